@@ -1,0 +1,1 @@
+"""Metrics: one module per family, functions of what one trial measured."""

@@ -1,0 +1,1 @@
+"""Samples of step time and the decisions taken from them."""

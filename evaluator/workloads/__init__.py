@@ -1,0 +1,1 @@
+"""Built-in jobs that ranks run: standard library and torch only."""

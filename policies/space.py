@@ -1,0 +1,263 @@
+"""A search space made ready for use: canonical configurations, violations in words, enumeration.
+
+Knows nothing of policies' texts or of how a configuration is launched.
+"""
+
+import difflib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from records.errors import StudyError
+from records.expression import Expression, Operand, parse
+from records.study import Constraint, Dimension, Environment, Range, SearchSpace, Value, Workload
+from records.trial import Config
+
+MAX_CHOICES = 4096
+MAX_POINTS = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A dimension with its choices listed and its condition parsed."""
+
+    dimension: Dimension
+    choices: tuple[Value, ...]
+    when: Expression | None
+
+    @property
+    def name(self) -> str:
+        """Name of the knob."""
+        return self.dimension.name
+
+    def canonical(self, value: object) -> Value | None:
+        """The choice that `value` means (4.0 means 4, never True), or None."""
+        if isinstance(value, float) and value.is_integer() and not self._has_floats:
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and self._has_floats:
+            value = float(value)
+        same = (c for c in self.choices if type(c) is type(value) and c == value)
+        return next(same, None)
+
+    @property
+    def _has_floats(self) -> bool:
+        return isinstance(self.choices[0], float)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A constraint with its expression parsed."""
+
+    constraint: Constraint
+    expression: Expression
+
+    @property
+    def words(self) -> str:
+        """Name, expression and reason, as one sentence."""
+        reason = f" ({self.constraint.reason})" if self.constraint.reason else ""
+        return f"{self.constraint.name}: {self.constraint.expression}{reason}"
+
+
+class Space:
+    """A space bound to a workload and an environment; raises `StudyError` when it is malformed."""
+
+    def __init__(self, space: SearchSpace, workload: Workload, environment: Environment) -> None:
+        self._facts = facts(workload, environment)
+        self.knobs = tuple(_knob(dimension) for dimension in space.dimensions)
+        self.rules = tuple(Rule(c, parse(c.expression)) for c in space.constraints)
+        self._check_names()
+
+    @cached_property
+    def size(self) -> int:
+        """Points before constraints and conditions."""
+        return math.prod(len(knob.choices) for knob in self.knobs)
+
+    @cached_property
+    def feasible(self) -> tuple[Config, ...]:
+        """Every distinct configuration that satisfies the constraints, in knob order."""
+        if self.size > MAX_POINTS:
+            raise StudyError(
+                f"[space] has {self.size} points, too many to enumerate (at most {MAX_POINTS}); "
+                "give fewer choices"
+            )
+        seen = dict.fromkeys(self._valid_points())
+        return tuple(seen)
+
+    def check(self, candidate: Mapping[str, object]) -> Config | tuple[str, ...]:
+        """Give the canonical configuration, or what is wrong with it, one sentence per fault."""
+        values, faults = self._settings(candidate)
+        if faults:
+            return faults
+        config = self._live(values)
+        return self.violations(config) or config
+
+    def violations(self, config: Config) -> tuple[str, ...]:
+        """The constraints this configuration breaks, in words with the numbers filled in."""
+        names = self._names(config.values)
+        return tuple(
+            f"breaks {rule.words} with {_settings_text(rule.expression, names)}"
+            for rule in self.rules
+            if rule.expression.names <= names.keys() and not rule.expression.holds(names)
+        )
+
+    def neighbours(self, config: Config) -> tuple[Config, ...]:
+        """Feasible configurations that differ from `config` in the fewest knobs first."""
+        others = (other for other in self.feasible if other != config)
+        return tuple(sorted(others, key=lambda other: self.distance(config, other)))
+
+    def distance(self, one: Config, other: Config) -> tuple[int, int]:
+        """Knobs that differ, then how far apart their choices lie."""
+        differing, steps = 0, 0
+        for knob in self.knobs:
+            a, b = one.values.get(knob.name), other.values.get(knob.name)
+            if a != b:
+                differing += 1
+                if a is not None and b is not None:
+                    steps += abs(knob.choices.index(a) - knob.choices.index(b))
+        return differing, steps
+
+    def sample(self, count: int, random: Random) -> tuple[Config, ...]:
+        """Up to `count` different feasible configurations."""
+        return tuple(random.sample(self.feasible, min(count, len(self.feasible))))
+
+    def words(self) -> str:
+        """The space as a person or a model reads it: knobs with choices, then constraints."""
+        lines = ["Knobs:"]
+        for knob in self.knobs:
+            when = f"; only when {knob.when.text}" if knob.when else ""
+            about = f": {knob.dimension.description}" if knob.dimension.description else ""
+            choices = ", ".join(repr(choice) for choice in knob.choices)
+            lines.append(f"- {knob.name} in [{choices}]{when}{about}")
+        lines.append("Constraints, all of which must hold:")
+        lines.extend(f"- {rule.words}" for rule in self.rules)
+        return "\n".join(lines)
+
+    def _settings(
+        self, candidate: Mapping[str, object]
+    ) -> tuple[dict[str, Value], tuple[str, ...]]:
+        known = {knob.name: knob for knob in self.knobs}
+        faults = [_unknown(name, list(known)) for name in candidate if name not in known]
+        values: dict[str, Value] = {}
+        for name, knob in known.items():
+            if name not in candidate:
+                if knob.when is None:
+                    faults.append(f"knob {name} is missing; choose one of {_list(knob.choices)}")
+                continue
+            value = knob.canonical(candidate[name])
+            if value is None:
+                given = f"{candidate[name]!r} ({type(candidate[name]).__name__})"
+                faults.append(f"knob {name} is {given}, not one of {_list(knob.choices)}")
+            else:
+                values[name] = value
+        return values, tuple(faults)
+
+    def _live(self, values: Mapping[str, Value]) -> Config:
+        """Drop the knobs that have no effect in this configuration."""
+        live = dict(values)
+        for knob in self.knobs:
+            names = self._names(live)
+            if knob.when and knob.when.names <= names.keys() and not knob.when.holds(names):
+                live.pop(knob.name, None)
+        return Config(live)
+
+    def _valid_points(self) -> Iterator[Config]:
+        names = [knob.name for knob in self.knobs]
+        for point in itertools.product(*(knob.choices for knob in self.knobs)):
+            config = self._live(dict(zip(names, point, strict=True)))
+            if not self.violations(config):
+                yield config
+
+    def _names(self, values: Mapping[str, Value]) -> dict[str, Operand | None]:
+        return {**self._facts, **values}
+
+    def _check_names(self) -> None:
+        knobs = [knob.name for knob in self.knobs]
+        for name in knobs:
+            if knobs.count(name) > 1:
+                raise StudyError(f"[space] knob {name!r} is defined twice")
+            if name in self._facts:
+                raise StudyError(f"[space] knob {name!r} is also a workload or environment field")
+        known = [*knobs, *self._facts]
+        for where, expression in self._expressions():
+            for name in sorted(expression.names):
+                if name not in known:
+                    raise StudyError(f"[space] {where}: {_unknown(name, known)}")
+                if name in self._facts and self._facts[name] is None:
+                    raise StudyError(f"[space] {where} needs {name}, which the study does not give")
+
+    def _expressions(self) -> Iterator[tuple[str, Expression]]:
+        for rule in self.rules:
+            yield f"constraint {rule.constraint.name!r}", rule.expression
+        for knob in self.knobs:
+            if knob.when:
+                yield f"condition of {knob.name!r}", knob.when
+
+
+def facts(workload: Workload, environment: Environment) -> dict[str, Value | None]:
+    """Workload and environment fields that expressions may name."""
+    return {
+        "global_batch": workload.global_batch,
+        "sequence_length": workload.sequence_length,
+        "layer_count": workload.layer_count,
+        "hidden_size": workload.hidden_size,
+        "head_count": workload.head_count,
+        "kv_head_count": workload.kv_head_count,
+        "ffn_size": workload.ffn_size,
+        "vocab_size": workload.vocab_size,
+        "expert_count": workload.expert_count,
+        "world_size": environment.world_size,
+        "ranks_per_node": environment.ranks_per_node,
+    }
+
+
+def _knob(dimension: Dimension) -> Knob:
+    where = f"[space] {dimension.name!r}"
+    if (dimension.choices is None) == (dimension.range is None):
+        raise StudyError(f"{where}: give either choices or a range")
+    choices = dimension.choices if dimension.range is None else _listed(dimension.range, where)
+    if not choices:
+        raise StudyError(f"{where} lists no choices; give at least one")
+    if all(type(choice) in {int, float} for choice in choices) and any(
+        isinstance(choice, float) for choice in choices
+    ):
+        choices = tuple(float(choice) for choice in choices)
+    if len({type(choice) for choice in choices}) > 1:
+        raise StudyError(f"{where} mixes types in {_list(choices)}; use one type")
+    if len(set(choices)) < len(choices):
+        raise StudyError(f"{where} repeats a choice in {_list(choices)}")
+    return Knob(dimension, choices, parse(dimension.when) if dimension.when else None)
+
+
+def _listed(span: Range, where: str) -> tuple[Value, ...]:
+    if span.low > span.high:
+        raise StudyError(f"{where}: range low {span.low} is above high {span.high}")
+    if span.scale == "doubling":
+        if span.low <= 0 or span.step is not None:
+            raise StudyError(f"{where}: a doubling range needs low > 0 and takes no step")
+        count = math.floor(math.log2(span.high / span.low) + 1e-9) + 1
+        return tuple(span.low * 2**i for i in range(count))
+    step = 1 if span.step is None else span.step
+    if step <= 0:
+        raise StudyError(f"{where}: range step {step} is not positive")
+    count = math.floor((span.high - span.low) / step + 1e-9) + 1
+    if count > MAX_CHOICES:
+        raise StudyError(f"{where}: range has {count} values, more than {MAX_CHOICES}")
+    return tuple(span.low + i * step for i in range(count))
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return f"{name!r} is unknown; {hint}"
+
+
+def _settings_text(expression: Expression, names: Mapping[str, Operand | None]) -> str:
+    return ", ".join(f"{name}={names[name]}" for name in sorted(expression.names))
+
+
+def _list(choices: Sequence[Value]) -> str:
+    shown = ", ".join(repr(choice) for choice in choices[:20])
+    return f"[{shown}{', ...' if len(choices) > 20 else ''}]"

@@ -1,0 +1,48 @@
+"""The one place where values become JSON text and come back."""
+
+import json
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from records.errors import CodecError
+
+T = TypeVar("T")
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast(Any, kind))
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """Text of a value of ours; refuses NaN and infinities, which are never results."""
+    data = _adapter(cast(Hashable, type(value))).dump_python(value, mode="json")
+    try:
+        return json.dumps(data, allow_nan=False, indent=indent, ensure_ascii=False)
+    except ValueError as error:
+        raise CodecError(f"{type(value).__name__} holds a number that is not finite") from error
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """Value of `kind` from its text; raises `CodecError` naming the first field that is wrong."""
+    try:
+        value: T = _adapter(cast(Hashable, kind)).validate_json(text)
+    except ValidationError as error:
+        raise CodecError(f"{kind.__name__}: {first_problem(error)}") from error
+    return value
+
+
+def from_python(kind: type[T], data: object) -> T:
+    """Value of `kind` from parsed TOML, YAML or JSON; raises pydantic's `ValidationError`."""
+    value: T = _adapter(cast(Hashable, kind)).validate_python(data)
+    return value
+
+
+def first_problem(error: ValidationError) -> str:
+    """Where and why the first field failed, in one line."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "value"
+    return f"{where}: {first['msg']}"

@@ -1,0 +1,33 @@
+"""Errors that end a command; a trial that goes wrong is a value, `records.trial.Failed`.
+
+CclsearchError
+ ├─ StudyError        the question is malformed: card, study file, space, objective, option
+ ├─ StoreError        the record cannot be read or written
+ │   └─ StoreBusy     another process holds the study
+ ├─ EnvironmentFault  this machine lacks what the study needs
+ └─ CodecError        a stored value does not have the shape its type says
+"""
+
+
+class CclsearchError(Exception):
+    """Base of all errors; the message says what, where and what to do, in one line."""
+
+
+class StudyError(CclsearchError):
+    """What was asked cannot be understood or cannot be run as asked."""
+
+
+class StoreError(CclsearchError):
+    """The store cannot be read or written."""
+
+
+class StoreBusy(StoreError):
+    """Another process works on the same study."""
+
+
+class EnvironmentFault(CclsearchError):
+    """The machine lacks something the study needs."""
+
+
+class CodecError(CclsearchError):
+    """Text does not decode to the type asked for."""

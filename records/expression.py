@@ -1,0 +1,197 @@
+"""Arithmetic and logic over named values, parsed from text and never run as Python.
+
+Used by constraints and dimension conditions (names are knobs, workload and environment) and by
+composite objectives (names are metrics).
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from records.errors import StudyError
+from records.study import Value
+
+Operand: TypeAlias = Value | tuple[Value, ...]
+
+MAX_LENGTH = 2000
+MAX_DEPTH = 60
+MAX_EXPONENT = 64
+
+_BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARE: Mapping[type[ast.cmpop], Callable[..., bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda member, group: member in group,
+    ast.NotIn: lambda member, group: member not in group,
+}
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "log": math.log,
+    "log2": math.log2,
+    "sqrt": math.sqrt,
+}
+
+
+class ExpressionError(StudyError):
+    """The expression does not parse, or its value does not exist for these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression; `names` are the values it reads."""
+
+    text: str
+    names: frozenset[str]
+    _body: ast.expr
+
+    def evaluate(self, values: Mapping[str, Operand | None]) -> Operand:
+        """Value for these names; raises `ExpressionError` for an unknown or absent one, or x/0."""
+        try:
+            return _evaluate(self._body, values)
+        except (ArithmeticError, TypeError, ValueError, KeyError) as error:
+            raise ExpressionError(f"{self.text!r}: {_why(error)}") from error
+
+    def holds(self, values: Mapping[str, Operand | None]) -> bool:
+        """Truth of the expression."""
+        return bool(self.evaluate(values))
+
+    def number(self, values: Mapping[str, Operand | None]) -> float:
+        """Finite number the expression stands for; raises `ExpressionError` when it is none."""
+        value = self.evaluate(values)
+        if isinstance(value, str | tuple) or not math.isfinite(value):
+            raise ExpressionError(f"{self.text!r} is {value!r}, not a finite number")
+        return float(value)
+
+
+def parse(text: str) -> Expression:
+    """Parse and check an expression; raises `ExpressionError` naming the construct it refuses."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"an expression of {len(text)} characters; at most {MAX_LENGTH}")
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"{text!r} is not an expression: {error}") from error
+    names = frozenset(_names(body, text, MAX_DEPTH))
+    return Expression(text, names, body)
+
+
+def _names(node: ast.expr, text: str, depth: int) -> set[str]:
+    if depth == 0:
+        raise ExpressionError(f"{text!r} is nested more than {MAX_DEPTH} deep")
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return set()
+        case ast.Name(id=name):
+            return {name}
+        case ast.BoolOp(values=children) | ast.Tuple(elts=children) | ast.List(elts=children):
+            pass
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
+            children = [operand]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            children = [left, right]
+        case ast.Compare(left=left, ops=ops, comparators=rest) if {type(o) for o in ops} <= set(
+            _COMPARE
+        ):
+            children = [left, *rest]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            children = [test, body, orelse]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            children = args
+        case _:
+            allowed = f"+ - * / // % ** comparisons and or not if in {' '.join(_FUNCTIONS)}"
+            raise ExpressionError(
+                f"{text!r}: {ast.unparse(node)!r} is not allowed; use names, numbers and {allowed}"
+            )
+    return set().union(*(_names(child, text, depth - 1) for child in children))
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, Operand | None]) -> Operand:  # noqa: C901 - one arm per construct
+    match node:
+        case ast.Constant(value=value):
+            return value  # type: ignore[return-value]  # _names let only scalars through
+        case ast.Name(id=name):
+            return _look_up(name, values)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return tuple(_scalar(_evaluate(e, values)) for e in elements)
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_evaluate(part, values) for part in parts)
+        case ast.BoolOp(values=parts):
+            return any(_evaluate(part, values) for part in parts)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _evaluate(operand, values)
+        case ast.UnaryOp(op=op, operand=operand):
+            number = _number(_evaluate(operand, values))
+            return -number if isinstance(op, ast.USub) else number
+        case ast.BinOp(left=left, op=op, right=right):
+            return _binary(op, _number(_evaluate(left, values)), _number(_evaluate(right, values)))
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            return _compare(_evaluate(left, values), ops, [_evaluate(r, values) for r in rest])
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _evaluate(body if _evaluate(test, values) else orelse, values)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name](*(_number(_evaluate(a, values)) for a in args))
+        case _:
+            raise TypeError(f"cannot evaluate {ast.unparse(node)}")
+
+
+def _look_up(name: str, values: Mapping[str, Operand | None]) -> Operand:
+    if name not in values:
+        raise KeyError(f"{name} is not known here; known are {', '.join(sorted(values))}")
+    value = values[name]
+    if value is None:
+        raise KeyError(f"{name} is not given")
+    return value
+
+
+def _binary(op: ast.operator, left: float, right: float) -> float:
+    if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:
+        raise ValueError(f"exponent {right} is beyond {MAX_EXPONENT}")
+    if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 2**512:
+        raise ValueError("an integer beyond 512 bits")
+    result = _BINARY[type(op)](left, right)
+    if isinstance(result, complex):
+        raise TypeError("the value is a complex number")
+    return result
+
+
+def _compare(left: Operand, ops: list[ast.cmpop], rest: list[Operand]) -> bool:
+    for op, right in zip(ops, rest, strict=True):
+        if not _COMPARE[type(op)](left, right):
+            return False
+        left = right
+    return True
+
+
+def _number(value: Operand) -> float:
+    if isinstance(value, str | tuple):
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def _scalar(value: Operand) -> Value:
+    if isinstance(value, tuple):
+        raise TypeError("a list inside a list")
+    return value
+
+
+def _why(error: Exception) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__

@@ -1,0 +1,182 @@
+"""Values of ours as rows of the store's tables, and back."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from records.codec import from_json, to_json
+from records.exchange import Exchange
+from records.study import Study
+from records.trial import Config, Failed, Measured, Outcome, Policy, Score, Trial
+
+Row: TypeAlias = Mapping[str, str | int | float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """A stored study as listings show it."""
+
+    id: str
+    strategy: str
+    status: str
+    created_at: str
+    study: Study
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A trial that was begun: what was proposed, before anything was launched."""
+
+    ordinal: int
+    policy: Policy
+    started_at: str
+    exchange: str | None
+
+
+def to_study(row: Row) -> StudyRow:
+    """Study as listings show it."""
+    return StudyRow(
+        id=str(row["id"]),
+        strategy=str(row["strategy"]),
+        status=str(row["status"]),
+        created_at=str(row["created_at"]),
+        study=from_json(Study, str(row["study"])),
+        summary=_text(row["summary"]),
+    )
+
+
+def policy_columns(policy: Policy) -> dict[str, str | None]:
+    """Columns that name a policy; its text is in `policies`."""
+    return {
+        "policy_digest": policy.digest,
+        "author": policy.author,
+        "parent": policy.parent,
+        "rationale": policy.rationale,
+    }
+
+
+def _policy(row: Row) -> Policy:
+    return Policy(
+        source=str(row["source"]),
+        author=str(row["author"]),
+        parent=_text(row["parent"]),
+        rationale=str(row["rationale"]),
+    )
+
+
+def to_intent(row: Row) -> Intent:
+    """Intent from a row joined with its policy text."""
+    return Intent(
+        ordinal=int(row["ordinal"] or 0),
+        policy=_policy(row),
+        started_at=str(row["started_at"]),
+        exchange=_text(row["exchange_digest"]),
+    )
+
+
+def trial_columns(trial: Trial) -> dict[str, object]:
+    """Columns of a trial."""
+    failure = trial.outcome if isinstance(trial.outcome, Failed) else None
+    return {
+        "ordinal": trial.ordinal,
+        "status": trial.outcome.status,
+        "score_value": trial.score.value if trial.score else None,
+        "score_unit": trial.score.unit if trial.score else None,
+        "score_cost": trial.score.cost if trial.score else None,
+        "failure_kind": failure.kind.value if failure else None,
+        "failure_stage": failure.stage.value if failure else None,
+        "message": failure.message if failure else None,
+        "config": json.dumps(dict(trial.config.values)) if trial.config else None,
+        "config_digest": trial.config.digest if trial.config else None,
+        "exchange_digest": trial.exchange,
+        "attempts": trial.attempts,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        "outcome": to_json(trial.outcome),
+        **policy_columns(trial.policy),
+    }
+
+
+def to_trial(row: Row) -> Trial:
+    """Trial from a row joined with its policy text."""
+    return Trial(
+        ordinal=int(row["ordinal"] or 0),
+        policy=_policy(row),
+        config=Config(json.loads(str(row["config"]))) if row["config"] else None,
+        outcome=to_outcome(str(row["outcome"])),
+        score=_score(row),
+        started_at=str(row["started_at"]),
+        ended_at=str(row["ended_at"]),
+        attempts=int(row["attempts"] or 1),
+        exchange=_text(row["exchange_digest"]),
+    )
+
+
+def _score(row: Row) -> Score | None:
+    if row["score_cost"] is None or row["score_value"] is None:
+        return None
+    return Score(
+        cost=float(row["score_cost"]),
+        value=float(row["score_value"]),
+        unit=str(row["score_unit"]),
+    )
+
+
+def to_outcome(text: str) -> Outcome:
+    """Outcome from its stored text."""
+    return from_json(Outcome, text)  # type: ignore[arg-type]  # a union is not a type[T]
+
+
+def metric_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
+    """One row per metric of a measured trial."""
+    metrics = trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
+    return [
+        {
+            "study_id": study_id,
+            "ordinal": trial.ordinal,
+            "name": metric.name,
+            "value": metric.value,
+            "unit": metric.unit,
+            "version": metric.version,
+        }
+        for metric in metrics
+    ]
+
+
+def artifact_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
+    """One row per file that belongs to a trial."""
+    return [
+        {
+            "study_id": study_id,
+            "ordinal": trial.ordinal,
+            "name": artifact.name,
+            "digest": artifact.digest,
+            "size_bytes": artifact.size_bytes,
+        }
+        for artifact in trial.outcome.artifacts
+    ]
+
+
+def exchange_columns(
+    study_id: str, ordinal: int, digest: str, exchange: Exchange
+) -> dict[str, object]:
+    """Columns of an LLM exchange; its text is an artifact."""
+    return {
+        "study_id": study_id,
+        "ordinal": ordinal,
+        "digest": digest,
+        "model": exchange.model,
+        "result": exchange.result,
+        "input_tokens": exchange.usage.input_tokens,
+        "output_tokens": exchange.usage.output_tokens,
+        "cache_read_tokens": exchange.usage.cache_read_tokens,
+        "cache_write_tokens": exchange.usage.cache_write_tokens,
+        "latency_s": exchange.latency_s,
+        "request_count": exchange.request_count,
+    }
+
+
+def _text(value: str | int | float | None) -> str | None:
+    return None if value is None else str(value)

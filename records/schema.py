@@ -1,0 +1,93 @@
+"""Tables of the store, as append-only named migrations: one that has shipped is never edited."""
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("cclsearch")
+
+
+@migrations()
+def create_studies_and_trials(db: Database) -> None:
+    """First schema: studies, their trials in flight and finished, and what belongs to a trial."""
+    db.table("studies").create(
+        {
+            "id": str,
+            "name": str,
+            "objective": str,
+            "strategy": str,
+            "status": str,
+            "created_at": str,
+            "version": str,
+            "study": str,
+            "summary": str,
+        },
+        pk="id",
+    )
+    db.table("policies").create({"digest": str, "source": str}, pk="digest")
+    db.table("intents").create(
+        {
+            "study_id": str,
+            "ordinal": int,
+            "started_at": str,
+            "policy_digest": str,
+            "author": str,
+            "parent": str,
+            "rationale": str,
+            "exchange_digest": str,
+        },
+        pk=("study_id", "ordinal"),
+        foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
+    )
+    db.table("trials").create(
+        {
+            "study_id": str,
+            "ordinal": int,
+            "status": str,
+            "score_value": float,
+            "score_unit": str,
+            "score_cost": float,
+            "failure_kind": str,
+            "failure_stage": str,
+            "message": str,
+            "config": str,
+            "config_digest": str,
+            "author": str,
+            "parent": str,
+            "rationale": str,
+            "policy_digest": str,
+            "exchange_digest": str,
+            "attempts": int,
+            "started_at": str,
+            "ended_at": str,
+            "outcome": str,
+        },
+        pk=("study_id", "ordinal"),
+        foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
+    )
+    db.table("metrics").create(
+        {"study_id": str, "ordinal": int, "name": str, "value": float, "unit": str, "version": int},
+        pk=("study_id", "ordinal", "name"),
+    )
+    db.table("artifacts").create(
+        {"study_id": str, "ordinal": int, "name": str, "digest": str, "size_bytes": int},
+        pk=("study_id", "ordinal", "name"),
+    )
+    db.table("exchanges").create(
+        {
+            "study_id": str,
+            "ordinal": int,
+            "digest": str,
+            "model": str,
+            "result": str,
+            "input_tokens": int,
+            "output_tokens": int,
+            "cache_read_tokens": int,
+            "cache_write_tokens": int,
+            "latency_s": float,
+            "request_count": int,
+        },
+        pk=("study_id", "ordinal"),
+    )
+    db.table("confirmations").create(
+        {"study_id": str, "round": int, "ordinal": int, "outcome": str},
+        pk=("study_id", "round", "ordinal"),
+    )

@@ -1,0 +1,252 @@
+"""The store: one SQLite database and one artifact folder; the only writer of records.
+
+Intent is written before a launch and a result in one transaction after it, so that a kill at any
+point loses no finished trial and leaves at most one to repeat.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from records.artifacts import Artifacts
+from records.codec import from_json, to_json
+from records.errors import StoreBusy, StoreError
+from records.exchange import Exchange
+from records.rows import (
+    Intent,
+    StudyRow,
+    artifact_rows,
+    exchange_columns,
+    metric_rows,
+    policy_columns,
+    to_intent,
+    to_outcome,
+    to_study,
+    to_trial,
+    trial_columns,
+)
+from records.schema import migrations
+from records.study import Study
+from records.trial import (
+    Confirmation,
+    History,
+    Policy,
+    Trial,
+)
+
+
+class Store:
+    """Opens or creates the store in `root`; raises `StoreError` when it cannot be used."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.artifacts = Artifacts(root / "artifacts")
+        with _refusals(root, "open"):
+            root.mkdir(parents=True, exist_ok=True)
+            self._db = Database(sqlite3.connect(root / "cclsearch.db", timeout=30))
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            migrations.apply(self._db)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def workdir(self, study_id: str) -> Path:
+        """Folder for the launches under way of one study; emptied after each."""
+        return self.root / "work" / study_id
+
+    @contextmanager
+    def lock(self, study_id: str) -> Iterator[None]:
+        """Hold the study for this process; raises `StoreBusy` when another one does.
+
+        The lock goes with the process, however it ends.
+        """
+        path = self.root / "locks" / study_id
+        with _refusals(self.root, "lock"):
+            path.parent.mkdir(exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(handle, 20, 0).decode()
+                raise StoreBusy(
+                    f"study {study_id} is being run by process {holder}; wait for it or stop it"
+                ) from error
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+    def create(self, study_id: str, study: Study, strategy: str, version: str) -> None:
+        """Record a new study."""
+        with self._transaction():
+            self._db.table("studies").insert(
+                {
+                    "id": study_id,
+                    "name": study.name,
+                    "objective": study.objective.expression,
+                    "strategy": strategy,
+                    "status": "running",
+                    "created_at": now(),
+                    "version": version,
+                    "study": to_json(study),
+                    "summary": None,
+                }
+            )
+
+    def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
+        """Record how far a study is, and its closing summary if it has one."""
+        changes: dict[str, str] = {"status": status}
+        if summary is not None:
+            changes["summary"] = summary
+        with self._transaction():
+            self._db.table("studies").update(study_id, changes)
+
+    def replace_study(self, study_id: str, study: Study) -> None:
+        """Record a study whose budget was extended."""
+        with self._transaction():
+            self._db.table("studies").update(study_id, {"study": to_json(study)})
+
+    def studies(self) -> tuple[StudyRow, ...]:
+        """All studies, newest first."""
+        rows = self._rows("select * from studies order by created_at desc, id desc")
+        return tuple(to_study(row) for row in rows)
+
+    def find(self, prefix: str) -> StudyRow:
+        """The one study whose id starts with `prefix`, or the newest for an empty one."""
+        found = [row for row in self.studies() if row.id.startswith(prefix)]
+        if not found:
+            raise StoreError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
+        if prefix and len(found) > 1 and found[0].id != prefix:
+            ids = ", ".join(row.id for row in found[:5])
+            raise StoreError(f"{prefix!r} fits several studies: {ids}; give more of the id")
+        return found[0]
+
+    def begin(self, study_id: str, intent: Intent, exchange: Exchange | None) -> Intent:
+        """Record that a trial begins, with what was paid for it; gives the intent as stored."""
+        stored = intent
+        if exchange is not None:
+            kept = self.artifacts.keep_text(to_json(exchange), "exchange.json")
+            stored = Intent(
+                ordinal=intent.ordinal,
+                policy=intent.policy,
+                started_at=intent.started_at,
+                exchange=kept.digest,
+            )
+        with self._transaction():
+            self._keep_policy(intent.policy)
+            if exchange is not None and stored.exchange is not None:
+                self._db.table("exchanges").insert(
+                    exchange_columns(study_id, intent.ordinal, stored.exchange, exchange)
+                )
+            self._db.table("intents").insert(
+                {
+                    "study_id": study_id,
+                    "ordinal": stored.ordinal,
+                    "started_at": stored.started_at,
+                    "exchange_digest": stored.exchange,
+                    **policy_columns(stored.policy),
+                }
+            )
+        return stored
+
+    def pending(self, study_id: str) -> Intent | None:
+        """The trial that was begun and never finished."""
+        rows = self._rows(
+            "select i.*, p.source from intents i join policies p on p.digest = i.policy_digest"
+            " where study_id = ?",
+            study_id,
+        )
+        return next((to_intent(row) for row in rows), None)
+
+    def finish(self, study_id: str, trial: Trial) -> None:
+        """Record a finished trial and all that belongs to it, in one transaction."""
+        with self._transaction():
+            self._keep_policy(trial.policy)
+            self._db.table("trials").insert({"study_id": study_id, **trial_columns(trial)})
+            self._db.table("metrics").insert_all(metric_rows(study_id, trial))
+            self._db.table("artifacts").insert_all(artifact_rows(study_id, trial))
+            self._db.execute(
+                "delete from intents where study_id = ? and ordinal = ?", [study_id, trial.ordinal]
+            )
+
+    def history(self, study_id: str) -> History:
+        """All finished trials of a study, oldest first."""
+        rows = self._rows(
+            "select t.*, p.source from trials t join policies p on p.digest = t.policy_digest"
+            " where study_id = ? order by ordinal",
+            study_id,
+        )
+        return History(tuple(to_trial(row) for row in rows))
+
+    def confirm(self, study_id: str, confirmation: Confirmation) -> None:
+        """Record one re-measuring launch."""
+        with self._transaction():
+            self._db.table("confirmations").insert(
+                {
+                    "study_id": study_id,
+                    "round": confirmation.round,
+                    "ordinal": confirmation.ordinal,
+                    "outcome": to_json(confirmation.outcome),
+                }
+            )
+
+    def confirmations(self, study_id: str) -> tuple[Confirmation, ...]:
+        """All re-measuring launches of a study."""
+        rows = self._rows(
+            "select * from confirmations where study_id = ? order by round, rowid", study_id
+        )
+        return tuple(
+            Confirmation(
+                round=int(row["round"] or 0),
+                ordinal=int(row["ordinal"] or 0),
+                outcome=to_outcome(str(row["outcome"])),
+            )
+            for row in rows
+        )
+
+    def exchange(self, digest: str) -> Exchange:
+        """A stored LLM exchange."""
+        path = self.artifacts.path(digest)
+        if not path.is_file():
+            raise StoreError(f"artifact {digest} is missing from {self.root}")
+        return from_json(Exchange, path.read_text(encoding="utf-8"))
+
+    def _keep_policy(self, policy: Policy) -> None:
+        self._db.table("policies").insert(
+            {"digest": policy.digest, "source": policy.source}, ignore=True
+        )
+
+    def _rows(self, sql: str, *arguments: str) -> list[dict[str, str | int | float | None]]:
+        with _refusals(self.root, "read"):
+            return list(self._db.query(sql, arguments))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _refusals(self.root, "write to"), self._db.atomic():
+            yield
+
+
+def now() -> str:
+    """UTC instant in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _refusals(root: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(
+            f"cannot {verb} the store {root}: {error}; "
+            "free or unlock it, or give another with --store"
+        ) from error

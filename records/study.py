@@ -1,0 +1,190 @@
+"""What was asked: workload, environment, space, objective and budget, as values.
+
+Knows nothing of how a configuration is launched or where a trial is kept.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pydantic import ConfigDict
+
+Value: TypeAlias = bool | int | float | str
+"""What a knob can be set to."""
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One kind of connection between accelerators."""
+
+    __pydantic_config__ = STRICT
+
+    bandwidth_bytes_per_s: float
+    latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The machine a study may use; `world_size` is the number of ranks it can hold."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    accelerator: str
+    world_size: int
+    ranks_per_node: int
+    memory_bytes: int | None = None
+    scale_up: Link | None = None
+    scale_out: Link | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The work every trial must do; `None` where a card does not say."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    global_batch: int
+    sequence_length: int
+    family: str | None = None
+    phase: Literal["training", "inference"] = "training"
+    precision: str = "fp32"
+    layer_count: int | None = None
+    hidden_size: int | None = None
+    head_count: int | None = None
+    kv_head_count: int | None = None
+    ffn_size: int | None = None
+    vocab_size: int | None = None
+    parameter_count: int | None = None
+    expert_count: int | None = None
+    seed: int = 42
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one optimizer step processes, in every trial of the study."""
+        return self.global_batch * self.sequence_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Evenly spaced (`step`) or doubling values from `low` to `high`, both included."""
+
+    __pydantic_config__ = STRICT
+
+    low: int | float
+    high: int | float
+    step: int | float | None = None
+    scale: Literal["linear", "doubling"] = "linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One knob: its choices or range, and the condition under which it has an effect."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    choices: tuple[Value, ...] | None = None
+    range: Range | None = None
+    when: str | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A named predicate over knobs, workload and environment that a configuration must satisfy."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    expression: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The knobs and the rules between them."""
+
+    __pydantic_config__ = STRICT
+
+    dimensions: tuple[Dimension, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A metric name or an expression over metrics; without a direction the metric's own holds."""
+
+    __pydantic_config__ = STRICT
+
+    expression: str
+    direction: Literal["minimize", "maximize"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When to stop; `trials` counts launches that ended by the configuration's own doing."""
+
+    __pydantic_config__ = STRICT
+
+    trials: int = 15
+    patience: int = 5
+    max_failures: int = 6
+    max_wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How one launch is sampled and how the winner is confirmed."""
+
+    __pydantic_config__ = STRICT
+
+    warmup_steps: int = 2
+    timed_steps: int = 5
+    profiled_steps: int = 2
+    timeout_s: float = 120.0
+    infrastructure_retries: int = 2
+    confirm_top: int = 3
+    confirm_rounds: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Which recipe turns a configuration into a job, and what a rank may use."""
+
+    __pydantic_config__ = STRICT
+
+    recipe: str = "builtin"
+    launcher: str = "local"
+    memory_budget_bytes: int | None = None
+    threads_per_rank: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Everything that defines one search."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    workload: Workload
+    environment: Environment
+    space: SearchSpace
+    objective: Objective
+    seed_policy: str
+    budget: Budget = field(default_factory=Budget)
+    measure: Measure = field(default_factory=Measure)
+    launch: Launch = field(default_factory=Launch)
+    strategy: str = "auto"
+    random_seed: int = 42
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a text, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,254 @@
+"""What happened: policies, configurations, outcomes, scores and trials, as values.
+
+A score exists exactly when a trial was measured; a failure never has one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from records.study import Value, digest
+
+
+class Stage(StrEnum):
+    """The step of a trial at which it ended."""
+
+    DECIDE = "decide"
+    CHECK = "check"
+    LAUNCH = "launch"
+    READ = "read"
+    MEASURE = "measure"
+    SCORE = "score"
+
+
+class FailureKind(StrEnum):
+    """Whose doing a failure was."""
+
+    POLICY_ERROR = "policy_error"
+    INVALID_CONFIG = "invalid_config"
+    DUPLICATE = "duplicate"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASH = "crash"
+    HANG = "hang"
+    INFRASTRUCTURE = "infrastructure"
+    METRIC_ERROR = "metric_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One validated point of a space, read-only, knobs in alphabetical order."""
+
+    values: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", dict(sorted(self.values.items())))
+
+    def __getitem__(self, knob: str) -> Value:
+        return self.values[knob]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the point: equal settings have equal digests, 4 and 4.0 and True differ."""
+        return digest(json.dumps(dict(self.values), separators=(",", ":")))
+
+    def __str__(self) -> str:
+        return " ".join(f"{knob}={value}" for knob, value in self.values.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The text of a program with `generate_config(workload, environment)`, and its origin."""
+
+    source: str
+    author: str
+    parent: str | None = None
+    rationale: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Identity of the program text."""
+        return digest(self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file kept for a trial, addressed by the SHA-256 of its content."""
+
+    name: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricValue:
+    """One number about a trial, with the version of the definition that made it."""
+
+    name: str
+    value: float
+    unit: str
+    better: Literal["lower", "higher"]
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Samples of one launch; step times in seconds shaped (ranks, steps), none of them profiled."""
+
+    step_times_s: tuple[tuple[float, ...], ...]
+    warmup_times_s: tuple[tuple[float, ...], ...]
+    losses: tuple[float, ...]
+    tokens_per_step: int
+    peak_memory_bytes: tuple[int, ...]
+    profiled_s: float
+    wall_s: float
+
+    @property
+    def slowest_rank_s(self) -> tuple[float, ...]:
+        """Step time of the job, per step: that of its slowest rank."""
+        return tuple(max(step) for step in zip(*self.step_times_s, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Where a profiled step went, seconds per step, mean over ranks and steps."""
+
+    compute_s: float
+    exposed_communication_s: float
+    hidden_communication_s: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A trial that ran and was measured."""
+
+    measurement: Measurement
+    metrics: tuple[MetricValue, ...]
+    breakdown: Breakdown | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    status: Literal["measured"] = "measured"
+
+    def metric(self, name: str) -> float | None:
+        """Value of a metric, or None when this trial could not answer it."""
+        return next((m.value for m in self.metrics if m.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A trial that went wrong: where, whose doing, and the first cause in one line."""
+
+    stage: Stage
+    kind: FailureKind
+    message: str
+    artifacts: tuple[Artifact, ...] = ()
+    status: Literal["failed"] = "failed"
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+Outcome: TypeAlias = Measured | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """`cost` is what is compared, lower is better; `value` and `unit` are what was asked for."""
+
+    cost: float
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One turn of the search; `exchange` addresses the LLM conversation that proposed it."""
+
+    ordinal: int
+    policy: Policy
+    config: Config | None
+    outcome: Outcome
+    score: Score | None
+    started_at: str
+    ended_at: str
+    attempts: int = 1
+    exchange: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.score is not None) != isinstance(self.outcome, Measured):
+            raise ValueError(f"trial {self.ordinal}: a score exists exactly when it was measured")
+
+    @property
+    def launched(self) -> bool:
+        """Whether ranks were started and ended by the configuration's own doing."""
+        match self.outcome:
+            case Measured():
+                return True
+            case Failed(kind=FailureKind.INFRASTRUCTURE):
+                return False
+            case Failed(stage=stage):
+                return stage not in {Stage.DECIDE, Stage.CHECK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """A fresh launch of an earlier trial's configuration, taken to re-measure it."""
+
+    round: int
+    ordinal: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The trials of a study, oldest first: the only view of the past that a proposer gets."""
+
+    trials: tuple[Trial, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def append(self, trial: Trial) -> "History":
+        """Give the history with one more trial."""
+        return History((*self.trials, trial))
+
+    @property
+    def measured(self) -> tuple[Trial, ...]:
+        """Trials with a score."""
+        return tuple(trial for trial in self.trials if trial.score is not None)
+
+    @property
+    def launched_count(self) -> int:
+        """Launches to charge to the budget."""
+        return sum(trial.launched for trial in self.trials)
+
+    @property
+    def ranked(self) -> tuple[Trial, ...]:
+        """Measured trials, best first; ties keep their order."""
+        return tuple(sorted(self.measured, key=_cost))
+
+    @property
+    def best(self) -> Trial | None:
+        """The measured trial with the lowest cost."""
+        return self.ranked[0] if self.measured else None
+
+    def tried(self, config: Config) -> Trial | None:
+        """The launched trial of this configuration, if there is one."""
+        same = (t for t in self.trials if t.launched and t.config == config)
+        return next(same, None)
+
+
+def _cost(trial: Trial) -> float:
+    if trial.score is None:
+        raise ValueError(f"trial {trial.ordinal} has no score")
+    return trial.score.cost

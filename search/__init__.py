@@ -1,0 +1,1 @@
+"""The loop and its faces: proposers, prompt, LLM client, command line."""

@@ -1,0 +1,70 @@
+"""What the loop asks of others: proposers, evaluators, observers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from records.exchange import Exchange
+from records.study import Study
+from records.trial import Config, Confirmation, History, Outcome, Policy, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The next policy, and the LLM exchange behind it if there was one."""
+
+    policy: Policy
+    exchange: Exchange | None = None
+
+
+class Proposer(Protocol):
+    """Gives the next policy from the study and its history.
+
+    A pure function of its arguments and its construction, except for talking to a model; raises
+    `CclsearchError` only when the study cannot go on (for example a rejected key).
+    """
+
+    @property
+    def name(self) -> str:
+        """Name under which its policies are recorded."""
+        ...
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give the next policy; None when there is nothing left to try."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happens; returns nothing and never raises."""
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """A run begins or continues."""
+        ...
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """A policy was proposed and recorded."""
+        ...
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """The policy gave a valid configuration that is about to be launched."""
+        ...
+
+    def phase(self, name: str) -> None:
+        """The job under way entered a phase: setup, warmup, timed, profile."""
+        ...
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """A trial ended and is on record."""
+        ...
+
+    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
+        """One re-measuring launch ended; `total` are planned."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Measures one configuration of a study."""
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
+        """Launch and measure; the files it names as artifacts stay in `workdir` for the caller."""
+        ...

@@ -1,1 +1,1 @@
-"""Measure one configuration: launch it, time it, trace it, score it; knows no policy and no store."""
+"""Measure one configuration: launch, time, trace and score it; knows no policy and no store."""

@@ -35,9 +35,10 @@ def from_json(kind: type[T], text: str) -> T:
     return value
 
 
-def from_python(kind: type[T], data: object) -> T:
-    """Value of `kind` from parsed TOML, YAML or JSON; raises pydantic's `ValidationError`."""
-    value: T = _adapter(cast(Hashable, kind)).validate_python(data)
+def from_document(kind: type[T], data: object) -> T:
+    """Value of `kind` from parsed TOML or YAML, no type coerced; raises `ValidationError`."""
+    text = json.dumps(data, allow_nan=False)
+    value: T = _adapter(cast(Hashable, kind)).validate_json(text, strict=True)
     return value
 
 

@@ -88,6 +88,6 @@ def create_studies_and_trials(db: Database) -> None:
         pk=("study_id", "ordinal"),
     )
     db.table("confirmations").create(
-        {"study_id": str, "round": int, "ordinal": int, "outcome": str},
-        pk=("study_id", "round", "ordinal"),
+        {"study_id": str, "series": int, "round": int, "ordinal": int, "outcome": str},
+        pk=("study_id", "series", "round", "ordinal"),
     )

@@ -86,7 +86,7 @@ class Store:
         finally:
             os.close(handle)
 
-    def create(self, study_id: str, study: Study, strategy: str, version: str) -> None:
+    def create(self, study_id: str, study: Study, version: str) -> None:
         """Record a new study."""
         with self._transaction():
             self._db.table("studies").insert(
@@ -94,7 +94,7 @@ class Store:
                     "id": study_id,
                     "name": study.name,
                     "objective": study.objective.expression,
-                    "strategy": strategy,
+                    "strategy": study.strategy,
                     "status": "running",
                     "created_at": now(),
                     "version": version,
@@ -194,6 +194,7 @@ class Store:
             self._db.table("confirmations").insert(
                 {
                     "study_id": study_id,
+                    "series": confirmation.series,
                     "round": confirmation.round,
                     "ordinal": confirmation.ordinal,
                     "outcome": to_json(confirmation.outcome),
@@ -203,10 +204,11 @@ class Store:
     def confirmations(self, study_id: str) -> tuple[Confirmation, ...]:
         """All re-measuring launches of a study."""
         rows = self._rows(
-            "select * from confirmations where study_id = ? order by round, rowid", study_id
+            "select * from confirmations where study_id = ? order by series, round, rowid", study_id
         )
         return tuple(
             Confirmation(
+                series=int(row["series"] or 0),
                 round=int(row["round"] or 0),
                 ordinal=int(row["ordinal"] or 0),
                 outcome=to_outcome(str(row["outcome"])),

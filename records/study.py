@@ -10,10 +10,13 @@ from typing import Literal, TypeAlias
 
 from pydantic import ConfigDict
 
+from records.errors import StudyError
+
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
 STRICT = ConfigDict(extra="forbid")
+MIN_TIMED_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,9 @@ class Environment:
     scale_out: Link | None = None
     software: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -64,6 +70,10 @@ class Workload:
     parameter_count: int | None = None
     expert_count: int | None = None
     seed: int = 42
+
+    def __post_init__(self) -> None:
+        _at_least("workload", 1, global_batch=self.global_batch)
+        _at_least("workload", 1, sequence_length=self.sequence_length)
 
     @property
     def tokens_per_step(self) -> int:
@@ -138,6 +148,10 @@ class Budget:
     max_failures: int = 6
     max_wall_s: float | None = None
 
+    def __post_init__(self) -> None:
+        _at_least("budget", 1, trials=self.trials, patience=self.patience)
+        _at_least("budget", 1, max_failures=self.max_failures)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
@@ -153,6 +167,13 @@ class Measure:
     confirm_top: int = 3
     confirm_rounds: int = 4
 
+    def __post_init__(self) -> None:
+        _at_least("measure", MIN_TIMED_STEPS, timed_steps=self.timed_steps)
+        _at_least("measure", 1, warmup_steps=self.warmup_steps, timeout_s=self.timeout_s)
+        _at_least("measure", 0, profiled_steps=self.profiled_steps)
+        _at_least("measure", 0, infrastructure_retries=self.infrastructure_retries)
+        _at_least("measure", 0, confirm_top=self.confirm_top, confirm_rounds=self.confirm_rounds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -164,6 +185,18 @@ class Launch:
     launcher: str = "local"
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llm:
+    """Which model writes policies; the key is never part of a study."""
+
+    __pydantic_config__ = STRICT
+
+    model: str = "claude-opus-5-5"
+    base_url: str | None = None
+    timeout_s: float = 600.0
+    max_output_tokens: int = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +214,15 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     measure: Measure = field(default_factory=Measure)
     launch: Launch = field(default_factory=Launch)
+    llm: Llm = field(default_factory=Llm)
     strategy: str = "auto"
     random_seed: int = 42
+
+
+def _at_least(section: str, least: int, **values: float) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise StudyError(f"[{section}] {name} is {value}; it must be at least {least}")
 
 
 def digest(text: str) -> str:

@@ -107,8 +107,9 @@ class Measurement:
     losses: tuple[float, ...]
     tokens_per_step: int
     peak_memory_bytes: tuple[int, ...]
-    profiled_s: float
     wall_s: float
+    device: str
+    torch_version: str
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -118,11 +119,16 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Where a profiled step went, seconds per step, mean over ranks and steps."""
+    """Where a profiled step went, seconds per step, mean over ranks and steps.
+
+    Compute, exposed communication, other (copies beside neither) and idle make up the step;
+    hidden communication is within compute.
+    """
 
     compute_s: float
     exposed_communication_s: float
     hidden_communication_s: float
+    other_s: float
     idle_s: float
 
 
@@ -186,21 +192,32 @@ class Trial:
             raise ValueError(f"trial {self.ordinal}: a score exists exactly when it was measured")
 
     @property
-    def launched(self) -> bool:
-        """Whether ranks were started and ended by the configuration's own doing."""
+    def reached_launch(self) -> bool:
+        """Whether a launch was attempted, however it ended."""
         match self.outcome:
-            case Measured():
+            case Failed(stage=Stage.DECIDE | Stage.CHECK):
+                return False
+            case _:
                 return True
+
+    @property
+    def launched(self) -> bool:
+        """Whether a launch ended by the configuration's own doing: what the budget counts."""
+        match self.outcome:
             case Failed(kind=FailureKind.INFRASTRUCTURE):
                 return False
-            case Failed(stage=stage):
-                return stage not in {Stage.DECIDE, Stage.CHECK}
+            case _:
+                return self.reached_launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """A fresh launch of an earlier trial's configuration, taken to re-measure it."""
+    """A fresh launch of an earlier trial's configuration, taken to re-measure it.
 
+    `series` is the number of trials that were finished when the finalists were chosen.
+    """
+
+    series: int
     round: int
     ordinal: int
     outcome: Outcome

@@ -1,0 +1,59 @@
+# make run    the main job on this machine        make test   the tests
+# make check  everything CI runs                  make clean  remove the environment
+#
+# TORCH=cpu|gpu|system: which build of torch the environment gets. The default is cpu where no
+# NVIDIA driver answers, and gpu where one does. system uses the torch of the Python that runs make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+TRIALS ?= 10
+
+.PHONY: run test check lint types layers clean
+
+run: $(VENV)/.installed
+	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: lint types layers test
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.installed-dev
+	$(BIN)/lint-imports
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(if $(filter system,$(TORCH)),--system-site-packages) $(VENV)
+
+# A CPU build carries "+cpu" in its version. Where the package index has none, say how to get it
+# and go on with the build that is there.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+ifeq ($(TORCH),cpu)
+	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)+cpu" \
+	|| { echo "No CPU build of torch in your package index; installing the default build." \
+	     "To save gigabytes, add PyTorch's CPU index to pip (see pytorch.org, Get Started)."; \
+	     $(BIN)/pip install --quiet --constraint constraints.txt torch; }
+endif
+ifeq ($(TORCH),gpu)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+endif
+	touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.torch
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,20 @@
+"""The public Python API: `import cclsearch`, then read what searches recorded.
+
+Names are resolved on first use, so that importing costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from search.frames import studies, trials
+
+__all__ = ["studies", "trials"]
+
+_HOMES = {"studies": "search.frames", "trials": "search.frames"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cclsearch' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

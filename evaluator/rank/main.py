@@ -1,0 +1,111 @@
+"""One rank from start to end: join the group, build the work, clock it, leave the results."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from evaluator.rank.context import RankContext, pin_to_cores, place, read_rank_numbers
+from evaluator.rank.failure import write_failure
+from evaluator.rank.files import write_json
+from evaluator.rank.job import Job, JobError, read_job
+from evaluator.rank.memory import budgeted, open_memory
+from evaluator.rank.profile import profile_steps
+from evaluator.rank.progress import Phase, Progress
+from evaluator.rank.steps import StepClock, Work, finite_losses
+
+Entry = Callable[[RankContext], Work]
+
+
+def run(job_path: str) -> int:
+    """Run this process's rank of a job in the current folder and return its exit status.
+
+    Whatever happens is left in the folder: steps and a trace, or one error file. Raises
+    `JobError` only if the environment does not tell the rank its number.
+    """
+    folder = Path.cwd()
+    numbers = read_rank_numbers()
+    progress = Progress(folder, rank=numbers.rank)
+    job = None
+    try:
+        progress.beat(Phase.SETUP)
+        job = read_job(Path(job_path))
+        _run_job(place(numbers, job), folder, progress)
+    except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
+        traceback.print_exc()
+        write_failure(
+            folder,
+            error,
+            rank=numbers.rank,
+            phase=progress.phase,
+            memory_limited=job is not None and job.memory_budget_bytes is not None,
+        )
+        return 1
+    return 0
+
+
+def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
+    job = context.job
+    torch.set_num_threads(job.threads_per_rank)
+    if context.device.type == "cuda":
+        torch.cuda.set_device(context.device)
+    else:
+        pin_to_cores(context.local_rank, job.threads_per_rank)
+    memory = open_memory(context.device)
+    with budgeted(memory, job.memory_budget_bytes):
+        _join_group(context)
+        work = _load_entry(job)(context)
+        clock = StepClock(work, device=context.device, progress=progress)
+        warmup = clock.run(Phase.WARMUP, job.measure.warmup_steps)
+        timed = clock.run(Phase.TIMED, job.measure.timed_steps)
+        peak_memory_bytes = memory.peak_bytes()
+    document = {
+        "rank": context.rank,
+        "warmup": warmup,
+        "timed": timed,
+        "losses": finite_losses(work),
+        "tokens_per_step": clock.tokens_per_step,
+        "peak_memory_bytes": peak_memory_bytes,
+        "device": context.device_name,
+        "torch": torch.__version__,
+    }
+    write_json(folder / f"rank{context.rank}.steps.json", document)
+    if job.measure.profiled_steps:
+        trace = folder / f"rank{context.rank}_trace.json.gz"
+        profile_steps(clock, job.measure.profiled_steps, device=context.device, path=trace)
+    progress.beat(Phase.DONE)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _join_group(context: RankContext) -> None:
+    on_cuda = context.device.type == "cuda"
+    dist.init_process_group(
+        backend="nccl" if on_cuda else "gloo",
+        init_method=context.job.init_method,
+        rank=context.rank,
+        world_size=context.job.world_size,
+        device_id=context.device if on_cuda else None,
+    )
+
+
+def _load_entry(job: Job) -> Entry:
+    module, _, function = job.entry.partition(":")
+    try:
+        entry: Entry = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise JobError(f"entry: {job.entry} cannot be loaded: {error}") from error
+    return entry
+
+
+if __name__ == "__main__":
+    status = run(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # After a failure a communication thread may wait for a peer that is gone; do not join it.
+    os._exit(status)

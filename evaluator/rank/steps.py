@@ -1,0 +1,100 @@
+"""The step clock: the one loop that warms up, times and profiles whatever a rank works on."""
+
+import math
+import time
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+
+from evaluator.rank.progress import Phase, Progress
+
+Window = tuple[int, int]
+"""Start and end of one step, nanoseconds of this machine's monotonic clock."""
+
+
+class Work(Protocol):
+    """What an entry gives back: steps that can be repeated, and what they computed."""
+
+    def step(self, index: int) -> int:
+        """Do step `index`; return the tokens this rank fed, each token counted on one rank.
+
+        May return before the device is done.
+        """
+
+    def global_losses(self) -> list[float]:
+        """Mean loss of each step so far over the whole batch; every rank must call it.
+
+        Empty on a rank that does not see the loss, equal on all that do.
+        """
+
+
+class UnequalStepsError(RuntimeError):
+    """Two steps of one run fed different token counts, so their times do not compare."""
+
+
+class LossError(RuntimeError):
+    """The training went wrong: a loss is no longer a number."""
+
+
+def finite_losses(work: Work) -> list[float]:
+    """Ask the work for its losses; every rank must call it. Raises `LossError`."""
+    losses = work.global_losses()
+    for step, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            raise LossError(f"the loss of step {step} is {loss}")
+    return losses
+
+
+class StepClock:
+    """Drives the work and keeps when each step began and ended."""
+
+    def __init__(self, work: Work, *, device: torch.device, progress: Progress) -> None:
+        self._work = work
+        self._device = device
+        self._progress = progress
+        self._next_step = 0
+        self._tokens_per_step: int | None = None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that this rank fed in each step; raises before the first step."""
+        if self._tokens_per_step is None:
+            raise RuntimeError("no step was run yet")
+        return self._tokens_per_step
+
+    def run(self, phase: Phase, step_count: int) -> list[Window]:
+        """Run steps and return when each began and ended, device work included.
+
+        In the profile phase each step is marked as the trace readers expect it.
+        """
+        windows: list[Window] = []
+        for _ in range(step_count):
+            step = self._next_step
+            self._next_step += 1
+            self._progress.beat(phase, step)
+            profiled = phase is Phase.PROFILE
+            with (
+                torch.profiler.record_function(f"ProfilerStep#{step}")
+                if profiled
+                else nullcontext()
+            ):
+                windows.append(self._run_one(step))
+        return windows
+
+    def _run_one(self, step: int) -> Window:
+        self._wait_for_device()
+        start_ns = time.perf_counter_ns()
+        tokens = self._work.step(step)
+        self._wait_for_device()
+        end_ns = time.perf_counter_ns()
+        if self._tokens_per_step not in (None, tokens):
+            raise UnequalStepsError(
+                f"step {step} fed {tokens} tokens, the one before {self._tokens_per_step}"
+            )
+        self._tokens_per_step = tokens
+        return start_ns, end_ns
+
+    def _wait_for_device(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

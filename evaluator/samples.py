@@ -1,0 +1,88 @@
+"""What ranks left in a job's folder, read into one measurement.
+
+The files were written by a job under test: nothing in them is believed without a check.
+"""
+
+import msgspec
+
+from evaluator.job import JobResult
+from records.study import Study
+from records.trial import Failed, FailureKind, Measurement, Stage
+
+MAX_FILE_BYTES = 16 << 20
+
+
+class RankSamples(msgspec.Struct, frozen=True):
+    """One rank's file: step spans in ns of its monotonic clock, losses where it has them."""
+
+    rank: int
+    warmup: list[tuple[int, int]]
+    timed: list[tuple[int, int]]
+    losses: list[float]
+    tokens_per_step: int
+    peak_memory_bytes: int
+    device: str
+    torch: str
+
+
+def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
+    """Samples of all ranks; a failure when one is missing, malformed or did other work."""
+    ranks: list[RankSamples] = []
+    for rank_exit in result.ranks:
+        samples = _read_rank(result, rank_exit.rank)
+        if isinstance(samples, Failed):
+            return samples
+        ranks.append(samples)
+    fault = _fault(ranks, study)
+    if fault is not None:
+        return fault
+    return Measurement(
+        step_times_s=tuple(_seconds(rank.timed) for rank in ranks),
+        warmup_times_s=tuple(_seconds(rank.warmup) for rank in ranks),
+        losses=next((tuple(rank.losses) for rank in ranks if rank.losses), ()),
+        tokens_per_step=sum(rank.tokens_per_step for rank in ranks),
+        peak_memory_bytes=tuple(rank.peak_memory_bytes for rank in ranks),
+        wall_s=result.wall_s,
+        device=ranks[0].device,
+        torch_version=ranks[0].torch,
+    )
+
+
+def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
+    path = result.workdir / f"rank{rank}.steps.json"
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return _no_samples(f"{path.name} is over {MAX_FILE_BYTES} bytes")
+        return msgspec.json.decode(path.read_bytes(), type=RankSamples)
+    except FileNotFoundError:
+        return _no_samples(f"rank {rank} ended without leaving {path.name}")
+    except msgspec.MsgspecError as error:
+        return _no_samples(f"{path.name}: {error}")
+
+
+def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:
+    asked = study.measure.timed_steps
+    for rank in ranks:
+        if len(rank.timed) != asked:
+            return _no_samples(
+                f"rank {rank.rank} timed {len(rank.timed)} steps, {asked} were asked for"
+            )
+        if any(end <= start for start, end in rank.timed):
+            return _no_samples(f"rank {rank.rank} has a step that ends before it starts")
+    tokens = sum(rank.tokens_per_step for rank in ranks)
+    if tokens != study.workload.tokens_per_step:
+        return Failed(
+            stage=Stage.MEASURE,
+            kind=FailureKind.INVALID_CONFIG,
+            message=f"processed {tokens} tokens per step, the study asks for "
+            f"{study.workload.tokens_per_step}; trials must do the same work",
+        )
+    return None
+
+
+def _no_samples(message: str) -> Failed:
+    return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=message)
+
+
+def _seconds(spans: list[tuple[int, int]]) -> tuple[float, ...]:
+    return tuple((end - start) / 1e9 for start, end in spans)

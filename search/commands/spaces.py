@@ -1,0 +1,107 @@
+"""`space size|check|sample|explain`: the search space before anything is launched."""
+
+import json
+from random import Random
+from typing import Annotated
+
+import typer
+
+from policies.space import Space
+from records.errors import StudyError
+from records.study import Study
+from records.trial import Config
+from search.commands.options import (
+    BandwidthsOption,
+    CardOption,
+    ConfigOption,
+    JsonOption,
+    TuningOption,
+    chosen_study,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Look at a search space; nothing is launched.")
+
+
+@app.command()
+def size(
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the points, and those that satisfy the constraints."""
+    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    if as_json:
+        typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
+    else:
+        typer.echo(f"{space.size} points, {len(space.feasible)} satisfy the constraints")
+
+
+@app.command()
+def check(
+    settings: Annotated[list[str], typer.Argument(help="KNOB=VALUE, one for each knob.")],
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a configuration is valid, and if not, why.
+
+    Example:
+        cclsearch space check dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4
+
+    """
+    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    answer = space.check(dict(_setting(text) for text in settings))
+    if isinstance(answer, Config):
+        typer.echo(json.dumps({"config": dict(answer.values)}) if as_json else f"valid: {answer}")
+        return
+    if as_json:
+        typer.echo(json.dumps({"faults": answer}))
+        raise typer.Exit(2)
+    raise StudyError("; ".join(answer))
+
+
+@app.command()
+def sample(
+    count: Annotated[int, typer.Option("-n", help="How many.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(help="Same seed, same sample.")] = 42,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw feasible configurations without replacement."""
+    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    for drawn in space.sample(count, Random(seed)):
+        typer.echo(json.dumps(dict(drawn.values)) if as_json else str(drawn))
+
+
+@app.command()
+def explain(
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the knobs and constraints in the words that a model reads."""
+    words = _space(chosen_study(config, card, tuning, card_bandwidths)).words()
+    typer.echo(json.dumps({"space": words}) if as_json else words)
+
+
+def _space(study: Study) -> Space:
+    return Space(study.space, study.workload, study.environment)
+
+
+def _setting(text: str) -> tuple[str, object]:
+    knob, equals, value = text.partition("=")
+    if not equals:
+        raise StudyError(f"{text!r} is not KNOB=VALUE")
+    try:
+        return knob, json.loads(value)
+    except json.JSONDecodeError:
+        return knob, value

@@ -1,0 +1,112 @@
+"""Puts the parts of a search together from a study; the only place that knows all of them."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.local import LocalLauncher
+from evaluator.machine import check_local
+from evaluator.objective import Scoring, scoring
+from evaluator.ports import Launcher, Recipe
+from evaluator.recipes.builtin import BuiltinRecipe
+from policies.catalog import seed_policy
+from policies.space import Space
+from records.errors import StudyError
+from records.store import Store
+from records.study import Study
+from search import settings
+from search.loop import Search
+from search.ports import Observer, Proposer
+from search.prompt import PromptWriter
+from search.proposers.coordinate import CoordinateProposer
+from search.proposers.random import RandomProposer
+from search.study_file import suggestion
+from search.trial import Turn
+
+STRATEGIES = ("auto", "llm", "coordinate", "random")
+
+
+def new_study_id() -> str:
+    """A name for a new study: when it began, and four letters against collisions."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def resolved_strategy(strategy: str) -> tuple[str, str]:
+    """The strategy that `auto` stands for here, and one line that says why."""
+    if strategy not in STRATEGIES:
+        raise StudyError(f"strategy {strategy!r} is unknown; {suggestion(strategy, [*STRATEGIES])}")
+    if strategy != "auto":
+        return strategy, f"strategy {strategy}"
+    if settings.has_key():
+        return "llm", "strategy llm: ANTHROPIC_API_KEY is set"
+    return "coordinate", "strategy coordinate: no ANTHROPIC_API_KEY, so no model is asked"
+
+
+@contextmanager
+def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
+    """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
+    check_local(study.environment)
+    space = Space(study.space, study.workload, study.environment)
+    if not space.feasible:
+        raise StudyError("[space] no configuration satisfies the constraints; relax one")
+    objective = scoring(study.objective)
+    seed = seed_policy(study.seed_policy)
+    proposer = _proposer(study, space, objective)
+    recipe = _recipe(study)
+    recipe.job(study, space.feasible[0])
+    launcher = _launcher(study)
+    try:
+        yield Search(
+            study_id=study_id,
+            study=study,
+            seed=seed,
+            proposer=proposer,
+            scoring=objective,
+            store=store,
+            turn=Turn(
+                study=study,
+                space=space,
+                scoring=objective,
+                evaluator=TrialEvaluator(recipe, launcher, observer.phase),
+                artifacts=store.artifacts,
+                workdir=store.workdir(study_id),
+                observer=observer,
+            ),
+            observer=observer,
+        )
+    finally:
+        launcher.close()
+
+
+def _proposer(study: Study, space: Space, objective: Scoring) -> Proposer:
+    match study.strategy:
+        case "coordinate":
+            return CoordinateProposer(space)
+        case "random":
+            return RandomProposer(space)
+        case "llm":
+            # Imported here: the SDK takes seconds to load and the other strategies do without.
+            from search.llm.client import LlmClient
+            from search.proposers.llm import LlmProposer
+
+            client = LlmClient(settings.llm_settings(study.llm))
+            return LlmProposer(client, PromptWriter(space, objective), CoordinateProposer(space))
+        case _:
+            raise StudyError(
+                f"strategy {study.strategy!r} is unknown; "
+                f"{suggestion(study.strategy, [*STRATEGIES])}"
+            )
+
+
+def _recipe(study: Study) -> Recipe:
+    if study.launch.recipe != "builtin":
+        raise StudyError(f"[launch] recipe {study.launch.recipe!r} is unknown; known is builtin")
+    return BuiltinRecipe()
+
+
+def _launcher(study: Study) -> Launcher:
+    if study.launch.launcher != "local":
+        raise StudyError(f"[launch] launcher {study.launch.launcher!r} is unknown; known is local")
+    return LocalLauncher(settings.trial_environment(), study.launch.threads_per_rank)

@@ -1,0 +1,132 @@
+"""Progress for pipes and programs: one plain line per trial, or one JSON event per line."""
+
+import json
+import sys
+from typing import TextIO
+
+from records.study import Study
+from records.trial import Config, Confirmation, Failed, History, Policy, Trial
+from search.trial_words import number, one_line, score_words, shares
+
+MESSAGE_CHARS = 200
+
+
+class PlainProgress:
+    """One line per trial, without colours or cursor movement."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Say what is searched."""
+        self._say(f"study {study_id}: {study.name}, objective {study.objective.expression}")
+        self._say(strategy)
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """Stay silent: the line comes when the trial ends."""
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """Stay silent."""
+
+    def phase(self, name: str) -> None:
+        """Stay silent."""
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """Give the trial's line."""
+        self._say(trial_line(trial, history))
+
+    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
+        """Say how a re-measuring launch of a finalist went."""
+        if isinstance(confirmation.outcome, Failed):
+            went = one_line(str(confirmation.outcome), MESSAGE_CHARS)
+        else:
+            went = f"step_time {number(confirmation.outcome.metric('step_time') or 0)} s"
+        self._say(
+            f"re-measure trial {confirmation.ordinal}, round {confirmation.round + 1} "
+            f"({total} launches in all): {went}"
+        )
+
+    def _say(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+
+def trial_line(trial: Trial, history: History) -> str:
+    """Ordinal, author, configuration and result of a trial on one line."""
+    config = str(trial.config) if trial.config is not None else "(no configuration)"
+    head = f"trial {trial.ordinal}  {trial.policy.author}  {config}"
+    if isinstance(trial.outcome, Failed):
+        failed = trial.outcome
+        return f"{head}  FAILED {failed.kind}: {one_line(failed.message, MESSAGE_CHARS)}"
+    score = score_words(trial.score) if trial.score else ""
+    best = "  best so far" if history.best is trial else ""
+    parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
+    return f"{head}  {score}{best}{parts}"
+
+
+class JsonProgress:
+    """One JSON object per event, on a line of its own."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Give the study's identity."""
+        self._say("study_started", study_id=study_id, name=study.name, strategy=strategy)
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """Give the author of the proposal."""
+        self._say(
+            "trial_started", ordinal=ordinal, author=policy.author, rationale=policy.rationale
+        )
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """Give the configuration about to be launched."""
+        self._say("config_decided", ordinal=ordinal, config=dict(config.values))
+
+    def phase(self, name: str) -> None:
+        """Give the phase entered."""
+        self._say("phase", phase=name)
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """Give the result."""
+        best = history.best
+        self._say(
+            "trial_finished",
+            **trial_summary(trial),
+            best=best.ordinal if best is not None else None,
+        )
+
+    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
+        """Give the outcome of a re-measuring launch."""
+        self._say(
+            "confirmation_finished",
+            ordinal=confirmation.ordinal,
+            round=confirmation.round,
+            total=total,
+            status=confirmation.outcome.status,
+        )
+
+    def _say(self, event: str, **facts: object) -> None:
+        text = json.dumps({"event": event, **facts}, allow_nan=False)
+        print(text, file=self._out, flush=True)
+
+
+def trial_summary(trial: Trial) -> dict[str, object]:
+    """Facts of a trial for programs; absent values are null."""
+    failed = trial.outcome if isinstance(trial.outcome, Failed) else None
+    measured = None if isinstance(trial.outcome, Failed) else trial.outcome
+    return {
+        "ordinal": trial.ordinal,
+        "author": trial.policy.author,
+        "config": dict(trial.config.values) if trial.config else None,
+        "status": trial.outcome.status,
+        "score": trial.score.value if trial.score else None,
+        "unit": trial.score.unit if trial.score else None,
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "message": failed.message if failed else None,
+        "metrics": {m.name: m.value for m in measured.metrics} if measured else None,
+        "policy": trial.policy.digest,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }

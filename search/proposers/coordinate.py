@@ -1,0 +1,76 @@
+"""Coordinate descent over the feasible configurations: one knob at a time around the best."""
+
+from policies.space import Space
+from records.study import Study
+from records.trial import Config, Failed, FailureKind, History, Trial
+from search.ports import Proposal
+from search.proposers.classical import as_policy, untried
+
+
+class CoordinateProposer:
+    """Moves from the best configuration to the nearest untried one.
+
+    Nearest means: fewest knobs differ, then fewest neighbours known to run out of memory, then the
+    knob that was varied longest ago, then the smallest step. Where constraints tie knobs together
+    a move changes two of them.
+    """
+
+    name = "coordinate"
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def propose(self, study: Study, history: History) -> Proposal | None:  # noqa: ARG002 - the port
+        """Give the next move, or None when everything was tried."""
+        left = untried(self._space, history)
+        if not left:
+            return None
+        centre = _centre(history)
+        if centre is None:
+            return as_policy(left[0], self.name, "first feasible configuration")
+        choice = self._nearest(left, centre, history)
+        changes = ", ".join(
+            f"{knob} {centre.values.get(knob)} to {choice.values.get(knob)}"
+            for knob in _differing(centre, choice)
+        )
+        return as_policy(choice, self.name, f"from the best so far, change {changes}")
+
+    def _nearest(self, left: list[Config], centre: Config, history: History) -> Config:
+        varied = _last_varied(history, centre)
+        exhausted = [t.config for t in history if t.config is not None and _ran_out_of_memory(t)]
+
+        def order(config: Config) -> tuple[int, int, int, int]:
+            knob_count, steps = self._space.distance(centre, config)
+            risk = sum(self._space.distance(config, bad)[0] <= 1 for bad in exhausted)
+            age = max(varied.get(knob, 0) for knob in _differing(centre, config))
+            return knob_count, risk, age, steps
+
+        return min(left, key=order)
+
+
+def _centre(history: History) -> Config | None:
+    """The best configuration, or the last decided one while none is measured."""
+    if history.best is not None:
+        return history.best.config
+    decided = [trial.config for trial in history if trial.config is not None]
+    return decided[-1] if decided else None
+
+
+def _last_varied(history: History, centre: Config) -> dict[str, int]:
+    """When each knob was last varied around the centre: ordinal of that trial plus one."""
+    return {
+        knob: trial.ordinal + 1
+        for trial in history
+        if trial.config is not None
+        for knob in _differing(centre, trial.config)
+    }
+
+
+def _differing(one: Config, other: Config) -> list[str]:
+    knobs = sorted({*one.values, *other.values})
+    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
+
+
+def _ran_out_of_memory(trial: Trial) -> bool:
+    outcome = trial.outcome
+    return isinstance(outcome, Failed) and outcome.kind is FailureKind.OUT_OF_MEMORY

@@ -1,0 +1,26 @@
+"""Uniform choice without replacement among the feasible configurations."""
+
+from random import Random
+
+from policies.space import Space
+from records.study import Study
+from records.trial import History
+from search.ports import Proposal
+from search.proposers.classical import as_policy, untried
+
+
+class RandomProposer:
+    """Draws from what was not tried; the same history gives the same draw."""
+
+    name = "random"
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give a random untried configuration, or None when all were tried."""
+        left = untried(self._space, history)
+        if not left:
+            return None
+        config = Random(f"{study.random_seed}/{len(history)}").choice(left)
+        return as_policy(config, self.name, f"random draw among {len(left)} untried configurations")

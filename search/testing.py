@@ -1,0 +1,251 @@
+"""A scripted Messages API on a loopback socket, for tests of whatever talks to a model.
+
+Speaks HTTP to the real SDK, answers from a script or a function of the request, and keeps what
+it was sent. Knows nothing of prompts or policies.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Self, TypeAlias
+
+CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedReply:
+    """One HTTP answer; `dropped` closes the connection instead, `delay_s` waits before either."""
+
+    status: int = 200
+    body: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    dropped: bool = False
+    truncated: bool = False
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """What the server was sent; header names in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, object]
+
+    @property
+    def key(self) -> str | None:
+        """The key it came with, in either header that clients use."""
+        bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
+        return self.headers.get("x-api-key") or bearer or None
+
+
+Script: TypeAlias = Iterable[ScriptedReply] | Callable[[Mapping[str, object]], ScriptedReply]
+
+
+def message(
+    *content: Mapping[str, object], stop_reason: str = "end_turn", **more: object
+) -> ScriptedReply:
+    """A message of the model with these content blocks."""
+    body = {"content": list(content), "stop_reason": stop_reason, **more}
+    return ScriptedReply(body=body)
+
+
+def tool_use(tool_input: object, *, name: str = "submit_policy") -> ScriptedReply:
+    """A message that calls a tool with any input, well formed or not."""
+    block = {"type": "tool_use", "id": "toolu_scripted", "name": name, "input": tool_input}
+    return message(block, stop_reason="tool_use")
+
+
+def submission(
+    code: str, *, rationale: str = "because", expected_effect: str = "faster"
+) -> ScriptedReply:
+    """A message that submits a policy."""
+    return tool_use({"code": code, "rationale": rationale, "expected_effect": expected_effect})
+
+
+def text(words: str, *, stop_reason: str = "end_turn") -> ScriptedReply:
+    """A message of text only."""
+    return message({"type": "text", "text": words}, stop_reason=stop_reason)
+
+
+def refusal(category: str = "frontier_llm") -> ScriptedReply:
+    """A refusal, which comes without content."""
+    details = {"type": "refusal", "category": category, "explanation": None}
+    return message(stop_reason="refusal", stop_details=details)
+
+
+def fault(
+    status: int,
+    words: str = "scripted fault",
+    *,
+    retry_after_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ScriptedReply:
+    """An HTTP error in the API's own shape."""
+    wait = {} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+    body = {"type": "error", "error": {"type": "scripted_error", "message": words}}
+    return ScriptedReply(status=status, body=body, headers={**wait, **(headers or {})})
+
+
+def forcing_refused() -> ScriptedReply:
+    """The error of a model that lets no tool be forced on it."""
+    return fault(400, "tool_choice: forcing a tool is not supported by this model")
+
+
+def dropped_connection() -> ScriptedReply:
+    """No answer: the connection ends after the request was read."""
+    return ScriptedReply(dropped=True)
+
+
+def truncated(reply: ScriptedReply) -> ScriptedReply:
+    """The same answer with only the first half of its body, announced as if it were whole."""
+    return replace(reply, truncated=True)
+
+
+def slow(reply: ScriptedReply, delay_s: float) -> ScriptedReply:
+    """The same answer after a wait."""
+    return replace(reply, delay_s=delay_s)
+
+
+class ScriptedMessagesServer:
+    """Serves `POST /v1/messages` while its context is open; past its script it answers 400.
+
+    What a script raises is raised again when the context closes.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.requests: list[RecordedRequest] = []
+        self._reply_to = script if callable(script) else _in_order(script)
+        self._lock = Lock()
+        self._closing = Event()
+        self._cached: set[str] = set()
+        self._http = _HttpServer(("127.0.0.1", 0), _handler(self))
+        # A short poll, because shutdown waits for one.
+        self._thread = Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Base URL for a client."""
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+        if self._http.fault is not None and error is None:
+            raise self._http.fault
+
+    def answer(self, request: RecordedRequest) -> ScriptedReply:
+        """Record a request and give its reply, completed to a message when it is one."""
+        with self._lock:
+            self.requests.append(request)
+            reply = _checked(request) or self._reply_to(request.body)
+            if reply.status == 200 and not reply.dropped:
+                reply = replace(reply, body=self._completed(reply.body, request.body))
+        self._closing.wait(reply.delay_s)
+        return reply
+
+    def _completed(
+        self, reply: Mapping[str, object], request: Mapping[str, object]
+    ) -> dict[str, object]:
+        return {
+            "id": f"msg_scripted_{len(self.requests)}",
+            "type": "message",
+            "role": "assistant",
+            "model": request["model"],
+            "stop_sequence": None,
+            "usage": self._usage(reply, request),
+            **reply,
+        }
+
+    def _usage(
+        self, reply: Mapping[str, object], request: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Token counts as the API would bill them: the marked prefix is written once, then read."""
+        prefix = json.dumps([request.get("tools"), request.get("system")])
+        marked = "cache_control" in prefix
+        prefix_tokens = len(prefix) // CHARS_PER_TOKEN if marked else 0
+        seen = prefix in self._cached
+        self._cached.add(prefix)
+        return {
+            "input_tokens": len(json.dumps(request["messages"])) // CHARS_PER_TOKEN,
+            "output_tokens": max(1, len(json.dumps(reply.get("content"))) // CHARS_PER_TOKEN),
+            "cache_creation_input_tokens": 0 if seen else prefix_tokens,
+            "cache_read_input_tokens": prefix_tokens if seen else 0,
+            "service_tier": "standard",
+        }
+
+
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    fault: BaseException | None = None
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base's signature
+        """Keep what a script raised; a client that hangs up early is part of what is tested."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError):
+            self.fault = error
+
+
+def _in_order(replies: Iterable[ScriptedReply]) -> Callable[[Mapping[str, object]], ScriptedReply]:
+    left = iter(replies)
+    return lambda _: next(left, fault(400, "the script has no reply left"))
+
+
+def _checked(request: RecordedRequest) -> ScriptedReply | None:
+    if request.path.partition("?")[0] != "/v1/messages":
+        return fault(404, f"no such path: {request.path}")
+    if request.key is None:
+        return fault(401, "no key")
+    missing = {"model", "max_tokens", "messages"} - request.body.keys()
+    return fault(400, f"missing fields: {sorted(missing)}") if missing else None
+
+
+def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers.get("content-length", 0))
+            request = RecordedRequest(
+                path=self.path,
+                headers={name.lower(): value for name, value in self.headers.items()},
+                body=json.loads(self.rfile.read(length)),
+            )
+            reply = server.answer(request)
+            if reply.dropped:
+                # Without it the client would wait for its own timeout.
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            self._send(reply)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: what came in is in `requests`."""
+
+        def _send(self, reply: ScriptedReply) -> None:
+            body = json.dumps(reply.body).encode()
+            if reply.truncated:
+                body = body[: len(body) // 2]
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler

@@ -1,0 +1,96 @@
+"""A trial in words, for a reader with few tokens: rows, breakdowns, fenced programs."""
+
+import re
+from collections.abc import Set
+
+from records.trial import Breakdown, Failed, FailureKind, Measured, Score, Trial
+
+OMITTED = "[... {} characters left out ...]"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line without control characters, cut to `limit` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def fenced(text: str, language: str = "", *, limit: int) -> str:
+    """A block that nothing in the text can close; its middle is left out beyond `limit`."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n{OMITTED.format(len(text) - 2 * half)}\n{text[-half:]}"
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def number(value: float) -> str:
+    """Four significant digits, without an exponent where that stays readable."""
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def score_words(score: Score) -> str:
+    """The value that was asked for, with its unit."""
+    return f"{number(score.value)} {score.unit}".rstrip()
+
+
+def shares(breakdown: Breakdown) -> str:
+    """Where a step went, in percent of the step; exposed and hidden are communication."""
+    step_s = (
+        breakdown.compute_s
+        + breakdown.exposed_communication_s
+        + breakdown.other_s
+        + breakdown.idle_s
+    )
+    if step_s <= 0:
+        return "nothing ran on the device"
+    parts = (*_parts(breakdown), ("hidden", breakdown.hidden_communication_s))
+    return ", ".join(f"{name} {part_s / step_s:.0%}" for name, part_s in parts)
+
+
+def change(new: Breakdown, old: Breakdown) -> str:
+    """What each part of a step gained or lost, in seconds."""
+    pairs = zip(_parts(new), _parts(old), strict=True)
+    return ", ".join(f"{name} {new_s - old_s:+.3g} s" for (name, new_s), (_, old_s) in pairs)
+
+
+def row(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
+    """One trial on one line; `metrics` are shown beside the score when it was measured."""
+    config = str(trial.config) if trial.config is not None else "(no configuration)"
+    return f"#{trial.ordinal} {trial.policy.author}: {config} -> " + outcome_words(
+        trial, metrics=metrics, message_chars=message_chars
+    )
+
+
+def outcome_words(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
+    """The score with its parts, or the failure with its cause."""
+    match trial.outcome:
+        case Failed(stage=stage, kind=kind, message=message):
+            whose = " (not the configuration's fault)" if _is_infrastructure(kind) else ""
+            return f"FAILED {kind} at {stage}{whose}: {one_line(message, message_chars)}"
+        case Measured() as measured:
+            parts = [score_words(trial.score)] if trial.score is not None else []
+            parts += [
+                f"{value.name} {number(value.value)} {value.unit}".rstrip()
+                for value in measured.metrics
+                if value.name in metrics
+            ]
+            parts += [shares(measured.breakdown)] if measured.breakdown is not None else []
+            peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
+            parts += [f"peak memory {peak_bytes / 2**30:.3g} GiB"] if peak_bytes else []
+            return "; ".join(parts)
+
+
+def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
+    """The parts that make up a step, in seconds."""
+    return (
+        ("compute", breakdown.compute_s),
+        ("exposed", breakdown.exposed_communication_s),
+        ("other", breakdown.other_s),
+        ("idle", breakdown.idle_s),
+    )
+
+
+def _is_infrastructure(kind: FailureKind) -> bool:
+    return kind is FailureKind.INFRASTRUCTURE

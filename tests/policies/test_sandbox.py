@@ -1,0 +1,295 @@
+"""What run_policy gives for honest, careless and broken policies."""
+
+import json
+import platform
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import sandbox
+from policies.jail import ALLOWED_MODULES, REFUSED_CALLS
+from policies.sandbox import (
+    SANDBOX_RULES,
+    Refusal,
+    SandboxLimits,
+    SandboxUnavailable,
+    run_policy,
+    sandbox_level,
+)
+
+WORKLOAD = {"global_batch": 16, "phase": "training", "sequence_length": None}
+ENVIRONMENT = {"accelerators": 8, "links": [{"name": "nvlink", "bandwidth_bytes_per_s": 4.5e11}]}
+SHORT = SandboxLimits(time_s=0.3)
+DEFINITION = "def generate_config(workload, environment):\n"
+
+
+def config_of(body: str, limits: SandboxLimits = SHORT) -> dict[str, object]:
+    given_config = run_policy(f"{DEFINITION}    {body}\n", WORKLOAD, ENVIRONMENT, limits)
+    assert isinstance(given_config, dict), given_config
+    return dict(given_config)
+
+
+def refusal_of(source: str, limits: SandboxLimits = SHORT) -> Refusal:
+    refusal = run_policy(source, WORKLOAD, ENVIRONMENT, limits)
+    assert isinstance(refusal, Refusal), refusal
+    return refusal
+
+
+def refusal_in(body: str, limits: SandboxLimits = SHORT) -> Refusal:
+    return refusal_of(f"{DEFINITION}    {body}\n", limits)
+
+
+def test_a_policy_gives_the_dict_it_returns() -> None:
+    config = config_of("return {'tp': 2, 'overlap': True, 'lr': 0.5, 'algo': 'ring'}")
+    assert config == {"tp": 2, "overlap": True, "lr": 0.5, "algo": "ring"}
+    assert [type(value) for value in config.values()] == [int, bool, float, str]
+
+
+def test_a_policy_sees_both_arguments() -> None:
+    body = "return {'batch': workload['global_batch'], 'link': environment['links'][0]['name']}"
+    assert config_of(body) == {"batch": 16, "link": "nvlink"}
+
+
+def test_none_in_an_argument_stays_none() -> None:
+    assert config_of("return {'known': workload['sequence_length'] is not None}") == {
+        "known": False
+    }
+
+
+def test_a_policy_changes_copies_only() -> None:
+    workload = {"nested": {"values": [1, 2]}}
+    source = DEFINITION + "    workload['nested']['values'].clear()\n    return {}\n"
+    assert run_policy(source, workload, {}) == {}
+    assert workload == {"nested": {"values": [1, 2]}}
+
+
+def test_an_argument_that_is_not_json_is_the_callers_error() -> None:
+    with pytest.raises(TypeError):
+        run_policy(DEFINITION + "    return {}\n", {"value": object()}, {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        run_policy(DEFINITION + "    return {}\n", {"value": float("inf")}, {})
+
+
+def test_members_of_scalar_enums_and_other_dicts_become_plain_values() -> None:
+    source = (
+        "from collections import OrderedDict\nfrom enum import IntEnum, StrEnum\n"
+        "class Tp(IntEnum):\n    TWO = 2\nclass Algo(StrEnum):\n    RING = 'ring'\n"
+        f"{DEFINITION}    return OrderedDict(tp=Tp.TWO, algo=Algo.RING)\n"
+    )
+    config = run_policy(source, {}, {})
+    assert json.dumps(config) == '{"tp": 2, "algo": "ring"}'
+
+
+def test_a_main_guard_does_not_run() -> None:
+    guard = "\nif __name__ == '__main__':\n    raise ValueError\n"
+    assert run_policy(f"{DEFINITION}    return {{}}\n{guard}", {}, {}) == {}
+
+
+def test_what_a_policy_prints_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    assert config_of("print('{\"config\": {}}' * 100000); return {'tp': 1}") == {"tp": 1}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_order_of_a_set_repeats() -> None:
+    body = "return {'order': ''.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}"
+    assert config_of(body) == config_of(body)
+
+
+def test_unseeded_random_numbers_repeat() -> None:
+    body = (
+        "import random; r = random.Random(); a = random.random(); random.seed(); "
+        "return {'a': a, 'b': r.random(), 'c': random.random()}"
+    )
+    assert config_of(body) == config_of(body)
+
+
+def test_seeded_random_numbers_are_those_of_python() -> None:
+    assert config_of("import random; return {'x': random.Random(7).random()}") == {
+        "x": random.Random(7).random()
+    }
+
+
+def test_an_import_outside_the_list_is_refused_with_the_list() -> None:
+    refusal = refusal_of("import math\n\nimport os.path\n")
+    assert refusal.line == 3
+    assert refusal.message == (
+        "line 3: import of 'os.path' is not available in the sandbox; "
+        f"a policy may import: {', '.join(ALLOWED_MODULES)}"
+    )
+
+
+@pytest.mark.parametrize("statement", ["import time", "from datetime import datetime", "import os"])
+def test_modules_that_reach_outside_cannot_be_imported(statement: str) -> None:
+    assert "is not available in the sandbox" in refusal_of(statement).message
+
+
+def test_a_relative_import_is_refused() -> None:
+    assert "import of '.sibling' is not" in refusal_of("from .sibling import tune").message
+
+
+def test_every_allowed_module_can_be_imported() -> None:
+    imports = "\n".join(f"import {name}" for name in ALLOWED_MODULES if name != "__future__")
+    source = f"from __future__ import annotations\n{imports}\n{DEFINITION}    return {{}}\n"
+    assert run_policy(source, {}, {}) == {}
+
+
+def test_a_policy_may_fall_back_when_an_import_is_refused() -> None:
+    source = (
+        "try:\n    import numpy as np\nexcept ImportError:\n    np = None\n"
+        f"{DEFINITION}    return {{'numpy': np is not None}}\n"
+    )
+    assert run_policy(source, {}, {}) == {"numpy": False}
+
+
+@pytest.mark.parametrize("name", REFUSED_CALLS)
+def test_a_builtin_that_reaches_outside_is_refused_by_name(name: str) -> None:
+    assert refusal_in(f"{name}('/etc/passwd')").message == (
+        f"line 2: {name}() is not available in the sandbox; "
+        "compute from the workload and environment arguments alone"
+    )
+
+
+def test_a_missing_key_is_answered_with_the_keys_there_are() -> None:
+    assert refusal_in("return {'tp': environment['gpus']}") == Refusal(
+        "line 2: KeyError: 'gpus'; workload has 'global_batch', 'phase', 'sequence_length'; "
+        "environment has 'accelerators', 'links'",
+        2,
+    )
+
+
+def test_an_exception_is_told_with_the_innermost_line_of_the_policy() -> None:
+    source = f"import json\ndef inner():\n    json.loads('[')\n{DEFINITION}    inner()\n"
+    refusal = refusal_of(source)
+    assert refusal.line == 3
+    assert refusal.message.startswith("line 3: JSONDecodeError: Expecting value")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ndef broken(:\n", "line 2: SyntaxError: invalid syntax"),
+        ("def f():\nreturn 1\n", "line 2: IndentationError: expected an indented block"),
+        ("x = 1\n1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("", "the text defines no function generate_config(workload, environment)"),
+        ("generate_config = 5", "the text defines no function generate_config"),
+        ("def generate_config(workload): return {}", "TypeError: generate_config() takes 1"),
+        ("x = 1\nx = '\0'\n", "line 2: the text holds a null byte"),
+        ("x = 1\n\nx = '\ud800'\n", "line 3: the text holds a lone surrogate"),
+        ("(" * 5000, "line 1: SyntaxError: too many nested parentheses"),
+    ],
+)
+def test_a_text_that_is_no_policy_is_refused_with_its_line(source: str, message: str) -> None:
+    assert refusal_of(source).message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("None", "generate_config returned None; return a dict"),
+        ("{'tp', 'pp'}", "generate_config returned a value of type set; return a dict"),
+        ("(n for n in [1])", "generate_config returned a value of type generator; return a dict"),
+        ("{1: 2}", "a key of the returned dict is a value of type int; make every key a str"),
+        ("{'mesh': [2, 4]}", "setting 'mesh' is a value of type list; every value must be"),
+        ("{'mesh': (2, 4)}", "setting 'mesh' is a value of type tuple; every value must be"),
+        ("{'tp': None}", "setting 'tp' is None; every value must be"),
+        ("{'lr': float('nan')}", "setting 'lr' is nan; give a finite number"),
+        ("{'lr': -float('inf')}", "setting 'lr' is -inf; give a finite number"),
+        ("{'n': 2**63}", "setting 'n' is an int outside 64 bits; give a smaller one"),
+        ("{'n': -2**63 - 1}", "setting 'n' is an int outside 64 bits"),
+        ("{'s': chr(0xd800)}", "setting 's' is text with lone surrogates"),
+        ("{chr(0xd800): 1}", "setting '\\ud800' is named with lone surrogates"),
+        ("{'s': 'x' * 70000}", "the returned dict takes more than 65536 bytes as JSON"),
+        ("{f'k{n}': n for n in range(9999)}", "the returned dict takes more than 65536 bytes"),
+    ],
+)
+def test_a_result_that_is_no_configuration_is_refused(value: str, message: str) -> None:
+    assert refusal_in(f"return {value}").message.startswith(message)
+
+
+def test_a_text_that_is_too_long_is_refused_before_it_runs() -> None:
+    message = refusal_of("#" * 11, SandboxLimits(source_bytes=10)).message
+    assert message == "the text is 11 bytes; write at most 10"
+
+
+def test_many_threads_may_run_policies_at_once() -> None:
+    source = DEFINITION + "    return {'n': workload['n']}\n"
+    with ThreadPoolExecutor(4) as pool:
+        configs = list(pool.map(lambda n: run_policy(source, {"n": n}, {}), range(8)))
+    assert configs == [{"n": n} for n in range(8)]
+
+
+def test_a_call_leaves_no_descriptor_open() -> None:
+    def open_count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_count()
+    config_of("return {}")
+    refusal_in("while True: pass")
+    assert open_count() == before
+
+
+def test_the_rules_for_authors_name_every_module_and_refused_call() -> None:
+    assert all(name in SANDBOX_RULES for name in (*ALLOWED_MODULES, *REFUSED_CALLS))
+
+
+def test_the_level_says_what_isolates() -> None:
+    assert sandbox_level().startswith("seccomp (8 system calls kept), resource limits")
+
+
+def test_a_machine_without_a_known_filter_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(SandboxUnavailable, match="cannot be isolated on linux riscv64"):
+        run_policy("", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (bytes.fromhex("060000000000ff7f"), "installed but refuses nothing"),
+        (b"", "the kernel refuses prctl option 22"),
+    ],
+)
+def test_a_filter_that_does_not_hold_stops_before_the_policy(
+    program: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "filter_program", lambda _machine: program)
+    with pytest.raises(SandboxUnavailable, match=reason):
+        run_policy(DEFINITION + "    return {}\n", {}, {})
+
+
+def test_an_interpreter_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(SandboxUnavailable, match="did not start"):
+        run_policy("", {}, {})
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=200),
+        st.text(max_size=60).map(lambda text: f"{DEFINITION}    return {text}\n"),
+        st.text(max_size=60).map(lambda text: f"{DEFINITION}    return {{'x': {text!r}}}\n"),
+    )
+)
+def test_any_text_gives_a_configuration_or_a_refusal(source: str) -> None:
+    assert isinstance(run_policy(source, WORKLOAD, ENVIRONMENT, SHORT), dict | Refusal)
+
+
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="utf-8"), max_size=20),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=10), SCALARS, max_size=8))
+def test_any_flat_dict_of_scalars_comes_back_as_it_was(config: dict[str, object]) -> None:
+    given_config = run_policy(f"{DEFINITION}    return workload\n", config, {}, SHORT)
+    assert repr(given_config) == repr(config)

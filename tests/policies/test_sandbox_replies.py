@@ -1,0 +1,97 @@
+"""What the reading side makes of bytes that a policy forged."""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policies.replies import Ending, Refusal, SandboxLimits, agreed_reply
+
+LIMITS = SandboxLimits(output_bytes=400)
+
+
+def reply_to(payload: bytes, exit_code: int = 0) -> object:
+    ending = Ending(received=b"ready\n" + payload, exit_code=exit_code, expired=False)
+    return agreed_reply([ending], LIMITS)
+
+
+@given(st.binary(max_size=500), st.integers(-64, 255))
+@example(b"[" * 400, 0)
+@example(b'{"config": {"n": ' + b"9" * 300 + b"}}", 0)
+@example(b'{"refused": 5, "line": "x"}', 0)
+def test_any_bytes_give_a_configuration_or_a_refusal(payload: bytes, exit_code: int) -> None:
+    assert isinstance(reply_to(payload, exit_code), dict | Refusal)
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+        max_leaves=8,
+    )
+)
+def test_a_forged_configuration_is_checked_like_a_returned_one(config: object) -> None:
+    reply = reply_to(json.dumps({"config": config}).encode())
+    if isinstance(reply, dict):
+        assert reply == config
+        assert all(isinstance(value, bool | int | float | str) for value in reply.values())
+    else:
+        assert isinstance(reply, Refusal)
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"", "the policy ended its process without a result"),
+        (b'{"config": {"a": 1}}\n{"config": {}}\n', "the policy wrote over its own result"),
+        (b'{"config": {"a": NaN}}', "setting 'a' is nan"),
+        (b'{"config": {"a": 1e999}}', "setting 'a' is inf"),
+        (b'{"config": {"a": {"b": 1}}}', "setting 'a' is a value of type dict"),
+        (b'{"config": {"a": "\\ud800"}}', "setting 'a' is text with lone surrogates"),
+        (b"\xff\xfe", "the policy wrote over its own result"),
+        (b"x" * 401, "the returned dict takes more than 400 bytes"),
+    ],
+)
+def test_a_forged_reply_is_refused_for_what_is_wrong(payload: bytes, message: str) -> None:
+    reply = reply_to(payload)
+    assert isinstance(reply, Refusal)
+    assert reply.message.startswith(message)
+
+
+def test_a_forged_message_becomes_one_bounded_printable_line() -> None:
+    forged = json.dumps({"refused": "a\n\x1b[31mb\u2028c " + "x" * 2000, "line": -3}).encode()
+    ending = Ending(received=b"ready\n" + forged, exit_code=0, expired=False)
+    reply = agreed_reply([ending], SandboxLimits())
+    assert isinstance(reply, Refusal)
+    assert reply.line is None
+    assert reply.message.startswith("a ?[31mb c xxx")
+    assert len(reply.message) < 1100
+    assert reply.message.isprintable()
+
+
+def test_runs_that_answer_differently_give_no_configuration() -> None:
+    endings = [
+        Ending(received=b'ready\n{"config": {"tp": 4}}\n', exit_code=0, expired=False),
+        Ending(received=b'ready\n{"config": {"tp": 8}}\n', exit_code=0, expired=False),
+    ]
+    assert agreed_reply(endings, LIMITS) == Refusal(
+        "two runs with the same arguments disagree: setting 'tp' is 4 in one and 8 in the other; "
+        "depend on the arguments only, not on id() or the order of objects",
+        None,
+    )
+
+
+def test_true_and_one_are_different_answers() -> None:
+    endings = [
+        Ending(received=b'ready\n{"config": {"a": true}}\n', exit_code=0, expired=False),
+        Ending(received=b'ready\n{"config": {"a": 1}}\n', exit_code=0, expired=False),
+    ]
+    assert isinstance(agreed_reply(endings, LIMITS), Refusal)
+
+
+def test_a_run_that_outlived_the_deadline_is_refused() -> None:
+    ending = Ending(received=b"ready\n", exit_code=-9, expired=True)
+    assert agreed_reply([ending], LIMITS) == Refusal(
+        "no result after 10 s; a policy must compute and never wait", None
+    )

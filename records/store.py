@@ -45,7 +45,7 @@ class Store:
     """Opens or creates the store in `root`; raises `StoreError` when it cannot be used."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root = root.absolute()
         self.artifacts = Artifacts(root / "artifacts")
         with _refusals(root, "open"):
             root.mkdir(parents=True, exist_ok=True)

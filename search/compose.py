@@ -92,7 +92,8 @@ def _proposer(study: Study, space: Space, objective: Scoring) -> Proposer:
             from search.proposers.llm import LlmProposer
 
             client = LlmClient(settings.llm_settings(study.llm))
-            return LlmProposer(client, PromptWriter(space, objective), CoordinateProposer(space))
+            prompts = PromptWriter(space, objective)
+            return LlmProposer(client, space, prompts, CoordinateProposer(space))
         case _:
             raise StudyError(
                 f"strategy {study.strategy!r} is unknown; "

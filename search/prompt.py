@@ -19,7 +19,7 @@ from records.study import Study
 from records.trial import Config, Failed, History, Measured, Trial
 from search.budget import launches_since_best
 from search.llm.request import Prompt
-from search.trial_words import change, fenced, one_line, outcome_words, row, score_words
+from search.trial_words import change, fenced, one_line, row, score_words
 
 TURN_TOKENS = 24_000
 CHARS_PER_TOKEN = 3
@@ -56,9 +56,9 @@ class PromptWriter:
 
     A history that is too long gives way in this order: the list of untried configurations, the
     length of failure messages, then rows: of trials measured far from the best, of trials that
-    never launched, of other failures, of what is left, oldest first within each. The best trial,
-    the latest five, their programs (cut in the middle) and a line that counts what is missing
-    stay: about 8000 tokens at most.
+    never launched, of other failures, of what is left, oldest first within each. The best trial
+    and its program, the latest five, the program that failed last and a line that counts what is
+    missing stay, programs cut in the middle: about 8000 tokens at most.
     """
 
     def __init__(
@@ -159,29 +159,26 @@ class PromptWriter:
             for trial in history.ranked
             if trial is not best and trial.score and _within(trial, best, TIE_SHARE)
         ]
-        lines = [row(best, metrics=self._metrics, message_chars=MESSAGE_CHARS)]
+        lines = _told(best, row(best, metrics=self._metrics, message_chars=MESSAGE_CHARS))
         if ties:
             lines.append(
                 f"Within {TIE_SHARE:.0%} of it, too close to tell apart by one launch each: "
                 + ", ".join(ties[:TIES_SHOWN])
             )
-        return "\n".join([*lines, *_program(best)])
+        return "\n".join(lines)
 
     def _latest(self, history: History) -> str:
         latest, best = history.trials[-1], history.best
         if latest is best:
             return f"#{latest.ordinal}, the best so far."
         chars = WHOLE_MESSAGE_CHARS if isinstance(latest.outcome, Failed) else MESSAGE_CHARS
-        lines = [
-            f"#{latest.ordinal}: "
-            + outcome_words(latest, metrics=self._metrics, message_chars=chars)
-        ]
+        words = row(latest, metrics=self._metrics, message_chars=chars)
         match latest.outcome, best and best.outcome:
             case Failed(), _:
-                lines += _program(latest)
+                return "\n".join(_told(latest, words))
             case Measured(breakdown=new), Measured(breakdown=old) if new and old:
-                lines.append(f"Against the best, per profiled step: {change(new, old)}.")
-        return "\n".join(lines)
+                words += f"\nagainst the best, per profiled step: {change(new, old)}"
+        return fenced(words, limit=SOURCE_CHARS)
 
     def _near(self, history: History, untried: Sequence[Config]) -> str:
         decided = [trial.config for trial in history if trial.config is not None]
@@ -225,11 +222,12 @@ def _field_lines(path: str, fields: Mapping[str, object]) -> Iterator[str]:
             yield f"{where} == {value!r}"
 
 
-def _program(trial: Trial) -> list[str]:
-    """The policy of a trial, and why its author wrote it."""
+def _told(trial: Trial, words: str) -> list[str]:
+    """A trial with its author's reason and its program."""
     why = one_line(trial.policy.rationale, RATIONALE_CHARS)
+    reason = f"\nreason given: {why}" if why else ""
     return [
-        *([f"Its author's reason: {why}"] if why else []),
+        fenced(words + reason, limit=SOURCE_CHARS),
         "Its program:",
         fenced(trial.policy.source, "python", limit=SOURCE_CHARS),
     ]

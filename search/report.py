@@ -1,5 +1,7 @@
 """What a search found, in words and for programs."""
 
+from pathlib import Path
+
 from evaluator.timing.compare import Comparison, Spread, Verdict
 from records.rows import StudyRow
 from records.trial import Failed, History
@@ -7,7 +9,7 @@ from search.finding import Finding
 from search.trial_words import number
 
 
-def finding_lines(finding: Finding, history: History, row: StudyRow, root: str) -> list[str]:
+def finding_lines(finding: Finding, history: History, row: StudyRow, store: Path) -> list[str]:
     """The closing report: the winner, its spread, the seed, ties, failures, what to type next."""
     lines = ["", f"stopped: {finding.stop_reason}", failures_line(history)]
     if finding.winner is None or finding.result is None:
@@ -20,7 +22,7 @@ def finding_lines(finding: Finding, history: History, row: StudyRow, root: str) 
             _against_seed(finding, history),
             *_tie_lines(finding, history),
         ]
-    lines += [f"record: {root}, study {row.id}", f"next: {_next_command(finding, row)}"]
+    lines += [f"record: {store}, study {row.id}", f"next: {_next_command(finding, row)}"]
     return lines
 
 

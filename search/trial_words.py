@@ -5,6 +5,7 @@ from collections.abc import Set
 
 from records.trial import Breakdown, Failed, FailureKind, Measured, Score, Trial
 
+AUTHOR_CHARS = 40
 OMITTED = "[... {} characters left out ...]"
 
 
@@ -58,16 +59,16 @@ def change(new: Breakdown, old: Breakdown) -> str:
 def row(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
     """One trial on one line; `metrics` are shown beside the score when it was measured."""
     config = str(trial.config) if trial.config is not None else "(no configuration)"
-    return f"#{trial.ordinal} {trial.policy.author}: {config} -> " + outcome_words(
-        trial, metrics=metrics, message_chars=message_chars
-    )
+    author = one_line(trial.policy.author, AUTHOR_CHARS)
+    return f"#{trial.ordinal} {author}: {config} -> {_ended(trial, metrics, message_chars)}"
 
 
-def outcome_words(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
+def _ended(trial: Trial, metrics: Set[str], message_chars: int) -> str:
     """The score with its parts, or the failure with its cause."""
     match trial.outcome:
         case Failed(stage=stage, kind=kind, message=message):
-            whose = " (not the configuration's fault)" if _is_infrastructure(kind) else ""
+            infrastructure = kind is FailureKind.INFRASTRUCTURE
+            whose = " (not the configuration's fault)" if infrastructure else ""
             return f"FAILED {kind} at {stage}{whose}: {one_line(message, message_chars)}"
         case Measured() as measured:
             parts = [score_words(trial.score)] if trial.score is not None else []
@@ -90,7 +91,3 @@ def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
         ("other", breakdown.other_s),
         ("idle", breakdown.idle_s),
     )
-
-
-def _is_infrastructure(kind: FailureKind) -> bool:
-    return kind is FailureKind.INFRASTRUCTURE

@@ -166,7 +166,7 @@ def _request(job: Job, workdir: Path) -> dict[str, object]:
         "folder": str(workdir),
         "job": "job.json",
         "world_size": job.world_size,
-        "environment": dict(job.environment),
+        "environment": {**job.environment, "CCLSEARCH_INIT_METHOD": f"file://{workdir}/store"},
         "timeout_s": job.timeout_s,
         "grace_s": GRACE_S,
     }

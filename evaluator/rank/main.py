@@ -56,10 +56,12 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
         torch.cuda.set_device(context.device)
     else:
         pin_to_cores(context.local_rank, job.threads_per_rank)
+    # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
+    entry = _load_entry(job)
     memory = open_memory(context.device)
     with budgeted(memory, job.memory_budget_bytes):
         _join_group(context)
-        work = _load_entry(job)(context)
+        work = entry(context)
         clock = StepClock(work, device=context.device, progress=progress)
         warmup = clock.run(Phase.WARMUP, job.measure.warmup_steps)
         timed = clock.run(Phase.TIMED, job.measure.timed_steps)
@@ -87,7 +89,8 @@ def _join_group(context: RankContext) -> None:
     on_cuda = context.device.type == "cuda"
     dist.init_process_group(
         backend="nccl" if on_cuda else "gloo",
-        init_method=context.job.init_method,
+        # A launcher that forks ranks side by side gives each launch a meeting place of its own.
+        init_method=os.environ.get("CCLSEARCH_INIT_METHOD", context.job.init_method),
         rank=context.rank,
         world_size=context.job.world_size,
         device_id=context.device if on_cuda else None,

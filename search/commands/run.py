@@ -189,12 +189,12 @@ def _report(finding: Finding, study_id: str, store: Store, as_json: bool) -> Non
         typer.echo(json.dumps(event))
     else:
         row = store.find(study_id)
-        for line in finding_lines(finding, store.history(study_id), row, _store_flag(store)):
+        for line in finding_lines(finding, store.history(study_id), row, store.root):
             typer.echo(line)
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
 def _store_flag(store: Store) -> str:
-    default = store_root(None)
+    default = store_root(None).absolute()
     return "" if store.root == default else f" --store {store.root}"

@@ -69,7 +69,7 @@ def show(
     if row.summary is None:
         typer.echo(f"status: {row.status}\nnext: cclsearch resume {row.id}")
         return
-    for line in finding_lines(from_json(Finding, row.summary), history, row, ""):
+    for line in finding_lines(from_json(Finding, row.summary), history, row, records.root):
         typer.echo(line)
 
 

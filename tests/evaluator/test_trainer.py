@@ -287,8 +287,9 @@ def test_a_bad_job_fails_in_setup_with_one_line(ranks, changes, message):
     assert re.fullmatch(message, error["message"])
 
 
-def test_a_rank_starts_cold_from_its_environment(tmp_path, monkeypatch):
-    (tmp_path / "job.json").write_text(json.dumps(job_of(REFERENCE, SMALL, (1, 1, 0))))
+def test_a_rank_starts_cold_with_its_whole_budget(tmp_path, monkeypatch):
+    job = job_of(REFERENCE, SMALL, (1, 1, 0)) | {"memory_budget_bytes": 80 * MIB}
+    (tmp_path / "job.json").write_text(json.dumps(job))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("RANK", "LOCAL_RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")

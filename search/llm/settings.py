@@ -1,0 +1,70 @@
+"""How a language model is reached, as values; reads no environment."""
+
+from dataclasses import dataclass
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from search.llm.errors import ProviderError
+
+DEFAULT_URL = "https://api.anthropic.com"
+OFFLINE = "or use --strategy coordinate"
+SHOWN = "[key]"
+
+
+class Secret:
+    """A key that can be sent but not shown: not by repr, str, the codec or pickle."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        if not text or not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
+            raise ProviderError(
+                "the key in ANTHROPIC_API_KEY is empty or holds a character that no key has: "
+                f"set it again, {OFFLINE}"
+            )
+        self._text = text
+
+    def reveal(self) -> str:
+        """The key itself, for the request that needs it."""
+        return self._text
+
+    def scrub(self, text: str) -> str:
+        """The text with every copy of the key taken out."""
+        return text.replace(self._text, SHOWN)
+
+    def __repr__(self) -> str:
+        return SHOWN
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a key is not stored")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSettings:
+    """One model at one provider; `retry_wait_s` is the first wait, doubled at each attempt."""
+
+    api_key: Secret
+    model: str = "claude-opus-5-5"
+    base_url: str | None = None
+    timeout_s: float = 600.0
+    max_output_tokens: int = 8192
+    attempts: int = 4
+    retry_wait_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            raise ProviderError(
+                "the base URL of the model must read http(s)://host[:port][/path], "
+                f"without a user name: set it again, {OFFLINE}"
+            )
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self.base_url or DEFAULT_URL
+
+    @property
+    def host(self) -> str:
+        """Name of the provider, for messages."""
+        return urlsplit(self.url).hostname or self.url

@@ -1,0 +1,308 @@
+"""Retries, refused tools, dead providers and the secrecy of the key, over a real socket."""
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from records.codec import to_json
+from search.llm.client import LlmClient, NoSubmission, Submission
+from search.llm.errors import ProviderError
+from search.llm.request import Prompt
+from search.llm.settings import LlmSettings, Secret
+from search.testing import (
+    Script,
+    ScriptedMessagesServer,
+    ScriptedReply,
+    dropped_connection,
+    fault,
+    forcing_refused,
+    message,
+    slow,
+    submission,
+    text,
+)
+
+KEY = "sk-test-0123456789"
+CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
+PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3.")
+
+
+@contextmanager
+def connected(
+    script: Script, *, attempts: int = 4, timeout_s: float = 20.0
+) -> Iterator[tuple[ScriptedMessagesServer, LlmClient]]:
+    with ScriptedMessagesServer(script) as server:
+        client = LlmClient(
+            LlmSettings(
+                api_key=Secret(KEY),
+                base_url=server.url,
+                attempts=attempts,
+                timeout_s=timeout_s,
+                retry_wait_s=0.001,
+            )
+        )
+        try:
+            yield server, client
+        finally:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        fault(429, retry_after_s=0.01),
+        fault(429, headers={"retry-after-ms": "5"}),
+        fault(429, headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+        fault(429, headers={"retry-after": "soon"}),
+        fault(529),
+        fault(500),
+        fault(503),
+        fault(408),
+        fault(409),
+        dropped_connection(),
+    ],
+)
+def test_a_passing_fault_is_retried(passing: ScriptedReply) -> None:
+    with connected([passing, passing, submission(CODE)]) as (server, client):
+        asked = client.ask(PROMPT)
+
+    assert isinstance(asked, Submission)
+    assert asked.exchange.request_count == 3
+    assert len(server.requests) == 3
+    assert [row["status"] for row in json.loads(asked.exchange.reply)][-1] == 200
+
+
+@pytest.mark.parametrize(
+    ("passing", "reason"),
+    [
+        (fault(529, "Overloaded"), "127.0.0.1 is overloaded or unavailable (529): Overloaded"),
+        (fault(429, retry_after_s=0.0), "127.0.0.1 is overloaded or unavailable (429)"),
+        (dropped_connection(), "127.0.0.1 could not be reached"),
+    ],
+)
+def test_a_fault_that_lasts_is_no_submission(passing: ScriptedReply, reason: str) -> None:
+    with connected([passing] * 9, attempts=3) as (server, client):
+        asked = client.ask(PROMPT)
+
+    assert isinstance(asked, NoSubmission)
+    assert reason in asked.reason
+    assert asked.exchange.request_count == 3
+    assert len(server.requests) == 3
+
+
+def test_a_provider_that_says_not_to_retry_is_not_asked_again() -> None:
+    hopeless = fault(529, headers={"x-should-retry": "false"})
+    with connected([hopeless, submission(CODE)]) as (server, client):
+        asked = client.ask(PROMPT)
+
+    assert isinstance(asked, NoSubmission)
+    assert len(server.requests) == 1
+
+
+def test_a_refused_connection_is_no_submission() -> None:
+    with ScriptedMessagesServer([]) as server:
+        url = server.url
+    client = LlmClient(
+        LlmSettings(api_key=Secret(KEY), base_url=url, attempts=2, retry_wait_s=0.001)
+    )
+    asked = client.ask(PROMPT)
+    client.close()
+
+    assert isinstance(asked, NoSubmission)
+    assert asked.reason.startswith("127.0.0.1 could not be reached: ConnectError")
+
+
+def test_a_provider_that_never_answers_does_not_hold_the_search() -> None:
+    with connected(lambda _: slow(submission(CODE), 30.0), attempts=9, timeout_s=0.1) as (
+        server,
+        client,
+    ):
+        asked = client.ask(PROMPT)
+
+    assert isinstance(asked, NoSubmission)
+    assert len(server.requests) < 9
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (fault(401), "the key in ANTHROPIC_API_KEY was rejected (401) by 127.0.0.1: set a valid"),
+        (fault(403), "may not use 'claude-opus-5-5' (403) at 127.0.0.1: set another key or model"),
+        (fault(404), "127.0.0.1 has no model 'claude-opus-5-5' or no Messages API there (404)"),
+        (fault(400, "max_tokens: too large"), "(400: max_tokens: too large): correct the model"),
+        (fault(402, "no credit"), "(402: no credit)"),
+    ],
+)
+def test_a_lasting_fault_says_what_to_do_in_one_line(reply: ScriptedReply, words: str) -> None:
+    with connected([reply]) as (server, client), pytest.raises(ProviderError) as raised:
+        client.ask(PROMPT)
+
+    assert words in str(raised.value)
+    assert str(raised.value).endswith("or use --strategy coordinate")
+    assert "\n" not in str(raised.value)
+    assert raised.value.exchange is not None
+    assert raised.value.exchange.request_count == len(server.requests) == 1
+
+
+def test_the_policy_is_forced_through_the_tool() -> None:
+    with connected([submission(CODE)]) as (server, client):
+        client.ask(PROMPT)
+
+    assert server.requests[0].path == "/v1/messages"
+    assert server.requests[0].key == KEY
+    assert server.requests[0].body["tool_choice"] == {
+        "type": "tool",
+        "name": "submit_policy",
+        "disable_parallel_tool_use": True,
+    }
+
+
+def test_a_model_that_refuses_forcing_is_asked_and_this_is_remembered() -> None:
+    with connected([forcing_refused(), submission(CODE), submission(CODE)]) as (server, client):
+        first, second = client.ask(PROMPT), client.ask(PROMPT)
+
+    assert isinstance(first, Submission)
+    assert isinstance(second, Submission)
+    assert (first.exchange.request_count, second.exchange.request_count) == (2, 1)
+    forms = [row["form"] for row in json.loads(first.exchange.reply)]
+    assert forms == ["forced", "auto"]
+    assert [_choice(r.body) for r in server.requests] == ["tool", "auto", "auto"]
+
+
+def test_a_model_without_tools_is_asked_for_text_and_this_is_remembered() -> None:
+    toolless = fault(400, "this endpoint does not support tools")
+    block = f"```python\n{CODE}```"
+    with connected([toolless, toolless, text(block), text(block)]) as (server, client):
+        first, second = client.ask(PROMPT), client.ask(PROMPT)
+
+    assert isinstance(first, Submission)
+    assert isinstance(second, Submission)
+    assert [_choice(r.body) for r in server.requests] == ["tool", "auto", None, None]
+    assert "tools" not in server.requests[-1].body
+    assert "```python" in json.dumps(server.requests[-1].body["messages"])
+
+
+def test_a_fault_of_the_last_form_ends_the_asking() -> None:
+    with (
+        connected(lambda _: fault(400, "tools are not understood")) as (server, client),
+        pytest.raises(ProviderError, match="tools are not understood"),
+    ):
+        client.ask(PROMPT)
+
+    assert len(server.requests) == 3
+
+
+def test_the_unchanging_part_comes_first_and_is_marked_for_caching() -> None:
+    with connected([submission(CODE), submission(CODE)]) as (server, client):
+        client.ask(PROMPT)
+        later = client.ask(replace(PROMPT, turn="Trial 4."))
+
+    first, second = (request.body for request in server.requests)
+    assert first["system"] == second["system"]
+    assert first["system"] == [
+        {"type": "text", "text": "You choose."},
+        {
+            "type": "text",
+            "text": "The study.",
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        },
+    ]
+    assert "cache_control" not in json.dumps([first["messages"], second["messages"]])
+    assert later.exchange.usage.cache_read_tokens > 0
+    assert later.exchange.usage.cache_write_tokens == 0
+
+
+def test_a_request_holds_no_sampling_parameter() -> None:
+    with connected([submission(CODE)]) as (server, client):
+        client.ask(PROMPT)
+
+    fields = {"model", "max_tokens", "system", "messages", "tools", "tool_choice"}
+    assert server.requests[0].body.keys() == fields
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        submission(f"# {KEY}\n{CODE}", rationale=KEY, expected_effect=KEY),
+        text(f"your key is {KEY}"),
+        message({"type": "tool_use", "id": "t", "name": KEY, "input": {}}),
+        fault(429, f"slow down, {KEY}"),
+        fault(529, KEY, headers={"x-echo": KEY}),
+    ],
+)
+def test_an_echoed_key_is_scrubbed_from_what_comes_back(reply: ScriptedReply) -> None:
+    with connected([reply], attempts=1) as (_, client):
+        asked = client.ask(PROMPT)
+
+    assert KEY not in to_json(asked.exchange)
+    assert KEY not in repr(asked)
+    assert "[key]" in repr(asked)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_an_echoed_key_is_scrubbed_from_errors(status: int) -> None:
+    with (
+        connected([fault(status, f"bad key {KEY}")]) as (_, client),
+        pytest.raises(ProviderError) as raised,
+    ):
+        client.ask(PROMPT)
+
+    assert KEY not in str(raised.value)
+    assert KEY not in repr(raised.value.exchange)
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+
+
+def test_a_key_is_never_shown_or_stored() -> None:
+    settings = LlmSettings(api_key=Secret(KEY))
+
+    assert KEY not in f"{settings!r} {settings} {settings.api_key} {settings.api_key!r}"
+    with pytest.raises(TypeError, match="not stored"):
+        pickle.dumps(settings.api_key)
+
+
+@pytest.mark.parametrize("text", ["", "sk test", "sk-test\n", "sk-t\u00e9st", "sk\x00"])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(text: str) -> None:
+    with pytest.raises(ProviderError, match="ANTHROPIC_API_KEY is empty or holds") as raised:
+        Secret(text)
+
+    assert text == "" or text not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "https://", "http://u:p@host"])
+def test_a_base_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(ProviderError, match="base URL of the model must read"):
+        LlmSettings(api_key=Secret(KEY), base_url=url)
+
+
+def test_a_script_may_answer_by_what_it_is_asked() -> None:
+    def script(request: Mapping[str, object]) -> ScriptedReply:
+        return submission(f"{CODE}# {'Trial 3' in json.dumps(request['messages'])}")
+
+    with connected(script) as (_, client):
+        asked = client.ask(PROMPT)
+
+    assert isinstance(asked, Submission)
+    assert asked.code.endswith("# True")
+
+
+def test_a_script_that_raises_fails_its_test() -> None:
+    def script(request: Mapping[str, object]) -> ScriptedReply:
+        raise KeyError(request["model"])
+
+    with (
+        pytest.raises(KeyError, match="claude-opus-5-5"),
+        connected(script, attempts=1) as (_, client),
+    ):
+        client.ask(PROMPT)
+
+
+def _choice(body: Mapping[str, object]) -> str | None:
+    match body.get("tool_choice"):
+        case {"type": str(kind)}:
+            return kind
+    return None

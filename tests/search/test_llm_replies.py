@@ -1,0 +1,151 @@
+"""What each kind of reply becomes, over a real socket and through the real SDK."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from search.llm.client import Asked, LlmClient, NoSubmission, Submission
+from search.llm.request import Prompt
+from search.llm.settings import LlmSettings, Secret
+from search.testing import (
+    ScriptedMessagesServer,
+    ScriptedReply,
+    message,
+    refusal,
+    submission,
+    text,
+    tool_use,
+    truncated,
+)
+
+KEY = "sk-test-0123456789"
+CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
+PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3.")
+
+Ask = Callable[[ScriptedReply], Asked]
+
+
+@pytest.fixture
+def ask() -> Ask:
+    def ask_once(reply: ScriptedReply) -> Asked:
+        with ScriptedMessagesServer([reply]) as server:
+            settings = LlmSettings(
+                api_key=Secret(KEY), base_url=server.url, attempts=1, retry_wait_s=0.0
+            )
+            client = LlmClient(settings)
+            try:
+                return client.ask(PROMPT)
+            finally:
+                client.close()
+
+    return ask_once
+
+
+def test_a_submitted_policy_arrives_whole(ask: Ask) -> None:
+    asked = ask(submission(CODE, rationale="less traffic", expected_effect="10 % faster"))
+
+    assert isinstance(asked, Submission)
+    assert asked.code == CODE
+    assert asked.rationale == "less traffic"
+    assert asked.expected_effect == "10 % faster"
+
+
+def test_a_submission_records_the_exchange(ask: Ask) -> None:
+    exchange = ask(submission(CODE)).exchange
+
+    assert exchange.model == "claude-opus-5-5"
+    assert exchange.result == "submitted"
+    assert exchange.request_count == 1
+    assert exchange.latency_s > 0
+    assert exchange.usage.input_tokens > 0
+    assert exchange.usage.output_tokens > 0
+    assert exchange.usage.cache_write_tokens > 0
+    assert exchange.usage.cache_read_tokens == 0
+    request = json.loads(exchange.request)
+    assert [block["text"] for block in request["system"]] == ["You choose.", "The study."]
+    assert request["messages"][0]["content"][0]["text"].startswith("Trial 3.")
+    assert request["tools"][0]["name"] == "submit_policy"
+    answer = json.loads(exchange.reply)[0]
+    assert answer["status"] == 200
+    assert json.loads(answer["body"])["content"][0]["input"]["code"] == CODE
+
+
+def test_thinking_before_the_submission_is_no_obstacle(ask: Ask) -> None:
+    call = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": {"code": CODE}}
+    asked = ask(
+        message(
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "Here it is."},
+            call,
+            stop_reason="tool_use",
+        )
+    )
+
+    assert isinstance(asked, Submission)
+    assert asked.rationale == ""
+
+
+@pytest.mark.parametrize("fence", ["```", "~~~", "````"])
+@pytest.mark.parametrize("language", ["python", "py", "Python ", ""])
+def test_a_fenced_policy_in_plain_text_counts(ask: Ask, fence: str, language: str) -> None:
+    asked = ask(text(f"More data parallelism.\n\n{fence}{language}\n{CODE}{fence}\nDone."))
+
+    assert isinstance(asked, Submission)
+    assert asked.code == CODE
+    assert asked.rationale == "More data parallelism."
+
+
+def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
+    asked = ask(text(f"First\n```python\n{CODE}```\nbetter:\n```python\n# two\n{CODE}```\n"))
+
+    assert isinstance(asked, Submission)
+    assert asked.code == f"# two\n{CODE}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (text("I would rather not."), "the reply (stop reason end_turn) holds no policy"),
+        (text("```python\nprint(1)\n```"), "the reply (stop reason end_turn) holds no policy"),
+        (text("", stop_reason="pause_turn"), "the reply (stop reason pause_turn) holds no policy"),
+        (tool_use({"code": CODE}, name="launch"), "the model called 'launch' instead of"),
+        (tool_use({"code": "  \n"}), "the submitted code is empty"),
+        (tool_use({"code": ["a"]}), "the submitted code is of type list, not text"),
+        (tool_use({"rationale": "none"}), "the submission has no code"),
+        (tool_use(CODE), "the submission is of type str, not an object"),
+        (refusal(), "the model refused to answer (frontier_llm)"),
+        (message(stop_reason="refusal"), "the model refused to answer"),
+        (
+            message(stop_reason="model_context_window_exceeded"),
+            "the conversation is longer than the model can hold",
+        ),
+        (text("```python\ndef gen", stop_reason="max_tokens"), "the reply was cut at the limit"),
+        (truncated(submission(CODE)), "the reply is not a message of the Messages API"),
+        (ScriptedReply(body={"content": 7}), "the reply is not a message of the Messages API"),
+        (ScriptedReply(body={"content": None}), "the reply (stop reason None) holds no policy"),
+        (tool_use({"code": "x = '\ud800'"}), "the reply is not a message of the Messages API"),
+    ],
+)
+def test_a_reply_without_a_policy_says_why(ask: Ask, reply: ScriptedReply, reason: str) -> None:
+    asked = ask(reply)
+
+    assert isinstance(asked, NoSubmission)
+    assert reason in asked.reason
+    assert asked.exchange.result == asked.reason
+    assert asked.exchange.request_count == 1
+
+
+def test_a_submission_cut_at_the_token_limit_is_not_run(ask: Ask) -> None:
+    block = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": {"code": CODE}}
+    asked = ask(message(block, stop_reason="max_tokens"))
+
+    assert isinstance(asked, NoSubmission)
+
+
+def test_a_reply_without_token_counts_is_still_read(ask: Ask) -> None:
+    block = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": {"code": CODE}}
+    asked = ask(message(block, usage=None))
+
+    assert isinstance(asked, Submission)
+    assert asked.exchange.usage.input_tokens == 0

@@ -43,7 +43,7 @@ class TrialEvaluator:
         measurement = read_measurement(result, study)
         if isinstance(measurement, Failed):
             return measurement
-        return _measured(measurement, result)
+        return _measured(measurement, result, study.measure.profiled_steps)
 
 
 def _by_hand(job: Job) -> str:
@@ -70,16 +70,30 @@ def evidence(measurement: Measurement, traces: TraceSet | None) -> Evidence:
     )
 
 
-def _measured(measurement: Measurement, result: JobResult) -> Outcome:
-    paths = sorted(result.workdir.glob("rank*_trace.json*"))
+def _measured(measurement: Measurement, result: JobResult, profiled_steps: int) -> Outcome:
     try:
-        seen = evidence(measurement, read_traces(paths) if paths else None)
+        traces = _traces(result, profiled_steps) if profiled_steps else None
+        seen = evidence(measurement, traces)
         return Measured(
             measurement=measurement,
             metrics=measure_all(seen),
             breakdown=breakdown(seen.split) if seen.split else None,
         )
     except TraceError as error:
-        return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=str(error))
+        message = str(error).replace(f"{result.workdir}/", "")
+        return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=message)
     except MetricError as error:
         return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=str(error))
+
+
+def _traces(result: JobResult, profiled_steps: int) -> TraceSet:
+    """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
+    paths = [result.workdir / f"rank{rank.rank}_trace.json.gz" for rank in result.ranks]
+    traces = read_traces(paths)
+    for path, trace in zip(paths, traces.ranks, strict=True):
+        step_count = trace.steps.number.size
+        if step_count != profiled_steps:
+            raise TraceError(
+                path, f"holds {step_count} profiled steps, {profiled_steps} were asked for"
+            )
+    return traces

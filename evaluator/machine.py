@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,9 @@ from records.study import Environment
 
 DEFAULT_CPU_RANKS = 4
 CPU_RANKS_PER_CORE = 4
+
+# A GPU that shares its memory with the host has no amount of its own.
+_GPU = re.compile(r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*")
 
 
 def local_environment() -> Environment:
@@ -35,31 +39,35 @@ def local_environment() -> Environment:
     )
 
 
-def local_gpus() -> tuple[tuple[str, int], ...]:
-    """Name and memory in bytes of each NVIDIA GPU, as its driver tells."""
+def local_gpus() -> tuple[tuple[str, int | None], ...]:
+    """Name of each NVIDIA GPU, and its memory in bytes where its driver tells that."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
     asked = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+        told = subprocess.run(asked, capture_output=True, timeout=30, check=True)
     except (subprocess.SubprocessError, OSError):
         return ()
-    rows = (line.rsplit(",", 1) for line in told.stdout.splitlines() if "," in line)
-    return tuple((name.strip(), int(mebibytes) << 20) for name, mebibytes in rows)
+    rows = (_GPU.fullmatch(line) for line in told.stdout.decode(errors="replace").splitlines())
+    return tuple(
+        (row["name"], int(row["mebibytes"]) << 20 if row["mebibytes"] else None)
+        for row in rows
+        if row
+    )
 
 
 def check_local(environment: Environment) -> None:
     """Raise `EnvironmentFault` when this machine cannot hold the ranks that are asked for."""
     if environment.device == "cuda":
-        held, what = len(local_gpus()), "GPUs"
+        held, what, instead = len(local_gpus()), "GPUs", "device to 'cpu'"
     else:
-        held, what = max(8, CPU_RANKS_PER_CORE * (os.cpu_count() or 1)), "CPU ranks"
+        held, what, instead = max(8, CPU_RANKS_PER_CORE * (os.cpu_count() or 1)), "CPU ranks", ""
     if environment.world_size > held:
+        ways = (f"world_size to at most {held}" if held else "", instead)
         raise EnvironmentFault(
             f"[environment] world_size {environment.world_size}: this machine can hold {held} "
-            f"{what}; set world_size to at most {held}"
-            + (" or device to 'cpu'" if environment.device == "cuda" else "")
+            f"{what}; set {' or '.join(filter(None, ways))}"
         )
 
 

@@ -6,10 +6,12 @@ The files were written by a job under test: nothing in them is believed without 
 import msgspec
 
 from evaluator.job import JobResult
+from evaluator.readers.files import ReadLimits, read_bytes
+from evaluator.traces import TraceError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 
-MAX_FILE_BYTES = 16 << 20
+RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
 
 
 class RankSamples(msgspec.Struct, frozen=True):
@@ -50,14 +52,15 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
 
 def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
     path = result.workdir / f"rank{rank}.steps.json"
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return _no_samples(f"{path.name} is over {MAX_FILE_BYTES} bytes")
-        return msgspec.json.decode(path.read_bytes(), type=RankSamples)
-    except FileNotFoundError:
+    if not path.exists():
         return _no_samples(f"rank {rank} ended without leaving {path.name}")
-    except msgspec.MsgspecError as error:
-        return _no_samples(f"{path.name}: {error}")
+    try:
+        samples = msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=RankSamples)
+    except (TraceError, msgspec.MsgspecError) as error:
+        return _no_samples(f"{path.name}: {str(error).removeprefix(f'{path}: ')}")
+    if samples.rank != rank:
+        return _no_samples(f"{path.name} says that it is of rank {samples.rank}")
+    return samples
 
 
 def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:

@@ -8,16 +8,18 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from random import Random
 
-from records.errors import StudyError
+from records.errors import SHOWN_CHARS, StudyError, shown
 from records.expression import Expression, Operand, parse
 from records.study import Constraint, Dimension, Environment, Range, SearchSpace, Value, Workload
 from records.trial import Config
 
 MAX_CHOICES = 4096
 MAX_POINTS = 5_000_000
+MAX_NUMBER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Knob:
         if isinstance(value, float) and value.is_integer() and not self._has_floats:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and self._has_floats:
-            value = float(value)
+            # An integer is compared as it is: one beyond the floats cannot be converted.
+            return next((c for c in self.choices if c == value), None)
         same = (c for c in self.choices if type(c) is type(value) and c == value)
         return next(same, None)
 
@@ -69,6 +72,7 @@ class Space:
         self.knobs = tuple(_knob(dimension) for dimension in space.dimensions)
         self.rules = tuple(Rule(c, parse(c.expression)) for c in space.constraints)
         self._check_names()
+        self._check_circles()
 
     @cached_property
     def size(self) -> int:
@@ -92,7 +96,8 @@ class Space:
         if faults:
             return faults
         config = self._live(values)
-        return self.violations(config) or config
+        missing = tuple(_missing(knob) for knob in self.knobs if self._is_missed(knob, config))
+        return missing or self.violations(config) or config
 
     def violations(self, config: Config) -> tuple[str, ...]:
         """The constraints this configuration breaks, in words with the numbers filled in."""
@@ -109,14 +114,15 @@ class Space:
         return tuple(sorted(others, key=lambda other: self.distance(config, other)))
 
     def distance(self, one: Config, other: Config) -> tuple[int, int]:
-        """Knobs that differ, then how far apart their choices lie."""
+        """Knobs that differ, then how far apart their choices lie; texts have no order."""
         differing, steps = 0, 0
         for knob in self.knobs:
             a, b = one.values.get(knob.name), other.values.get(knob.name)
             if a != b:
                 differing += 1
                 if a is not None and b is not None:
-                    steps += abs(knob.choices.index(a) - knob.choices.index(b))
+                    apart = abs(knob.choices.index(a) - knob.choices.index(b))
+                    steps += 1 if isinstance(a, str) else apart
         return differing, steps
 
     def sample(self, count: int, random: Random) -> tuple[Config, ...]:
@@ -144,11 +150,11 @@ class Space:
         for name, knob in known.items():
             if name not in candidate:
                 if knob.when is None:
-                    faults.append(f"knob {name} is missing; choose one of {_list(knob.choices)}")
+                    faults.append(_missing(knob))
                 continue
             value = knob.canonical(candidate[name])
             if value is None:
-                given = f"{candidate[name]!r} ({type(candidate[name]).__name__})"
+                given = f"{shown(candidate[name])} ({type(candidate[name]).__name__})"
                 faults.append(f"knob {name} is {given}, not one of {_list(knob.choices)}")
             else:
                 values[name] = value
@@ -157,11 +163,21 @@ class Space:
     def _live(self, values: Mapping[str, Value]) -> Config:
         """Drop the knobs that have no effect in this configuration."""
         live = dict(values)
-        for knob in self.knobs:
-            names = self._names(live)
-            if knob.when and knob.when.names <= names.keys() and not knob.when.holds(names):
-                live.pop(knob.name, None)
+        # Dropping a knob can leave another, whose condition names it, without effect too.
+        while dead := [k.name for k in self.knobs if k.name in live and not self._acts(k, live)]:
+            for name in dead:
+                del live[name]
         return Config(live)
+
+    def _acts(self, knob: Knob, values: Mapping[str, Value]) -> bool:
+        """Whether a knob has an effect; a condition on a knob without effect does not hold."""
+        if knob.when is None:
+            return True
+        names = self._names(values)
+        return knob.when.names <= names.keys() and knob.when.holds(names)
+
+    def _is_missed(self, knob: Knob, config: Config) -> bool:
+        return knob.name not in config.values and self._acts(knob, config.values)
 
     def _valid_points(self) -> Iterator[Config]:
         names = [knob.name for knob in self.knobs]
@@ -188,6 +204,14 @@ class Space:
                 if name in self._facts and self._facts[name] is None:
                     raise StudyError(f"[space] {where} needs {name}, which the study does not give")
 
+    def _check_circles(self) -> None:
+        left = {k.name: k.when.names if k.when else frozenset() for k in self.knobs}
+        while settled := [name for name, needed in left.items() if not needed & left.keys()]:
+            for name in settled:
+                del left[name]
+        if left:
+            raise StudyError(f"[space] conditions go round in a circle: {', '.join(left)}")
+
     def _expressions(self) -> Iterator[tuple[str, Expression]]:
         for rule in self.rules:
             yield f"constraint {rule.constraint.name!r}", rule.expression
@@ -210,6 +234,7 @@ def facts(workload: Workload, environment: Environment) -> dict[str, Value | Non
         "expert_count": workload.expert_count,
         "world_size": environment.world_size,
         "ranks_per_node": environment.ranks_per_node,
+        "memory_bytes": environment.memory_bytes,
     }
 
 
@@ -232,26 +257,37 @@ def _knob(dimension: Dimension) -> Knob:
 
 
 def _listed(span: Range, where: str) -> tuple[Value, ...]:
+    if not all(abs(end) < MAX_NUMBER for end in (span.low, span.high)):
+        raise StudyError(f"{where}: a range lies within 64 bits, not {span.low} to {span.high}")
     if span.low > span.high:
         raise StudyError(f"{where}: range low {span.low} is above high {span.high}")
-    if span.scale == "doubling":
-        if span.low <= 0 or span.step is not None:
-            raise StudyError(f"{where}: a doubling range needs low > 0 and takes no step")
-        count = math.floor(math.log2(span.high / span.low) + 1e-9) + 1
-        return tuple(span.low * 2**i for i in range(count))
     step = 1 if span.step is None else span.step
-    if step <= 0:
-        raise StudyError(f"{where}: range step {step} is not positive")
-    count = math.floor((span.high - span.low) / step + 1e-9) + 1
-    if count > MAX_CHOICES:
-        raise StudyError(f"{where}: range has {count} values, more than {MAX_CHOICES}")
-    return tuple(span.low + i * step for i in range(count))
+    if not 0 < step < MAX_NUMBER:
+        raise StudyError(f"{where}: range step {step} is not positive and finite")
+    if span.scale == "doubling" and (span.low <= 0 or span.step is not None):
+        raise StudyError(f"{where}: a doubling range needs low > 0 and takes no step")
+    # As the range is written, not as floats add up: three steps of 0.1 are 0.3.
+    low, high, apart = (Fraction(repr(n)) for n in (span.low, span.high, step))
+    numbers = (
+        low * 2**i if span.scale == "doubling" else low + apart * i for i in itertools.count()
+    )
+    listed = tuple(
+        itertools.islice(itertools.takewhile(lambda n: n <= high, numbers), MAX_CHOICES + 1)
+    )
+    if len(listed) > MAX_CHOICES:
+        raise StudyError(f"{where}: range has more than {MAX_CHOICES} values; give a larger step")
+    whole = isinstance(span.low, int) and isinstance(step, int)
+    return tuple(int(number) if whole else float(number) for number in listed)
+
+
+def _missing(knob: Knob) -> str:
+    return f"knob {knob.name} is missing; choose one of {_list(knob.choices)}"
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1)
+    close = difflib.get_close_matches(str(name)[:SHOWN_CHARS], known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    return f"{name!r} is unknown; {hint}"
+    return f"{shown(name)} is unknown; {hint}"
 
 
 def _settings_text(expression: Expression, names: Mapping[str, Operand | None]) -> str:

@@ -18,8 +18,12 @@ class Artifacts:
         self._root = root
 
     def keep(self, path: Path, name: str) -> Artifact:
-        """Copy a file in and give its address; raises `StoreError` when it cannot be written."""
-        with path.open("rb") as data:
+        """Copy a file in and give its address; raises `StoreError` when that cannot be done."""
+        try:
+            data = path.open("rb")
+        except OSError as error:
+            raise StoreError(f"cannot keep {path}: {error.strerror}") from error
+        with data:
             return self._keep(data, name)
 
     def keep_text(self, text: str, name: str) -> Artifact:

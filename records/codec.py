@@ -3,7 +3,7 @@
 import json
 from collections.abc import Hashable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -31,15 +31,23 @@ def from_json(kind: type[T], text: str) -> T:
     try:
         value: T = _adapter(cast(Hashable, kind)).validate_json(text)
     except ValidationError as error:
-        raise CodecError(f"{kind.__name__}: {first_problem(error)}") from error
+        name = getattr(kind, "__name__", "value")  # a union has none
+        raise CodecError(f"{name}: {first_problem(error)}") from error
     return value
 
 
 def from_document(kind: type[T], data: object) -> T:
-    """Value of `kind` from parsed TOML or YAML, no type coerced; raises `ValidationError`."""
-    text = json.dumps(data, allow_nan=False)
+    """Value of `kind` from parsed TOML or YAML, no type coerced.
+
+    Raises `ValidationError`, or `TypeError` for a value that JSON does not have, such as a date.
+    """
+    text = json.dumps(data, default=_refuse)
     value: T = _adapter(cast(Hashable, kind)).validate_json(text, strict=True)
     return value
+
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"{value} is a {type(value).__name__}, which no key takes; quote it for a text")
 
 
 def first_problem(error: ValidationError) -> str:

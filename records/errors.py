@@ -8,6 +8,8 @@ CclsearchError
  └─ CodecError        a stored value does not have the shape its type says
 """
 
+SHOWN_CHARS = 100
+
 
 class CclsearchError(Exception):
     """Base of all errors; the message says what, where and what to do, in one line."""
@@ -31,3 +33,9 @@ class EnvironmentFault(CclsearchError):
 
 class CodecError(CclsearchError):
     """Text does not decode to the type asked for."""
+
+
+def shown(value: object) -> str:
+    """A value as a message names it: on one line, cut when it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."

@@ -7,7 +7,7 @@ composite objectives (names are metrics).
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,17 +77,22 @@ class Expression:
     def number(self, values: Mapping[str, Operand | None]) -> float:
         """Finite number the expression stands for; raises `ExpressionError` when it is none."""
         value = self.evaluate(values)
-        if isinstance(value, str | tuple) or not math.isfinite(value):
-            raise ExpressionError(f"{self.text!r} is {value!r}, not a finite number")
-        return float(value)
+        try:
+            number = float(_number(value))
+        except (TypeError, OverflowError) as error:
+            raise ExpressionError(f"{self.text!r}: {_why(error)}") from error
+        if not math.isfinite(number):
+            raise ExpressionError(f"{self.text!r} is {number}, not a finite number")
+        return number
 
 
 def parse(text: str) -> Expression:
     """Parse and check an expression; raises `ExpressionError` naming the construct it refuses."""
+    text = text.strip()
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression of {len(text)} characters; at most {MAX_LENGTH}")
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        body = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{text!r} is not an expression: {error}") from error
     names = frozenset(_names(body, text, MAX_DEPTH))
@@ -118,8 +123,10 @@ def _names(node: ast.expr, text: str, depth: int) -> set[str]:
             children = args
         case _:
             allowed = f"+ - * / // % ** comparisons and or not if in {' '.join(_FUNCTIONS)}"
+            # Not unparse: it recurses as deep as the text is nested.
+            refused = ast.get_source_segment(text, node) or type(node).__name__
             raise ExpressionError(
-                f"{text!r}: {ast.unparse(node)!r} is not allowed; use names, numbers and {allowed}"
+                f"{text!r}: {refused!r} is not allowed; use names, numbers and {allowed}"
             )
     return set().union(*(_names(child, text, depth - 1) for child in children))
 
@@ -132,10 +139,8 @@ def _evaluate(node: ast.expr, values: Mapping[str, Operand | None]) -> Operand: 
             return _look_up(name, values)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             return tuple(_scalar(_evaluate(e, values)) for e in elements)
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_evaluate(part, values) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_evaluate(part, values) for part in parts)
+        case ast.BoolOp(op=op, values=parts):
+            return _first_deciding(parts, isinstance(op, ast.Or), values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not _evaluate(operand, values)
         case ast.UnaryOp(op=op, operand=operand):
@@ -144,13 +149,13 @@ def _evaluate(node: ast.expr, values: Mapping[str, Operand | None]) -> Operand: 
         case ast.BinOp(left=left, op=op, right=right):
             return _binary(op, _number(_evaluate(left, values)), _number(_evaluate(right, values)))
         case ast.Compare(left=left, ops=ops, comparators=rest):
-            return _compare(_evaluate(left, values), ops, [_evaluate(r, values) for r in rest])
+            return _compare(_evaluate(left, values), ops, (_evaluate(r, values) for r in rest))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _evaluate(body if _evaluate(test, values) else orelse, values)
         case ast.Call(func=ast.Name(id=name), args=args):
             return _FUNCTIONS[name](*(_number(_evaluate(a, values)) for a in args))
         case _:
-            raise TypeError(f"cannot evaluate {ast.unparse(node)}")
+            raise TypeError(f"cannot evaluate {type(node).__name__}")
 
 
 def _look_up(name: str, values: Mapping[str, Operand | None]) -> Operand:
@@ -173,7 +178,19 @@ def _binary(op: ast.operator, left: float, right: float) -> float:
     return result
 
 
-def _compare(left: Operand, ops: list[ast.cmpop], rest: list[Operand]) -> bool:
+def _first_deciding(
+    parts: list[ast.expr], deciding: bool, values: Mapping[str, Operand | None]
+) -> Operand:
+    """Like Python: the part that settles `and` or `or`, and nothing after it is evaluated."""
+    *others, last = parts
+    for part in others:
+        value = _evaluate(part, values)
+        if bool(value) is deciding:
+            return value
+    return _evaluate(last, values)
+
+
+def _compare(left: Operand, ops: list[ast.cmpop], rest: Iterable[Operand]) -> bool:
     for op, right in zip(ops, rest, strict=True):
         if not _COMPARE[type(op)](left, right):
             return False

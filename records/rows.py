@@ -109,7 +109,7 @@ def to_trial(row: Row) -> Trial:
         score=_score(row),
         started_at=str(row["started_at"]),
         ended_at=str(row["ended_at"]),
-        attempts=int(row["attempts"] or 1),
+        attempts=int(row["attempts"] or 0),
         exchange=_text(row["exchange_digest"]),
     )
 

@@ -2,7 +2,29 @@
 
 from sqlite_utils import Database, Migrations
 
+from records.errors import StoreError
+
 migrations = Migrations("cclsearch")
+
+
+def migration_names() -> tuple[str, ...]:
+    """Every migration, in the order of application."""
+    blank = Database(memory=True)
+    try:
+        return tuple(step.name for step in migrations.pending(blank))
+    finally:
+        blank.close()
+
+
+def upgrade(db: Database) -> None:
+    """Apply what a store lacks; raises `StoreError` when a newer cclsearch has changed it."""
+    newer = {step.name for step in migrations.applied(db)} - set(migration_names())
+    if newer:
+        raise StoreError(
+            f"the store was changed by a newer cclsearch ({', '.join(sorted(newer))}); "
+            "use that version, or give another store with --store"
+        )
+    migrations.apply(db)
 
 
 @migrations()

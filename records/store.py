@@ -31,7 +31,7 @@ from records.rows import (
     to_trial,
     trial_columns,
 )
-from records.schema import migrations
+from records.schema import upgrade
 from records.study import Study
 from records.trial import (
     Confirmation,
@@ -50,9 +50,22 @@ class Store:
         with _refusals(root, "open"):
             root.mkdir(parents=True, exist_ok=True)
             self._db = Database(sqlite3.connect(root / "cclsearch.db", timeout=30))
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        # SQLite refuses, rather than waits, when two processes set up one database at once.
+        opening = self._lock_file("opening")
+        try:
+            fcntl.flock(opening, fcntl.LOCK_EX)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            migrations.apply(self._db)
+            upgrade(self._db)
+        finally:
+            os.close(opening)
 
     def close(self) -> None:
         """Close the database."""
@@ -68,20 +81,11 @@ class Store:
 
         The lock goes with the process, however it ends.
         """
-        path = self.root / "locks" / study_id
         with _refusals(self.root, "lock"):
-            path.parent.mkdir(exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            handle = self._lock_file(study_id)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                holder = os.pread(handle, 20, 0).decode()
-                raise StoreBusy(
-                    f"study {study_id} is being run by process {holder}; wait for it or stop it"
-                ) from error
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, str(os.getpid()).encode(), 0)
+            with _refusals(self.root, "lock"):
+                _claim(handle, study_id)
             yield
         finally:
             os.close(handle)
@@ -126,10 +130,11 @@ class Store:
         found = [row for row in self.studies() if row.id.startswith(prefix)]
         if not found:
             raise StoreError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
-        if prefix and len(found) > 1 and found[0].id != prefix:
+        exact = [row for row in found if row.id == prefix]
+        if prefix and len(found) > 1 and not exact:
             ids = ", ".join(row.id for row in found[:5])
             raise StoreError(f"{prefix!r} fits several studies: {ids}; give more of the id")
-        return found[0]
+        return (exact or found)[0]
 
     def begin(self, study_id: str, intent: Intent, exchange: Exchange | None) -> Intent:
         """Record that a trial begins, with what was paid for it; gives the intent as stored."""
@@ -223,6 +228,11 @@ class Store:
             raise StoreError(f"artifact {digest} is missing from {self.root}")
         return from_json(Exchange, path.read_text(encoding="utf-8"))
 
+    def _lock_file(self, name: str) -> int:
+        path = self.root / "locks" / name
+        path.parent.mkdir(exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
     def _keep_policy(self, policy: Policy) -> None:
         self._db.table("policies").insert(
             {"digest": policy.digest, "source": policy.source}, ignore=True
@@ -241,6 +251,18 @@ class Store:
 def now() -> str:
     """UTC instant in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _claim(handle: int, study_id: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(handle, 20, 0).decode()
+        raise StoreBusy(
+            f"study {study_id} is being run by process {holder}; wait for it or stop it"
+        ) from error
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, str(os.getpid()).encode(), 0)
 
 
 @contextmanager

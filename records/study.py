@@ -4,8 +4,9 @@ Knows nothing of how a configuration is launched or where a trial is kept.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from pydantic import ConfigDict
@@ -15,7 +16,7 @@ from records.errors import StudyError
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
-STRICT = ConfigDict(extra="forbid")
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 MIN_TIMED_STEPS = 5
 
 
@@ -27,6 +28,10 @@ class Link:
 
     bandwidth_bytes_per_s: float
     latency_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _above_zero("environment", bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        _at_least("environment", 0, latency_s=self.latency_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class Environment:
 
     def __post_init__(self) -> None:
         _at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
+        _at_least("environment", 1, memory_bytes=self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,11 @@ class Workload:
     def __post_init__(self) -> None:
         _at_least("workload", 1, global_batch=self.global_batch)
         _at_least("workload", 1, sequence_length=self.sequence_length)
+        _at_least("workload", 1, layer_count=self.layer_count, hidden_size=self.hidden_size)
+        _at_least("workload", 1, head_count=self.head_count, kv_head_count=self.kv_head_count)
+        _at_least("workload", 1, ffn_size=self.ffn_size, vocab_size=self.vocab_size)
+        _at_least("workload", 1, parameter_count=self.parameter_count)
+        _at_least("workload", 0, expert_count=self.expert_count)
 
     @property
     def tokens_per_step(self) -> int:
@@ -151,6 +162,7 @@ class Budget:
     def __post_init__(self) -> None:
         _at_least("budget", 1, trials=self.trials, patience=self.patience)
         _at_least("budget", 1, max_failures=self.max_failures)
+        _above_zero("budget", max_wall_s=self.max_wall_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +198,10 @@ class Launch:
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
 
+    def __post_init__(self) -> None:
+        _at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
+        _at_least("launch", 1, threads_per_rank=self.threads_per_rank)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llm:
@@ -197,6 +213,10 @@ class Llm:
     base_url: str | None = None
     timeout_s: float = 600.0
     max_output_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        _above_zero("llm", timeout_s=self.timeout_s)
+        _at_least("llm", 1, max_output_tokens=self.max_output_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,11 +238,25 @@ class Study:
     strategy: str = "auto"
     random_seed: int = 42
 
+    @property
+    def usable_environment(self) -> Environment:
+        """The environment as policies and constraints see it: memory is what a rank may use."""
+        budget = self.launch.memory_budget_bytes
+        return (
+            self.environment if budget is None else replace(self.environment, memory_bytes=budget)
+        )
 
-def _at_least(section: str, least: int, **values: float) -> None:
+
+def _at_least(section: str, least: int, **values: float | None) -> None:
     for name, value in values.items():
-        if value < least:
+        if value is not None and not value >= least:
             raise StudyError(f"[{section}] {name} is {value}; it must be at least {least}")
+
+
+def _above_zero(section: str, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise StudyError(f"[{section}] {name} is {value}; it must be finite and above 0")
 
 
 def digest(text: str) -> str:

@@ -4,6 +4,7 @@ A score exists exactly when a trial was measured; a failure never has one.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,7 +37,7 @@ class FailureKind(StrEnum):
     METRIC_ERROR = "metric_error"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Config:
     """One validated point of a space, read-only, knobs in alphabetical order."""
 
@@ -50,6 +51,9 @@ class Config:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -171,6 +175,10 @@ class Score:
     cost: float
     value: float
     unit: str
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.cost) and math.isfinite(self.value)):
+            raise ValueError(f"a score of {self.value} (cost {self.cost}) is no score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

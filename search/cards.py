@@ -4,13 +4,15 @@ Cards in the wild seldom follow their template, so only what a study needs is lo
 places where published cards keep it; a missing field is named with its path.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 import yaml
 
-from records.errors import StudyError
+from records.errors import StudyError, shown
 from records.study import (
     Dimension,
     Environment,
@@ -23,10 +25,17 @@ from records.study import (
 )
 from search.study_file import suggestion
 
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = 1 << 20
+# Safe constructors raise these for 2024-02-30 or !!bool maybe, which are scalars in no type.
+NOT_YAML = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
+UNSAID = ("", "N/A", "TBD")
 LINKS = ("scale_up", "scale_out")
 KNOB_NAMES = {"dp": "dp_replicate", "micro_batch_size": "micro_batch"}
 METRIC_NAMES = {"avg_step_time": "step_time"}
+TUNING_KEYS = ("config_space", "optimization_goal", "publish_dir")
+GOAL_KEYS = ("direction", "metrics")
+KNOB_KEYS = ("key", "type", "description", "choices")
+METRIC_KEYS = ("name", "weight")
 CHECKPOINTING = {True: "full", False: "none"}
 
 
@@ -46,6 +55,15 @@ def card_study(card: Path, tuning: Path | None, bandwidths: str | None, base: St
     return study if tuning is None else _tuned(study, Card(tuning))
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them can stand for more than a machine can hold."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
+        return super().compose_node(parent, index)
+
+
 class Card:
     """A YAML file whose fields are looked up by path."""
 
@@ -54,21 +72,21 @@ class Card:
         try:
             if path.stat().st_size > MAX_FILE_BYTES:
                 raise StudyError(f"{path}: over {MAX_FILE_BYTES} bytes")
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)
         except (OSError, UnicodeDecodeError) as error:
             raise StudyError(f"{path}: cannot be read: {error}") from error
-        except (yaml.YAMLError, RecursionError) as error:
+        except NOT_YAML as error:
             raise StudyError(f"{path}: not YAML: {_one_line(error)}") from error
         if not isinstance(document, dict):
-            raise StudyError(f"{path}: not a card: expected named fields, got {document!r:.60}")
-        self._document: dict[object, object] = document
+            raise StudyError(f"{path}: not a card: expected named fields, got {shown(document)}")
+        self.fields: Mapping[object, object] = document
 
     def get(self, *paths: str) -> object:
         """The first of these dotted paths that is there, or None."""
         for path in paths:
-            value: object = self._document
+            value: object = self.fields
             for key in path.split("."):
-                value = value.get(key) if isinstance(value, dict) else None
+                value = value.get(key) if isinstance(value, Mapping) else None
             if value is not None:
                 return value
         return None
@@ -83,10 +101,14 @@ class Card:
     def optional_count(self, *paths: str) -> int | None:
         """A positive whole number, or None where the card does not say."""
         value = self.get(*paths)
-        if value is None or value in {"", "N/A", "TBD"}:
+        if value is None or value in UNSAID:
             return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise StudyError(f"{self.path}: {paths[0]} is {value!r}, not a positive whole number")
+            raise StudyError(
+                f"{self.path}: {paths[0]} is {shown(value)}, not a positive whole number"
+            )
         return value
 
     def text(self, *paths: str) -> str | None:
@@ -94,7 +116,7 @@ class Card:
         value = self.get(*paths)
         return None if value is None else str(value)
 
-    def items(self, path: str) -> Sequence[Mapping[str, object]]:
+    def items(self, path: str) -> Sequence[Mapping[object, object]]:
         """A list of tables; raises `StudyError` when it is missing or something else."""
         value = self.get(path)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -153,27 +175,30 @@ def _links(card: Card, order: str | None) -> dict[str, Link]:
     where = "workload.hardware.network_topo"
     named = {link: card.get(f"{where}.{link}_bandwidth_gbps") for link in LINKS}
     listed = card.get(f"{where}.bandwidth_gbps")
-    if not any(named.values()) and isinstance(listed, list) and _numbers(listed):
-        names = tuple(order.split(",")) if order else ()
+    if not any(named.values()) and isinstance(listed, list) and any(map(_is_number, listed)):
+        names = tuple(name.strip() for name in order.split(",")) if order else ()
         if sorted(names) != sorted(LINKS) or len(listed) != len(LINKS):
             raise StudyError(
-                f"{card.path}: {where}.bandwidth_gbps is {listed}, and tools disagree on which "
-                "is which; name them in their order with --card-bandwidths scale_out,scale_up "
-                "or scale_up,scale_out"
+                f"{card.path}: {where}.bandwidth_gbps is {shown(listed)}, and tools disagree "
+                "on which is which; name them in their order with --card-bandwidths "
+                "scale_out,scale_up or scale_up,scale_out"
             )
         named = dict(zip(names, listed, strict=True))
     return {
         link: Link(bandwidth_bytes_per_s=float(gbps) * 1e9 / 8)
         for link, gbps in named.items()
-        if isinstance(gbps, int | float) and not isinstance(gbps, bool) and gbps > 0
+        if _is_number(gbps) and gbps > 0
     }
 
 
-def _numbers(values: Sequence[object]) -> bool:
-    return any(isinstance(value, int | float) for value in values)
+def _is_number(value: object) -> TypeGuard[int | float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _tuned(study: Study, tuning: Card) -> Study:
+    _refuse_unknown(tuning, "", tuning.fields, TUNING_KEYS)
     dimensions = [_dimension(item, tuning) for item in tuning.items("config_space")]
     given = {dimension.name for dimension in dimensions}
     fixed = [
@@ -188,16 +213,13 @@ def _tuned(study: Study, tuning: Card) -> Study:
     )
 
 
-def _dimension(item: Mapping[str, object], tuning: Card) -> Dimension:
-    known = ["key", "type", "description", "choices"]
-    for field in item:
-        if field not in known:
-            raise StudyError(
-                f"{tuning.path}: config_space: unknown key {field!r}; {suggestion(field, known)}"
-            )
+def _dimension(item: Mapping[object, object], tuning: Card) -> Dimension:
+    _refuse_unknown(tuning, "config_space: ", item, KNOB_KEYS)
     key, choices = item.get("key"), item.get("choices")
     if not isinstance(key, str) or not isinstance(choices, list) or not choices:
-        raise StudyError(f"{tuning.path}: config_space: each entry needs a key and choices: {item}")
+        raise StudyError(
+            f"{tuning.path}: config_space: each entry needs a key and choices: {shown(item)}"
+        )
     name = KNOB_NAMES.get(key, key)
     return Dimension(
         name=name,
@@ -209,20 +231,19 @@ def _dimension(item: Mapping[str, object], tuning: Card) -> Dimension:
 def _choice(knob: str, choice: object, tuning: Card) -> Value:
     if knob == "activation_checkpointing" and isinstance(choice, bool):
         return CHECKPOINTING[choice]
-    if not isinstance(choice, bool | int | float | str):
-        raise StudyError(f"{tuning.path}: choice {choice!r} of {knob} is not a plain value")
-    return choice
+    if isinstance(choice, bool | str) or _is_number(choice):
+        return choice
+    raise StudyError(f"{tuning.path}: choice {shown(choice)} of {knob} is not a plain value")
 
 
 def _objective(tuning: Card) -> Objective | None:
     goal = tuning.get("optimization_goal")
     if goal is None:
         return None
+    if isinstance(goal, dict):
+        _refuse_unknown(tuning, "optimization_goal: ", goal, GOAL_KEYS)
     direction = tuning.text("optimization_goal.direction")
-    terms = [
-        (METRIC_NAMES.get(str(m.get("name")), str(m.get("name"))), m.get("weight", 1))
-        for m in tuning.items("optimization_goal.metrics")
-    ]
+    terms = [_term(metric, tuning) for metric in tuning.items("optimization_goal.metrics")]
     if direction not in {"minimize", "maximize"} or not terms:
         raise StudyError(
             f"{tuning.path}: optimization_goal needs a direction, minimize or maximize, and metrics"
@@ -232,6 +253,27 @@ def _objective(tuning: Card) -> Objective | None:
     return Objective(
         expression=expression, direction="minimize" if direction == "minimize" else "maximize"
     )
+
+
+def _term(metric: Mapping[object, object], tuning: Card) -> tuple[str, int | float]:
+    """Name and weight of one metric of the goal."""
+    _refuse_unknown(tuning, "optimization_goal.metrics: ", metric, METRIC_KEYS)
+    name, weight = metric.get("name"), metric.get("weight", 1)
+    if not isinstance(name, str) or not _is_number(weight):
+        raise StudyError(
+            f"{tuning.path}: optimization_goal.metrics: each entry needs a name and, if it has "
+            f"one, a weight that is a number: {shown(metric)}"
+        )
+    return METRIC_NAMES.get(name, name), weight
+
+
+def _refuse_unknown(
+    tuning: Card, where: str, table: Mapping[object, object], known: Sequence[str]
+) -> None:
+    for key in table:
+        if key not in known:
+            hint = suggestion(str(key), list(known))
+            raise StudyError(f"{tuning.path}: {where}unknown key {shown(key)}; {hint}")
 
 
 def _one_line(error: Exception) -> str:

@@ -1,8 +1,11 @@
-"""The command line: `cclsearch`, its commands and its exit codes."""
+"""The command line: `cclsearch`, its commands and its exit codes.
 
+Commands reach for heavy modules when they run, so that help and completion are instant.
+"""
+
+import io
 import sys
 
-import click
 import typer
 
 from records.errors import (
@@ -12,28 +15,56 @@ from records.errors import (
     StudyError,
 )
 from search.commands import run, spaces, studies, trials
+from search.commands.options import examples, installed_version
+from search.errors import Interrupted
 from search.llm.errors import ProviderError
 
-INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED_TWICE = 1, 2, 4, 130
+INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
+
+FOOT = """\b
+Start with:
+  cclsearch run --objective step_time
+
+\b
+Exit codes:
+  0    done
+  2    wrong usage, study or card
+  3    nothing could be measured
+  4    this machine, the store or the provider does not allow it
+  75   interrupted; cclsearch resume goes on
+  130  interrupted twice
+"""
 
 app = typer.Typer(
     name="cclsearch",
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
-    help=(
-        "Find the best launch configuration of a distributed ML workload in few real trials.\n\n"
-        "Start with: cclsearch run --objective step_time\n\n"
-        "Exit codes: 0 done, 2 wrong usage or study, 3 nothing could be measured, 4 this machine "
-        "or the store or the provider does not allow it, 75 interrupted and can be resumed, "
-        "130 interrupted twice."
-    ),
+    rich_markup_mode=None,  # plain help keeps examples as they are written
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the best launch configuration of a distributed ML workload in few real trials.",
+    epilog=FOOT,
 )
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("list")(studies.list_studies)
-app.command("show")(studies.show)
-app.command("best")(studies.best)
+app.command(
+    "run",
+    epilog=examples(
+        "cclsearch run --objective step_time --trials 15",
+        "cclsearch run --objective tokens_per_s -c study.toml",
+        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3" --minimize',
+    ),
+)(run.run)
+app.command(
+    "resume",
+    epilog=examples("cclsearch resume", "cclsearch resume 20260131-120000-ab12 --trials 5"),
+)(run.resume)
+app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))(
+    studies.list_studies
+)
+app.command("show", epilog=examples("cclsearch show", "cclsearch show 20260131-120000-ab12"))(
+    studies.show
+)
+app.command("best", epilog=examples("cclsearch best --format args", "cclsearch best --json"))(
+    studies.best
+)
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")
 
@@ -41,30 +72,25 @@ app.add_typer(spaces.app, name="space")
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(run.installed_version())
+    typer.echo(installed_version())
 
 
 def main() -> None:
     """Run the command line; every error of ours becomes one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a log in another script must not end a search
     try:
-        app(standalone_mode=False)
-    except click.exceptions.Exit as leave:
-        sys.exit(leave.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        sys.exit(INTERRUPTED_TWICE)
+        app()
     except CclsearchError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
         sys.exit(exit_code(error))
-    except BrokenPipeError:
-        sys.exit(INTERNAL)  # whoever read our output has gone
 
 
 def exit_code(error: CclsearchError) -> int:
     """Exit code that says whose turn it is: the user's text, or the machine around it."""
     match error:
+        case Interrupted():
+            return INTERRUPTED
         case EnvironmentFault() | StoreError() | ProviderError():
             return ENVIRONMENT
         case StudyError():

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 from evaluator.evaluate import TrialEvaluator
@@ -48,16 +48,17 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
 def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
     check_local(study.environment)
-    space = Space(study.space, study.workload, study.environment)
+    space = Space(study.space, study.workload, study.usable_environment)
     if not space.feasible:
         raise StudyError("[space] no configuration satisfies the constraints; relax one")
     objective = scoring(study.objective)
     seed = seed_policy(study.seed_policy)
-    proposer = _proposer(study, space, objective)
     recipe = _recipe(study)
     recipe.job(study, space.feasible[0])
-    launcher = _launcher(study)
-    try:
+    with ExitStack() as opened:
+        proposer = _proposer(study, space, objective, opened)
+        launcher = _launcher(study)
+        opened.callback(launcher.close)
         yield Search(
             study_id=study_id,
             study=study,
@@ -76,11 +77,9 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
             ),
             observer=observer,
         )
-    finally:
-        launcher.close()
 
 
-def _proposer(study: Study, space: Space, objective: Scoring) -> Proposer:
+def _proposer(study: Study, space: Space, objective: Scoring, opened: ExitStack) -> Proposer:
     match study.strategy:
         case "coordinate":
             return CoordinateProposer(space)
@@ -92,6 +91,7 @@ def _proposer(study: Study, space: Space, objective: Scoring) -> Proposer:
             from search.proposers.llm import LlmProposer
 
             client = LlmClient(settings.llm_settings(study.llm))
+            opened.callback(client.close)
             prompts = PromptWriter(space, objective)
             return LlmProposer(client, space, prompts, CoordinateProposer(space))
         case _:

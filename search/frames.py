@@ -1,40 +1,52 @@
 """Records as pandas tables."""
 
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 
-from records.store import Store
 from records.trial import Failed, Trial
-from search.settings import store_root
+from search.reading import recorded, status
+
+STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
+TRIAL_COLUMNS = [
+    *("ordinal", "author", "status", "score", "unit", "failure_kind", "message"),
+    *("started_at", "ended_at"),
+]
+"""Present whatever the trials hold; those of knobs and metrics follow."""
 
 
 def studies(store: Path | str | None = None) -> pd.DataFrame:
-    """One row per study, newest first; `store` is the folder of the records."""
-    rows = _open(store).studies()
-    return pd.DataFrame(
-        [
+    """One row per study, newest first; `store` is the folder of the records.
+
+    Raises `StoreError` when there are none.
+    """
+    with recorded(_path(store)) as records:
+        rows = [
             {
                 "study": row.id,
                 "name": row.study.name,
                 "objective": row.study.objective.expression,
                 "strategy": row.strategy,
-                "status": row.status,
+                "status": status(row, records),
                 "created_at": pd.Timestamp(row.created_at),
             }
-            for row in rows
+            for row in records.studies()
         ]
-    )
+    return pd.DataFrame(rows, columns=STUDY_COLUMNS)
 
 
 def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """One row per trial of a study (the newest by default): config, result and every metric.
 
     Knobs are columns named `config.KNOB`, metrics `metric.NAME`; what does not exist is missing.
+    Raises `StoreError` when there is no such study.
     """
-    records = _open(store)
-    history = records.history(records.find(study).id)
-    return pd.DataFrame([_columns(trial) for trial in history])
+    with recorded(_path(store)) as records:
+        history = records.history(records.find(study).id)
+    rows = [_columns(trial) for trial in history]
+    own = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in TRIAL_COLUMNS]
+    return pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *sorted(own)])
 
 
 def _columns(trial: Trial) -> dict[str, object]:
@@ -44,6 +56,7 @@ def _columns(trial: Trial) -> dict[str, object]:
         "author": trial.policy.author,
         "status": trial.outcome.status,
         "score": trial.score.value if trial.score else None,
+        "unit": trial.score.unit if trial.score else None,
         "failure_kind": failed.kind.value if failed else None,
         "message": failed.message if failed else None,
         "started_at": pd.Timestamp(trial.started_at),
@@ -56,5 +69,5 @@ def _columns(trial: Trial) -> dict[str, object]:
     return row
 
 
-def _open(store: Path | str | None) -> Store:
-    return Store(store_root(None if store is None else Path(store)))
+def _path(store: Path | str | None) -> Path | None:
+    return None if store is None else Path(store)

@@ -85,7 +85,7 @@ class Search:
         for number, trial in order:
             if (number, trial.ordinal) in done or trial.config is None:
                 continue
-            outcome = self.turn.measure(study, trial.config)
+            outcome = self.turn.launch_once(study, trial.config)
             confirmation = Confirmation(
                 series=series, round=number, ordinal=trial.ordinal, outcome=outcome
             )

@@ -5,7 +5,16 @@ import sys
 from typing import TextIO
 
 from records.study import Study
-from records.trial import Config, Confirmation, Failed, History, Policy, Trial
+from records.trial import (
+    Config,
+    Confirmation,
+    Failed,
+    History,
+    Measured,
+    Outcome,
+    Policy,
+    Trial,
+)
 from search.trial_words import number, one_line, score_words, shares
 
 MESSAGE_CHARS = 200
@@ -35,16 +44,16 @@ class PlainProgress:
         """Give the trial's line."""
         self._say(trial_line(trial, history))
 
-    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
+    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:  # noqa: ARG002 - the port
         """Say how a re-measuring launch of a finalist went."""
-        if isinstance(confirmation.outcome, Failed):
-            went = one_line(str(confirmation.outcome), MESSAGE_CHARS)
+        outcome = confirmation.outcome
+        if isinstance(outcome, Failed):
+            went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
         else:
-            went = f"step_time {number(confirmation.outcome.metric('step_time') or 0)} s"
-        self._say(
-            f"re-measure trial {confirmation.ordinal}, round {confirmation.round + 1} "
-            f"({total} launches in all): {went}"
-        )
+            step_time_s = outcome.metric("step_time")
+            went = f"step_time {number(step_time_s)} s" if step_time_s is not None else "measured"
+        turn = f"trial {confirmation.ordinal} in round {confirmation.round + 1}"
+        self._say(f"re-measured {turn}: {went}")
 
     def _say(self, line: str) -> None:
         print(line, file=self._out, flush=True)
@@ -70,8 +79,16 @@ class JsonProgress:
         self._out = out
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """Give the study's identity."""
-        self._say("study_started", study_id=study_id, name=study.name, strategy=strategy)
+        """Give the study's identity, and why it is searched this way."""
+        self._say(
+            "study_started",
+            study_id=study_id,
+            name=study.name,
+            objective=study.objective.expression,
+            strategy=study.strategy,
+            why=strategy,
+            trials=study.budget.trials,
+        )
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
         """Give the author of the proposal."""
@@ -103,7 +120,7 @@ class JsonProgress:
             ordinal=confirmation.ordinal,
             round=confirmation.round,
             total=total,
-            status=confirmation.outcome.status,
+            **outcome_summary(confirmation.outcome),
         )
 
     def _say(self, event: str, **facts: object) -> None:
@@ -113,20 +130,30 @@ class JsonProgress:
 
 def trial_summary(trial: Trial) -> dict[str, object]:
     """Facts of a trial for programs; absent values are null."""
-    failed = trial.outcome if isinstance(trial.outcome, Failed) else None
-    measured = None if isinstance(trial.outcome, Failed) else trial.outcome
     return {
         "ordinal": trial.ordinal,
         "author": trial.policy.author,
         "config": dict(trial.config.values) if trial.config else None,
-        "status": trial.outcome.status,
         "score": trial.score.value if trial.score else None,
         "unit": trial.score.unit if trial.score else None,
-        "failure_kind": failed.kind.value if failed else None,
-        "failure_stage": failed.stage.value if failed else None,
-        "message": failed.message if failed else None,
-        "metrics": {m.name: m.value for m in measured.metrics} if measured else None,
+        **outcome_summary(trial.outcome),
         "policy": trial.policy.digest,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
     }
+
+
+def outcome_summary(outcome: Outcome) -> dict[str, object]:
+    """Facts of an outcome for programs; absent values are null."""
+    failed = outcome if isinstance(outcome, Failed) else None
+    return {
+        "status": outcome.status,
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "message": failed.message if failed else None,
+        "metrics": None if isinstance(outcome, Failed) else _values(outcome),
+    }
+
+
+def _values(measured: Measured) -> dict[str, float]:
+    return {metric.name: metric.value for metric in measured.metrics}

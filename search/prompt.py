@@ -88,7 +88,7 @@ class PromptWriter:
         lower = self._scoring.lower_is_better
         fields = [
             *_field_lines("workload", workload_fields(study.workload)),
-            *_field_lines("environment", environment_fields(study.environment)),
+            *_field_lines("environment", environment_fields(study.usable_environment)),
         ]
         return _words("task").substitute(
             direction="minimize" if lower else "maximize",

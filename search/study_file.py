@@ -3,20 +3,41 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from records.codec import first_problem, from_document
+from records.codec import from_document
 from records.errors import StudyError
-from records.study import Study
-
-TABLES = (
-    *("workload", "environment", "space", "constraint", "objective"),
-    *("budget", "measure", "launch", "llm"),
+from records.study import (
+    Budget,
+    Constraint,
+    Dimension,
+    Environment,
+    Launch,
+    Link,
+    Llm,
+    Measure,
+    Objective,
+    Range,
+    Study,
+    Workload,
 )
+
+SECTIONS: Mapping[str, type] = {
+    "workload": Workload,
+    "environment": Environment,
+    "objective": Objective,
+    "budget": Budget,
+    "measure": Measure,
+    "launch": Launch,
+    "llm": Llm,
+}
+TABLES = (*SECTIONS, "space", "constraint")
+UNKNOWN_KEY = "unexpected_keyword_argument"
+UNION_MEMBERS = {"bool", "int", "float", "str"}
 SCALARS = ("name", "seed_policy", "strategy", "random_seed")
 
 
@@ -29,12 +50,12 @@ def read_study_file(path: Path, base: Study) -> Study:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: not TOML: {error}") from error
     try:
         return from_document(Study, _laid_over(json.loads(_as_json(base)), document))
     except ValidationError as error:
-        raise StudyError(f"{path}: {_explained(error, base)}") from error
+        raise StudyError(f"{path}: {_explained(error, document)}") from error
     except (StudyError, TypeError, ValueError) as error:
         raise StudyError(f"{path}: {error}") from error
 
@@ -51,7 +72,7 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
             if "space" not in document:
                 space = base["space"]
                 merged["space"] = {**_table(space, "space"), "constraints": value}
-        elif key in TABLES:
+        elif key in SECTIONS:
             merged[key] = {**_table(base[key], key), **_table(value, key)}
         elif key in SCALARS:
             merged[key] = value
@@ -62,9 +83,16 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
 
 def _dimensions(space: object) -> list[dict[str, object]]:
     return [
-        {"name": name, **_table(body, f"space.{name}")}
+        {**_dimension(body, f"space.{name}"), "name": name}
         for name, body in _table(space, "space").items()
     ]
+
+
+def _dimension(body: object, where: str) -> dict[str, object]:
+    fields_given = _table(body, where)
+    if "name" in fields_given:
+        raise StudyError(f"[{where}] unknown key 'name'; the knob is called what its table is")
+    return fields_given
 
 
 def _table(value: object, name: str) -> dict[str, object]:
@@ -73,16 +101,51 @@ def _table(value: object, name: str) -> dict[str, object]:
     return value
 
 
-def _explained(error: ValidationError, base: Study) -> str:
-    first = error.errors()[0]
-    if first["type"] != "unexpected_keyword_argument":
-        return first_problem(error)
-    *where, key = (str(part) for part in first["loc"])
-    table = asdict(base).get(where[0]) if where else None
-    known = list(table) if isinstance(table, dict) else []
-    if where[:2] == ["space", "dimensions"]:
-        known = ["choices", "range", "when", "description"]
-    return f"[{'.'.join(where)}] unknown key {key!r}; {suggestion(key, known)}"
+def _explained(error: ValidationError, document: Mapping[str, object]) -> str:
+    """The first unknown key, or else the first fault, in the words of the file."""
+    faults = error.errors()
+    fault = next((f for f in faults if f["type"] == UNKNOWN_KEY), faults[0])
+    *where, key = _place(fault["loc"], document)
+    if fault["type"] == UNKNOWN_KEY:
+        return f"{_table_words(where)}unknown key {key!r}; {suggestion(key, _known_keys(where))}"
+    if key in UNION_MEMBERS:
+        *where, key = where
+    return f"{_table_words(where)}{key}: {fault['msg']}"
+
+
+def _place(location: Sequence[int | str], document: Mapping[str, object]) -> list[str]:
+    """Where a fault is in the file, in which dimensions are named and constraints a table."""
+    match location:
+        case ["space", "dimensions", int(index), *rest]:
+            names = list(_table(document.get("space"), "space"))
+            place = ["space", names[index], *rest]
+        case ["space", "constraints", *rest]:
+            place = ["constraint", *rest]
+        case _:
+            place = [*location]
+    return [str(part) for part in place]
+
+
+def _known_keys(where: Sequence[str]) -> list[str]:
+    match where:
+        case ["environment", _]:
+            return _field_names(Link)
+        case ["space", _, "range"]:
+            return _field_names(Range)
+        case ["space", _]:
+            return [name for name in _field_names(Dimension) if name != "name"]
+        case ["constraint", *_]:
+            return _field_names(Constraint)
+        case _:
+            return _field_names(SECTIONS[where[0]])
+
+
+def _field_names(table: type) -> list[str]:
+    return [field.name for field in fields(table)]
+
+
+def _table_words(where: Sequence[str]) -> str:
+    return f"[{'.'.join(where)}] " if where else ""
 
 
 def suggestion(name: str, known: list[str]) -> str:

@@ -11,6 +11,7 @@ from evaluator.work import other_work
 from policies.contract import decide
 from policies.space import Space
 from records.artifacts import Artifacts
+from records.errors import StoreError
 from records.rows import Intent
 from records.store import now
 from records.study import Study
@@ -56,7 +57,7 @@ class Turn:
     def run(self, intent: Intent, history: History) -> Trial:
         """Decide, check, launch, measure and score one proposal."""
         study = self._study
-        decided = decide(intent.policy, study.workload, study.environment, self._space)
+        decided = decide(intent.policy, study.workload, study.usable_environment, self._space)
         config = decided if isinstance(decided, Config) else None
         attempts = 0
         if isinstance(decided, Failed):
@@ -79,10 +80,6 @@ class Turn:
             exchange=intent.exchange,
         )
 
-    def measure(self, study: Study, config: Config) -> Outcome:
-        """Launch a configuration once more, as `study` says, and keep what it left."""
-        return self._once(study, config)
-
     def _launch(self, config: Config, history: History) -> tuple[Outcome, int]:
         """Launch until it is not the infrastructure that fails, or the retries are used."""
         retries = Retrying(
@@ -91,22 +88,31 @@ class Turn:
             wait=wait_exponential(multiplier=1, max=30),
             retry_error_callback=_last_outcome,
         )
-        outcome: Outcome = retries(self._once, self._study, config)
+        outcome: Outcome = retries(self.launch_once, self._study, config)
         attempts = int(retries.statistics["attempt_number"])
         reference = history.measured[0].outcome if history.measured else None
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
             difference = other_work(outcome.measurement, reference.measurement, self._study)
             if difference is not None:
-                return difference, attempts
+                return replace(difference, artifacts=outcome.artifacts), attempts
         return outcome, attempts
 
-    def _once(self, study: Study, config: Config) -> Outcome:
-        shutil.rmtree(self._workdir, ignore_errors=True)
-        self._workdir.mkdir(parents=True)
-        outcome = self._evaluator.evaluate(study, config, self._workdir)
-        kept = self._keep_files()
-        shutil.rmtree(self._workdir)
-        return _with_artifacts(outcome, kept)
+    def launch_once(self, study: Study, config: Config) -> Outcome:
+        """Launch a configuration as `study` says and keep what it left.
+
+        Raises `StoreError` when its files cannot be written or kept.
+        """
+        try:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+            self._workdir.mkdir(parents=True)
+            outcome = self._evaluator.evaluate(study, config, self._workdir)
+            kept = self._keep_files()
+            shutil.rmtree(self._workdir)
+        except OSError as error:
+            raise StoreError(
+                f"cannot work in {self._workdir}: {error}; free space there"
+            ) from error
+        return replace(outcome, artifacts=kept)
 
     def _keep_files(self) -> tuple[Artifact, ...]:
         paths = sorted({path for kind in KEPT_FILES for path in self._workdir.glob(kind)})
@@ -117,7 +123,7 @@ class Turn:
             return outcome, None
         score = self._scoring.score(outcome.metrics)
         if isinstance(score, Failed):
-            return _with_artifacts(score, outcome.artifacts), None
+            return replace(score, artifacts=outcome.artifacts), None
         return outcome, score
 
 
@@ -144,7 +150,3 @@ def _last_outcome(state: RetryCallState) -> Outcome:
         raise ValueError("no attempt was made")
     outcome: Outcome = state.outcome.result()
     return outcome
-
-
-def _with_artifacts(outcome: Outcome, artifacts: tuple[Artifact, ...]) -> Outcome:
-    return replace(outcome, artifacts=artifacts)

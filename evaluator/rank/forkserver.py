@@ -12,12 +12,14 @@ import os
 import selectors
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from evaluator.rank.main import run
 
@@ -57,66 +59,100 @@ def serve(modules: Sequence[str]) -> None:
         raise RuntimeError(f"importing {modules} started {threads - 1} threads; cannot fork safely")
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _say(events, {"event": "ready"})
-    requests = _Requests()
-    while (request := requests.next()) is not None:
-        _say(events, {"event": "ended", **_run_job(request, requests)})
+    for request in _requests():
+        _say(events, {"event": "ended", **_run_job(request)})
 
 
-def _run_job(request: Request, requests: "_Requests") -> dict[str, object]:
+def _requests() -> Iterator[Request]:
+    """Requests as they arrive, one a line, until the input closes."""
+    pending = b""
+    while data := os.read(REQUESTS, 1 << 16):
+        *lines, pending = (pending + data).split(b"\n")
+        yield from (json.loads(line) for line in lines)
+
+
+def _run_job(request: Request) -> dict[str, object]:
     started = time.monotonic()
-    ranks = [_fork(number, request) for number in range(request["world_size"])]
-    group = ranks[0].pid
-    for rank in ranks:
-        _join_group(rank.pid, group)
-    reason = _wait(ranks, request, requests, started)
-    _kill_group(group)
-    exits = [_reap(rank) for rank in ranks]
-    _sweep_descendants()
-    return {"reason": reason, "ranks": exits, "wall_s": time.monotonic() - started}
+    before = _memory_kill_count()
+    # Ranks meet through a file with locks, which a network's file system may lack: not in the job's
+    # folder.
+    with tempfile.TemporaryDirectory(prefix="cclsearch-") as meeting:
+        ranks: list[Rank] = []
+        for number in range(request["world_size"]):
+            ranks.append(_fork(number, ranks[0].pid if ranks else 0, request, meeting))
+        reason, ended_s = _wait(ranks, request, started)
+        _kill(ranks)
+        exits = [_reap(rank, ended_s.get(rank.number)) for rank in ranks]
+        _sweep_descendants()
+    after = _memory_kill_count()
+    return {
+        "reason": reason,
+        "ranks": exits,
+        "wall_s": time.monotonic() - started,
+        "memory_kill_count": None if after is None or before is None else after - before,
+    }
 
 
-def _wait(ranks: list[Rank], request: Request, requests: "_Requests", started: float) -> str:
-    """Wait until every rank ended, or for the reason to end them; gives that reason."""
-    deadline, reason = started + request["timeout_s"], "timeout"
+def _wait(ranks: list[Rank], request: Request, started: float) -> tuple[str, dict[int, float]]:
+    """Wait until every rank ended, or for the reason to end them.
+
+    Gives that reason, and by number when each rank ended by itself, seconds after the start.
+    """
+    deadline, failed = started + request["timeout_s"], False
+    ended_s: dict[int, float] = {}
     with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
+        selector.register(REQUESTS, selectors.EVENT_READ)
         for rank in ranks:
             selector.register(rank.pidfd, selectors.EVENT_READ, rank)
-        running = len(ranks)
-        while running:
+        while len(ended_s) < len(ranks):
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                return reason
+                return "rank_failed" if failed else "timeout", ended_s
+            now = time.monotonic()
             for key, _ in ready:
-                if not isinstance(key.data, Rank):
-                    return "stopped"
+                if key.data is None:
+                    return "stopped", ended_s  # nobody sends while a job runs: the input closed
                 selector.unregister(key.fileobj)
-                running -= 1
-                if reason == "timeout" and _failed(key.data):
-                    grace_end = time.monotonic() + request["grace_s"]
-                    deadline, reason = min(deadline, grace_end), "rank_failed"
-    return reason if reason == "rank_failed" else "finished"
+                ended_s[key.data.number] = now - started
+                if not failed and _failed(key.data):
+                    deadline, failed = min(deadline, now + request["grace_s"]), True
+    return "rank_failed" if failed else "finished", ended_s
 
 
-def _fork(number: int, request: Request) -> Rank:
+def _fork(number: int, group: int, request: Request, meeting: str) -> Rank:
+    """Fork one rank into a process group, its own if `group` is 0."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        status = 1
-        try:
-            _become_rank(number, request, parent)
-            status = run(request["job"])
-        except OSError:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            # Leave without joining threads: one may wait for a peer that is gone.
-            os._exit(status)
+        _live_as_rank(number, group, request, meeting, parent)
+    # Both sides do it: whichever is first, the group is whole before anyone relies on it.
+    with suppress(PermissionError):  # it has done so, and called exec or setsid since
+        os.setpgid(pid, group)
     return Rank(number, pid, os.pidfd_open(pid))
 
 
-def _become_rank(number: int, request: Request, parent: int) -> None:
+def _live_as_rank(number: int, group: int, request: Request, meeting: str, parent: int) -> NoReturn:
+    status = 1
+    try:
+        os.setpgid(0, group)
+        _become_rank(number, request, meeting, parent)
+        status = run(request["job"])
+    except SystemExit as leaving:
+        traceback.print_exc()
+        if leaving.code is None or isinstance(leaving.code, int):
+            status = leaving.code or 0
+    except BaseException:  # noqa: BLE001 - nothing may climb into the server's own code
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            # Leave without joining threads: one may wait for a peer that is gone.
+            os._exit(status)
+
+
+def _become_rank(number: int, request: Request, meeting: str, parent: int) -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -131,15 +167,11 @@ def _become_rank(number: int, request: Request, parent: int) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     os.environ.update(request["environment"])
     os.environ.update(
-        RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(request["world_size"])
+        RANK=str(number),
+        LOCAL_RANK=str(number),
+        WORLD_SIZE=str(request["world_size"]),
+        CCLSEARCH_INIT_METHOD=f"file://{meeting}/store",
     )
-
-
-def _join_group(pid: int, group: int) -> None:
-    try:
-        os.setpgid(pid, group)
-    except ProcessLookupError:
-        return  # it ended already
 
 
 def _failed(rank: Rank) -> bool:
@@ -148,7 +180,16 @@ def _failed(rank: Rank) -> bool:
     return ended is not None and ended.si_status != 0
 
 
-def _reap(rank: Rank) -> dict[str, int | None]:
+def _kill(ranks: list[Rank]) -> None:
+    """Kill the group, and each rank by itself: it may have left the group for another session."""
+    with suppress(ProcessLookupError):
+        os.killpg(ranks[0].pid, signal.SIGKILL)
+    for rank in ranks:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
+
+
+def _reap(rank: Rank, ended_s: float | None) -> dict[str, object]:
     _, status = os.waitpid(rank.pid, 0)
     os.close(rank.pidfd)
     code = os.waitstatus_to_exitcode(status)
@@ -156,14 +197,8 @@ def _reap(rank: Rank) -> dict[str, int | None]:
         "rank": rank.number,
         "status": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
+        "ended_s": ended_s,
     }
-
-
-def _kill_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _sweep_descendants() -> None:
@@ -179,6 +214,16 @@ def _children() -> Iterator[int]:
     return (int(pid) for pid in listing.split())
 
 
+def _memory_kill_count() -> int | None:
+    """How many processes the kernel has killed for want of memory; None where it does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
@@ -190,32 +235,6 @@ def _say(events: int, event: Mapping[str, object]) -> None:
         os.write(events, json.dumps(event).encode() + b"\n")
     except BrokenPipeError:
         return  # nobody listens any more; the closed input ends the loop
-
-
-class _Requests:
-    """Request lines from standard input; readable while a job runs means: stop it."""
-
-    def __init__(self) -> None:
-        self._pending = b""
-
-    def fileno(self) -> int:
-        return REQUESTS
-
-    def next(self) -> Request | None:
-        """Wait for the next request; None when the input has closed."""
-        while True:
-            line, newline, rest = self._pending.partition(b"\n")
-            if newline:
-                self._pending = rest
-                message = json.loads(line)
-                if message.get("stop"):
-                    continue  # the job it was meant for has ended
-                request: Request = message
-                return request
-            data = os.read(REQUESTS, 1 << 16)
-            if not data:
-                return None
-            self._pending += data
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ def compare(
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> Comparison:
-    """Decide from positive values paired by round, lower is better."""
+    """Decide from positive, finite values paired by round, lower is better."""
     if len(candidate) != len(anchor):
         raise ValueError(f"{len(candidate)} candidate rounds, {len(anchor)} anchor rounds")
     rounds = len(candidate)
-    if rounds < 2 or min(*candidate, *anchor) <= 0:
+    if rounds < 2 or not all(0 < value < math.inf for value in (*candidate, *anchor)):
         reason = "too_few_rounds" if rounds < 2 else "not_positive"
         return _undecided(reason, rounds)
     logs = np.log(np.asarray(candidate)) - np.log(np.asarray(anchor))

@@ -1,6 +1,7 @@
 """`space size|check|sample|explain`: the search space before anything is launched."""
 
 import json
+from dataclasses import asdict
 from random import Random
 from typing import Annotated
 
@@ -17,12 +18,17 @@ from search.commands.options import (
     JsonOption,
     TuningOption,
     chosen_study,
+    examples,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at a search space; nothing is launched.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at a search space; nothing is launched.",
+)
 
 
-@app.command()
+@app.command(epilog=examples("cclsearch space size", "cclsearch space size -c study.toml"))
 def size(
     config: ConfigOption = None,
     card: CardOption = None,
@@ -38,21 +44,24 @@ def size(
         typer.echo(f"{space.size} points, {len(space.feasible)} satisfy the constraints")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "cclsearch space check dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4 \\",
+        "    activation_checkpointing=none",
+    )
+)
 def check(
-    settings: Annotated[list[str], typer.Argument(help="KNOB=VALUE, one for each knob.")],
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="KNOB=VALUE", help="One for each knob.", show_default=False),
+    ],
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a configuration is valid, and if not, why.
-
-    Example:
-        cclsearch space check dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4
-
-    """
+    """Say whether a configuration is valid, and if not, why."""
     space = _space(chosen_study(config, card, tuning, card_bandwidths))
     answer = space.check(dict(_setting(text) for text in settings))
     if isinstance(answer, Config):
@@ -64,10 +73,10 @@ def check(
     raise StudyError("; ".join(answer))
 
 
-@app.command()
+@app.command(epilog=examples("cclsearch space sample -n 3", "cclsearch space sample --json"))
 def sample(
-    count: Annotated[int, typer.Option("-n", help="How many.", min=1)] = 5,
-    seed: Annotated[int, typer.Option(help="Same seed, same sample.")] = 42,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="How many.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Same seed, same sample.")] = 42,
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
@@ -76,11 +85,15 @@ def sample(
 ) -> None:
     """Draw feasible configurations without replacement."""
     space = _space(chosen_study(config, card, tuning, card_bandwidths))
-    for drawn in space.sample(count, Random(seed)):
-        typer.echo(json.dumps(dict(drawn.values)) if as_json else str(drawn))
+    drawn = space.sample(count, Random(seed))
+    if as_json:
+        typer.echo(json.dumps([dict(point.values) for point in drawn]))
+    else:
+        for point in drawn:
+            typer.echo(str(point))
 
 
-@app.command()
+@app.command(epilog=examples("cclsearch space explain", "cclsearch space explain --card card.yaml"))
 def explain(
     config: ConfigOption = None,
     card: CardOption = None,
@@ -89,12 +102,28 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Print the knobs and constraints in the words that a model reads."""
-    words = _space(chosen_study(config, card, tuning, card_bandwidths)).words()
-    typer.echo(json.dumps({"space": words}) if as_json else words)
+    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    typer.echo(json.dumps(_facts(space)) if as_json else space.words())
+
+
+def _facts(space: Space) -> dict[str, object]:
+    """The space for programs, ranges listed as choices."""
+    return {
+        "knobs": [
+            {
+                "name": knob.name,
+                "choices": knob.choices,
+                "when": knob.dimension.when,
+                "description": knob.dimension.description,
+            }
+            for knob in space.knobs
+        ],
+        "constraints": [asdict(rule.constraint) for rule in space.rules],
+    }
 
 
 def _space(study: Study) -> Space:
-    return Space(study.space, study.workload, study.environment)
+    return Space(study.space, study.workload, study.usable_environment)
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -42,7 +42,7 @@ class CoordinateProposer:
         def order(config: Config) -> tuple[int, int, int, int]:
             knob_count, steps = self._space.distance(centre, config)
             risk = sum(self._space.distance(config, bad)[0] <= 1 for bad in exhausted)
-            age = max(varied.get(knob, 0) for knob in _differing(centre, config))
+            age = max((varied.get(knob, 0) for knob in _differing(centre, config)), default=0)
             return knob_count, risk, age, steps
 
         return min(left, key=order)

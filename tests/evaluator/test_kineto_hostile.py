@@ -14,7 +14,6 @@ from evaluator.readers.kineto import read_rank
 from evaluator.traces import RankTrace, TraceError
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
-PUBLIC = Path(__file__).parents[2].parent / "shared" / "data" / "traces" / "kineto"
 RANK_0_OF_2 = {"backend": "gloo", "rank": 0, "world_size": 2}
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 1, "ts": 1, "dur": 1}
 
@@ -124,9 +123,9 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["memory_timeline.raw.gz", "gloo_ddp_2rank/et_rank0.json.gz"])
-def test_other_files_of_the_profiler_are_refused(name):
+def test_other_files_of_the_profiler_are_refused(name, recorded_data):
     with pytest.raises(TraceError, match="is no Kineto trace"):
-        read_rank(PUBLIC / name)
+        read_rank(recorded_data / "traces/kineto" / name)
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path):

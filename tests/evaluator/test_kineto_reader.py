@@ -16,7 +16,6 @@ from evaluator.readers.kineto import read_rank
 from evaluator.traces import Activity, TraceError
 
 OURS = Path(__file__).parents[1] / "data" / "traces"
-PUBLIC = Path(__file__).parents[2].parent / "shared" / "data" / "traces" / "kineto"
 GLOO = OURS / "gloo_ddp_2rank"
 SYNTHETIC = OURS / "synth_fsdp_4rank_straggler2"
 
@@ -222,8 +221,8 @@ def test_relative_times_count_from_the_base(tmp_path):
     assert trace.end_ns.tolist() == [base_ns + 4_333_735_370_567_171 + 3_120_146]
 
 
-def test_absolute_nanoseconds_of_a_real_trace_are_read_digit_by_digit():
-    path = PUBLIC / "v100_ns_resolution.json.gz"
+def test_absolute_nanoseconds_of_a_real_trace_are_read_digit_by_digit(recorded_data):
+    path = recorded_data / "traces/kineto" / "v100_ns_resolution.json.gz"
     with gzip.open(path) as file:
         events = json.load(file, parse_float=Decimal)["traceEvents"]
     kernels = sorted(int(e["ts"] * 1000) for e in events if e.get("cat") == "kernel")
@@ -288,22 +287,22 @@ def test_busy_times_are_those_the_generator_knew(rank):
     assert trace.covered(Activity.COPY, Activity.FILL).total_ns == truth["memcpy_busy"]
 
 
-def test_a_100_overlap_is_what_every_reference_finds():
-    trace = read_rank(PUBLIC / "a100_ddp_2rank_rank0.json.gz")
+def test_a_100_overlap_is_what_every_reference_finds(recorded_data):
+    trace = read_rank(recorded_data / "traces/kineto" / "a100_ddp_2rank_rank0.json.gz")
     communicating = trace.communicating()
     hidden_ns = communicating.intersect(trace.computing()).total_ns
     assert hidden_ns / communicating.total_ns == pytest.approx(0.156, abs=0.0005)
     assert (trace.activity == Activity.COMMUNICATION).sum() == 21
 
 
-def test_symmetric_memory_kernels_are_not_missed():
-    trace = read_rank(PUBLIC / "b200_8rank_rank0_eager.json.gz")
+def test_symmetric_memory_kernels_are_not_missed(recorded_data):
+    trace = read_rank(recorded_data / "traces/kineto" / "b200_8rank_rank0_eager.json.gz")
     assert trace.communicating().total_ns == pytest.approx(2_141_000, abs=1_000)
     assert (trace.activity == Activity.COMMUNICATION).sum() == 74
 
 
-def test_a_large_gloo_job_is_read_from_one_of_its_ranks():
-    traces = read_traces([PUBLIC / "cpu_only_gloo_rank34.json.gz"])
+def test_a_large_gloo_job_is_read_from_one_of_its_ranks(recorded_data):
+    traces = read_traces([recorded_data / "traces/kineto" / "cpu_only_gloo_rank34.json.gz"])
     assert (traces.ranks[0].rank, traces.world_size, len(traces.missing_ranks)) == (34, 300, 299)
     assert (traces.ranks[0].activity == Activity.COMMUNICATION).sum() == 10
 

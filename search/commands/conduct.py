@@ -1,0 +1,142 @@
+"""Conducts a search for `run` and `resume`: progress, interruption, and the report at its end."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from records.codec import to_json
+from records.errors import CclsearchError
+from records.store import Store
+from records.study import Study
+from search.commands.options import installed_version, store_flag
+from search.compose import new_study_id, resolved_strategy, search_of
+from search.errors import Interrupted
+from search.finding import Finding
+from search.live import LiveProgress, on_terminal
+from search.loop import Search
+from search.ports import Observer
+from search.progress import JsonProgress, PlainProgress
+from search.reading import recorded
+from search.report import Record, print_report
+from search.settings import store_root
+
+
+def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
+    """Record a new study and search it to its end."""
+    chosen, why = resolved_strategy(strategy)
+    study = replace(study, strategy=chosen)
+    study_id = new_study_id()
+    with closing(Store(store_root(store))) as records:
+        with _face(as_json) as observer, search_of(study_id, study, records, observer) as search:
+            records.create(study_id, study, installed_version())
+            finding = _searched(search, why)
+        _report(finding, study_id, records, as_json)
+    return finding
+
+
+def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool) -> Finding:
+    """Search a study on record to its end, with `more` launches from here if they are given."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        study, before = row.study, _launches_on_record(row.id, records)
+        if more is not None:
+            study = _extended(row.id, more, records)
+        with _face(as_json) as observer, search_of(row.id, study, records, observer) as search:
+            trial_count = len(records.history(row.id))
+            words = f"strategy {study.strategy}; resumed with {trial_count} trials on record"
+            finding = _searched(search, words)
+        if _launches_on_record(row.id, records) == before:
+            typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)
+        _report(finding, row.id, records, as_json)
+    return finding
+
+
+def _extended(study_id: str, more: int, records: Store) -> Study:
+    """The study with a budget that lasts for `more` launches from here, as it is now on record."""
+    with records.lock(study_id):  # whoever runs it has read its budget
+        study = records.find(study_id).study
+        budget = replace(
+            study.budget,
+            trials=records.history(study_id).launched_count + more,
+            patience=study.budget.patience + more,
+        )
+        extended = replace(study, budget=budget)
+        records.replace_study(study_id, extended)
+    return extended
+
+
+def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
+    return len(records.history(study_id)), len(records.confirmations(study_id))
+
+
+@contextmanager
+def _face(as_json: bool) -> Iterator[Observer]:
+    """The face that fits whoever looks: JSON on request, a live view on a terminal, else lines."""
+    if as_json:
+        yield JsonProgress(sys.stdout)
+    elif on_terminal():
+        with LiveProgress(Console()) as live:
+            yield live
+    else:
+        yield PlainProgress(sys.stdout)
+
+
+def _searched(search: Search, strategy: str) -> Finding:
+    """Search to the end; an interruption or a fault of the surroundings says how to go on."""
+    again = f"next: cclsearch resume {search.study_id}{store_flag(search.store.root)}"
+    presses = _Interrupts()
+    try:
+        with presses.caught():
+            search.observer.study_started(search.study_id, search.study, strategy)
+            return search.run()
+    except KeyboardInterrupt:
+        if presses.count > 1:
+            typer.echo(again, err=True)
+            raise
+        raise Interrupted(f"interrupted; every finished trial is on record\n{again}") from None
+    except BrokenPipeError as error:
+        # Flushing at exit would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Interrupted(f"interrupted; whoever read the output has gone\n{again}") from error
+    except CclsearchError as error:
+        raise type(error)(f"{error}\n{again}") from error
+
+
+class _Interrupts:
+    """Counts requests to stop: Ctrl-C, termination, a closed terminal."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Raise `KeyboardInterrupt` for each, except for those that this process ignores."""
+        every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heard = [number for number in every if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._interrupt) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, _signal: int, _frame: object) -> NoReturn:
+        self.count += 1
+        raise KeyboardInterrupt
+
+
+def _report(finding: Finding, study_id: str, records: Store, as_json: bool) -> None:
+    if as_json:
+        event = {"event": "finished", "study_id": study_id, **json.loads(to_json(finding))}
+        typer.echo(json.dumps(event, allow_nan=False))
+    else:
+        print_report(finding, Record.of(study_id, records), store_flag(records.root))

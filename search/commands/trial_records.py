@@ -1,0 +1,109 @@
+"""Prints one trial on record: what it was and became, or what its ranks wrote."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from records.codec import to_json
+from records.errors import StoreError
+from records.rows import StudyRow
+from records.store import Store
+from records.trial import Artifact, Measured, Trial
+from search.commands.options import store_flag
+from search.progress import trial_line, trial_summary
+from search.reading import recorded
+from search.trial_words import number
+
+
+def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: bool) -> None:
+    """Print a trial in full."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        if as_json:
+            typer.echo(json.dumps(_facts(trial, row, records)))
+            return
+        typer.echo(f"study {row.id}")
+        typer.echo(trial_line(trial, records.history(row.id)))
+        typer.echo(f"started {trial.started_at}, ended {trial.ended_at}")
+        typer.echo(f"launches: {trial.attempts}")
+        typer.echo(f"rationale: {_printable(trial.policy.rationale)}\n")
+        typer.echo(f"{_printable(trial.policy.source).rstrip()}\n")
+        for metric in trial.outcome.metrics if isinstance(trial.outcome, Measured) else ():
+            typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+        for artifact in trial.outcome.artifacts:
+            path = records.artifacts.path(artifact.digest)
+            typer.echo(f"{artifact.name}  {artifact.size_bytes} bytes  {path}")
+        if trial.exchange is not None:
+            typer.echo(f"exchange.json  {records.artifacts.path(trial.exchange)}")
+        if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
+            flag = store_flag(records.root)
+            typer.echo(f"next: cclsearch trial logs {row.id} {ordinal}{flag}")
+
+
+def print_logs(
+    study_id: str, ordinal: int, rank: int | None, store: Path | None, *, as_json: bool
+) -> None:
+    """Print what each rank, or one of them, wrote."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        wanted = f"rank{rank}.log" if rank is not None else ".log"
+        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.endswith(wanted)]
+        texts = {artifact.name: _text(records, artifact) for artifact in found}
+        if as_json:
+            typer.echo(json.dumps(texts))
+            return
+        if not texts:
+            whose = f" of rank {rank}" if rank is not None else ""
+            command = f"cclsearch trial show {row.id} {ordinal}{store_flag(records.root)}"
+            raise StoreError(f"trial {ordinal} has no log{whose}; see `{command}`")
+        for name, text in texts.items():
+            typer.echo(f"== {name}")
+            typer.echo(_printable(text))
+
+
+def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
+    history = records.history(row.id)
+    if ordinal >= len(history):
+        command = f"cclsearch show {row.id}{store_flag(records.root)}"
+        raise StoreError(
+            f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
+        )
+    return history.trials[ordinal]
+
+
+def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
+    exchange = None
+    if trial.exchange is not None:
+        exchange = json.loads(to_json(records.exchange(trial.exchange)))
+    return {
+        "study_id": row.id,
+        **trial_summary(trial),
+        "policy_source": trial.policy.source,
+        "rationale": trial.policy.rationale,
+        "attempts": trial.attempts,
+        "outcome": json.loads(to_json(trial.outcome)),
+        "files": {a.name: str(records.artifacts.path(a.digest)) for a in trial.outcome.artifacts},
+        "exchange": exchange,
+    }
+
+
+def _is_log(artifact: Artifact) -> bool:
+    return artifact.name.endswith(".log")
+
+
+def _text(records: Store, artifact: Artifact) -> str:
+    path = records.artifacts.path(artifact.digest)
+    try:
+        return path.read_bytes().decode(errors="replace").rstrip()
+    except OSError as error:
+        raise StoreError(f"cannot read {artifact.name} of the record: {error}") from error
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: a policy or a rank must not steer the terminal."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )

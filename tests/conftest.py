@@ -1,0 +1,15 @@
+"""What tests of all parts share."""
+
+from pathlib import Path
+
+import pytest
+
+RECORDED = Path(__file__).parents[1].parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def recorded_data() -> Path:
+    """Public traces and recorded searches, kept beside the checkout because they are not ours."""
+    if not RECORDED.is_dir():
+        pytest.skip(f"needs the recorded data in {RECORDED}, which is not part of the project")
+    return RECORDED

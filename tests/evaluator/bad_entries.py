@@ -1,0 +1,180 @@
+"""Work that goes wrong in one rank, as the job's `misdeed.json` asks: what, which rank, which step.
+
+Runs inside ranks, so it knows only the standard library, torch and the rank's own modules.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from evaluator.rank.context import RankContext
+
+STEP_S = 0.25
+
+
+class Sums:
+    """Steps in which all ranks wait for each other."""
+
+    def __init__(self, context: RankContext) -> None:
+        workload = context.job.workload
+        tokens = workload.global_batch * workload.sequence_length
+        self._tokens = tokens // context.job.world_size
+        self._losses: list[float] = []
+
+    def step(self, index: int) -> int:  # noqa: ARG002 - every step is the same
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        self._losses.append(total.item())
+        return self._tokens
+
+    def global_losses(self) -> list[float]:
+        return self._losses
+
+
+def good(context: RankContext) -> Sums:
+    return Sums(context)
+
+
+def misbehave(context: RankContext) -> Sums:
+    asked = json.loads(Path("misdeed.json").read_text(encoding="utf-8"))
+    work = Sums(context)
+    if context.rank != asked["rank"] and asked["rank"] is not None:
+        return work
+    misdeed = MISDEEDS[asked["what"]]
+    if asked["step"] is None:
+        misdeed()
+    plain_step = work.step
+
+    def step(index: int) -> int:
+        if asked["step"] in (index, "all"):
+            misdeed()
+        return plain_step(index)
+
+    work.step = step  # type: ignore[method-assign] # a rank that goes wrong in the middle
+    return work
+
+
+def slow(context: RankContext) -> Sums:
+    """Every phase lasts long enough to be met in it."""
+    work = Sums(context)
+    plain_step = work.step
+    time.sleep(2 * STEP_S)
+
+    def step(index: int) -> int:
+        time.sleep(STEP_S)
+        return plain_step(index)
+
+    work.step = step  # type: ignore[method-assign] # the same work, slower
+    return work
+
+
+def fail() -> NoReturn:
+    raise ValueError("wrong shape")
+
+
+def ask_for_too_much() -> None:
+    torch.empty(1 << 30, dtype=torch.uint8).fill_(1)
+
+
+def find_no_gpu() -> NoReturn:
+    raise RuntimeError("No CUDA GPUs are available")
+
+
+def use_a_port_twice() -> None:
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        second.bind(first.getsockname())
+
+
+def hang() -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(60)
+
+
+def hang_in_another_session() -> NoReturn:
+    os.setsid()
+    hang()
+
+
+def fail_while_peers_hang() -> NoReturn:
+    if dist.get_rank() == 1:
+        fail()
+    hang()
+
+
+def leave_children_of_all_kinds() -> None:
+    """Start a child, one in a session of its own, and a grandchild whose parent has gone."""
+    _start(hang)
+    _start(hang_in_another_session)
+    _start(_orphan_a_child)
+
+
+def leave_a_child_in_the_group_and_hang() -> NoReturn:
+    _start(hang)
+    hang()
+
+
+def _orphan_a_child() -> NoReturn:
+    _start(hang_in_another_session)
+    os._exit(0)
+
+
+def _start(what: Callable[[], object]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        what()
+    with Path("children.txt").open("a", encoding="ascii") as children:
+        children.write(f"{pid}\n")
+
+
+def write_much() -> None:
+    for _ in range(64):
+        sys.stdout.write("noise " * 10_000)
+
+
+def tell_environment() -> None:
+    told = json.dumps(dict(os.environ))  # noqa: TID251 - what a rank sees is what is asked
+    Path("environment.json").write_text(told, encoding="utf-8")
+
+
+def scribble_over_progress() -> None:
+    with Path("progress.jsonl").open("a", encoding="utf-8") as beats:
+        beats.write('not JSON\n{"phase": "lunch"}\n[]\n')
+
+
+def leave_a_broken_error_and_end() -> NoReturn:
+    Path("rank1.error.json").write_text('{"rank": 1, "phase":', encoding="utf-8")
+    os._exit(7)
+
+
+MISDEEDS: dict[str, Callable[[], object]] = {
+    "raise": fail,
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "kill itself": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "end with status 3": lambda: os._exit(3),
+    "sys.exit(3)": lambda: sys.exit(3),
+    "end with status 0": lambda: os._exit(0),
+    "hang": hang,
+    "hang in another session": hang_in_another_session,
+    "fail while peers hang": fail_while_peers_hang,
+    "leave children": leave_children_of_all_kinds,
+    "leave a child and hang": leave_a_child_in_the_group_and_hang,
+    "ask for too much": ask_for_too_much,
+    "find no GPU": find_no_gpu,
+    "use a port twice": use_a_port_twice,
+    "write much": write_much,
+    "tell environment": tell_environment,
+    "scribble over progress": scribble_over_progress,
+    "leave a broken error": leave_a_broken_error_and_end,
+}

@@ -1,0 +1,290 @@
+import gzip
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.job import JobResult
+from evaluator.launchers.local import LocalLauncher
+from evaluator.readers.job import read_traces
+from evaluator.recipes.builtin import BuiltinRecipe
+from records.study import Study
+from records.trial import Config, FailureKind, Measured, Outcome, Stage
+
+CONFIG = Config({"dp_shard": 2, "micro_batch": 2})
+PROFILED_STEPS = ["ProfilerStep#6", "ProfilerStep#7"]
+STEPS, TRACE = "rank1.steps.json", "rank1_trace.json.gz"
+
+
+@dataclass
+class Kept:
+    """One real trial: what came of it, and the launch that it was read from."""
+
+    study: Study
+    outcome: Outcome
+    result: JobResult
+    phases: list[str]
+
+
+class KeepingLauncher:
+    """Keeps the last result of a real launcher."""
+
+    def __init__(self, launcher: LocalLauncher) -> None:
+        self._launcher = launcher
+
+    def run(self, job, workdir, on_phase):
+        self.result = self._launcher.run(job, workdir, on_phase)
+        return self.result
+
+    def close(self):
+        self._launcher.close()
+
+
+class RecordedLauncher:
+    """Gives a copy of a finished launch, changed by a function of its folder."""
+
+    def __init__(self, result, change):
+        self._result = result
+        self._change = change
+
+    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
+        shutil.copytree(self._result.workdir, workdir, dirs_exist_ok=True)
+        self._change(workdir)
+        return replace(self._result, workdir=workdir)
+
+    def close(self):
+        """Nothing is kept warm."""
+
+
+@pytest.fixture(scope="module")
+def kept(launcher, study, tmp_path_factory):
+    study = replace(study, measure=replace(study.measure, profiled_steps=2))
+    keeping, phases = KeepingLauncher(launcher), []
+    evaluator = TrialEvaluator(BuiltinRecipe(), keeping, phases.append)
+    outcome = evaluator.evaluate(study, CONFIG, tmp_path_factory.mktemp("trial"))
+    return Kept(study, outcome, keeping.result, phases)
+
+
+@pytest.fixture
+def evaluated(kept, tmp_path):
+    """Evaluates the same launch again after a change to its folder."""
+
+    def evaluate(change, **measure):
+        study = replace(kept.study, measure=replace(kept.study.measure, **measure))
+        launcher = RecordedLauncher(kept.result, change)
+        return TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(study, CONFIG, tmp_path)
+
+    return evaluate
+
+
+def rewritten_steps(**changes):
+    def change(folder):
+        path = folder / STEPS
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def trace_events(folder, rank):
+    with gzip.open(folder / f"rank{rank}_trace.json.gz", "rt", encoding="utf-8") as file:
+        return json.load(file)["traceEvents"]
+
+
+def test_a_real_trial_is_measured(kept):
+    measured = kept.outcome
+
+    assert isinstance(measured, Measured)
+    assert kept.phases == ["setup", "warmup", "timed", "profile", "done"]
+    measurement = measured.measurement
+    assert [len(steps) for steps in measurement.step_times_s] == [5, 5]
+    assert [len(steps) for steps in measurement.warmup_times_s] == [1, 1]
+    assert min(min(steps) for steps in measurement.step_times_s) > 0
+    assert len(measurement.losses) == 6
+    assert measurement.tokens_per_step == 8 * 32
+    assert all(peak_bytes > 0 for peak_bytes in measurement.peak_memory_bytes)
+
+
+def test_every_metric_that_a_cpu_can_answer_has_a_value(kept):
+    values = {metric.name: metric.value for metric in kept.outcome.metrics}
+
+    assert values["step_time"] > 0
+    assert values["rank_count"] == 2
+    assert 0 < values["communication_fraction"] < 1
+    assert values["compute_fraction"] + values["exposed_communication_fraction"] < 1.000001
+    assert kept.outcome.breakdown.compute_s > 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_trace_marks_each_profiled_step_exactly_once(kept, rank):
+    marks = Counter(
+        event["name"]
+        for event in trace_events(kept.result.workdir, rank)
+        if event.get("name", "").startswith("ProfilerStep")
+    )
+    complete = [
+        event["name"]
+        for event in trace_events(kept.result.workdir, rank)
+        if event["ph"] == "X" and event["name"].startswith("ProfilerStep")
+    ]
+
+    assert sorted(complete) == PROFILED_STEPS
+    assert marks == Counter(PROFILED_STEPS)
+
+
+def test_the_traces_of_both_ranks_are_read_with_the_same_steps(kept):
+    traces = read_traces(sorted(kept.result.workdir.glob("rank*_trace.json.gz")))
+
+    assert [trace.rank for trace in traces.ranks] == [0, 1]
+    assert traces.world_size == 2
+    assert traces.common_steps.tolist() == [6, 7]
+    assert all(trace.backend == "gloo" for trace in traces.ranks)
+
+
+def test_the_launch_is_on_record(kept):
+    record = json.loads((kept.result.workdir / "launch.json").read_text())
+
+    assert record["world_size"] == 2
+    assert record["argv"][-1] == "job.json"
+
+
+def test_configurations_that_alternate_train_the_same_as_alone(launcher, study, tmp_path):
+    untraced = replace(study, measure=replace(study.measure, profiled_steps=0))
+    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, print)
+    losses = {}
+    for turn in (1, 2):
+        for knob in ("dp_replicate", "tp"):
+            folder = tmp_path / f"{knob}{turn}"
+            folder.mkdir()
+            measured = evaluator.evaluate(untraced, Config({knob: 2}), folder)
+            losses[knob, turn] = measured.measurement.losses
+
+    assert len(losses["tp", 1]) == 6
+    assert losses["dp_replicate", 1] == losses["dp_replicate", 2]
+    assert losses["tp", 1] == losses["tp", 2]
+
+
+def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluated):
+    def drop_traces(folder):
+        for path in folder.glob("rank*_trace.json.gz"):
+            path.unlink()
+
+    outcome = evaluated(drop_traces, profiled_steps=0)
+
+    assert isinstance(outcome, Measured)
+    assert outcome.breakdown is None
+    assert outcome.metric("step_time") == kept.outcome.metric("step_time")
+    assert outcome.metric("communication_fraction") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (
+            lambda folder: (folder / STEPS).unlink(),
+            "metric_error",
+            "rank 1 ended without leaving rank1.steps.json",
+        ),
+        (
+            lambda folder: (folder / STEPS).write_text('{"rank": 1, "warm'),
+            "metric_error",
+            "rank1.steps.json: Input data was truncated",
+        ),
+        (
+            lambda folder: (folder / STEPS).write_bytes(bytes(range(256))),
+            "metric_error",
+            "rank1.steps.json: ",
+        ),
+        (
+            lambda folder: (folder / STEPS).write_bytes(b" " * ((16 << 20) + 1)),
+            "metric_error",
+            "rank1.steps.json: holds more than 16777216 bytes on disk",
+        ),
+        (
+            lambda folder: (folder / STEPS).write_bytes(gzip.compress(b" " * (32 << 20))),
+            "metric_error",
+            "rank1.steps.json: holds more than 16777216 bytes decompressed",
+        ),
+        (
+            lambda folder: ((folder / STEPS).unlink(), (folder / STEPS).mkdir()),
+            "metric_error",
+            "rank1.steps.json: is no regular file",
+        ),
+        (
+            lambda folder: (
+                (folder / STEPS).unlink(),
+                (folder / STEPS).symlink_to("/dev/zero"),
+            ),
+            "metric_error",
+            "rank1.steps.json: is no regular file",
+        ),
+        (
+            lambda folder: shutil.copy(folder / "rank0.steps.json", folder / STEPS),
+            "metric_error",
+            "rank1.steps.json says that it is of rank 0",
+        ),
+        (
+            rewritten_steps(timed=[[1, 2]]),
+            "metric_error",
+            "rank 1 timed 1 steps, 5 were asked for",
+        ),
+        (
+            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [6, 6]]),
+            "metric_error",
+            "rank 1 has a step that ends before it starts",
+        ),
+        (
+            rewritten_steps(losses=["much"]),
+            "metric_error",
+            "rank1.steps.json: Expected `float`, got `str`",
+        ),
+        (
+            rewritten_steps(tokens_per_step=64),
+            "invalid_config",
+            "processed 192 tokens per step, the study asks for 256",
+        ),
+        (
+            lambda folder: (folder / TRACE).unlink(),
+            "metric_error",
+            "rank1_trace.json.gz: is no regular file",
+        ),
+        (
+            lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-1000]),
+            "metric_error",
+            "rank1_trace.json.gz: cannot be read: ",
+        ),
+        (
+            lambda folder: (folder / TRACE).write_text("not a trace"),
+            "metric_error",
+            "rank1_trace.json.gz: ",
+        ),
+        (
+            lambda folder: (folder / TRACE).write_text('{"traceEvents": []}'),
+            "metric_error",
+            "rank1_trace.json.gz: holds 0 profiled steps, 2 were asked for",
+        ),
+        (
+            lambda folder: shutil.copy(folder / "rank0_trace.json.gz", folder / TRACE),
+            "metric_error",
+            "rank1_trace.json.gz: holds rank 0, and so does ",
+        ),
+    ],
+)
+def test_what_a_rank_left_is_not_believed_unless_it_is_whole(change, kind, message, evaluated):
+    failed = evaluated(change)
+
+    assert failed.kind == FailureKind(kind)
+    assert failed.stage in (Stage.MEASURE, Stage.READ)
+    assert failed.message.startswith(message)
+
+
+def test_a_job_that_crashed_is_not_measured_even_if_it_left_samples(kept, tmp_path):
+    ranks = tuple(replace(rank, status=1) for rank in kept.result.ranks)
+    crashed = replace(kept.result, reason="rank_failed", ranks=ranks)
+    launcher = RecordedLauncher(crashed, lambda folder: None)  # noqa: ARG005
+
+    failed = TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(kept.study, CONFIG, tmp_path)
+
+    assert (failed.kind, failed.stage) == (FailureKind.CRASH, Stage.LAUNCH)

@@ -1,0 +1,236 @@
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from evaluator.classify import classify
+from evaluator.job import RankExit
+from evaluator.launchers.local import LocalLauncher
+from records.errors import EnvironmentFault
+from records.trial import FailureKind
+
+ALL_PHASES = ["setup", "warmup", "timed", "profile", "done"]
+STEPS = {"setup": None, "warmup": 0, "timed": 2, "profile": 6}
+
+
+def failure(launched):
+    failed = classify(launched.result)
+    return failed.kind, failed.message
+
+
+def open_files(pid):
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_a_good_job_finishes_in_every_phase_and_leaves_only_its_files(launch, processes):
+    launch()
+    server = processes()
+
+    launched = launch()
+
+    assert launched.result.reason == "finished"
+    assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0), (1, 0)]
+    assert classify(launched.result) is None
+    assert launched.phases == ALL_PHASES
+    assert processes() == server
+    assert sorted(path.name for path in launched.folder.iterdir()) == [
+        "job.json",
+        "misdeed.json",
+        "progress.jsonl",
+        "rank0.log",
+        "rank0.steps.json",
+        "rank0_trace.json.gz",
+        "rank1.log",
+        "rank1.steps.json",
+        "rank1_trace.json.gz",
+    ]
+
+
+def test_the_warm_process_keeps_nothing_of_its_jobs(launch, processes, launch_environment):
+    launch()
+    (server,) = processes()
+    open_before = open_files(server)
+
+    launch()
+    launch("raise")
+    launch("leave children")
+
+    assert processes() == [server]
+    assert open_files(server) == open_before
+    assert list(Path(launch_environment["TMPDIR"]).glob("cclsearch-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "kind", "message"),
+    [
+        ("raise", STEPS["setup"], "crash", "rank 1 in setup: ValueError: wrong shape"),
+        ("raise", STEPS["warmup"], "crash", "rank 1 in warmup: ValueError: wrong shape"),
+        ("raise", STEPS["timed"], "crash", "rank 1 in timed: ValueError: wrong shape"),
+        ("raise", STEPS["profile"], "crash", "rank 1 in profile: ValueError: wrong shape"),
+        ("end with status 3", 2, "crash", "rank 1 ended with status 3 and said nothing"),
+        ("sys.exit(3)", 2, "crash", "rank 1 ended with status 3: SystemExit: 3"),
+        ("end with status 0", 2, "crash", "rank 1 ended with status 0 before its work was done"),
+        ("segfault", 2, "crash", "rank 1 died of SIGSEGV in timed"),
+        ("leave a broken error", 2, "crash", "rank 1 ended with status 7 and said nothing"),
+        ("find no GPU", 2, "infrastructure", "RuntimeError: No CUDA GPUs are available"),
+        ("use a port twice", 2, "infrastructure", "OSError: [Errno 98] Address already in use"),
+        ("kill itself", 2, "infrastructure", "rank 1 died of SIGKILL in timed, sent from outside"),
+    ],
+)
+def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
+    what, step, kind, message, launch, processes
+):
+    launched = launch(what, step=step)
+
+    assert failure(launched)[0] == kind
+    assert failure(launched)[1].endswith(message)
+    assert len(processes()) == 1
+    assert launch().result.reason == "finished"
+
+
+@pytest.mark.parametrize("phase", STEPS)
+def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
+    phase, launcher, job_of, tmp_path, processes
+):
+    def kill_the_first_rank(entered):
+        if entered == phase:
+            os.kill(processes()[1], signal.SIGKILL)
+
+    result = launcher.run(job_of("slow"), tmp_path, kill_the_first_rank)
+
+    failed = classify(result)
+    assert failed.kind is FailureKind.INFRASTRUCTURE
+    assert failed.message == f"rank 0 died of SIGKILL in {phase}, sent from outside"
+    assert result.ranks[0].signal == signal.SIGKILL
+    assert result.ranks[0].ended_s is not None
+    assert len(processes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "timeout_s"), [("setup", 1), ("warmup", 3), ("timed", 3), ("profile", 4)]
+)
+def test_a_rank_that_hangs_and_hears_no_signal_is_killed_at_the_limit(
+    phase, timeout_s, launch, processes
+):
+    launched = launch("hang", rank=0, step=STEPS[phase], timeout_s=timeout_s)
+
+    assert launched.result.reason == "timeout"
+    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
+    assert failure(launched) == (FailureKind.HANG, f"no end after {timeout_s} s in phase {phase}")
+    assert len(processes()) == 1
+
+
+def test_a_rank_that_hangs_in_a_session_of_its_own_is_killed_too(launch, processes):
+    launched = launch("hang in another session", timeout_s=2)
+
+    assert launched.result.reason == "timeout"
+    assert len(processes()) == 1
+
+
+def test_children_and_grandchildren_in_sessions_of_their_own_die_with_the_job(launch, processes):
+    launched = launch("leave children")
+
+    assert launched.result.reason == "finished"
+    assert len(launched.children) == 4
+    assert not any(Path(f"/proc/{pid}").exists() for pid in launched.children)
+    assert len(processes()) == 1
+
+
+def test_peers_that_hang_after_a_rank_failed_are_killed_and_not_the_cause(launch, processes):
+    launched = launch("fail while peers hang", rank=None)
+
+    assert failure(launched) == (FailureKind.CRASH, "rank 1 in timed: ValueError: wrong shape")
+    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
+    assert len(processes()) == 1
+
+
+def test_a_job_that_fills_its_standard_output_runs_on(launch):
+    launched = launch("write much", rank=None)
+
+    assert classify(launched.result) is None
+    assert (launched.folder / "rank0.log").stat().st_size > 3_000_000
+
+
+def test_a_progress_file_full_of_other_things_is_read_past(launch):
+    launched = launch("scribble over progress", rank=0)
+
+    assert classify(launched.result) is None
+    assert launched.phases == ALL_PHASES
+
+
+def test_memory_beyond_the_budget_is_out_of_memory(launch):
+    launched = launch("ask for too much", memory_budget_bytes=200 << 20)
+
+    kind, message = failure(launched)
+    assert kind is FailureKind.OUT_OF_MEMORY
+    assert message.startswith("rank 1 in timed: RuntimeError:")
+    assert "can't allocate memory" in message
+
+
+def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(
+    launch, launch_environment, monkeypatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
+
+    launched = launch("tell environment", rank=1)
+
+    told = json.loads((launched.folder / "environment.json").read_text())
+    meeting = told.pop("CCLSEARCH_INIT_METHOD")
+    assert meeting.startswith(f"file://{launch_environment['TMPDIR']}/")
+    assert told == {
+        **launch_environment,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LC_CTYPE": "C.UTF-8",
+    }
+
+
+@pytest.mark.parametrize("name", ["with space", "a#b", "q?x", "p%41"])
+def test_a_folder_may_have_any_name(name, launcher, job_of, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+
+    result = launcher.run(job_of("good"), folder, print)
+
+    assert result.reason == "finished"
+    assert (folder / "rank1.steps.json").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_relative_folder_is_taken_from_where_we_are(launcher, job_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("work").mkdir()
+
+    result = launcher.run(job_of("good"), Path("work"), print)
+
+    assert result.reason == "finished"
+
+
+def test_ranks_with_several_threads_can_be_forked(launch_environment, job_of, tmp_path):
+    launcher = LocalLauncher(launch_environment, threads_per_rank=2)
+    try:
+        result = launcher.run(job_of("good"), tmp_path, print)
+    finally:
+        launcher.close()
+
+    assert result.reason == "finished"
+
+
+def test_a_module_that_cannot_be_imported_is_told_in_its_own_words(
+    launch_environment, job_of, tmp_path
+):
+    (tmp_path / "bad_entries.py").write_text("import no_such_module")
+    launcher = LocalLauncher(launch_environment | {"PYTHONPATH": str(tmp_path)}, 1)
+
+    with pytest.raises(EnvironmentFault, match="No module named 'no_such_module'"):
+        launcher.run(job_of("good"), tmp_path, print)
+
+    launcher.close()
+    assert threading.active_count() == 1

@@ -1,0 +1,422 @@
+"""A search space accepts exactly its feasible points, and says what is wrong with others."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.space import MAX_CHOICES, MAX_POINTS, Space
+from records.errors import StudyError
+from records.study import Constraint, Dimension, Range, SearchSpace
+from records.testing import ENVIRONMENT, WORKLOAD
+from records.trial import Config
+
+
+def space(*dimensions, constraints=()):
+    asked = SearchSpace(
+        dimensions=dimensions,
+        constraints=tuple(
+            Constraint(name=f"rule{n}", expression=text) for n, text in enumerate(constraints)
+        ),
+    )
+    return Space(asked, WORKLOAD, ENVIRONMENT)
+
+
+def knob(name, *choices, when=None):
+    return Dimension(name=name, choices=choices, when=when)
+
+
+def listed(low, high, step=None, scale="linear"):
+    made = space(Dimension(name="k", range=Range(low=low, high=high, step=step, scale=scale)))
+    return made.knobs[0].choices
+
+
+# Choices and ranges.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choices"),
+    [
+        ((1, 4), (1, 2, 3, 4)),
+        ((0, 10, 5), (0, 5, 10)),
+        ((1, 10, 4), (1, 5, 9)),
+        ((3, 3), (3,)),
+        ((-2, 2, 2), (-2, 0, 2)),
+        ((0, 0.3, 0.1), (0.0, 0.1, 0.2, 0.3)),
+        ((0.1, 1.0, 0.1), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
+        ((0, 1, 0.25), (0.0, 0.25, 0.5, 0.75, 1.0)),
+        ((1e-5, 3e-5, 1e-5), (1e-5, 2e-5, 3e-5)),
+        ((1, 16, None, "doubling"), (1, 2, 4, 8, 16)),
+        ((1, 12, None, "doubling"), (1, 2, 4, 8)),
+        ((3, 24, None, "doubling"), (3, 6, 12, 24)),
+        ((0.1, 0.8, None, "doubling"), (0.1, 0.2, 0.4, 0.8)),
+        ((1, 2**62, None, "doubling"), tuple(2**n for n in range(63))),
+    ],
+)
+def test_a_range_lists_the_numbers_as_they_are_written(arguments, choices):
+    assert repr(listed(*arguments)) == repr(choices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((4, 1), "range low 4 is above high 1"),
+        ((1, 4, 0), "range step 0 is not positive"),
+        ((1, 4, -1), "range step -1 is not positive"),
+        ((0, 4, None, "doubling"), "doubling range needs low > 0"),
+        ((-4, 4, None, "doubling"), "doubling range needs low > 0"),
+        ((1, 8, 2, "doubling"), "takes no step"),
+        ((1, MAX_CHOICES + 1), f"more than {MAX_CHOICES} values"),
+        ((0, 1, 5e-324), f"more than {MAX_CHOICES} values"),
+        ((0, 10**400), "within 64 bits"),
+        ((1, 10**400, None, "doubling"), "within 64 bits"),
+        ((5e-324, 1e308, None, "doubling"), "within 64 bits"),
+        ((0, float("inf")), "within 64 bits"),
+        ((float("nan"), 1), "within 64 bits"),
+        ((0, 1, float("nan")), "not positive and finite"),
+    ],
+)
+def test_a_range_that_makes_no_list_is_refused(arguments, sentence):
+    with pytest.raises(StudyError, match=sentence) as refused:
+        listed(*arguments)
+    assert str(refused.value).startswith("[space] 'k'")
+
+
+def test_a_range_may_be_as_long_as_the_limit():
+    assert len(listed(1, MAX_CHOICES)) == MAX_CHOICES
+
+
+@pytest.mark.parametrize(
+    ("dimension", "sentence"),
+    [
+        (Dimension(name="k"), "'k': give either choices or a range"),
+        (Dimension(name="k", choices=(1,), range=Range(low=1, high=2)), "either choices or a"),
+        (Dimension(name="k", choices=()), "'k' lists no choices; give at least one"),
+        (knob("k", 1, 2, 1), "'k' repeats a choice in [1, 2, 1]"),
+        (knob("k", 1, 1.0), "'k' repeats a choice in [1.0, 1.0]"),
+        (knob("k", 1, "1"), "'k' mixes types in [1, '1']; use one type"),
+        (knob("k", True, 1), "'k' mixes types"),
+        (knob("k", True, 0.5), "'k' mixes types"),
+        (knob("k", True, "true"), "'k' mixes types"),
+        (knob("k", 1, when="k >"), "'k >' is not an expression"),
+        (knob("k", 1, when="other > 1"), "condition of 'k': 'other' is unknown"),
+        (knob("world_size", 1), "knob 'world_size' is also a workload or environment field"),
+    ],
+)
+def test_a_malformed_knob_is_named(dimension, sentence):
+    with pytest.raises(StudyError) as refused:
+        space(dimension)
+    assert sentence in str(refused.value)
+
+
+def test_a_knob_cannot_be_defined_twice():
+    with pytest.raises(StudyError, match="knob 'tp' is defined twice"):
+        space(knob("tp", 1), knob("pp", 1), knob("tp", 2))
+
+
+@pytest.mark.parametrize(
+    ("expression", "sentence"),
+    [
+        ("tpp > 1", "constraint 'rule0': 'tpp' is unknown; did you mean 'tp'?"),
+        ("wold_size > 1", "did you mean 'world_size'?"),
+        ("zzzz > 1", "known are tp, global_batch"),
+        ("vocab_size > tp", "constraint 'rule0' needs vocab_size, which the study does not give"),
+        ("tp.real > 1", "is not allowed"),
+        ("tp >", "is not an expression"),
+    ],
+)
+def test_a_malformed_constraint_is_refused_before_any_trial(expression, sentence):
+    with pytest.raises(StudyError) as refused:
+        space(knob("tp", 1, 2), constraints=[expression])
+    assert sentence in str(refused.value)
+
+
+def test_a_constraint_that_cannot_be_evaluated_everywhere_ends_the_study():
+    with pytest.raises(StudyError, match="modulo by zero"):
+        _ = space(knob("tp", 0, 1), constraints=["8 % tp == 0"]).feasible
+
+
+# What a policy may answer.
+
+
+@pytest.mark.parametrize(
+    ("choices", "given_value", "meant"),
+    [
+        ((1, 2, 4), 4, 4),
+        ((1, 2, 4), 4.0, 4),
+        ((0.5, 1.0), 1, 1.0),
+        ((0.5, 1), 1, 1.0),
+        ((0.1, 0.2, 0.3), 0.3, 0.3),
+        ((True, False), True, True),
+        (("1", "2"), "1", "1"),
+        ((-1, 0), -0.0, 0),
+    ],
+)
+def test_a_number_means_the_choice_that_it_equals(choices, given_value, meant):
+    config = space(knob("k", *choices)).check({"k": given_value})
+    assert repr(config["k"]) == repr(meant)
+
+
+@pytest.mark.parametrize(
+    ("choices", "given_value"),
+    [
+        ((1, 2, 4), True),
+        ((1, 2, 4), "4"),
+        ((1, 2, 4), 3),
+        ((1, 2, 4), 4.000001),
+        ((1, 2, 4), None),
+        ((1, 2, 4), [4]),
+        ((1, 2, 4), float("nan")),
+        ((1, 2, 4), float("inf")),
+        ((0.5, 1.0), True),
+        ((0.5, 1.0), 10**400),
+        ((0.5, 1.0), "0.5"),
+        ((0.0, 1.0), False),
+        ((True, False), 1),
+        ((True, False), 1.0),
+        ((True, False), "True"),
+        (("1", "2"), 1),
+        (("a", "b"), "A"),
+        (("a", "b"), ""),
+    ],
+)
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(choices, given_value):
+    made = space(knob("k", *choices))
+    (fault,) = made.check({"k": given_value})
+    assert fault.startswith(f"knob k is {given_value!r}"[:100])
+    assert type(given_value).__name__ in fault
+    assert fault.endswith(f"not one of {list(made.knobs[0].choices)}")
+
+
+def test_all_faults_are_named_at_once():
+    faults = space(knob("tp", 1, 2), knob("pp", 1), knob("dp", 1)).check(
+        {"tp": 3, "dpp": 1, "pp": 1}
+    )
+    assert faults == (
+        "'dpp' is unknown; did you mean 'pp'?",
+        "knob tp is 3 (int), not one of [1, 2]",
+        "knob dp is missing; choose one of [1]",
+    )
+
+
+def test_long_lists_and_long_values_are_cut_in_messages():
+    made = space(Dimension(name="k", range=Range(low=1, high=500)))
+    long_value, unknown = made.check({"k": "x" * 10_000}), made.check({"y" * 10_000: 1, "k": 1})
+    assert len(long_value[0]) < 300
+    assert len(unknown[0]) < 300
+    assert long_value[0].endswith("19, 20, ...]")
+
+
+def test_every_broken_constraint_is_named_with_its_numbers():
+    made = Space(
+        SearchSpace(
+            dimensions=(knob("tp", 1, 2, 4), knob("pp", 1, 2, 4)),
+            constraints=(
+                Constraint(name="ranks", expression="tp * pp <= world_size", reason="one each"),
+                Constraint(name="layers", expression="layer_count % pp == 0"),
+                Constraint(name="node", expression="tp <= ranks_per_node"),
+            ),
+        ),
+        WORKLOAD,
+        ENVIRONMENT,
+    )
+    assert made.check({"tp": 4, "pp": 2}) == (
+        "breaks ranks: tp * pp <= world_size (one each) with pp=2, tp=4, world_size=4",
+        "breaks node: tp <= ranks_per_node with ranks_per_node=2, tp=4",
+    )
+
+
+def test_a_point_with_faulty_knobs_is_not_judged_by_constraints():
+    assert len(space(knob("tp", 1, 8), constraints=["tp < 2"]).check({"tp": 9})) == 1
+
+
+# Knobs without effect.
+
+CONDITIONAL = (
+    knob("mode", "none", "some", "all"),
+    knob("every", 1, 2, when="mode == 'some'"),
+    knob("depth", 1, 2, when="every == 2"),
+)
+
+
+@pytest.mark.parametrize("dimensions", [CONDITIONAL, CONDITIONAL[::-1]])
+def test_a_knob_without_effect_is_no_part_of_a_point(dimensions):
+    made = space(*dimensions)
+    assert made.check({"mode": "all", "every": 2, "depth": 1}) == Config({"mode": "all"})
+    assert made.check({"mode": "all"}).digest == made.check({"mode": "all", "every": 1}).digest
+    assert made.check({"mode": "some", "every": 1, "depth": 2}).values.keys() == {"mode", "every"}
+    assert {str(config) for config in made.feasible} == {
+        "mode=none",
+        "mode=all",
+        "every=1 mode=some",
+        "depth=1 every=2 mode=some",
+        "depth=2 every=2 mode=some",
+    }
+
+
+@pytest.mark.parametrize("dimensions", [CONDITIONAL, CONDITIONAL[::-1]])
+def test_a_knob_with_an_effect_must_be_given(dimensions):
+    made = space(*dimensions)
+    assert made.check({"mode": "some"}) == ("knob every is missing; choose one of [1, 2]",)
+    assert made.check({"mode": "some", "every": 2}) == (
+        "knob depth is missing; choose one of [1, 2]",
+    )
+
+
+def test_even_a_knob_without_effect_takes_only_its_choices():
+    (fault,) = space(*CONDITIONAL).check({"mode": "all", "every": 7})
+    assert fault.startswith("knob every is 7")
+
+
+def test_a_constraint_on_a_knob_without_effect_does_not_bind():
+    made = space(*CONDITIONAL, constraints=["every == 2"])
+    assert made.check({"mode": "all"}) == Config({"mode": "all"})
+    assert made.check({"mode": "some", "every": 1}) == ("breaks rule0: every == 2 with every=1",)
+
+
+def test_a_condition_may_ask_for_workload_and_environment():
+    made = space(knob("k", 1, 2, when="world_size > 8"), knob("j", 1))
+    assert made.check({"j": 1, "k": 2}) == Config({"j": 1})
+
+
+def test_a_condition_cannot_depend_on_its_own_knob():
+    with pytest.raises(StudyError, match=r"conditions go round in a circle: a$"):
+        space(knob("a", 0, 1, when="a == 0"), knob("b", 0, 1))
+    with pytest.raises(StudyError, match=r"conditions go round in a circle: a, c$"):
+        space(knob("a", 1, when="c == 1"), knob("b", 1, 2), knob("c", 1, when="a + b > 1"))
+
+
+# The whole of a space.
+
+
+def test_the_feasible_points_are_in_the_order_of_the_knobs_without_repeats():
+    made = space(knob("b", 2, 1), knob("a", 1, 2), constraints=["a + b < 4"])
+    assert [str(c) for c in made.feasible] == ["a=1 b=2", "a=1 b=1", "a=2 b=1"]
+    assert made.size == 4
+
+
+def test_a_space_without_knobs_has_one_point():
+    assert space().feasible == (Config({}),)
+
+
+def test_a_space_that_nothing_satisfies_is_empty():
+    made = space(knob("a", 1, 2), constraints=["a > 2"])
+    assert made.feasible == ()
+    assert made.sample(3, Random(1)) == ()
+
+
+def test_a_space_too_large_to_list_says_so_at_once():
+    digits = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(7)]
+    made = space(*digits)
+    assert made.size == 10**7 > MAX_POINTS
+    with pytest.raises(StudyError, match="10000000 points, too many to enumerate"):
+        _ = made.feasible
+    assert isinstance(made.check({f"k{n}": 0 for n in range(7)}), Config)
+
+
+def test_a_sample_is_made_of_different_feasible_points():
+    made = space(knob("a", *range(10)), constraints=["a % 2 == 0"])
+    assert len({*made.sample(3, Random(1))}) == 3
+    assert {*made.sample(99, Random(1))} == {*made.feasible}
+    assert made.sample(3, Random(1)) == made.sample(3, Random(1))
+
+
+def test_neighbours_differ_in_the_fewest_knobs_first_then_by_the_smallest_step():
+    made = space(knob("a", 1, 2, 4), knob("b", "x", "y"))
+    centre = Config({"a": 1, "b": "x"})
+    around = made.neighbours(centre)
+    assert [str(c) for c in around] == ["a=1 b=y", "a=2 b=x", "a=4 b=x", "a=2 b=y", "a=4 b=y"]
+    distances = [made.distance(centre, c) for c in around]
+    assert all(one <= other for one, other in pairwise(distances))
+
+
+def test_a_dropped_knob_counts_as_different_from_any_choice():
+    made = space(*CONDITIONAL)
+    one, other = made.check({"mode": "all"}), made.check({"mode": "some", "every": 1})
+    assert made.distance(one, other)[0] == 2
+    assert made.distance(one, one) == (0, 0)
+
+
+def test_the_words_tell_choices_conditions_and_reasons():
+    made = Space(
+        SearchSpace(
+            dimensions=(
+                Dimension(name="mode", choices=("some", "all"), description="what is kept"),
+                knob("every", 1, 2, when="mode == 'some'"),
+            ),
+            constraints=(Constraint(name="c", expression="every < 3", reason="because"),),
+        ),
+        WORKLOAD,
+        ENVIRONMENT,
+    )
+    assert made.words().splitlines() == [
+        "Knobs:",
+        "- mode in ['some', 'all']: what is kept",
+        "- every in [1, 2]; only when mode == 'some'",
+        "Constraints, all of which must hold:",
+        "- c: every < 3 (because)",
+    ]
+
+
+NAMES = ("a", "b", "c")
+COMPARISONS = st.sampled_from(["==", "<", "!="])
+CHOICES = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)
+
+
+def conditions(*names):
+    """Conditions on these knobs, or none."""
+    return st.none() | st.builds(
+        "{} {} {}".format, st.sampled_from(names), COMPARISONS, st.integers(0, 2)
+    )
+
+
+@st.composite
+def spaces(draw):
+    dimensions = draw(
+        st.permutations(
+            [
+                knob("a", *draw(CHOICES)),
+                knob("b", *draw(CHOICES), when=draw(conditions("a"))),
+                knob("c", *draw(CHOICES), when=draw(conditions("a", "b"))),
+            ]
+        )
+    )
+    constraints = draw(
+        st.lists(
+            st.sampled_from(["a + b <= 2", "b == c", "a != c or b == 1", "global_batch > a"]),
+            max_size=2,
+        )
+    )
+    return space(*dimensions, constraints=constraints)
+
+
+@given(spaces())
+@settings(max_examples=150)
+def test_every_feasible_point_is_accepted_unchanged(made):
+    for config in made.feasible:
+        assert made.check(config.values) == config
+        assert made.violations(config) == ()
+
+
+@given(spaces(), st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))
+@settings(max_examples=300)
+def test_whatever_is_accepted_is_a_feasible_point(made, candidate):
+    config = made.check(candidate)
+    if isinstance(config, Config):
+        assert config in made.feasible
+    else:
+        assert all("\n" not in fault and fault for fault in config)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    )
+)
+def test_any_answer_is_a_point_or_faults_in_words(candidate):
+    made = space(knob("a", 1, 2), knob("b", 0.5, 1.5), knob("", "x", "y"))
+    answer = made.check(candidate)
+    assert answer in made.feasible or all(isinstance(fault, str) for fault in answer)

@@ -1,0 +1,147 @@
+"""A score exists exactly when a trial was measured, and a point of a space has one identity."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.testing import failed, history, measured, trial
+from records.trial import Config, FailureKind, History, Policy, Score, Stage
+
+KNOBS = st.dictionaries(
+    st.text(max_size=8), st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+)
+
+
+def test_a_measured_trial_without_a_score_cannot_be_made():
+    with pytest.raises(ValueError, match="trial 3: a score exists exactly when it was measured"):
+        replace(trial(3, 0.5), score=None)
+
+
+def test_a_failed_trial_with_a_score_cannot_be_made():
+    with pytest.raises(ValueError, match="exactly when"):
+        replace(trial(3, failed()), score=Score(cost=1.0, value=1.0, unit="s"))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_score_is_a_finite_number(number):
+    with pytest.raises(ValueError, match="no score"):
+        Score(cost=number, value=1.0, unit="s")
+    with pytest.raises(ValueError, match="no score"):
+        Score(cost=1.0, value=number, unit="s")
+
+
+@pytest.mark.parametrize("one", [4, 4.0, True, "4"])
+@pytest.mark.parametrize("other", [4, 4.0, True, "4"])
+def test_settings_of_different_types_are_different_points(one, other):
+    same = type(one) is type(other)
+    assert (Config({"tp": one}).digest == Config({"tp": other}).digest) is same
+    assert (Config({"tp": one}) == Config({"tp": other})) is same
+
+
+@given(KNOBS)
+def test_the_order_of_the_knobs_does_not_matter(values):
+    shuffled = Config(dict(reversed(values.items())))
+    assert shuffled == Config(values)
+    assert hash(shuffled) == hash(Config(values))
+    assert str(shuffled) == str(Config(values))
+
+
+@given(KNOBS, KNOBS)
+def test_equal_points_have_equal_hashes_and_digests(one, other):
+    a, b = Config(one), Config(other)
+    assert (a == b) is (a.digest == b.digest)
+    assert a != b or hash(a) == hash(b)
+
+
+def test_names_and_values_cannot_be_confused_by_a_digest():
+    assert Config({"a": "1", "b": "2"}).digest != Config({"a": "1,b=2"}).digest
+    assert Config({"a": '","b":"'}).digest != Config({"a": "", "b": ""}).digest
+
+
+def test_a_point_is_not_equal_to_its_settings():
+    assert Config({"a": 1}) != {"a": 1}
+
+
+def test_a_point_keeps_its_settings_when_the_source_changes():
+    settings = {"tp": 1}
+    config = Config(settings)
+    settings["tp"] = 2
+    assert config["tp"] == 1
+
+
+def test_a_policy_is_known_by_its_text_alone():
+    one = Policy(source="x", author="seed", rationale="why")
+    assert one.digest == Policy(source="x", author="llm").digest
+    assert one.digest != Policy(source="x ", author="seed", rationale="why").digest
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank():
+    ragged = replace(measured().measurement, step_times_s=((1.0, 5.0), (2.0, 3.0)))
+    assert ragged.slowest_rank_s == (2.0, 5.0)
+
+
+def test_ranks_that_timed_different_numbers_of_steps_are_refused():
+    ragged = replace(measured().measurement, step_times_s=((1.0, 5.0), (2.0,)))
+    with pytest.raises(ValueError):
+        _ = ragged.slowest_rank_s
+
+
+def test_a_metric_without_an_answer_is_none():
+    assert measured(0.5).metric("step_time") == 0.5
+    assert measured(0.5).metric("idle_fraction") is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reached_launch", "launched"),
+    [
+        (failed(FailureKind.POLICY_ERROR, Stage.DECIDE), False, False),
+        (failed(FailureKind.INVALID_CONFIG, Stage.CHECK), False, False),
+        (failed(FailureKind.DUPLICATE, Stage.CHECK), False, False),
+        (failed(FailureKind.INFRASTRUCTURE, Stage.LAUNCH), True, False),
+        (failed(FailureKind.OUT_OF_MEMORY, Stage.LAUNCH), True, True),
+        (failed(FailureKind.CRASH, Stage.LAUNCH), True, True),
+        (failed(FailureKind.HANG, Stage.LAUNCH), True, True),
+        (failed(FailureKind.METRIC_ERROR, Stage.SCORE), True, True),
+        (measured(), True, True),
+    ],
+)
+def test_the_budget_counts_what_ended_by_the_configurations_own_doing(
+    outcome, reached_launch, launched
+):
+    one = trial(0, outcome, {"n": 1})
+    assert one.reached_launch is reached_launch
+    assert one.launched is launched
+    assert History((one,)).launched_count == launched
+
+
+def test_a_failed_trial_never_wins():
+    past = history(failed(), 0.5, failed(FailureKind.OUT_OF_MEMORY), 0.25, failed())
+    assert past.best is past.trials[3]
+    assert [t.ordinal for t in past.ranked] == [3, 1]
+    assert history(failed(), failed()).best is None
+
+
+def test_of_equal_costs_the_first_is_best():
+    assert history(0.5, 0.25, 0.25).best.ordinal == 1
+
+
+def test_a_configuration_is_tried_once_a_launch_ended_by_its_own_doing():
+    infrastructure = failed(FailureKind.INFRASTRUCTURE)
+    duplicate = failed(FailureKind.DUPLICATE, Stage.CHECK)
+    past = History((trial(0, infrastructure, {"n": 1}), trial(1, duplicate, {"n": 2})))
+    assert past.tried(Config({"n": 1})) is None
+    assert past.tried(Config({"n": 2})) is None
+    past = past.append(trial(2, failed(FailureKind.CRASH), {"n": 1}))
+    assert past.tried(Config({"n": 1})).ordinal == 2
+    assert past.tried(Config({"n": True})) is None
+    assert past.tried(Config({"n": 1.0})) is None
+
+
+def test_appending_leaves_the_earlier_history_as_it_was():
+    before = history(0.5)
+    after = before.append(trial(1, 0.25))
+    assert (len(before), len(after)) == (1, 2)
+    assert next(iter(after)) is before.trials[0]

@@ -1,0 +1,161 @@
+"""kill -9 of a search at several points: nothing finished is lost or repeated, no rank survives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from records.store import Store
+
+CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
+TINY = Path(__file__).parents[1] / "data" / "tiny_study.toml"
+LIMIT_S = 120
+
+
+class RunningSearch:
+    """A real `cclsearch --json` process, read event by event."""
+
+    def __init__(self, *arguments: str, store: Path) -> None:
+        self.events: list[dict[str, object]] = []
+        self._process = subprocess.Popen(
+            [CCLSEARCH, *arguments, "--json", "--store", str(store)],
+            env={"PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell starts background jobs with Ctrl-C ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def until(self, **wanted: object) -> None:
+        for event in self._read():
+            if wanted.items() <= event.items():
+                return
+        raise AssertionError(f"no event {wanted} in {self.events}: {self._process.stderr.read()}")
+
+    def finish(self) -> int:
+        for _ in self._read():
+            pass
+        errors = self._process.stderr.read()
+        self._close()
+        assert self._process.returncode == 0, errors
+        return self._process.returncode
+
+    def kill(self) -> list[int]:
+        """Kill it, and give every process that it had started."""
+        started = descendants(self._process.pid)
+        self._process.send_signal(signal.SIGKILL)
+        self._close()
+        return started
+
+    def interrupt(self) -> tuple[int, str, list[int]]:
+        """Press Ctrl-C; gives the exit code, what it said, and every process it had started."""
+        started = descendants(self._process.pid)
+        self._process.send_signal(signal.SIGINT)
+        said = self._process.stderr.read()
+        self._close()
+        return self._process.returncode, said, started
+
+    def _read(self) -> Iterator[dict[str, object]]:
+        for line in self._process.stdout:
+            self.events.append(json.loads(line))
+            yield self.events[-1]
+
+    def _close(self) -> None:
+        self._process.wait(LIMIT_S)
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    def finished(self) -> list[dict[str, object]]:
+        return [event for event in self.events if event["event"] == "trial_finished"]
+
+
+def descendants(pid: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+    found, waiting = [], [pid]
+    while waiting:
+        parent = waiting.pop()
+        children = [child for child, its_parent in parents.items() if its_parent == parent]
+        found += children
+        waiting += children
+    return found
+
+
+def survivors(pids: list[int]) -> list[int]:
+    deadline = time.monotonic() + 20
+    alive = pids
+    while alive and time.monotonic() < deadline:
+        alive = [pid for pid in alive if Path(f"/proc/{pid}/exe").exists()]
+        time.sleep(0.05)
+    return alive
+
+
+KILL_POINTS = {
+    "while the second policy is decided": {"event": "trial_started", "ordinal": 1},
+    "before the ranks of the second trial start": {"event": "config_decided", "ordinal": 1},
+    "in set-up of the first trial": {"phase": "setup"},
+    "in the timed steps of the first trial": {"phase": "timed"},
+    "in the profiled steps of the first trial": {"phase": "profile"},
+    "just after the second trial finished": {"event": "trial_finished", "ordinal": 1},
+    "between re-measuring launches": {"event": "confirmation_finished", "round": 0},
+}
+
+
+@pytest.mark.parametrize("point", KILL_POINTS.values(), ids=KILL_POINTS)
+def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
+    store = tmp_path / "store"
+    search = RunningSearch("run", "-c", str(TINY), "--trials", "2", store=store)
+    search.until(**point)
+    before = search.finished()
+    started = search.kill()
+
+    assert survivors(started) == []
+    resumed = RunningSearch("resume", store=store)
+    resumed.finish()
+
+    after = resumed.finished()
+    ordinals = [event["ordinal"] for event in before + after]
+    records = Store(store)
+    history = records.history(records.find("").id)
+    assert sorted(set(ordinals)) == [0, 1]
+    assert len(ordinals) == len(history) or _finished_unsaid(before, after, len(history))
+    assert [trial.ordinal for trial in history] == [0, 1]
+    for event in before:
+        assert history.trials[event["ordinal"]].ended_at == event["ended_at"]
+    assert records.pending(records.find("").id) is None
+    assert not list((store / "work").iterdir())
+    assert resumed.events[-1]["event"] == "finished"
+    confirmed = [
+        (event["round"], event["ordinal"])
+        for event in search.events + resumed.events
+        if event["event"] == "confirmation_finished"
+    ]
+    assert len(confirmed) == len(set(confirmed))
+    records.close()
+
+
+def _finished_unsaid(before: list, after: list, count: int) -> bool:
+    """A trial may be on record although the kill came before it was announced."""
+    return len(before) + len(after) == count - 1
+
+
+def test_ctrl_c_ends_every_rank_and_says_how_to_resume(tmp_path):
+    search = RunningSearch("run", "-c", str(TINY), "--trials", "2", store=tmp_path / "store")
+    search.until(phase="timed")
+    code, said, started = search.interrupt()
+
+    assert code == 75
+    assert "next: cclsearch resume" in said
+    assert survivors(started) == []

@@ -1,0 +1,118 @@
+"""No key reaches a trial, by its name or by its value; the rest of the environment does."""
+
+from pathlib import Path
+
+import pytest
+
+from records.errors import CclsearchError, StudyError
+from records.study import Llm
+from search.settings import has_key, llm_settings, store_root, trial_environment
+
+KEY = "sk-example-0123456789"
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Give the environment to set, without what this machine may have set for us."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "CCLSEARCH_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_AUTH_TOKEN",
+        "anthropic_api_key",
+        "ANTHROPIC_BASE_URL",
+        "OPENAI_API_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "GITHUB_TOKEN",
+        "PGPASSWORD",
+        "MY_PASSWD",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "SSH_AUTH_SOCK",
+        "SESSION_COOKIE",
+        "Client_Secret",
+    ],
+)
+def test_what_is_named_like_a_secret_reaches_no_trial(environment, name):
+    environment.setenv(name, "anything")
+    assert name not in trial_environment()
+    assert "anything" not in trial_environment().values()
+
+
+@pytest.mark.parametrize("value", [KEY, f"Bearer {KEY}", f"https://user:{KEY}@host/", KEY * 2])
+def test_a_copy_of_the_key_reaches_no_trial_under_any_name(environment, value):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("HARMLESS", value)
+    environment.setenv("KEPT", KEY[:-1])
+    assert not any(KEY in passed for passed in trial_environment().values())
+    assert trial_environment()["KEPT"] == KEY[:-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME"),
+        *("OMP_NUM_THREADS", "TMPDIR", "LANG", "PYTHONHASHSEED", "HF_HOME", "VIRTUAL_ENV"),
+    ],
+)
+def test_what_a_job_needs_is_passed_on(environment, name):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv(name, "value")
+    assert trial_environment()[name] == "value"
+
+
+def test_without_a_key_nothing_is_taken_for_a_copy_of_it(environment):
+    environment.setenv("ANTHROPIC_API_KEY", "")
+    environment.setenv("EMPTY", "")
+    assert trial_environment()["EMPTY"] == ""
+
+
+def test_a_model_can_be_asked_when_there_is_a_key(environment):
+    assert not has_key()
+    environment.setenv("ANTHROPIC_API_KEY", "")
+    assert not has_key()
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    assert has_key()
+
+
+def test_without_a_key_the_message_says_what_to_do(environment):
+    environment.setenv("ANTHROPIC_API_KEY", "")
+    with pytest.raises(StudyError, match="ANTHROPIC_API_KEY: export it, or use --strategy"):
+        llm_settings(Llm())
+
+
+@pytest.mark.parametrize("key", [" ", "a b", "a\n", "\u00e9"])
+def test_a_key_that_no_key_looks_like_is_refused_without_showing_it(environment, key):
+    environment.setenv("ANTHROPIC_API_KEY", key)
+    with pytest.raises(CclsearchError) as refused:
+        llm_settings(Llm())
+    assert repr(key) not in str(refused.value)
+
+
+def test_the_key_is_not_shown_with_the_settings(environment):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    settings = llm_settings(Llm(model="m", timeout_s=5.0))
+    assert KEY not in repr(settings)
+    assert settings.api_key.reveal() == KEY
+    assert (settings.model, settings.timeout_s) == ("m", 5.0)
+
+
+def test_the_study_decides_the_address_before_the_environment_does(environment):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    assert llm_settings(Llm()).base_url == "http://127.0.0.1:1"
+    assert llm_settings(Llm(base_url="http://127.0.0.1:2")).base_url == "http://127.0.0.1:2"
+
+
+def test_the_store_is_the_option_then_the_environment_then_here(environment):
+    assert store_root(None) == Path(".cclsearch")
+    environment.setenv("CCLSEARCH_STORE", "/elsewhere")
+    assert store_root(None) == Path("/elsewhere")
+    assert store_root(Path("mine")) == Path("mine")

@@ -80,7 +80,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a log in another script must not end a search
     try:
-        app()
+        app(prog_name="cclsearch")
     except CclsearchError as error:
         typer.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
         sys.exit(exit_code(error))

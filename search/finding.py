@@ -53,6 +53,13 @@ def find(
     )
 
 
+def remeasured_costs(confirmations: Sequence[Confirmation], scoring: Scoring) -> dict[int, float]:
+    """Cost of each re-measured trial over all its re-measuring launches, lower is better."""
+    sign = 1 if scoring.lower_is_better else -1
+    values = _values(confirmations, scoring)
+    return {n: sign * spread(list(rounds.values())).centre for n, rounds in values.items()}
+
+
 def _values(confirmations: Sequence[Confirmation], scoring: Scoring) -> dict[int, dict[int, float]]:
     """Objective of each re-measuring launch: by trial, by round."""
     values: dict[int, dict[int, float]] = {}

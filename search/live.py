@@ -6,7 +6,7 @@ Rows are printed once and scroll away like any output, so a long search stays re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -36,17 +36,18 @@ def on_terminal() -> bool:
 class LiveProgress:
     """Draws on a console from the start of a study until its context is left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._history = History()
         self._study: Study | None = None
         self._activity = ""
         self._phase = ""
         self._confirmed_count = 0
-        self._started_s = time.monotonic()
+        self._clock = clock
+        self._started_s = clock()
         self._spinner = Spinner("bouncingBar")
         self._live = Live(
-            console=console, get_renderable=self._footer, refresh_per_second=8, transient=True
+            console=console, get_renderable=self.footer, refresh_per_second=8, transient=True
         )
 
     def __enter__(self) -> Self:
@@ -98,7 +99,8 @@ class LiveProgress:
             f"{self._confirmed_count} of {total} launches"
         )
 
-    def _footer(self) -> RenderableType:
+    def footer(self) -> RenderableType:
+        """What is under way, and what is used up."""
         words = ": ".join(part for part in (self._phase, one_line(self._activity, 400)) if part)
         footer = Table.grid(padding=(0, 1, 0, 0))
         footer.add_row(self._spinner, _on_one_line(words))
@@ -110,7 +112,7 @@ class LiveProgress:
 
     def _facts(self, used: int, total: int) -> list[str]:
         """What is used up, how it stands, and what went wrong."""
-        minutes, seconds = divmod(int(time.monotonic() - self._started_s), 60)
+        minutes, seconds = divmod(int(self._clock() - self._started_s), 60)
         facts = [f"{used} of {total} launches", f"{minutes}:{seconds:02} min"]
         best = self._history.best
         if best is not None and best.score is not None:

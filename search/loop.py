@@ -14,7 +14,7 @@ from records.study import Study
 from records.trial import Confirmation, History, Measured, Policy, Score
 from search.budget import stop_reason
 from search.confirm import launch_order, untraced
-from search.finding import Finding, find
+from search.finding import Finding, find, remeasured_costs
 from search.ports import Observer, Proposal, Proposer
 from search.trial import Turn
 
@@ -80,7 +80,8 @@ class Search:
         series = len(history)
         stored = self.store.confirmations(self.study_id)
         done = {(c.round, c.ordinal): c for c in stored if c.series == series}
-        order = launch_order(self.study, history)
+        earlier = [c for c in stored if c.series != series]
+        order = launch_order(self.study, history, remeasured_costs(earlier, self.scoring))
         study = untraced(self.study) if self._needs_no_trace(history) else self.study
         for number, trial in order:
             if (number, trial.ordinal) in done or trial.config is None:

@@ -56,7 +56,7 @@ class PlainProgress:
         self._say(f"re-measured {turn}: {went}")
 
     def _say(self, line: str) -> None:
-        print(line, file=self._out, flush=True)
+        _print(line, self._out)
 
 
 def trial_line(trial: Trial, history: History) -> str:
@@ -125,7 +125,7 @@ class JsonProgress:
 
     def _say(self, event: str, **facts: object) -> None:
         text = json.dumps({"event": event, **facts}, allow_nan=False)
-        print(text, file=self._out, flush=True)
+        _print(text, self._out)
 
 
 def trial_summary(trial: Trial) -> dict[str, object]:
@@ -157,3 +157,11 @@ def outcome_summary(outcome: Outcome) -> dict[str, object]:
 
 def _values(measured: Measured) -> dict[str, float]:
     return {metric.name: metric.value for metric in measured.metrics}
+
+
+def _print(line: str, out: TextIO) -> None:
+    """Print at once; when whoever read has gone, the search ends as it does on Ctrl-C."""
+    try:
+        print(line, file=out, flush=True)
+    except BrokenPipeError:
+        raise KeyboardInterrupt from None

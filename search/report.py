@@ -154,23 +154,21 @@ def comparison_words(comparison: Comparison) -> str:
     ratio, low, high = comparison.ratio, comparison.ratio_low, comparison.ratio_high
     if better:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    times = (
-        f"{ratio:.2f}x {'better' if better else 'worse'} "
-        f"(95 % interval {low:.2f} to {high:.2f}, {rounds} interleaved rounds)"
-    )
+    direction = "better" if better else "worse"
+    evidence = f"(95 % interval {low:.2f} to {high:.2f}, {rounds} interleaved rounds)"
     match comparison.verdict:
         case Verdict.FAST | Verdict.SLOW:
-            return times
+            return f"{ratio:.2f}x {direction} {evidence}"
         case Verdict.SAME:
-            return f"the same for all purposes, {times}"
+            return f"no difference in practice, {ratio:.2f}x {evidence}"
         case Verdict.UNDECIDED:
-            return f"{times}, but undecided: {_why(comparison)}"
+            return f"{ratio:.2f}x {direction} {evidence}, but undecided: {_why(comparison)}"
 
 
 def _why(comparison: Comparison) -> str:
     match comparison.reason:
         case "too_few_rounds":
-            return f"{comparison.round_count} rounds are too few to tell, {MIN_ROUNDS} are needed"
+            return f"too few rounds to tell, {comparison.round_count} of the {MIN_ROUNDS} needed"
         case "noise_exceeds_margin":
             return "launches vary more than these two differ"
         case "direction_known_size_unclear":

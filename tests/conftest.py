@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A deadline would time the machine, not the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 RECORDED = Path(__file__).parents[1].parent / "shared" / "data"
 

@@ -1,5 +1,7 @@
 """The profiled pass: a trace of a few steps that are never timing samples."""
 
+import gzip
+import shutil
 from pathlib import Path
 
 import torch
@@ -16,7 +18,10 @@ def profile_steps(clock: StepClock, step_count: int, *, device: torch.device, pa
         activities.append(ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
         clock.run(Phase.PROFILE, step_count)
-    # The suffix tells the profiler to compress, so the partial file keeps it.
-    partial = path.with_name(f".partial.{path.name}")
-    profiler.export_chrome_trace(str(partial))
+    plain, partial = (path.with_name(f".{path.name}.{state}") for state in ("plain", "partial"))
+    profiler.export_chrome_trace(str(plain))
+    # The profiler would compress by itself, for a file two thirds as large in nine times the time.
+    with plain.open("rb") as text, gzip.open(partial, "wb", compresslevel=1) as packed:
+        shutil.copyfileobj(text, packed)
+    plain.unlink()
     partial.replace(path)

@@ -99,16 +99,21 @@ def _searched(search: Search, strategy: str) -> Finding:
             search.observer.study_started(search.study_id, search.study, strategy)
             return search.run()
     except KeyboardInterrupt:
+        _give_up_closed_output()
         if presses.count > 1:
             typer.echo(again, err=True)
             raise
         raise Interrupted(f"interrupted; every finished trial is on record\n{again}") from None
-    except BrokenPipeError as error:
-        # Flushing at exit would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise Interrupted(f"interrupted; whoever read the output has gone\n{again}") from error
     except CclsearchError as error:
         raise type(error)(f"{error}\n{again}") from error
+
+
+def _give_up_closed_output() -> None:
+    """Point standard output elsewhere if nobody reads it, or leaving would fail to flush it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Interrupts:

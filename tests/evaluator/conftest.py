@@ -17,8 +17,7 @@ from records.trial import Config
 from search.builtin import builtin_study
 
 HERE = Path(__file__).parent
-WARMUP, TIMED, PROFILE = 0, 2, 6
-"""A step of each phase: one warms up, five are timed, one is profiled."""
+A_TIMED_STEP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +83,23 @@ def launcher(launch_environment: Mapping[str, str]) -> Iterator[LocalLauncher]:
 
 @pytest.fixture(scope="session")
 def job_of() -> Callable[..., Job]:
-    """Makes the job of two ranks whose entry is a function of `bad_entries`."""
+    """Makes the job of two ranks whose entry is a function of `bad_entries`.
 
-    def make(entry: str, *, timeout_s: float = 60, **misdeed: object) -> Job:
-        budget = misdeed.pop("memory_budget_bytes", None)
-        study = small_study(memory_budget_bytes=budget)
-        job = BuiltinRecipe().job(study, Config({"dp_replicate": 2}))
+    One step warms up, five are timed; only if asked for, because it takes longer than the rest,
+    one more is profiled.
+    """
+
+    def make(
+        entry: str,
+        *,
+        timeout_s: float = 60,
+        profiled_steps: int = 0,
+        memory_budget_bytes: int | None = None,
+        **misdeed: object,
+    ) -> Job:
+        study = small_study(memory_budget_bytes=memory_budget_bytes)
+        measure = replace(study.measure, profiled_steps=profiled_steps)
+        job = BuiltinRecipe().job(replace(study, measure=measure), Config({"dp_replicate": 2}))
         document = json.loads(job.files["job.json"]) | {"entry": f"bad_entries:{entry}"}
         files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(misdeed)}
         return replace(job, files=files, module="bad_entries", timeout_s=timeout_s)
@@ -104,7 +114,11 @@ def launch(
     """Launches a good job, or one in which a rank does `what` in a step (None: in set-up)."""
 
     def run(
-        what: str | None = None, *, rank: int | None = 1, step: object = TIMED, **more: object
+        what: str | None = None,
+        *,
+        rank: int | None = 1,
+        step: object = A_TIMED_STEP,
+        **more: object,
     ) -> Launched:
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         folder.mkdir()

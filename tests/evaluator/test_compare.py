@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -89,11 +89,13 @@ def test_rounds_that_do_not_pair_are_refused():
 
 
 @given(TIMES)
+@settings(deadline=None)
 def test_a_configuration_is_never_faster_than_itself(times):
     assert compare(times, times).verdict is SAME
 
 
 @given(TIMES, TIMES)
+@settings(deadline=None)
 def test_the_opposite_comparison_has_the_opposite_verdict(candidate, anchor):
     there, back = compare(candidate, anchor), compare(anchor, candidate)
     opposite = {FAST: SLOW, SLOW: FAST, SAME: SAME, UNDECIDED: UNDECIDED}
@@ -102,6 +104,7 @@ def test_the_opposite_comparison_has_the_opposite_verdict(candidate, anchor):
 
 
 @given(TIMES, TIMES, st.integers(-20, 20))
+@settings(deadline=None)
 def test_the_unit_of_time_does_not_matter(candidate, anchor, power):
     scaled = compare([t * 2.0**power for t in candidate], [t * 2.0**power for t in anchor])
     plain = compare(candidate, anchor)
@@ -110,6 +113,7 @@ def test_the_unit_of_time_does_not_matter(candidate, anchor, power):
 
 
 @given(TIMES, TIMES, st.permutations(range(8)))
+@settings(deadline=None)
 def test_the_order_of_the_rounds_does_not_matter(candidate, anchor, order):
     shuffled = compare([candidate[i] for i in order], [anchor[i] for i in order])
     assert shuffled.ratio == pytest.approx(compare(candidate, anchor).ratio, rel=1e-6)

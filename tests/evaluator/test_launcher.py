@@ -29,7 +29,7 @@ def test_a_good_job_finishes_in_every_phase_and_leaves_only_its_files(launch, pr
     launch()
     server = processes()
 
-    launched = launch()
+    launched = launch(profiled_steps=1)
 
     assert launched.result.reason == "finished"
     assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0), (1, 0)]
@@ -83,7 +83,7 @@ def test_the_warm_process_keeps_nothing_of_its_jobs(launch, processes, launch_en
 def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
     what, step, kind, message, launch, processes
 ):
-    launched = launch(what, step=step)
+    launched = launch(what, step=step, profiled_steps=1)
 
     assert failure(launched)[0] == kind
     assert failure(launched)[1].endswith(message)
@@ -99,7 +99,7 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
         if entered == phase:
             os.kill(processes()[1], signal.SIGKILL)
 
-    result = launcher.run(job_of("slow"), tmp_path, kill_the_first_rank)
+    result = launcher.run(job_of("slow", profiled_steps=1), tmp_path, kill_the_first_rank)
 
     failed = classify(result)
     assert failed.kind is FailureKind.INFRASTRUCTURE
@@ -110,12 +110,12 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
 
 
 @pytest.mark.parametrize(
-    ("phase", "timeout_s"), [("setup", 1), ("warmup", 3), ("timed", 3), ("profile", 4)]
+    ("phase", "timeout_s"), [("setup", 1), ("warmup", 2), ("timed", 2), ("profile", 3)]
 )
 def test_a_rank_that_hangs_and_hears_no_signal_is_killed_at_the_limit(
     phase, timeout_s, launch, processes
 ):
-    launched = launch("hang", rank=0, step=STEPS[phase], timeout_s=timeout_s)
+    launched = launch("hang", rank=0, step=STEPS[phase], timeout_s=timeout_s, profiled_steps=1)
 
     assert launched.result.reason == "timeout"
     assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
@@ -124,7 +124,7 @@ def test_a_rank_that_hangs_and_hears_no_signal_is_killed_at_the_limit(
 
 
 def test_a_rank_that_hangs_in_a_session_of_its_own_is_killed_too(launch, processes):
-    launched = launch("hang in another session", timeout_s=2)
+    launched = launch("hang in another session", timeout_s=1)
 
     assert launched.result.reason == "timeout"
     assert len(processes()) == 1
@@ -155,7 +155,7 @@ def test_a_job_that_fills_its_standard_output_runs_on(launch):
 
 
 def test_a_progress_file_full_of_other_things_is_read_past(launch):
-    launched = launch("scribble over progress", rank=0)
+    launched = launch("scribble over progress", rank=0, profiled_steps=1)
 
     assert classify(launched.result) is None
     assert launched.phases == ALL_PHASES

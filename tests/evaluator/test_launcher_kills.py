@@ -40,7 +40,7 @@ except KeyboardInterrupt:
 @pytest.fixture
 def holder(job_of, launch_environment, tmp_path):
     """A process that holds a launcher and runs a slow job; says each phase in a line."""
-    (tmp_path / "asked.json").write_text(job_of("slow").files["job.json"])
+    (tmp_path / "asked.json").write_text(job_of("slow", profiled_steps=1).files["job.json"])
     started = subprocess.Popen(
         [sys.executable, "-c", HOLD_A_LAUNCHER, tmp_path, HERE, launch_environment["PATH"]],
         stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """An objective is settled before any launch, and a trial it cannot score is a failure."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.objective import scoring
@@ -80,6 +80,7 @@ def test_cost_is_lower_when_better_and_value_is_what_was_asked_for(direction, co
     st.floats(-1e100, 1e100),
     st.sampled_from(["minimize", "maximize"]),
 )
+@settings(deadline=None)
 def test_the_better_value_has_the_lower_cost(one, other, direction):
     ready = asked("step_time", direction)
     a, b = ready.score(values(step_time=one)), ready.score(values(step_time=other))

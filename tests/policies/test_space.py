@@ -393,7 +393,7 @@ def spaces(draw):
 
 
 @given(spaces())
-@settings(max_examples=150)
+@settings(deadline=None, max_examples=150)
 def test_every_feasible_point_is_accepted_unchanged(made):
     for config in made.feasible:
         assert made.check(config.values) == config
@@ -401,7 +401,7 @@ def test_every_feasible_point_is_accepted_unchanged(made):
 
 
 @given(spaces(), st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 def test_whatever_is_accepted_is_a_feasible_point(made, candidate):
     config = made.check(candidate)
     if isinstance(config, Config):
@@ -416,6 +416,7 @@ def test_whatever_is_accepted_is_a_feasible_point(made, candidate):
         st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     )
 )
+@settings(deadline=None)
 def test_any_answer_is_a_point_or_faults_in_words(candidate):
     made = space(knob("a", 1, 2), knob("b", 0.5, 1.5), knob("", "x", "y"))
     answer = made.check(candidate)

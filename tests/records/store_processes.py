@@ -73,6 +73,14 @@ def open_at_once(folder: Path) -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def open_one(root: Path) -> None:
+    """Open a store, or say why not."""
+    try:
+        Store(root).close()
+    except StoreError as error:
+        say(str(error))
+
+
 def hold(root: Path) -> None:
     """Hold the study until the end of the input."""
     with Store(root).lock(STUDY_ID):
@@ -127,6 +135,8 @@ if __name__ == "__main__":
             killed_at_statements(Path(folder), [int(number) for number in numbers])
         case "open":
             open_at_once(Path(folder))
+        case "open-one":
+            open_one(Path(folder))
         case "hold":
             hold(Path(folder))
         case "fill":

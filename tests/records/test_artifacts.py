@@ -26,7 +26,7 @@ def test_a_file_is_kept_under_the_digest_of_its_content(tmp_path):
 
 
 @given(text=st.text())
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 def test_a_text_comes_back_as_it_was(text, tmp_path_factory):
     artifacts = Artifacts(tmp_path_factory.mktemp("kept"))
     kept = artifacts.keep_text(text, "text")

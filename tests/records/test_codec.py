@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -145,6 +145,7 @@ EXCHANGE = st.builds(
 
 
 @given(st.one_of(STUDY, EXCHANGE))
+@settings(deadline=None)
 def test_a_value_comes_back_as_it_was_with_its_types(value):
     back = from_json(type(value), to_json(value))
     assert back == value
@@ -152,6 +153,7 @@ def test_a_value_comes_back_as_it_was_with_its_types(value):
 
 
 @given(st.one_of(MEASURED, FAILED))
+@settings(deadline=None)
 def test_an_outcome_comes_back_as_what_it_was(outcome):
     back = to_outcome(to_json(outcome))
     assert type(back) is type(outcome)
@@ -159,6 +161,7 @@ def test_an_outcome_comes_back_as_what_it_was(outcome):
 
 
 @given(STUDY)
+@settings(deadline=None)
 def test_a_study_that_was_stored_reads_as_a_document_too(value):
     assert repr(from_document(Study, json.loads(to_json(value)))) == repr(value)
 

@@ -48,7 +48,7 @@ SAFE = st.recursive(LEAVES, _compound, max_leaves=12)
 
 
 @given(SAFE)
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 def test_a_safe_expression_means_what_python_says(text):
     try:
         expected = repr(eval(text, {"__builtins__": FUNCTIONS}, VALUES))
@@ -65,7 +65,7 @@ def test_a_safe_expression_means_what_python_says(text):
 
 
 @given(st.one_of(st.text(max_size=60), st.text("ab()[]<>=!+-*/%., '\"not1x_:\n", max_size=60)))
-@settings(max_examples=400)
+@settings(deadline=None, max_examples=400)
 def test_any_text_is_an_expression_or_refused_as_one(text):
     try:
         expression = parse(text)

@@ -87,7 +87,7 @@ def begun(ordinal=0, exchange=None):
 
 
 @given(one=trials())
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
     with closing(Store(root)) as store:
@@ -100,7 +100,7 @@ def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
 
 
 @given(policy=POLICY)
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
     intent = Intent(ordinal=7, policy=policy, started_at=START, exchange=None)
     with closing(Store(tmp_path_factory.mktemp("store"))) as store:

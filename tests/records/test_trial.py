@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.testing import failed, history, measured, trial
@@ -42,6 +42,7 @@ def test_settings_of_different_types_are_different_points(one, other):
 
 
 @given(KNOBS)
+@settings(deadline=None)
 def test_the_order_of_the_knobs_does_not_matter(values):
     shuffled = Config(dict(reversed(values.items())))
     assert shuffled == Config(values)
@@ -50,6 +51,7 @@ def test_the_order_of_the_knobs_does_not_matter(values):
 
 
 @given(KNOBS, KNOBS)
+@settings(deadline=None)
 def test_equal_points_have_equal_hashes_and_digests(one, other):
     a, b = Config(one), Config(other)
     assert (a == b) is (a.digest == b.digest)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,15 @@ def searched(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture
-def history(searched) -> History:
+def records(searched) -> Iterator[Store]:
     store = Store(searched[0])
-    return store.history(store.find("").id)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def history(records) -> History:
+    return records.history(records.find("").id)
 
 
 def test_the_record_holds_every_policy_of_the_model_and_what_became_of_it(history):
@@ -103,9 +110,8 @@ def test_each_turn_shows_the_model_what_became_of_the_last(searched):
     assert "KeyError" in third
 
 
-def test_prompts_replies_and_token_usage_are_on_record(searched, history):
-    store = Store(searched[0])
-    exchanges = [store.exchange(trial.exchange) for trial in history if trial.exchange]
+def test_prompts_replies_and_token_usage_are_on_record(records, history):
+    exchanges = [records.exchange(trial.exchange) for trial in history if trial.exchange]
     assert len(exchanges) == 3
     for exchange, trial in zip(exchanges, list(history)[1:], strict=True):
         assert "generate_config" in exchange.request

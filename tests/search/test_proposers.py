@@ -71,7 +71,7 @@ histories = st.lists(
 
 @pytest.mark.parametrize("proposer", PROPOSERS, ids=lambda p: p.name)
 @given(history=histories)
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=40)
 def test_the_same_history_gives_the_same_new_proposal(proposer, history):
     first, again = proposer.propose(STUDY, history), type(proposer)(SPACE).propose(STUDY, history)
     assert first == again

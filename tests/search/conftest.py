@@ -1,0 +1,141 @@
+"""Whole searches over a table: real store, sandbox and proposers, no launches."""
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.objective import scoring
+from evaluator.testing import Ending, TabularEvaluator
+from policies.space import Space
+from records import testing
+from records.store import Store
+from records.study import Budget, Dimension, Measure, Objective, Study
+from records.trial import Config, History, Policy
+from search.cli import main
+from search.finding import Finding
+from search.loop import Search
+from search.ports import Proposer
+from search.progress import PlainProgress
+from search.proposers.coordinate import CoordinateProposer
+from search.trial import Turn
+
+SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
+
+
+@dataclass
+class TabularStudy:
+    """A study with one knob `n`, whose configurations end as a table says, one row for each."""
+
+    root: Path
+    endings: Mapping[int, Ending]
+    objective: str = "step_time"
+    seed: str = SEED
+    budget: Budget = field(default_factory=lambda: Budget(trials=10, patience=10, max_failures=10))
+    measure: Measure = field(
+        default_factory=lambda: Measure(
+            infrastructure_retries=0, confirm_top=2, confirm_rounds=4, profiled_steps=0
+        )
+    )
+    proposer: Callable[[Space], Proposer] = CoordinateProposer
+    clock: Callable[[], float] = time.monotonic
+    noise_seed: int = 0
+    study_id: str = "20260101-000000-aaaa"
+
+    def __post_init__(self) -> None:
+        self.evaluator = TabularEvaluator(
+            endings={Config({"n": n}): ending for n, ending in self.endings.items()},
+            seed=self.noise_seed,
+        )
+        self.store = Store(self.root)
+        self.said = io.StringIO()
+        self.store.create(self.study_id, self.study, "test")
+
+    @property
+    def study(self) -> Study:
+        return replace(
+            testing.study(Dimension(name="n", choices=tuple(self.endings))),
+            objective=Objective(expression=self.objective),
+            budget=self.budget,
+            measure=self.measure,
+            strategy="coordinate",
+        )
+
+    def run(self) -> Finding:
+        study = self.study
+        space = Space(study.space, study.workload, study.environment)
+        observer = PlainProgress(self.said)
+        turn = Turn(
+            study=study,
+            space=space,
+            scoring=scoring(study.objective),
+            evaluator=self.evaluator,
+            artifacts=self.store.artifacts,
+            workdir=self.store.workdir(self.study_id),
+            observer=observer,
+        )
+        return Search(
+            study_id=self.study_id,
+            study=study,
+            seed=Policy(source=self.seed, author="seed"),
+            proposer=self.proposer(space),
+            scoring=scoring(study.objective),
+            store=self.store,
+            turn=turn,
+            observer=observer,
+            clock=self.clock,
+        ).run()
+
+    @property
+    def history(self) -> History:
+        return self.store.history(self.study_id)
+
+    @property
+    def launched(self) -> list[object]:
+        """The knob of every launch, in order."""
+        return [config["n"] for config in self.evaluator.launches]
+
+
+@pytest.fixture
+def tabular(tmp_path) -> Iterator[Callable[..., TabularStudy]]:
+    """Makes studies over a table; gives the study, ready to run."""
+    made: list[TabularStudy] = []
+
+    def make(endings: Mapping[int, Ending], **fields: object) -> TabularStudy:
+        made.append(TabularStudy(tmp_path / f"store{len(made)}", endings, **fields))
+        return made[-1]
+
+    yield make
+    for study in made:
+        study.store.close()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cclsearch(monkeypatch, capsys, tmp_path) -> Callable[..., Ended]:
+    """Runs a command in this process, in an empty folder and without a key."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("ANTHROPIC_API_KEY", "CCLSEARCH_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["cclsearch", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        printed = capsys.readouterr()
+        return Ended(int(leaving.value.code or 0), printed.out, printed.err)
+
+    return run

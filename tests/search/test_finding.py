@@ -1,0 +1,236 @@
+"""What a search found, as a value and in the words of its closing report."""
+
+from pathlib import Path
+
+import pytest
+
+from evaluator.objective import scoring
+from evaluator.timing.compare import Comparison, Spread, Verdict, compare, spread
+from records import testing
+from records.rows import StudyRow
+from records.study import Objective
+from records.trial import Confirmation, FailureKind, Stage
+from search.confirm import finalists, launch_order
+from search.finding import Finding, find, remeasured_costs
+from search.report import Record, comparison_words, report_lines, spread_words
+
+SCORING = scoring(Objective(expression="step_time"))
+STEADY = (1.0, 1.01, 0.99, 1.0)
+
+
+def confirmations(*series_by_trial):
+    """Four rounds for each trial, or fewer: its step times in seconds."""
+    return [
+        Confirmation(series=3, round=number, ordinal=ordinal, outcome=testing.measured(seconds))
+        for ordinal, series in enumerate(series_by_trial)
+        for number, seconds in enumerate(series)
+    ]
+
+
+def scaled(series, factor):
+    return tuple(value * factor for value in series)
+
+
+def record(history, confirmation_count=0):
+    row = StudyRow(
+        id="20260101-000000-aaaa",
+        strategy="coordinate",
+        status="finished",
+        created_at=testing.START,
+        study=testing.study(),
+        summary=None,
+    )
+    return Record(
+        row=row, history=history, confirmation_count=confirmation_count, store=Path("/records")
+    )
+
+
+def lines(finding, history, confirmation_count=0, flag=""):
+    found = report_lines(finding, record(history, confirmation_count), flag)
+    return [f"{label}: {words}" for label, words in found]
+
+
+def test_nothing_measured_has_no_winner():
+    history = testing.history(testing.failed(), testing.failed())
+
+    finding = find(history, [], SCORING, "why")
+
+    assert finding == Finding(
+        stop_reason="why", winner=None, unit="s", result=None, against_seed=None, ties=()
+    )
+
+
+def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
+    finding = find(testing.history(2.0, 1.0), [], SCORING, "why")
+
+    assert finding.winner == 1
+    assert finding.result == Spread(centre=1.0, low=None, high=None, launch_count=1)
+    assert finding.against_seed is None
+
+
+def test_re_measured_values_decide():
+    history = testing.history(2.0, 1.0, 1.5)
+
+    finding = find(history, confirmations(scaled(STEADY, 2), (), STEADY), SCORING, "why")
+
+    assert finding.winner == 2
+    assert finding.against_seed.verdict is Verdict.FAST
+    assert finding.ties == ()
+
+
+def test_a_failed_re_measuring_launch_is_no_value():
+    history = testing.history(2.0, 1.0)
+    failed = Confirmation(series=2, round=0, ordinal=1, outcome=testing.failed())
+
+    finding = find(history, [failed, *confirmations(STEADY)], SCORING, "why")
+
+    assert finding.winner == 0
+    assert finding.result.launch_count == 4
+
+
+def test_only_rounds_that_both_have_are_compared():
+    history = testing.history(2.0, 1.0)
+
+    finding = find(history, confirmations(scaled(STEADY, 2), STEADY[:2]), SCORING, "why")
+
+    assert finding.against_seed.round_count == 2
+    assert finding.against_seed.verdict is Verdict.UNDECIDED
+
+
+def test_the_cost_of_a_re_measured_trial_is_lower_when_better():
+    upwards = scoring(Objective(expression="step_time", direction="maximize"))
+
+    assert remeasured_costs(confirmations((2.0, 4.0)), SCORING) == {0: 3.0}
+    assert remeasured_costs(confirmations((2.0, 4.0)), upwards) == {0: -3.0}
+
+
+def test_finalists_are_the_best_and_the_seed():
+    history = testing.history(5.0, 1.0, 3.0, 2.0)
+
+    assert [t.ordinal for t in finalists(history, 2, {})] == [1, 3, 0]
+
+
+def test_finalists_are_chosen_by_what_was_re_measured():
+    history = testing.history(5.0, 1.0, 3.0, 2.0)
+
+    assert [t.ordinal for t in finalists(history, 2, {2: 0.5, 1: 6.0})] == [2, 3, 0]
+
+
+def test_a_study_with_one_measured_trial_re_measures_it():
+    assert [t.ordinal for t in finalists(testing.history(5.0), 2, {})] == [0]
+
+
+def test_no_finalists_mean_no_launches():
+    assert launch_order(testing.study(), testing.history(testing.failed()), {}) == ()
+
+
+def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
+    history = testing.history(2.0, 1.0, 1.0)
+    finding = find(history, confirmations(scaled(STEADY, 2), STEADY, STEADY), SCORING, "why")
+
+    assert lines(finding, history, confirmation_count=12, flag=" --store /records") == [
+        "stopped: why",
+        "trials: 3 measured, 0 failed; 15 launches, 12 of them to re-measure",
+        "best: trial 1: --n=1",
+        "step_time: 1 s, median of 4 launches of their own (95 % interval 0.987 to 1.013)",
+        "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
+        "tied: trial 2, with n=2: these launches do not tell it apart",
+        "record: study 20260101-000000-aaaa in /records",
+        "next: cclsearch best 20260101-000000-aaaa --format args --store /records",
+        "next: cclsearch resume 20260101-000000-aaaa --trials 5 --store /records",
+    ]
+
+
+def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
+    oom, check = FailureKind.OUT_OF_MEMORY, FailureKind.INVALID_CONFIG
+    history = testing.history(
+        1.0,
+        testing.failed(oom, message="rank 1 needs\n80 GiB"),
+        testing.failed(oom, message="rank 0 too"),
+        testing.failed(check, Stage.CHECK, message="breaks ranks"),
+        testing.failed(FailureKind.INFRASTRUCTURE, message="x" * 300),
+    )
+    finding = find(history, [], SCORING, "why")
+
+    reported = lines(finding, history)
+
+    assert "trials: 1 measured, 4 failed; 4 launches, 0 of them to re-measure" in reported
+    assert "failed: 2 out_of_memory; first in trial 1: rank 1 needs 80 GiB" in reported
+    assert "failed: 1 invalid_config; first in trial 3: breaks ranks" in reported
+    whose = "failed: 1 infrastructure, not the configuration's fault; first in trial 4: xxx"
+    assert any(line.startswith(whose) and line.endswith("...") for line in reported)
+
+
+def test_the_report_of_nothing_measured_points_at_the_first_launch():
+    history = testing.history(
+        testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE), testing.failed()
+    )
+
+    reported = lines(find(history, [], SCORING, "why"), history)
+
+    assert "best: none, because no configuration could be measured" in reported
+    assert reported[-1] == "next: cclsearch trial show 20260101-000000-aaaa 1"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "rounds", "words"),
+    [
+        ((1.0, 2.0), (), "the seed is itself the best"),
+        ((testing.failed(), 2.0), (), "not comparable, the seed failed (crash: it broke)"),
+        ((2.0, 1.0), (), "not compared, the seed was not launched again"),
+    ],
+)
+def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, rounds, words):
+    history = testing.history(*outcomes)
+    finding = find(history, confirmations(*rounds), SCORING, "why")
+
+    assert f"against the seed: {words}" in lines(finding, history)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        ((0.5, 0.5, 0.5, 0.51), "1.99x better (95 % interval 1.96 to 2.02, 4 interleaved rounds)"),
+        ((2.0, 2.0, 2.0, 2.01), "2.00x worse (95 % interval 1.99 to 2.01, 4 interleaved rounds)"),
+        (
+            (1.0, 1.001, 1.0, 1.0),
+            "no difference in practice, 1.00x (95 % interval 1.00 to 1.00, 4 interleaved rounds)",
+        ),
+        (
+            (0.5, 2.0, 0.5, 1.0),
+            "1.19x better (95 % interval 0.41 to 3.42, 4 interleaved rounds), but undecided: "
+            "launches vary more than these two differ",
+        ),
+        (
+            (0.97, 0.98, 0.99, 0.98),
+            "1.02x better (95 % interval 1.01 to 1.03, 4 interleaved rounds), but undecided: "
+            "the difference may be too small to matter",
+        ),
+        (
+            (0.5, 0.5),
+            "2.00x better (95 % interval 2.00 to 2.00, 2 interleaved rounds), but undecided: "
+            "too few rounds to tell, 2 of the 4 needed",
+        ),
+        ((0.5,), "undecided, too few rounds to tell, 1 of the 4 needed"),
+        ((0.0,) * 4, "undecided, only positive values can be compared as a ratio"),
+    ],
+)
+def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words):
+    assert comparison_words(compare(candidate, (1.0,) * len(candidate))) == words
+
+
+def test_an_unknown_reason_is_told_in_its_own_words():
+    comparison = Comparison(
+        verdict=Verdict.UNDECIDED,
+        reason="power_cut",
+        ratio=None,
+        ratio_low=None,
+        ratio_high=None,
+        round_count=4,
+    )
+
+    assert comparison_words(comparison) == "undecided, power cut"
+
+
+def test_one_launch_has_no_known_spread():
+    assert spread_words(spread([0.5]), "s") == "0.5 s in one launch, so its spread is unknown"

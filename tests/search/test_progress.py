@@ -1,0 +1,235 @@
+"""What a search says while it runs: lines for pipes, events for programs, rows for terminals."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from records import testing
+from records.trial import Confirmation, FailureKind, Stage
+from search.live import LiveProgress, print_trials
+from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
+
+KNOBS = {"activation_checkpointing": "selective", "dp_shard": 4, "micro_batch": 16, "tp": 2}
+LONG = "rank 1 in setup: " + "the driver says no, " * 60
+STUDY = testing.study()
+RESUMED = "strategy coordinate; resumed with 1 trials on record"
+
+
+def tell(observer, *trials):
+    """A whole search: every event that a loop gives, for these trials."""
+    history = testing.history()
+    observer.study_started("20260101-000000-aaaa", STUDY, "strategy coordinate")
+    for trial in trials:
+        observer.trial_started(trial.ordinal, trial.policy)
+        if trial.config is not None:
+            observer.config_decided(trial.ordinal, trial.config)
+            observer.phase("timed")
+        history = history.append(trial)
+        observer.trial_finished(trial, history)
+    for outcome in (testing.measured(0.25), testing.failed()):
+        confirmation = Confirmation(series=2, round=0, ordinal=1, outcome=outcome)
+        observer.confirmation_finished(confirmation, total=8)
+    return history
+
+
+SEED = testing.trial(0, 0.5, KNOBS, author="seed")
+FASTER = testing.trial(1, 0.25, {**KNOBS, "tp": 1}, author="coordinate")
+FAILED = testing.trial(
+    2, testing.failed(FailureKind.OUT_OF_MEMORY, message=LONG), {**KNOBS, "dp_shard": 8}
+)
+POLICY_ERROR = testing.trial(
+    3, testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE, "line 1:\n\x1b[31mred"), None
+)
+TRIALS = (SEED, FASTER, FAILED, POLICY_ERROR)
+
+
+def plain(*trials):
+    out = io.StringIO()
+    tell(PlainProgress(out), *trials)
+    return out.getvalue().splitlines()
+
+
+def events(*trials):
+    out = io.StringIO()
+    tell(JsonProgress(out), *trials)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def drawn(width, *trials):
+    """What a terminal of this width shows, footers included."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    with LiveProgress(console) as live:
+        tell(live, *trials)
+    return out.getvalue()
+
+
+def rows(width, *trials):
+    out = io.StringIO()
+    history = replace(testing.history(), trials=trials)
+    print_trials(Console(file=out, width=width), trials, history)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_pipe_gets_one_line_for_each_trial_and_re_measuring_launch():
+    assert plain(SEED, FASTER) == [
+        "study 20260101-000000-aaaa: example, objective step_time",
+        "strategy coordinate",
+        "trial 0  seed  activation_checkpointing=selective dp_shard=4 micro_batch=16 tp=2  0.5 s  "
+        "best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
+        "trial 1  coordinate  activation_checkpointing=selective dp_shard=4 micro_batch=16 tp=1  "
+        "0.25 s  best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
+        "re-measured trial 1 in round 1: step_time 0.25 s",
+        "re-measured trial 1 in round 1: FAILED crash: it broke",
+    ]
+
+
+def test_a_failure_is_told_on_one_line_without_control_characters():
+    line = trial_line(POLICY_ERROR, testing.history())
+
+    assert line == "trial 3  x  (no configuration)  FAILED policy_error: line 1: [31mred"
+
+
+def test_a_long_message_is_cut():
+    assert len(trial_line(FAILED, testing.history())) < 320
+
+
+def test_a_re_measuring_launch_without_a_step_time_is_told_as_measured():
+    out = io.StringIO()
+    outcome = replace(testing.measured(), metrics=())
+
+    PlainProgress(out).confirmation_finished(
+        Confirmation(series=2, round=1, ordinal=0, outcome=outcome), total=8
+    )
+
+    assert out.getvalue() == "re-measured trial 0 in round 2: measured\n"
+
+
+def test_a_program_gets_one_event_for_everything_that_happens():
+    assert [event["event"] for event in events(SEED, POLICY_ERROR)] == [
+        "study_started",
+        *("trial_started", "config_decided", "phase", "trial_finished"),
+        *("trial_started", "trial_finished"),
+        *("confirmation_finished", "confirmation_finished"),
+    ]
+
+
+def test_the_first_event_names_the_study_and_how_it_is_searched():
+    assert events()[0] == {
+        "event": "study_started",
+        "study_id": "20260101-000000-aaaa",
+        "name": "example",
+        "objective": "step_time",
+        "strategy": "auto",
+        "why": "strategy coordinate",
+        "trials": 15,
+    }
+
+
+def test_a_failed_trial_has_null_where_a_measured_one_has_values():
+    measured, failed = trial_summary(SEED), trial_summary(POLICY_ERROR)
+
+    assert measured.keys() == failed.keys()
+    assert (failed["score"], failed["unit"], failed["metrics"], failed["config"]) == (None,) * 4
+    assert (measured["failure_kind"], measured["failure_stage"], measured["message"]) == (None,) * 3
+    assert (failed["failure_kind"], failed["failure_stage"]) == ("policy_error", "decide")
+    assert measured["metrics"] == {"step_time": 0.5}
+
+
+def test_a_re_measuring_launch_tells_programs_its_metrics_or_its_failure():
+    measured, failed = events()[-2:]
+
+    assert measured["metrics"] == {"step_time": 0.25}
+    assert measured["total"] == 8
+    assert failed.items() >= outcome_summary(testing.failed()).items()
+
+
+@pytest.mark.parametrize("observer", [PlainProgress, JsonProgress])
+def test_a_reader_that_has_gone_interrupts_the_search(observer):
+    class Gone(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError
+
+    with pytest.raises(KeyboardInterrupt):
+        observer(Gone()).study_started("20260101-000000-aaaa", STUDY, "strategy coordinate")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_row_is_wider_than_the_terminal(width):
+    assert max(len(line) for line in rows(width, *TRIALS)) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_setting_is_broken_across_lines_of_a_common_terminal(width):
+    shown = " ".join(rows(width, *TRIALS)).split()
+
+    assert "activation_checkpointing=selective" in shown
+    assert "out_of_memory" in shown
+    assert "policy_error" in shown
+
+
+def test_later_rows_tell_only_the_settings_that_the_first_has_not():
+    text = "\n".join(rows(120, SEED, FASTER))
+
+    assert text.count("activation_checkpointing=selective") == 1
+    assert "tp=1" in text
+    assert text.count("micro_batch=16") == 1
+
+
+def test_a_row_tells_how_many_times_better_than_the_seed_a_trial_is():
+    assert "2.00x" in rows(80, SEED, FASTER)[-1]
+
+
+def test_a_row_marks_the_best_without_colour():
+    assert [line for line in rows(80, SEED, FASTER) if "1*" in line]
+
+
+def test_a_failure_takes_a_few_lines_however_long_its_message():
+    assert len(rows(80, SEED, FAILED)) <= 9
+
+
+def test_a_row_steers_no_terminal():
+    assert "\x1b" not in "".join(rows(80, *TRIALS))
+
+
+def test_rows_printed_one_after_the_other_line_up():
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    history = replace(testing.history(), trials=(SEED, FASTER))
+    print_trials(console, (SEED,), history)
+    print_trials(console, (FASTER,), history)
+
+    first, second = (line for line in out.getvalue().splitlines() if " s  " in line)
+    assert first.index("0.5 s") == second.index("0.25 s")
+
+
+def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    seconds = [0.0]
+    with LiveProgress(console, clock=lambda: seconds[0]) as live:
+        tell(live, *TRIALS)
+        live.trial_started(4, FASTER.policy)
+        live.config_decided(4, FASTER.config)
+        live.phase("warmup")
+        seconds[0] = 125.0
+        with console.capture() as captured:
+            console.print(live.footer())
+
+    shown = " ".join(captured.get().split())
+    assert "trial 4, warmup: tp=1" in shown
+    assert "3 of 15 launches, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+
+
+def test_a_resumed_search_shows_the_rows_on_record_first():
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True, color_system=None)
+    with LiveProgress(console) as live:
+        live.study_started("20260101-000000-aaaa", STUDY, RESUMED)
+        live.trial_finished(FASTER, replace(testing.history(), trials=(SEED, FASTER)))
+
+    text = out.getvalue()
+    assert "0.5 s" in text
+    assert text.index("0.5 s") < text.index("0.25 s")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evaluator.objective import Scoring
 from evaluator.timing.compare import Comparison, Spread, Verdict, compare, spread
-from records.trial import Confirmation, History, Measured, Score, Trial
+from records.trial import Confirmation, Failed, FailureKind, History, Measured, Score, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +14,8 @@ class Finding:
 
     `result` is in the unit of the objective, from re-measuring launches only when there are any.
     `against_seed` compares costs, so a ratio below 1 is better whatever the direction.
+    `unreliable` finalists failed in a re-measuring launch by their own doing; one of them wins
+    only when no other finalist is left.
     """
 
     stop_reason: str
@@ -22,6 +24,7 @@ class Finding:
     result: Spread | None
     against_seed: Comparison | None
     ties: tuple[int, ...]
+    unreliable: tuple[int, ...]
 
 
 def find(
@@ -38,8 +41,11 @@ def find(
             result=None,
             against_seed=None,
             ties=(),
+            unreliable=(),
         )
-    winner = min(finalists, key=lambda trial: _centre_cost(trial, values, scoring))
+    unreliable = _unreliable(confirmations)
+    sound = [trial for trial in finalists if trial.ordinal not in unreliable]
+    winner = min(sound or finalists, key=lambda trial: _centre_cost(trial, values, scoring))
     against = {
         t.ordinal: _against(values, winner, t, scoring) for t in finalists if t is not winner
     }
@@ -49,7 +55,25 @@ def find(
         unit=scoring.unit,
         result=spread(_launches(winner, values)),
         against_seed=against.get(0),
-        ties=tuple(n for n, outcome in against.items() if outcome.verdict is not Verdict.FAST),
+        ties=tuple(
+            n
+            for n, outcome in against.items()
+            if outcome.verdict is not Verdict.FAST and n not in unreliable
+        ),
+        unreliable=unreliable,
+    )
+
+
+def _unreliable(confirmations: Sequence[Confirmation]) -> tuple[int, ...]:
+    return tuple(
+        sorted(
+            {
+                c.ordinal
+                for c in confirmations
+                if isinstance(c.outcome, Failed)
+                and c.outcome.kind is not FailureKind.INFRASTRUCTURE
+            }
+        )
     )
 
 

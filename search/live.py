@@ -24,6 +24,8 @@ from search.trial_words import one_line, score_words
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3
+ACTIVITY_CHARS = 400
+REMEASURING = "the best and the seed again, in turns"
 RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, GAP = 14, 10, 6, 2
 LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
 
@@ -34,15 +36,23 @@ def on_terminal() -> bool:
 
 
 class LiveProgress:
-    """Draws on a console from the start of a study until its context is left."""
+    """Draws on a console from the start of a study until its context is left.
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    `history` is what is on record already.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        history: History,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = console
-        self._history = History()
+        self._history = history
         self._study: Study | None = None
-        self._activity = ""
+        self._task = ""
         self._phase = ""
-        self._confirmed_count = 0
+        self._activity = ""
         self._clock = clock
         self._started_s = clock()
         self._spinner = Spinner("bouncingBar")
@@ -66,42 +76,45 @@ class LiveProgress:
         self._study = study
         self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
         self._console.print(Text(f"objective {study.objective.expression}; {strategy}\n"))
+        if self._history:
+            print_trials(self._console, self._history.trials, self._history)
         self._activity = "proposing"
         self._live.start()
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
         """Show who proposed and why."""
         self._activity = f"{policy.author}: {policy.rationale}"
-        self._phase = f"trial {ordinal}, deciding"
+        self._task, self._phase = f"trial {ordinal}", "deciding"
 
     def config_decided(self, ordinal: int, config: Config) -> None:
         """Show the configuration under way."""
         self._activity = _settings(config, self._history)
-        self._phase = f"trial {ordinal}, starting"
+        self._task, self._phase = f"trial {ordinal}", "starting"
 
     def phase(self, name: str) -> None:
         """Show the phase of the job under way."""
-        self._phase = f"{self._phase.partition(',')[0]}, {name}"
+        if not self._task:
+            self._task, self._activity = "re-measuring", REMEASURING
+        self._phase = name
 
     def trial_finished(self, trial: Trial, history: History) -> None:
         """Print the trial's row."""
-        rows = history.trials if not self._history else (trial,)  # resumed: those on record too
-        print_trials(self._console, rows, history)
+        print_trials(self._console, (trial,), history)
         self._history = history
-        self._activity, self._phase = "proposing", ""
+        self._task, self._phase, self._activity = "", "", "proposing"
 
     def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
         """Show how far the re-measuring is."""
-        self._confirmed_count += 1
-        self._phase = "re-measuring"
+        self._task, self._phase = "re-measuring", ""
         self._activity = (
-            f"the best and the seed again, in turns: trial {confirmation.ordinal} done, "
-            f"{self._confirmed_count} of {total} launches"
+            f"{REMEASURING}: trial {confirmation.ordinal} in round {confirmation.round + 1} done, "
+            f"{total} launches in all"
         )
 
     def footer(self) -> RenderableType:
         """What is under way, and what is used up."""
-        words = ": ".join(part for part in (self._phase, one_line(self._activity, 400)) if part)
+        parts = (self._task, self._phase, one_line(self._activity, ACTIVITY_CHARS))
+        words = " · ".join(part for part in parts if part)
         footer = Table.grid(padding=(0, 1, 0, 0))
         footer.add_row(self._spinner, _on_one_line(words))
         if self._study is not None:
@@ -205,10 +218,10 @@ def _bar(breakdown: Breakdown, width: int) -> Text:
     total_s = sum(seconds for seconds, _, _ in parts)
     if total_s <= 0:
         return Text("")
-    bar = Text()
-    cells = _bar_cells(width)
+    bar, until_s = Text(), 0.0
     for seconds, mark, style in parts:
-        bar.append(mark * round(cells * seconds / total_s), style=style)
+        until_s += seconds
+        bar.append(mark * (round(_bar_cells(width) * until_s / total_s) - len(bar)), style=style)
     if width >= WIDE:
         shares = " ".join(f"{seconds / total_s:.0%}" for seconds, _, _ in parts)
         bar.append(f" {shares}", style="dim")

@@ -120,6 +120,10 @@ def _result_lines(finding: Finding, record: Record) -> list[Line]:
         ),
         ("against the seed", _against_seed(finding, record.history)),
         *_tie_lines(finding, winner, record.history),
+        *(
+            ("unreliable", f"trial {ordinal} failed when it was launched again")
+            for ordinal in finding.unreliable
+        ),
     ]
 
 

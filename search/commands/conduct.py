@@ -4,11 +4,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import NoReturn, Self
 
 import typer
 from rich.console import Console
@@ -17,6 +18,7 @@ from records.codec import to_json
 from records.errors import CclsearchError
 from records.store import Store
 from records.study import Study
+from records.trial import History
 from search.commands.options import installed_version, store_flag
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
@@ -29,6 +31,8 @@ from search.reading import recorded
 from search.report import Record, print_report
 from search.settings import store_root
 
+INTERRUPTED_TWICE = 130
+
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
     """Record a new study and search it to its end."""
@@ -36,9 +40,13 @@ def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> 
     study = replace(study, strategy=chosen)
     study_id = new_study_id()
     with closing(Store(store_root(store))) as records:
-        with _face(as_json) as observer, search_of(study_id, study, records, observer) as search:
+        with (
+            _face(as_json, History()) as observer,
+            _Stop(study_id, records) as stop,
+            search_of(study_id, study, records, observer) as search,
+        ):
             records.create(study_id, study, installed_version())
-            finding = _searched(search, why)
+            finding = _searched(search, why, stop)
         _report(finding, study_id, records, as_json)
     return finding
 
@@ -47,13 +55,15 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
     """Search a study on record to its end, with `more` launches from here if they are given."""
     with recorded(store) as records:
         row = records.find(study_id)
-        study, before = row.study, _launches_on_record(row.id, records)
-        if more is not None:
-            study = _extended(row.id, more, records)
-        with _face(as_json) as observer, search_of(row.id, study, records, observer) as search:
-            trial_count = len(records.history(row.id))
-            words = f"strategy {study.strategy}; resumed with {trial_count} trials on record"
-            finding = _searched(search, words)
+        before = _launches_on_record(row.id, records)
+        study = row.study if more is None else _extended(row.id, more, records)
+        with (
+            _face(as_json, records.history(row.id)) as observer,
+            _Stop(row.id, records) as stop,
+            search_of(row.id, study, records, observer) as search,
+        ):
+            words = f"strategy {study.strategy}; resumed with {before[0]} trials on record"
+            finding = _searched(search, words, stop)
         if _launches_on_record(row.id, records) == before:
             typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)
         _report(finding, row.id, records, as_json)
@@ -79,33 +89,29 @@ def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
 
 
 @contextmanager
-def _face(as_json: bool) -> Iterator[Observer]:
+def _face(as_json: bool, history: History) -> Iterator[Observer]:
     """The face that fits whoever looks: JSON on request, a live view on a terminal, else lines."""
     if as_json:
         yield JsonProgress(sys.stdout)
     elif on_terminal():
-        with LiveProgress(Console()) as live:
+        with LiveProgress(Console(), history) as live:
             yield live
     else:
         yield PlainProgress(sys.stdout)
 
 
-def _searched(search: Search, strategy: str) -> Finding:
+def _searched(search: Search, strategy: str, stop: "_Stop") -> Finding:
     """Search to the end; an interruption or a fault of the surroundings says how to go on."""
-    again = f"next: cclsearch resume {search.study_id}{store_flag(search.store.root)}"
-    presses = _Interrupts()
     try:
-        with presses.caught():
-            search.observer.study_started(search.study_id, search.study, strategy)
-            return search.run()
+        stop.listen()
+        search.observer.study_started(search.study_id, search.study, strategy)
+        return search.run()
     except KeyboardInterrupt:
         _give_up_closed_output()
-        if presses.count > 1:
-            typer.echo(again, err=True)
-            raise
-        raise Interrupted(f"interrupted; every finished trial is on record\n{again}") from None
+        what = "interrupted; every finished trial is on record"
+        raise Interrupted(f"{what}\n{stop.again}") from None
     except CclsearchError as error:
-        raise type(error)(f"{error}\n{again}") from error
+        raise type(error)(f"{error}\n{stop.again}") from error
 
 
 def _give_up_closed_output() -> None:
@@ -116,26 +122,39 @@ def _give_up_closed_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Interrupts:
-    """Counts requests to stop: Ctrl-C, termination, a closed terminal."""
+class _Stop:
+    """Ctrl-C, termination and a closed terminal end the search in order, and the second at once."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, study_id: str, store: Store) -> None:
+        self.again = f"next: cclsearch resume {study_id}{store_flag(store.root)}"
+        self._was_asked = False
+        self._previous: dict[int, signal.Handlers | int | Callable[..., object] | None] = {}
 
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Raise `KeyboardInterrupt` for each, except for those that this process ignores."""
-        every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        heard = [number for number in every if signal.getsignal(number) != signal.SIG_IGN]
-        previous = {number: signal.signal(number, self._interrupt) for number in heard}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def __enter__(self) -> Self:
+        return self
 
-    def _interrupt(self, _signal: int, _frame: object) -> NoReturn:
-        self.count += 1
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Hear from here to the end of the context, except what this process ignores."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._ask)
+
+    def _ask(self, _signal: int, _frame: object) -> NoReturn:
+        if self._was_asked:
+            # No cleaning up: ranks end with their parent, and the store holds what is finished.
+            Console(stderr=True).show_cursor()
+            os.write(sys.stderr.fileno(), f"\n{self.again}\n".encode())
+            os._exit(INTERRUPTED_TWICE)
+        self._was_asked = True
         raise KeyboardInterrupt
 
 

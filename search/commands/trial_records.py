@@ -1,7 +1,8 @@
-"""Prints one trial on record: what it was and became, or what its ranks wrote."""
+"""Prints one trial on record, what its ranks wrote, or copies its files out."""
 
 import json
 from pathlib import Path
+from shutil import copyfile
 
 import typer
 
@@ -40,6 +41,7 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
         if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
             flag = store_flag(records.root)
             typer.echo(f"next: cclsearch trial logs {row.id} {ordinal}{flag}")
+            typer.echo(f"next: cclsearch trial files {row.id} {ordinal} --to trial-{ordinal}{flag}")
 
 
 def print_logs(
@@ -62,6 +64,25 @@ def print_logs(
         for name, text in texts.items():
             typer.echo(f"== {name}")
             typer.echo(_printable(text))
+
+
+def copy_files(
+    study_id: str, ordinal: int, folder: Path, store: Path | None, *, as_json: bool
+) -> None:
+    """Copy a trial's files and its policy into a folder, and print their paths."""
+    with recorded(store) as records:
+        trial = _trial(records, records.find(study_id), ordinal)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "policy.py").write_text(trial.policy.source, encoding="utf-8")
+            for artifact in trial.outcome.artifacts:
+                copyfile(records.artifacts.path(artifact.digest), folder / artifact.name)
+        except OSError as error:
+            raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
+    paths = [
+        str(folder / name) for name in ("policy.py", *(a.name for a in trial.outcome.artifacts))
+    ]
+    typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
 
 
 def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:

@@ -1,5 +1,6 @@
-"""`trial show` and `trial logs`: one trial in full."""
+"""`trial show`, `trial logs` and `trial files`: one trial in full."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,6 +41,22 @@ def logs(
     from search.commands.trial_records import print_logs
 
     print_logs(*_chosen(which), rank, store, as_json=as_json)
+
+
+@app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
+def files(
+    which: WhichTrial,
+    to: Annotated[Path, typer.Option(help="Folder to put them in; made if it is missing.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy what a trial left (traces, logs, job) out of the record, under its own names.
+
+    Open a rank's trace in Perfetto. The job can be started by hand: launch.json has the command.
+    """
+    from search.commands.trial_records import copy_files
+
+    copy_files(*_chosen(which), to, store, as_json=as_json)
 
 
 def _chosen(which: list[str]) -> tuple[str, int]:

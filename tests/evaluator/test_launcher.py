@@ -1,7 +1,6 @@
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -109,9 +108,7 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
     assert len(processes()) == 1
 
 
-@pytest.mark.parametrize(
-    ("phase", "timeout_s"), [("setup", 1), ("warmup", 2), ("timed", 2), ("profile", 3)]
-)
+@pytest.mark.parametrize(("phase", "timeout_s"), [("setup", 1), ("timed", 4), ("profile", 8)])
 def test_a_rank_that_hangs_and_hears_no_signal_is_killed_at_the_limit(
     phase, timeout_s, launch, processes
 ):
@@ -231,6 +228,3 @@ def test_a_module_that_cannot_be_imported_is_told_in_its_own_words(
 
     with pytest.raises(EnvironmentFault, match="No module named 'no_such_module'"):
         launcher.run(job_of("good"), tmp_path, print)
-
-    launcher.close()
-    assert threading.active_count() == 1

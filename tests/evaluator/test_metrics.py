@@ -136,7 +136,7 @@ def test_only_steps_that_every_rank_profiled_count():
 def test_traces_without_a_common_step_have_no_answer():
     traces = rank_trace([], [(1, 0, 100)]), rank_trace([], [(2, 0, 100)], rank=1)
     assert "idle_fraction" not in measured(*traces)
-    assert breakdown(TraceSet(ranks=traces)) is None
+    assert job_split(TraceSet(ranks=traces)) is None
 
 
 def test_an_empty_step_has_no_fractions():
@@ -145,10 +145,11 @@ def test_an_empty_step_has_no_fractions():
 
 def test_the_recorded_breakdown_is_the_mean_step():
     trace = rank_trace([(COMPUTE, 0, 40), (COMMUNICATION, 30, 60)])
-    assert breakdown(TraceSet(ranks=(trace,))) == Breakdown(
+    assert breakdown(job_split(TraceSet(ranks=(trace,)))) == Breakdown(
         compute_s=pytest.approx(40e-9),
         exposed_communication_s=pytest.approx(20e-9),
         hidden_communication_s=pytest.approx(10e-9),
+        other_s=0.0,
         idle_s=pytest.approx(40e-9),
     )
 

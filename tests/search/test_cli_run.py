@@ -59,7 +59,7 @@ class Folder:
         return subprocess.Popen(
             [CCLSEARCH, *arguments],
             cwd=self.path,
-            env={"PATH": os.environ["PATH"], "TERM": "xterm"},
+            env={"PATH": os.defpath, "TERM": "xterm"},
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
@@ -146,7 +146,7 @@ def test_a_finished_search_goes_on_with_more_trials_as_events(searched):
     assert names[-1] == "finished"
     assert [e["phase"] for e in told if e["event"] == "phase"][:3] == ["setup", "warmup", "timed"]
     assert told[0]["trials"] == 3
-    assert told[3]["ordinal"] == 2
+    assert [event["ordinal"] for event in told if event["event"] == "trial_finished"] == [2]
     assert told[-1]["stop_reason"] == "all 3 trials are used"
     assert told[-1]["winner"] in {0, 1, 2}
 
@@ -176,7 +176,7 @@ def test_a_memory_budget_that_nothing_fits_in_ends_with_3(here):
     assert '"failure_kind": "out_of_memory"' in ended.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_with_75_and_says_how_to_go_on(here, number):
     with here.start("run", "-c", "study.toml", "--json") as process:
         until(process, '"setup"')
@@ -197,7 +197,7 @@ def test_a_second_interruption_ends_with_130(here):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT_S)
 
-    assert process.returncode in {130, 75}
+    assert process.returncode == 130
     assert "next: cclsearch resume 20" in err
     assert "Traceback" not in err
 

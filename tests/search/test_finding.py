@@ -56,7 +56,13 @@ def test_nothing_measured_has_no_winner():
     finding = find(history, [], SCORING, "why")
 
     assert finding == Finding(
-        stop_reason="why", winner=None, unit="s", result=None, against_seed=None, ties=()
+        stop_reason="why",
+        winner=None,
+        unit="s",
+        result=None,
+        against_seed=None,
+        ties=(),
+        unreliable=(),
     )
 
 
@@ -66,6 +72,37 @@ def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
     assert finding.winner == 1
     assert finding.result == Spread(centre=1.0, low=None, high=None, launch_count=1)
     assert finding.against_seed is None
+
+
+def failing_again(ordinal, kind=FailureKind.OUT_OF_MEMORY):
+    return Confirmation(series=3, round=3, ordinal=ordinal, outcome=testing.failed(kind))
+
+
+def test_a_configuration_that_fails_when_launched_again_does_not_win():
+    history = testing.history(2.0, 1.0)
+    again = [*confirmations(scaled(STEADY, 2), STEADY[:3]), failing_again(1)]
+
+    finding = find(history, again, SCORING, "why")
+
+    assert finding.winner == 0
+    assert finding.unreliable == (1,)
+    assert finding.ties == ()
+    assert "unreliable: trial 1 failed when it was launched again" in lines(finding, history)
+
+
+def test_it_wins_when_no_other_finalist_is_left():
+    finding = find(
+        testing.history(1.0), [*confirmations(STEADY[:3]), failing_again(0)], SCORING, "why"
+    )
+
+    assert finding.winner == 0
+    assert finding.unreliable == (0,)
+
+
+def test_infrastructure_does_not_make_a_configuration_unreliable():
+    again = [*confirmations(STEADY[:3]), failing_again(0, FailureKind.INFRASTRUCTURE)]
+
+    assert find(testing.history(1.0), again, SCORING, "why").unreliable == ()
 
 
 def test_re_measured_values_decide():

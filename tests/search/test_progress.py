@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from records import testing
-from records.trial import Confirmation, FailureKind, Stage
+from records.trial import Breakdown, Confirmation, FailureKind, Stage
 from search.live import LiveProgress, print_trials
 from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
 
@@ -62,7 +62,7 @@ def drawn(width, *trials):
     """What a terminal of this width shows, footers included."""
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    with LiveProgress(console) as live:
+    with LiveProgress(console, testing.history()) as live:
         tell(live, *trials)
     return out.getvalue()
 
@@ -209,7 +209,7 @@ def test_rows_printed_one_after_the_other_line_up():
 def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     seconds = [0.0]
-    with LiveProgress(console, clock=lambda: seconds[0]) as live:
+    with LiveProgress(console, testing.history(), clock=lambda: seconds[0]) as live:
         tell(live, *TRIALS)
         live.trial_started(4, FASTER.policy)
         live.config_decided(4, FASTER.config)
@@ -219,17 +219,45 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
             console.print(live.footer())
 
     shown = " ".join(captured.get().split())
-    assert "trial 4, warmup: tp=1" in shown
+    assert "trial 4 · warmup · tp=1" in shown
     assert "3 of 15 launches, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+
+
+def test_the_terminal_says_when_the_best_are_re_measured():
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    with LiveProgress(console, testing.history()) as live:
+        tell(live, SEED)
+        live.phase("timed")
+        with console.capture() as captured:
+            console.print(live.footer())
+
+    shown = "re-measuring · timed · the best and the seed again, in turns: trial 1 in round 1 done"
+    assert shown in captured.get()
 
 
 def test_a_resumed_search_shows_the_rows_on_record_first():
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True, color_system=None)
-    with LiveProgress(console) as live:
+    on_record = replace(testing.history(), trials=(SEED,))
+    with LiveProgress(console, on_record) as live:
         live.study_started("20260101-000000-aaaa", STUDY, RESUMED)
-        live.trial_finished(FASTER, replace(testing.history(), trials=(SEED, FASTER)))
+        live.trial_finished(FASTER, on_record.append(FASTER))
 
     text = out.getvalue()
-    assert "0.5 s" in text
-    assert text.index("0.5 s") < text.index("0.25 s")
+    assert text.count("configuration") == 1
+    assert 0 < text.index("0.5 s") < text.index("0.25 s")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_bar_fills_its_cells(width):
+    thirds = Breakdown(
+        compute_s=0.37,
+        exposed_communication_s=0.37,
+        hidden_communication_s=0.0,
+        other_s=0.13,
+        idle_s=0.13,
+    )
+    trial = testing.trial(0, replace(testing.measured(), breakdown=thirds), KNOBS)
+    row = next(line for line in rows(width, trial) if "█ " not in line and "█" in line)
+
+    assert sum(row.count(mark) for mark in "█▒·") == (12 if width == 80 else 20)

@@ -1,0 +1,137 @@
+"""The documents say what the program does: commands, examples, study files, words."""
+
+import re
+import shlex
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+from typer.main import get_command
+
+from records.study import Environment, Study
+from search.builtin import builtin_study
+from search.cli import app
+from search.study_file import read_study_file
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+STUDY_PAGE = DOCS["study.md"]
+MACHINE = Environment(name="bench", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4)
+SET_BY_US = {"Environment.software", "SearchSpace.dimensions", "SearchSpace.constraints"}
+"""Found out, or spelled as `[space.NAME]` and `[[constraint]]`."""
+
+
+def commands(group, prefix=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*prefix, name))
+        else:
+            yield " ".join((*prefix, name)), command
+
+
+COMMANDS = dict(commands(get_command(app)))
+EXAMPLES = sorted(
+    {
+        line.strip()
+        for command in COMMANDS.values()
+        for line in (command.epilog or "").replace("\\\n", "").splitlines()
+        if line.strip().startswith("cclsearch ")
+    }
+)
+
+
+def blocks(text, language=""):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [body for name, body in found if name == language]
+
+
+def described(kind, seen=None):
+    """Every field of a dataclass and of the dataclasses in it, as `Class.field`."""
+    seen = {} if seen is None else seen
+    if is_dataclass(kind) and kind.__name__ not in seen:
+        hints = get_type_hints(kind)
+        seen[kind.__name__] = [f"{kind.__name__}.{field.name}" for field in fields(kind)]
+        for hint in hints.values():
+            for part in (hint, *get_args(hint)):
+                described(part, seen)
+    return [name for names in seen.values() for name in names]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_has_help_and_an_example_and_is_in_a_document(words):
+    command = COMMANDS[words]
+
+    assert command.help
+    assert words == "version" or f"cclsearch {words}" in command.epilog
+    names = words.split()
+    mentioned = README + "".join(DOCS.values())
+    assert words == "version" or all(re.search(rf"\b{name}\b", mentioned) for name in names)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_option_has_help(words):
+    options = [p for p in COMMANDS[words].params if p.name != "help"]
+
+    assert [option.name for option in options if not getattr(option, "help", None)] == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_in_a_help_text_is_a_valid_command(example):
+    words = shlex.split(example, comments=True)[1:]
+    names = [" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in COMMANDS]
+    name = names[0]
+
+    with COMMANDS[name].make_context(name, words[len(name.split()) :]) as context:
+        assert context.params
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(DOCS)])
+def test_a_page_names_only_commands_and_options_that_exist(page):
+    text = README if page == "README.md" else DOCS[page]
+    known = {option for command in COMMANDS.values() for p in command.params for option in p.opts}
+
+    code = " ".join([*blocks(text), *re.findall(r"`([^`\n]+)`", text)])
+    named = re.findall(r"\bcclsearch ([a-z]+)", code)
+    commands_only = re.sub(r"^.*-->.*$", "", text, flags=re.MULTILINE)  # arrows look like options
+    options = re.findall(r"(?<=[\s`\[])--[a-z][a-z-]*(?=[\s`\]]|$)", commands_only)
+
+    assert {name for name in named if not any(name in words.split() for words in COMMANDS)} == set()
+    assert set(options) - known == set()
+
+
+def test_the_readme_begins_with_the_two_commands():
+    first = blocks(README)[0].splitlines()
+
+    assert [line.partition("#")[0].strip() for line in first] == ["make run", "make test"]
+
+
+def test_the_readme_has_every_exit_code():
+    told = README.partition("## Exit codes")[2]
+
+    assert re.findall(r"\b\d+\b", told) == re.findall(r"^  (\d+) ", get_command(app).epilog, re.M)
+
+
+def test_the_study_page_shows_a_file_that_can_be_read(tmp_path):
+    (example,) = blocks(STUDY_PAGE, "toml")
+    path = tmp_path / "study.toml"
+    path.write_text(example, encoding="utf-8")
+
+    study = read_study_file(path, builtin_study(MACHINE))
+
+    document = tomllib.loads(example)
+    assert study.name == document["name"]
+    assert study.budget.trials == document["budget"]["trials"]
+    assert [d.name for d in study.space.dimensions] == list(document["space"])
+
+
+@pytest.mark.parametrize("name", [n for n in described(Study) if n not in SET_BY_US])
+def test_the_study_page_names_every_field_of_a_study(name):
+    assert re.search(rf"\b{name.rpartition('.')[2]}\b", STUDY_PAGE), f"{name} is not in study.md"
+
+
+@pytest.mark.parametrize("name", sorted(DOCS))
+def test_the_readme_links_every_document(name):
+    assert f"docs/{name}" in README

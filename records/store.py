@@ -16,7 +16,7 @@ from sqlite_utils import Database
 
 from records.artifacts import Artifacts
 from records.codec import from_json, to_json
-from records.errors import StoreBusy, StoreError
+from records.errors import StoreBusy, StoreError, StudyError
 from records.exchange import Exchange
 from records.rows import (
     Intent,
@@ -129,11 +129,11 @@ class Store:
         """The one study whose id starts with `prefix`, or the newest for an empty one."""
         found = [row for row in self.studies() if row.id.startswith(prefix)]
         if not found:
-            raise StoreError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
+            raise StudyError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
         exact = [row for row in found if row.id == prefix]
         if prefix and len(found) > 1 and not exact:
             ids = ", ".join(row.id for row in found[:5])
-            raise StoreError(f"{prefix!r} fits several studies: {ids}; give more of the id")
+            raise StudyError(f"{prefix!r} fits several studies: {ids}; give more of the id")
         return (exact or found)[0]
 
     def begin(self, study_id: str, intent: Intent, exchange: Exchange | None) -> Intent:

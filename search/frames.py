@@ -40,7 +40,7 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """One row per trial of a study (the newest by default): config, result and every metric.
 
     Knobs are columns named `config.KNOB`, metrics `metric.NAME`; what does not exist is missing.
-    Raises `StoreError` when there is no such study.
+    Raises `StudyError` when there is no such study.
     """
     with recorded(_path(store)) as records:
         history = records.history(records.find(study).id)

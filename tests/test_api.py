@@ -8,7 +8,7 @@ import pytest
 
 import cclsearch
 from records import testing
-from records.errors import StoreError
+from records.errors import StoreError, StudyError
 from records.rows import Intent
 from records.store import Store
 from records.trial import FailureKind, Stage
@@ -106,5 +106,5 @@ def test_no_records_are_an_error_and_no_folder(tmp_path):
 
 
 def test_an_unknown_study_is_an_error(records):
-    with pytest.raises(StoreError, match="no study '2027'"):
+    with pytest.raises(StudyError, match="no study '2027'"):
         cclsearch.trials("2027", records)

@@ -7,7 +7,7 @@ from shutil import copyfile
 import typer
 
 from records.codec import to_json
-from records.errors import StoreError
+from records.errors import StoreError, StudyError
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Artifact, Measured, Trial
@@ -60,7 +60,7 @@ def print_logs(
         if not texts:
             whose = f" of rank {rank}" if rank is not None else ""
             command = f"cclsearch trial show {row.id} {ordinal}{store_flag(records.root)}"
-            raise StoreError(f"trial {ordinal} has no log{whose}; see `{command}`")
+            raise StudyError(f"trial {ordinal} has no log{whose}; see `{command}`")
         for name, text in texts.items():
             typer.echo(f"== {name}")
             typer.echo(_printable(text))
@@ -89,7 +89,7 @@ def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
     history = records.history(row.id)
     if ordinal >= len(history):
         command = f"cclsearch show {row.id}{store_flag(records.root)}"
-        raise StoreError(
+        raise StudyError(
             f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
         )
     return history.trials[ordinal]

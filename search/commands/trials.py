@@ -46,7 +46,9 @@ def logs(
 @app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
 def files(
     which: WhichTrial,
-    to: Annotated[Path, typer.Option(help="Folder to put them in; made if it is missing.")],
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to put them; made if it is missing.")
+    ],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.errors import StoreError
+from records.errors import StoreError, StudyError
 from records.exchange import Exchange, Usage
 from records.rows import Intent
 from records.store import Store
@@ -187,9 +187,9 @@ def test_a_study_is_found_by_the_beginning_of_its_id(store):
     store.create("20260102-a", study(), "1")
     assert store.find("20260102").id == "20260102-a"
     assert store.find("").id == store.studies()[0].id
-    with pytest.raises(StoreError, match="fits several studies: 2026010"):
+    with pytest.raises(StudyError, match="fits several studies: 2026010"):
         store.find("2026")
-    with pytest.raises(StoreError, match="no study 'three'"):
+    with pytest.raises(StudyError, match="no study 'three'"):
         store.find("three")
 
 
@@ -200,7 +200,7 @@ def test_a_whole_id_is_that_study_even_when_another_begins_with_it(store):
 
 def test_a_wildcard_is_not_a_beginning(store):
     for prefix in ("%", "_", "o%"):
-        with pytest.raises(StoreError, match="no study"):
+        with pytest.raises(StudyError, match="no study"):
             store.find(prefix)
 
 

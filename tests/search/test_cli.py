@@ -23,7 +23,7 @@ RUN_OPTIONS = [
 ]
 COMMANDS = [
     *("best", "list", "resume", "run", "show", "space check", "space explain", "space sample"),
-    *("space size", "trial logs", "trial show", "version"),
+    *("space size", "trial files", "trial logs", "trial show", "version"),
 ]
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4 activation_checkpointing=none"
 BACK = "\x1b[2J"
@@ -168,10 +168,10 @@ def test_listing_where_no_records_are_is_no_error(cclsearch):
         ("trial logs 0 --rank 5", "trial 0 has no log of rank 5"),
     ],
 )
-def test_what_is_not_on_record_ends_with_4_and_says_where_to_look(on_record, arguments, words):
+def test_what_is_not_on_record_ends_with_2_and_says_where_to_look(on_record, arguments, words):
     ended = on_record(*arguments.split())
 
-    assert (ended.code, ended.out) == (4, "")
+    assert (ended.code, ended.out) == (2, "")
     assert words in ended.err
 
 
@@ -253,6 +253,23 @@ def test_a_trial_is_shown_with_policy_metrics_and_files(on_record):
 def test_the_logs_of_a_trial_are_printed(on_record):
     assert on_record("trial", "logs", "1").out == "== rank0.log\nlaunch 0 of n=1\n"
     assert on_record("trial", "logs", "1", "--rank", "0").out.startswith("== rank0.log\n")
+
+
+def test_the_files_of_a_trial_are_copied_under_their_own_names(on_record, tmp_path):
+    ended = on_record("trial", "files", "1", "--to", tmp_path / "one", "--json")
+
+    paths = [tmp_path / "one" / name for name in ("policy.py", "rank0.log")]
+    assert json.loads(ended.out) == [str(path) for path in paths]
+    assert paths[1].read_text(encoding="utf-8") == "launch 0 of n=1\n"
+
+
+def test_files_that_cannot_be_copied_end_with_4(on_record, tmp_path):
+    (tmp_path / "file").touch()
+
+    ended = on_record("trial", "files", "1", "--to", tmp_path / "file")
+
+    assert (ended.code, ended.out) == (4, "")
+    assert "cannot copy trial 1 to" in ended.err
 
 
 def test_what_a_policy_or_a_rank_wrote_does_not_steer_the_terminal(tabular, cclsearch):

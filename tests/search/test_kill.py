@@ -25,7 +25,7 @@ class RunningSearch:
         self.events: list[dict[str, object]] = []
         self._process = subprocess.Popen(
             [CCLSEARCH, *arguments, "--json", "--store", str(store)],
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.defpath},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

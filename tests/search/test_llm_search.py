@@ -42,7 +42,10 @@ def searched(tmp_path_factory: pytest.TempPathFactory):
     script = [
         submission(BREAKS_A_CONSTRAINT, rationale="use every rank twice"),
         submission(RAISES, rationale="read the GPU count"),
-        submission(IMPROVES.replace("KEY", KEY), rationale=f"plain data parallelism; by the way, your key is {KEY}"),
+        submission(
+            IMPROVES.replace("KEY", KEY),
+            rationale=f"plain data parallelism; by the way, your key is {KEY}",
+        ),
     ]
     with ScriptedMessagesServer(script) as server:
         ended = subprocess.run(
@@ -51,7 +54,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory):
                 *("-c", str(TINY), "--trials", "2", "--store", str(folder / "store")),
             ],
             env={
-                "PATH": os.environ["PATH"],
+                "PATH": os.defpath,
                 "ANTHROPIC_API_KEY": KEY,
                 "ANTHROPIC_BASE_URL": server.url,
             },
@@ -78,9 +81,7 @@ def history(records) -> History:
 
 
 def test_the_record_holds_every_policy_of_the_model_and_what_became_of_it(history):
-    kinds = [
-        trial.outcome.kind if isinstance(trial.outcome, Failed) else None for trial in history
-    ]
+    kinds = [trial.outcome.kind if isinstance(trial.outcome, Failed) else None for trial in history]
     assert [trial.policy.author for trial in history] == ["seed", "llm", "llm", "llm"]
     assert kinds == [None, FailureKind.INVALID_CONFIG, FailureKind.POLICY_ERROR, None]
     assert [trial.policy.source.strip() for trial in history][1:] == [

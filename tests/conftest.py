@@ -1,9 +1,14 @@
 """What tests of all parts share."""
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Tests press Ctrl-C on processes of their own. Where this one was started in the background it
+# ignores that signal, and they would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline would time the machine, not the code.
 settings.register_profile("untimed", deadline=None)

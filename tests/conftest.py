@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Tests press Ctrl-C on processes of their own. Where this one was started in the background it
-# ignores that signal, and they would inherit it.
+# Tests interrupt processes of their own. Where this one was started in the background it ignores
+# these signals, and they would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A deadline would time the machine, not the code.
 settings.register_profile("untimed", deadline=None)

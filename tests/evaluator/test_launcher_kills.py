@@ -46,8 +46,6 @@ def holder(job_of, launch_environment, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # A shell starts background jobs with Ctrl-C ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with started as process:
         yield process

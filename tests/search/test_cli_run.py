@@ -63,8 +63,6 @@ class Folder:
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell starts background jobs with Ctrl-C ignored, and that is inherited.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments):

@@ -11,8 +11,9 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# A deadline would time the machine, not the code.
-settings.register_profile("untimed", deadline=None)
+# A deadline would time the machine, not the code. The rest stays as hypothesis chose it: where CI
+# is set it draws the same examples every time.
+settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
 
 RECORDED = Path(__file__).parents[1].parent / "shared" / "data"

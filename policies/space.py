@@ -108,11 +108,6 @@ class Space:
             if rule.expression.names <= names.keys() and not rule.expression.holds(names)
         )
 
-    def neighbours(self, config: Config) -> tuple[Config, ...]:
-        """Feasible configurations that differ from `config` in the fewest knobs first."""
-        others = (other for other in self.feasible if other != config)
-        return tuple(sorted(others, key=lambda other: self.distance(config, other)))
-
     def distance(self, one: Config, other: Config) -> tuple[int, int]:
         """Knobs that differ, then how far apart their choices lie; texts have no order."""
         differing, steps = 0, 0

@@ -1,57 +1,59 @@
-"""Whose doing a failed job was: from exits, error files and logs to a kind and a first cause.
+"""Whose doing a failed job was: from exits, error files, logs and stacks to a kind and a cause.
 
 The first cause is that of the rank that failed by itself, not the noise of those that lost it.
 """
 
-import re
+import shutil
 import signal
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
 
-import msgspec
-
-from evaluator.job import JobResult, RankExit
-from evaluator.readers.files import read_bytes
-from evaluator.samples import RANK_FILE_LIMITS
-from evaluator.traces import TraceError
+from evaluator.failure_files import elastic_findings, rank_error, rank_finding, rank_number
+from evaluator.failure_logs import (
+    Finding,
+    last_line,
+    log_text,
+    read_log,
+    signal_name,
+    weightiest,
+)
+from evaluator.failure_texts import KILLED, TOO_LARGE, Tells
+from evaluator.job import Beat, JobResult, RankExit
+from evaluator.stacks import gist
 from records.trial import Failed, FailureKind, Stage
 
 MAX_MESSAGE = 400
-TAIL_BYTES = 1 << 16
+MAX_WHERE = 100
+FULL_DISK_BYTES = 16 << 20
+COMMAND_LOG = "job.log"
+ERROR_FILES = "rank*.error.json"
+PHASES = ("setup", "warmup", "timed", "profile", "done")
 
-_PEER_LOST = re.compile(
-    r"connection (closed|reset|refused|was likely closed)|broken pipe|timed out waiting|"
-    r"connectFullMesh|remote process exited|NCCL.*(unhandled system error|remote error)|"
-    r"DistNetworkError|socket (timeout|error)",
-    re.IGNORECASE,
+_FROM_OUTSIDE = (
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,  # schedulers announce with it that they will end a job
+    signal.SIGUSR2,
+    signal.SIGPWR,
+    signal.SIGXCPU,
 )
-_INFRASTRUCTURE = re.compile(
-    r"no CUDA GPUs are available|CUDA driver|device-side unavailable|address already in use|"
-    r"no space left on device|too many open files|already completing|due to time limit|"
-    r"ECC error|fell off the bus|all CUDA-capable devices are busy",
-    re.IGNORECASE,
-)
-
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class RankError(msgspec.Struct, frozen=True):
-    """What a rank said when it failed."""
-
-    rank: int
-    phase: str
-    type: str
-    message: str
-    out_of_memory: bool
-    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """What is known of how one rank failed; without a kind it only lost a peer."""
+    """What is known of how one rank failed: who it was, where, and what was found."""
 
-    kind: FailureKind | None
-    message: str
+    who: str
+    found: Finding
+
+    def __str__(self) -> str:
+        where = self.found.where[:MAX_WHERE]
+        said = f"{self.who}{self.found}"
+        return f"{said[: MAX_MESSAGE - len(where)]}{where}"
 
 
 def classify(result: JobResult) -> Failed | None:
@@ -59,112 +61,192 @@ def classify(result: JobResult) -> Failed | None:
     match result.reason:
         case "launcher_lost":
             return _failed(FailureKind.INFRASTRUCTURE, result.message)
-        case "timeout":
-            return _failed(FailureKind.HANG, _hang(result))
+        case "out_of_memory":
+            return _failed(FailureKind.OUT_OF_MEMORY, result.message)
+        case "disk_quota":
+            return _failed(_whose_is_the_disk(result), result.message)
+        case "timeout" | "hang":
+            return _stuck(result)
         case "finished" if all(rank.status == 0 for rank in result.ranks):
             return None
-    return _first_cause(result)
+        case "finished" | "rank_failed":
+            return _first_cause(result)
+        case unknown:
+            assert_never(unknown)
+
+
+def _stuck(result: JobResult) -> Failed:
+    """A job that was given up on; a rank that failed before the others waited is the cause."""
+    told = _all_told(result)
+    first = _weightiest([*told, *_memory_in_output(result)])
+    if first is not None and first.found.tells is Tells.CAUSE:
+        return _failed(first.found.kind, str(first))
+    silent_s = min((beat.silent_s for beat in result.beats), default=result.wall_s)
+    given_up = (
+        f"no sign of life for {silent_s:.0f} s"
+        if result.reason == "hang"
+        else f"no end after {result.wall_s:.0f} s"
+    )
+    stacks = gist(result.workdir)
+    return _failed(
+        FailureKind.HANG,
+        f"{given_up}{_progress(result.beats)}{f': {stacks}' if stacks else ''}",
+    )
+
+
+def _memory_in_output(result: JobResult) -> Iterator[_Account]:
+    """Memory that ran out in a command whose other ranks then waited for the one that ended."""
+    found = read_log(log_text(result.workdir / COMMAND_LOG))
+    if found is not None and found.kind is FailureKind.OUT_OF_MEMORY:
+        yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
 
 
 def _first_cause(result: JobResult) -> Failed:
-    """Memory wherever it ran out; else the first rank to end with a reason of its own."""
-    in_order = sorted(result.ranks, key=lambda rank: _end(rank, result.workdir))
-    accounts = [account for rank in in_order if (account := _account(rank, result))]
-    causes = [_failed(account.kind, account.message) for account in accounts if account.kind]
-    memory = [cause for cause in causes if cause.kind is FailureKind.OUT_OF_MEMORY]
-    nobodys = _failed(FailureKind.INFRASTRUCTURE, accounts[0].message)
-    return next(iter(memory or causes), nobodys)
+    """The first rank to end with a reason of its own, unless memory ran out anywhere."""
+    in_order = sorted(result.ranks, key=lambda rank: _end(rank, result))
+    first = _weightiest([account for rank in in_order for account in _accounts(rank, result)])
+    if first is None:
+        return _failed(FailureKind.CRASH, "ranks failed and left no reason")
+    if first.found.why == TOO_LARGE.why:
+        return _failed(_whose_is_the_disk(result), str(first))
+    return _failed(first.found.kind, str(first))
 
 
-def _end(rank: RankExit, workdir: Path) -> tuple[bool, float, bool]:
-    """Sorts ranks by when they ended, those that had to be killed last; errors before signals."""
+def _weightiest(accounts: Sequence[_Account]) -> _Account | None:
+    first = weightiest([account.found for account in accounts])
+    return next((account for account in accounts if account.found is first), None)
+
+
+def _end(rank: RankExit, result: JobResult) -> tuple[bool, float, bool]:
+    """Sorts ranks by when they ended, those told to end last; errors before signals."""
     ended_s = 0.0 if rank.ended_s is None else rank.ended_s
-    return rank.ended_s is None, ended_s, not _error_path(rank, workdir).is_file()
+    named = (result.workdir / f"rank{rank.rank}.error.json").is_file()
+    return rank.ended_s is None, ended_s, not named
 
 
-def _account(rank: RankExit, result: JobResult) -> _Account | None:
-    """Why a rank failed; None when it finished or was only killed because another failed."""
-    error = _rank_error(_error_path(rank, result.workdir))
-    if error is not None:
-        said = f"{error.type}: {_first_line(error.message)}"
-        kind = FailureKind.OUT_OF_MEMORY if error.out_of_memory else _kind(said, error.message)
-        return _Account(kind, f"rank {rank.rank} in {error.phase}: {said}")
-    if rank.signal is not None:
-        return _killed(rank, result)
-    last_line = _last_line(result.workdir / f"rank{rank.rank}.log")
-    ended = f"rank {rank.rank} ended with status {rank.status}"
-    if rank.status != 0:
-        said = f": {last_line}" if last_line else " and said nothing"
-        return _Account(_kind(last_line, last_line), f"{ended}{said}")
-    if not (result.workdir / f"rank{rank.rank}.steps.json").exists():
-        return _Account(FailureKind.CRASH, f"{ended} before its work was done")
-    return None
+def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
+    """Why a rank failed; nothing when it finished or was told to end because another failed."""
+    if rank.rank is None:
+        yield from _of_command(rank, result)
+        return
+    told = _told(rank.rank, result)
+    if told is not None:
+        yield told
+    elif rank.ended_s is not None:
+        account = _ended(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
+        unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
+        if account is not None:
+            yield account
+        elif unfinished:
+            who = f"rank {rank.rank} ended with status 0 "
+            yield _Account(who, _crash("before its work was done"))
 
 
-def _killed(rank: RankExit, result: JobResult) -> _Account | None:
-    phase = _phase(result.workdir)
-    died = f"rank {rank.rank} died of {_signal_name(rank)}" + (f" in {phase}" if phase else "")
-    if rank.signal == signal.SIGKILL and rank.ended_s is None:
+def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
+    """What the ranks that a command started left, then how the command itself ended."""
+    yield from _all_told(result)
+    for found in elastic_findings(result.workdir):
+        yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
+    account = _ended("the command", command, result, COMMAND_LOG)
+    if account is not None:
+        yield account
+
+
+def _all_told(result: JobResult) -> list[_Account]:
+    """What all error files of ranks say, the first written first."""
+    paths = sorted(result.workdir.glob(ERROR_FILES), key=lambda path: path.stat().st_mtime_ns)
+    ranks = [rank for path in paths if (rank := rank_number(path)) is not None]
+    return [told for rank in ranks if (told := _told(rank, result))]
+
+
+def _told(rank: int, result: JobResult) -> _Account | None:
+    """What a rank's own error file says."""
+    error = rank_error(result.workdir / f"rank{rank}.error.json")
+    if error is None:
         return None
-    if rank.signal == signal.SIGKILL and result.memory_kill_count:
-        said = f"{died}: the kernel killed it, the machine's memory was used up"
-        return _Account(FailureKind.OUT_OF_MEMORY, said)
-    if rank.signal in _FROM_OUTSIDE:
-        return _Account(FailureKind.INFRASTRUCTURE, f"{died}, sent from outside")
-    last_line = _last_line(result.workdir / f"rank{rank.rank}.log")
-    return _Account(FailureKind.CRASH, f"{died}: {last_line}" if last_line else died)
+    return _Account(f"rank {rank} in {error.phase}: ", rank_finding(error))
 
 
-def _kind(said: str, message: str) -> FailureKind | None:
-    """Give whose doing an error is by its text; None when it only tells of a lost peer."""
-    if _INFRASTRUCTURE.search(message):
-        return FailureKind.INFRASTRUCTURE
-    return None if _PEER_LOST.search(said) else FailureKind.CRASH
+def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account | None:
+    """What the exit and the log of a process say; None when it ended well."""
+    if ended.status == 0:
+        return None
+    text = log_text(result.workdir / log)
+    found = read_log(text)
+    if ended.signal is not None:
+        how = f"{who} died of {signal_name(ended.signal)}{_phase(ended, result)}"
+        return _died(how, ended.signal, found, result) or _wordless(how, text, result)
+    how = f"{who} ended with status {ended.status}"
+    if found is None:
+        return _wordless(how, text, result)
+    if found.why == KILLED.why and result.memory_kill_count:
+        return _Account(how, _KILLED_FOR_MEMORY)
+    if ended.rank is None:
+        who = how if found.rank is None else f"rank {found.rank}"
+        return _Account(f"{who}: ", found)
+    if found.tells is Tells.END:  # that it ended is known; its peers only lost it
+        found = replace(found, tells=Tells.CAUSE, why="")
+    return _Account(f"{how}: ", found)
 
 
-def _error_path(rank: RankExit, workdir: Path) -> Path:
-    return workdir / f"rank{rank.rank}.error.json"
+def _died(how: str, by: int, found: Finding | None, result: JobResult) -> _Account | None:
+    if by == signal.SIGKILL and result.memory_kill_count:
+        return _Account(how, _KILLED_FOR_MEMORY)
+    if by in _FROM_OUTSIDE:
+        return _Account(how, _finding(FailureKind.INFRASTRUCTURE, ", sent from outside"))
+    return None if found is None else _Account(f"{how}: ", found)
 
 
-def _rank_error(path: Path) -> RankError | None:
-    try:
-        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=RankError)
-    except (TraceError, msgspec.MsgspecError):
-        return None  # none, or none that can be read: its exit status still speaks
+def _wordless(how: str, text: str, result: JobResult) -> _Account:
+    """The account of a process whose log has no line that we understand."""
+    said = last_line(text)
+    if not said and _disk_is_full(result):
+        full = _finding(FailureKind.INFRASTRUCTURE, ": the disk of its folder is full")
+        return _Account(how, full)
+    silent = "" if " died of " in how else " and said nothing"
+    return _Account(how, _crash(f": {said}" if said else silent))
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+def _whose_is_the_disk(result: JobResult) -> FailureKind:
+    """A job wrote too much by its own doing, unless there was hardly room for anything."""
+    return FailureKind.INFRASTRUCTURE if _disk_is_full(result) else FailureKind.CRASH
 
 
-def _signal_name(rank: RankExit) -> str:
-    names = (known.name for known in signal.Signals if known == rank.signal)
-    return next(names, f"signal {rank.signal}")
+def _disk_is_full(result: JobResult) -> bool:
+    return shutil.disk_usage(result.workdir).free < FULL_DISK_BYTES
 
 
-def _hang(result: JobResult) -> str:
-    phase = _phase(result.workdir)
-    where = f" in phase {phase}" if phase else " before its first sign of life"
-    return f"no end after {result.wall_s:.0f} s{where}"
+def _progress(beats: Sequence[Beat]) -> str:
+    """How far the ranks were; of ranks in different places the one that is behind."""
+    if not beats:
+        return " before its first sign of life"
+    behind = min(beats, key=_reached)
+    step = "" if behind.step is None else f", step {behind.step}"
+    together = all(_reached(beat) == _reached(behind) for beat in beats)
+    whose = "" if together else f", rank {behind.rank} behind the others"
+    return f" in {behind.phase}{step}{whose}"
 
 
-def _phase(workdir: Path) -> str:
-    """The phase that the job was in last, empty before the first."""
-    phases = re.findall(r'"phase": ?"(\w+)"', _tail(workdir / "progress.jsonl"))
-    return phases[-1] if phases else ""
+def _reached(beat: Beat) -> tuple[int, int]:
+    return PHASES.index(beat.phase), -1 if beat.step is None else beat.step
 
 
-def _last_line(path: Path) -> str:
-    lines = [line.strip() for line in _tail(path).splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+def _phase(rank: RankExit, result: JobResult) -> str:
+    phases = [beat.phase for beat in result.beats if beat.rank == rank.rank]
+    return f" in {phases[0]}" if phases else ""
 
 
-def _tail(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return file.read().decode(errors="replace")
+def _crash(said: str) -> Finding:
+    return _finding(FailureKind.CRASH, said)
+
+
+def _finding(kind: FailureKind, said: str) -> Finding:
+    return Finding(kind=kind, tells=Tells.CAUSE, said=said)
+
+
+_KILLED_FOR_MEMORY = _finding(
+    FailureKind.OUT_OF_MEMORY, ": the kernel killed it, the machine's memory was used up"
+)
 
 
 def _failed(kind: FailureKind, message: str) -> Failed:

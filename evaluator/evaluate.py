@@ -1,16 +1,16 @@
 """One configuration, launched and measured: the path from a config to an outcome."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from evaluator.classify import classify
-from evaluator.job import Job, JobResult
+from evaluator.conditions import conditions_between, gpu_conditions, take_snapshot
+from evaluator.job import Job
 from evaluator.metrics.base import Evidence, MetricError
 from evaluator.metrics.breakdown import breakdown
 from evaluator.metrics.registry import measure_all
-from evaluator.ports import Launcher, PhaseListener, Recipe
-from evaluator.readers.job import read_traces
-from evaluator.samples import read_measurement
+from evaluator.ports import Launcher, PhaseListener, Reading, Recipe
 from evaluator.traces import TraceError, TraceSet
 from records.study import Study
 from records.trial import (
@@ -34,16 +34,35 @@ class TrialEvaluator:
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
         """Launch and measure in `workdir`, an empty folder; its files stay for the caller."""
-        job = self._recipe.job(study, config)
-        (workdir / "launch.json").write_text(_by_hand(job), encoding="utf-8")
+        job = _placed(self._recipe.job(study, config), workdir)
+        record = workdir / "launch.json"
+        record.write_text(_by_hand(job), encoding="utf-8")
+        launched_ns = record.stat().st_mtime_ns
+        before = take_snapshot()
         result = self._launcher.run(job, workdir, self._on_phase)
+        gpus = gpu_conditions() if study.environment.device == "cuda" else ()
+        conditions = conditions_between(before, take_snapshot(), gpus)
         failed = classify(result)
         if failed is not None:
             return failed
-        measurement = read_measurement(result, study)
-        if isinstance(measurement, Failed):
-            return measurement
-        return _measured(measurement, result, study.measure.profiled_steps)
+        try:
+            reading = self._recipe.read(study, job, result, launched_ns)
+        except TraceError as error:
+            message = str(error).replace(f"{result.workdir}/", "")
+            return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=message)
+        if isinstance(reading, Failed):
+            return reading
+        measurement = replace(reading.measurement, conditions=conditions)
+        return _measured(replace(reading, measurement=measurement))
+
+
+def _placed(job: Job, workdir: Path) -> Job:
+    """The job with its folders made, and told where they are."""
+    places = {variable: workdir.absolute() / name for variable, name in job.folders.items()}
+    for folder in places.values():
+        folder.mkdir()
+    told = {variable: str(folder) for variable, folder in places.items()}
+    return replace(job, environment={**job.environment, **told})
 
 
 def _by_hand(job: Job) -> str:
@@ -67,33 +86,17 @@ def evidence(measurement: Measurement, traces: TraceSet | None) -> Evidence:
         rank_count=len(measurement.step_times_s),
         peak_memory_bytes=measurement.peak_memory_bytes,
         traces=traces,
+        serving=measurement.serving,
     )
 
 
-def _measured(measurement: Measurement, result: JobResult, profiled_steps: int) -> Outcome:
+def _measured(reading: Reading) -> Outcome:
     try:
-        traces = _traces(result, profiled_steps) if profiled_steps else None
-        seen = evidence(measurement, traces)
+        seen = evidence(reading.measurement, reading.traces)
         return Measured(
-            measurement=measurement,
+            measurement=reading.measurement,
             metrics=measure_all(seen),
             breakdown=breakdown(seen.split) if seen.split else None,
         )
-    except TraceError as error:
-        message = str(error).replace(f"{result.workdir}/", "")
-        return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=message)
     except MetricError as error:
         return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=str(error))
-
-
-def _traces(result: JobResult, profiled_steps: int) -> TraceSet:
-    """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
-    paths = [result.workdir / f"rank{rank.rank}_trace.json.gz" for rank in result.ranks]
-    traces = read_traces(paths)
-    for path, trace in zip(paths, traces.ranks, strict=True):
-        step_count = trace.steps.number.size
-        if step_count != profiled_steps:
-            raise TraceError(
-                path, f"holds {step_count} profiled steps, {profiled_steps} were asked for"
-            )
-    return traces

@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from records.errors import EnvironmentFault
@@ -14,7 +15,9 @@ DEFAULT_CPU_RANKS = 4
 CPU_RANKS_PER_CORE = 4
 
 # A GPU that shares its memory with the host has no amount of its own.
-_GPU = re.compile(r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*")
+_GPU = re.compile(
+    r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*,\s*(?P<uuid>GPU-[-0-9a-f]+)\s*"
+)
 
 
 def local_environment() -> Environment:
@@ -40,21 +43,54 @@ def local_environment() -> Environment:
 
 
 def local_gpus() -> tuple[tuple[str, int | None], ...]:
-    """Name of each NVIDIA GPU, and its memory in bytes where its driver tells that."""
+    """Name of each NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves us, in its order.
+
+    With it goes its memory in bytes, where its driver tells that.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
-    asked = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    asked = [tool, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(asked, capture_output=True, timeout=30, check=True)
     except (subprocess.SubprocessError, OSError):
         return ()
-    rows = (_GPU.fullmatch(line) for line in told.stdout.decode(errors="replace").splitlines())
-    return tuple(
-        (row["name"], int(row["mebibytes"]) << 20 if row["mebibytes"] else None)
-        for row in rows
-        if row
-    )
+    lines = told.stdout.decode(errors="replace").splitlines()
+    rows = [row for line in lines if (row := _GPU.fullmatch(line))]
+    gpus = [
+        (row["name"], int(row["mebibytes"]) << 20 if row["mebibytes"] else None) for row in rows
+    ]
+    return tuple(gpus[index] for index in _visible([row["uuid"] for row in rows]))
+
+
+def _visible(uuids: Sequence[str]) -> list[int]:
+    """Which of these GPUs CUDA_VISIBLE_DEVICES leaves, by the rules of CUDA.
+
+    The list ends at the first entry that names no GPU; one named twice leaves none. The driver's
+    tool does not follow the variable. A slice of a GPU counts as no GPU: it cannot be asked for
+    its memory.
+    """
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")  # noqa: TID251 - it is a fact of the machine
+    if asked is None:
+        return list(range(len(uuids)))
+    chosen: list[int] = []
+    for entry in asked.split(","):
+        index = _index(entry.strip(), uuids)
+        if index is None:
+            break
+        if index in chosen:
+            return []
+        chosen.append(index)
+    return chosen
+
+
+def _index(entry: str, uuids: Sequence[str]) -> int | None:
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    named = [
+        i for i, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)
+    ]
+    return named[0] if len(named) == 1 else None
 
 
 def check_local(environment: Environment) -> None:

@@ -3,23 +3,32 @@
 The files were written by a job under test: nothing in them is believed without a check.
 """
 
+from itertools import pairwise
+from typing import Annotated, TypeAlias
+
 import msgspec
 
 from evaluator.job import JobResult
 from evaluator.readers.files import ReadLimits, read_bytes
-from evaluator.traces import TraceError
+from evaluator.readers.job import read_traces
+from evaluator.serving import serving, uneven
+from evaluator.traces import TraceError, TraceSet
 from records.study import Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
+Window: TypeAlias = Annotated[tuple[int, ...], msgspec.Meta(min_length=2)]
 
 
 class RankSamples(msgspec.Struct, frozen=True):
-    """One rank's file: step spans in ns of its monotonic clock, losses where it has them."""
+    """One rank's file: losses where it has them, and steps in ns of its monotonic clock.
+
+    A step is its start, the ends of its parts if it has any, and its end.
+    """
 
     rank: int
-    warmup: list[tuple[int, int]]
-    timed: list[tuple[int, int]]
+    warmup: list[Window]
+    timed: list[Window]
     losses: list[float]
     tokens_per_step: int
     peak_memory_bytes: int
@@ -30,8 +39,8 @@ class RankSamples(msgspec.Struct, frozen=True):
 def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
     """Samples of all ranks; a failure when one is missing, malformed or did other work."""
     ranks: list[RankSamples] = []
-    for rank_exit in result.ranks:
-        samples = _read_rank(result, rank_exit.rank)
+    for number in (rank.rank for rank in result.ranks if rank.rank is not None):
+        samples = _read_rank(result, number)
         if isinstance(samples, Failed):
             return samples
         ranks.append(samples)
@@ -47,6 +56,7 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         wall_s=result.wall_s,
         device=ranks[0].device,
         torch_version=ranks[0].torch,
+        serving=serving([rank.timed for rank in ranks], study.workload),
     )
 
 
@@ -70,8 +80,10 @@ def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:
             return _no_samples(
                 f"rank {rank.rank} timed {len(rank.timed)} steps, {asked} were asked for"
             )
-        if any(end <= start for start, end in rank.timed):
+        if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
             return _no_samples(f"rank {rank.rank} has a step that ends before it starts")
+    if uneven([rank.timed for rank in ranks]):
+        return _no_samples("steps differ in their parts, or have parts that do not pair")
     tokens = sum(rank.tokens_per_step for rank in ranks)
     if tokens != study.workload.tokens_per_step:
         return Failed(
@@ -83,9 +95,22 @@ def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:
     return None
 
 
+def read_profiles(result: JobResult, profiled_steps: int) -> TraceSet:
+    """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
+    paths = [result.workdir / f"rank{rank.rank}_trace.json.gz" for rank in result.ranks]
+    traces = read_traces(paths)
+    for path, trace in zip(paths, traces.ranks, strict=True):
+        step_count = trace.steps.number.size
+        if step_count != profiled_steps:
+            raise TraceError(
+                path, f"holds {step_count} profiled steps, {profiled_steps} were asked for"
+            )
+    return traces
+
+
 def _no_samples(message: str) -> Failed:
     return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=message)
 
 
-def _seconds(spans: list[tuple[int, int]]) -> tuple[float, ...]:
-    return tuple((end - start) / 1e9 for start, end in spans)
+def _seconds(steps: list[Window]) -> tuple[float, ...]:
+    return tuple((step[-1] - step[0]) / 1e9 for step in steps)

@@ -1,4 +1,4 @@
-"""Whether two trials trained the same thing: their losses from the same seed must agree.
+"""Whether two trials computed the same thing: their losses from the same seed must agree.
 
 Some combinations of parallelism run at full speed and compute something else.
 """
@@ -20,7 +20,7 @@ def other_work(measured: Measurement, reference: Measurement, study: Study) -> F
             return Failed(
                 stage=Stage.MEASURE,
                 kind=FailureKind.INVALID_CONFIG,
-                message=f"trained something else: loss {loss:.4f} at step {step}, "
+                message=f"computed something else: loss {loss:.4f} at step {step}, "
                 f"the first measured trial had {expected:.4f}",
             )
     return None

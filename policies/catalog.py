@@ -4,18 +4,25 @@ import difflib
 from importlib.resources import files
 from pathlib import Path
 
+from policies.space import Space
 from records.errors import StudyError
 from records.trial import Policy
+
+FIRST = "first"
+"""The seed for spaces that no built-in policy knows."""
 
 
 def seed_names() -> tuple[str, ...]:
     """Names of the built-in seeds."""
     entries = (files("policies") / "seeds").iterdir()
-    return tuple(sorted(e.name.removesuffix(".py") for e in entries if e.name.endswith(".py")))
+    written = (e.name.removesuffix(".py") for e in entries if e.name.endswith(".py"))
+    return tuple(sorted((FIRST, *written)))
 
 
-def seed_policy(name_or_path: str) -> Policy:
+def seed_policy(name_or_path: str, space: Space) -> Policy:
     """A built-in seed by name, or a policy file by path; raises `StudyError` when neither is."""
+    if name_or_path == FIRST:
+        return _first(space)
     if name_or_path in seed_names():
         source = (files("policies") / "seeds" / f"{name_or_path}.py").read_text(encoding="utf-8")
         return Policy(source=source, author="seed", rationale=f"built-in seed {name_or_path}")
@@ -28,3 +35,10 @@ def seed_policy(name_or_path: str) -> Policy:
             f"seed policy {name_or_path!r} is no built-in seed and no readable file; {hint}"
         ) from error
     return Policy(source=source, author="seed", rationale=f"from {Path(name_or_path).name}")
+
+
+def _first(space: Space) -> Policy:
+    """A policy that decides for the first feasible configuration, in the order of the choices."""
+    settings = dict(space.feasible[0].values)
+    source = f"def generate_config(workload, environment):\n    return {settings!r}\n"
+    return Policy(source=source, author="seed", rationale="the first feasible configuration")

@@ -64,6 +64,7 @@ class Workload:
     name: str
     global_batch: int
     sequence_length: int
+    model: str | None = None
     family: str | None = None
     phase: Literal["training", "inference"] = "training"
     precision: str = "fp32"
@@ -75,6 +76,12 @@ class Workload:
     vocab_size: int | None = None
     parameter_count: int | None = None
     expert_count: int | None = None
+    experts_per_token: int | None = None
+    shared_expert_count: int | None = None
+    expert_ffn_size: int | None = None
+    dense_layer_count: int | None = None
+    output_length: int | None = None
+    text_file: str | None = None
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -85,11 +92,21 @@ class Workload:
         _at_least("workload", 1, ffn_size=self.ffn_size, vocab_size=self.vocab_size)
         _at_least("workload", 1, parameter_count=self.parameter_count)
         _at_least("workload", 0, expert_count=self.expert_count)
+        _at_least("workload", 1, experts_per_token=self.experts_per_token)
+        _at_least("workload", 0, shared_expert_count=self.shared_expert_count)
+        _at_least("workload", 1, expert_ffn_size=self.expert_ffn_size)
+        _at_least("workload", 0, dense_layer_count=self.dense_layer_count)
+        _at_least("workload", 1, output_length=self.output_length)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one optimizer step processes, in every trial of the study."""
-        return self.global_batch * self.sequence_length
+        """Tokens that one step processes, in every trial of the study.
+
+        Of an optimizer step those that it trains on; of an inference step those of the prompts and
+        of the answers.
+        """
+        answer_length = (self.output_length or 0) if self.phase == "inference" else 0
+        return self.global_batch * (self.sequence_length + answer_length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +147,17 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The knobs and the rules between them."""
+    """The knobs and the rules between them.
+
+    `defaults` are values of knobs that a configuration may leave out, because they are not searched
+    or have no effect; rules may name them.
+    """
 
     __pydantic_config__ = STRICT
 
     dimensions: tuple[Dimension, ...]
     constraints: tuple[Constraint, ...] = ()
+    defaults: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +195,9 @@ class Measure:
 
     warmup_steps: int = 2
     timed_steps: int = 5
-    profiled_steps: int = 2
+    profiled_steps: int = 1
     timeout_s: float = 120.0
+    hang_after_s: float = 30.0
     infrastructure_retries: int = 2
     confirm_top: int = 3
     confirm_rounds: int = 4
@@ -182,6 +205,7 @@ class Measure:
     def __post_init__(self) -> None:
         _at_least("measure", MIN_TIMED_STEPS, timed_steps=self.timed_steps)
         _at_least("measure", 1, warmup_steps=self.warmup_steps, timeout_s=self.timeout_s)
+        _at_least("measure", 1, hang_after_s=self.hang_after_s)
         _at_least("measure", 0, profiled_steps=self.profiled_steps)
         _at_least("measure", 0, infrastructure_retries=self.infrastructure_retries)
         _at_least("measure", 0, confirm_top=self.confirm_top, confirm_rounds=self.confirm_rounds)
@@ -197,10 +221,38 @@ class Launch:
     launcher: str = "local"
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
+    start: Literal["warm", "cold"] = "warm"
 
     def __post_init__(self) -> None:
         _at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
         _at_least("launch", 1, threads_per_rank=self.threads_per_rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How the `command` recipe starts a script of the user's, and what the script is told.
+
+    `export` renames the variables of knobs, which are the knobs in upper case; `booleans` is how
+    true and false are spelled in them. `inherit` lists variables of ours that the script may see.
+    `file_digests` are the SHA-256 of the files in `run`, by path, as the study was given them.
+    """
+
+    __pydantic_config__ = STRICT
+
+    run: tuple[str, ...]
+    trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
+    rank_count: str | None = None
+    booleans: tuple[str, str] = ("true", "false")
+    export: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    inherit: tuple[str, ...] = ()
+    file_digests: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.run or not all(self.run):
+            raise StudyError('[command] run names no program; give words, as in ["bash", "run.sh"]')
+        if not all(self.trace_files):
+            raise StudyError("[command] trace_files holds an empty pattern")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +286,7 @@ class Study:
     budget: Budget = field(default_factory=Budget)
     measure: Measure = field(default_factory=Measure)
     launch: Launch = field(default_factory=Launch)
+    command: Command | None = None
     llm: Llm = field(default_factory=Llm)
     strategy: str = "auto"
     random_seed: int = 42

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from records.conditions import Conditions
 from records.study import Value, digest
 
 
@@ -103,8 +104,27 @@ class MetricValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How the requests of each timed step were answered: seconds, shaped (ranks, steps).
+
+    Each number is the mean over the requests that the rank took part in. All requests are there
+    when the step starts, so the first token's time includes waiting for those served earlier.
+    """
+
+    first_token_times_s: tuple[tuple[float, ...], ...]
+    next_token_times_s: tuple[tuple[float, ...], ...] | None
+    """Per token after the first; `None` where answers have one token."""
+    output_tokens_per_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Samples of one launch; step times in seconds shaped (ranks, steps), none of them profiled."""
+    """Samples of one launch; step times in seconds shaped (ranks, steps).
+
+    `serving` is `None` where nothing was served, `conditions` where nobody looked. None of the
+    steps were `profiled`, or all: where a script tells no step times, they are those in its traces.
+    `tokens_verified` is whether the job told its tokens per step itself.
+    """
 
     step_times_s: tuple[tuple[float, ...], ...]
     warmup_times_s: tuple[tuple[float, ...], ...]
@@ -113,12 +133,26 @@ class Measurement:
     peak_memory_bytes: tuple[int, ...]
     wall_s: float
     device: str
-    torch_version: str
+    torch_version: str | None
+    serving: Serving | None = None
+    profiled: bool = False
+    tokens_verified: bool = True
+    conditions: Conditions | None = None
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
         """Step time of the job, per step: that of its slowest rank."""
         return tuple(max(step) for step in zip(*self.step_times_s, strict=True))
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What to keep in mind about these samples, in words; whoever shows a score says it."""
+        unverified = "tokens per step declared, not verified"
+        profiled = "timed in profiled steps, which the profiler slows down"
+        return (
+            *((unverified,) if not self.tokens_verified else ()),
+            *((profiled,) if self.profiled else ()),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,18 @@
 """The built-in study: a small Llama-style decoder trained on whatever this machine has."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from records.study import (
     Budget,
-    Constraint,
     Dimension,
     Environment,
     Launch,
     Measure,
     Objective,
-    Range,
     SearchSpace,
     Study,
+    Value,
     Workload,
 )
 
@@ -44,74 +46,48 @@ CUDA_WORKLOAD = Workload(
     global_batch=32,
 )
 
-CONSTRAINTS = (
-    Constraint(
-        name="ranks",
-        expression="dp_replicate * dp_shard * tp * pp <= world_size",
-        reason="every rank needs an accelerator of its own",
-    ),
-    Constraint(
-        name="batch",
-        expression="global_batch % (dp_replicate * dp_shard * micro_batch) == 0",
-        reason="each data-parallel rank takes whole micro-batches of the fixed global batch",
-    ),
-    Constraint(
-        name="pipeline_fill",
-        expression="pp == 1 or global_batch >= dp_replicate * dp_shard * micro_batch * pp",
-        reason="a pipeline needs at least as many micro-batches as stages",
-    ),
-    Constraint(
-        name="layers", expression="layer_count % pp == 0", reason="stages hold equally many layers"
-    ),
-    Constraint(
-        name="heads",
-        expression="head_count % tp == 0 and kv_head_count % tp == 0",
-        reason="tensor parallelism splits attention by heads",
-    ),
-    Constraint(
-        name="tp_in_node",
-        expression="tp <= ranks_per_node",
-        reason="tensor parallelism stays on the links inside a node",
-    ),
-)
+DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
+CPU_KNOBS = ("micro_batch", "activation_checkpointing")
+CUDA_KNOBS = (*CPU_KNOBS, "compile", "attention_backend", "optimizer_loop")
+CHOICES: Mapping[str, tuple[Value, ...]] = {
+    "attention_backend": ("auto", "flash", "cudnn"),
+    "optimizer_loop": ("foreach", "fused"),
+    "pipeline_schedule": ("1f1b", "interleaved_1f1b", "zbv_zero_bubble"),
+}
+"""Fewer than the recipe knows, where some differ too little to be worth a launch."""
+CPU_CHOICES: Mapping[str, tuple[Value, ...]] = {
+    **CHOICES,
+    # Without "selective" every configuration can be launched a few times within an hour.
+    "activation_checkpointing": ("none", "full"),
+}
 
 
-def builtin_space(environment: Environment, workload: Workload) -> SearchSpace:
-    """Knobs of the built-in recipe for a machine of this size."""
-    degrees = Range(low=1, high=environment.world_size, scale="doubling")
-    micro = Range(low=1, high=workload.global_batch, scale="doubling")
+def builtin_space(environment: Environment) -> SearchSpace:
+    """Knobs of the built-in recipe, which adds the other choices and all rules."""
+    on_cpu = environment.device == "cpu"
+    knobs, choices = (CPU_KNOBS, CPU_CHOICES) if on_cpu else (CUDA_KNOBS, CHOICES)
+    if environment.world_size > 1:
+        knobs = (*DEGREES, "pipeline_schedule", *knobs)
     return SearchSpace(
-        dimensions=(
-            Dimension(name="dp_replicate", range=degrees, description="data-parallel replicas"),
-            Dimension(
-                name="dp_shard",
-                range=degrees,
-                description="ranks that parameters, gradients and optimizer state are sharded over",
-            ),
-            Dimension(name="tp", range=degrees, description="tensor- and sequence-parallel ranks"),
-            Dimension(name="pp", range=degrees, description="pipeline stages, 1F1B schedule"),
-            Dimension(
-                name="micro_batch", range=micro, description="sequences per forward pass and rank"
-            ),
-            Dimension(
-                name="activation_checkpointing",
-                choices=("none", "selective", "full"),
-                description="what the backward pass recomputes instead of having kept it",
-            ),
-        ),
-        constraints=CONSTRAINTS,
+        dimensions=tuple(Dimension(name=name, choices=choices.get(name)) for name in knobs)
     )
+
+
+def fitted(workload: Workload, environment: Environment) -> Workload:
+    """The workload with a batch that all ranks can share, none of them left idle."""
+    ranks = environment.world_size
+    return replace(workload, global_batch=-(-workload.global_batch // ranks) * ranks)
 
 
 def builtin_study(environment: Environment) -> Study:
     """The study that `cclsearch run` searches when it is given none."""
     on_cpu = environment.device == "cpu"
-    workload = CPU_WORKLOAD if on_cpu else CUDA_WORKLOAD
+    workload = fitted(CPU_WORKLOAD if on_cpu else CUDA_WORKLOAD, environment)
     return Study(
         name=f"builtin-{environment.device}",
         workload=workload,
         environment=environment,
-        space=builtin_space(environment, workload),
+        space=builtin_space(environment),
         objective=Objective(expression="step_time"),
         seed_policy="sharded",
         budget=Budget(trials=10, patience=6),

@@ -14,7 +14,7 @@ from records.errors import (
     StoreError,
     StudyError,
 )
-from search.commands import run, spaces, studies, trials
+from search.commands import doctor, run, spaces, studies, trials
 from search.commands.options import examples, installed_version
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
@@ -64,6 +64,9 @@ app.command("show", epilog=examples("cclsearch show", "cclsearch show 20260131-1
 )
 app.command("best", epilog=examples("cclsearch best --format args", "cclsearch best --json"))(
     studies.best
+)
+app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))(
+    doctor.doctor
 )
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
-from evaluator.machine import check_local
 from evaluator.objective import Scoring, scoring
 from evaluator.ports import Launcher, Recipe
-from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.recipes.catalog import recipe_of
 from policies.catalog import seed_policy
 from policies.space import Space
 from records.errors import StudyError
@@ -22,6 +21,7 @@ from search.ports import Observer, Proposer
 from search.prompt import PromptWriter
 from search.proposers.coordinate import CoordinateProposer
 from search.proposers.random import RandomProposer
+from search.spaces import space_of
 from search.study_file import suggestion
 from search.trial import Turn
 
@@ -47,18 +47,20 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
 @contextmanager
 def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
-    check_local(study.environment)
-    space = Space(study.space, study.workload, study.usable_environment)
+    recipe = recipe_of(study)
+    recipe.check(study)
+    space = space_of(study)
     if not space.feasible:
-        raise StudyError("[space] no configuration satisfies the constraints; relax one")
+        why = "; ".join(space.obstacles()) or "several exclude each other"
+        raise StudyError(f"[space] no configuration satisfies the constraints; relax one: {why}")
     objective = scoring(study.objective)
-    seed = seed_policy(study.seed_policy)
-    recipe = _recipe(study)
-    recipe.job(study, space.feasible[0])
+    seed = seed_policy(study.seed_policy, space)
+    first = recipe.job(study, space.feasible[0])
     with ExitStack() as opened:
         proposer = _proposer(study, space, objective, opened)
-        launcher = _launcher(study)
+        launcher = _launcher(study, recipe)
         opened.callback(launcher.close)
+        launcher.prepare(first)
         yield Search(
             study_id=study_id,
             study=study,
@@ -101,13 +103,8 @@ def _proposer(study: Study, space: Space, objective: Scoring, opened: ExitStack)
             )
 
 
-def _recipe(study: Study) -> Recipe:
-    if study.launch.recipe != "builtin":
-        raise StudyError(f"[launch] recipe {study.launch.recipe!r} is unknown; known is builtin")
-    return BuiltinRecipe()
-
-
-def _launcher(study: Study) -> Launcher:
+def _launcher(study: Study, recipe: Recipe) -> Launcher:
     if study.launch.launcher != "local":
         raise StudyError(f"[launch] launcher {study.launch.launcher!r} is unknown; known is local")
-    return LocalLauncher(settings.trial_environment(), study.launch.threads_per_rank)
+    environment = recipe.inherited(study, settings.trial_environment())
+    return LocalLauncher(environment, study.launch.threads_per_rank)

@@ -7,10 +7,11 @@ import pandas as pd
 
 from records.trial import Failed, Trial
 from search.reading import recorded, status
+from search.trial_words import caveats
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [
-    *("ordinal", "author", "status", "score", "unit", "failure_kind", "message"),
+    *("ordinal", "author", "status", "score", "unit", "caveats", "failure_kind", "message"),
     *("started_at", "ended_at"),
 ]
 """Present whatever the trials hold; those of knobs and metrics follow."""
@@ -57,6 +58,7 @@ def _columns(trial: Trial) -> dict[str, object]:
         "status": trial.outcome.status,
         "score": trial.score.value if trial.score else None,
         "unit": trial.score.unit if trial.score else None,
+        "caveats": "; ".join(caveats(trial.outcome)) or None,
         "failure_kind": failed.kind.value if failed else None,
         "message": failed.message if failed else None,
         "started_at": pd.Timestamp(trial.started_at),

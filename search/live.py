@@ -20,7 +20,7 @@ from rich.text import Text
 from records.study import Study
 from records.trial import Breakdown, Config, Confirmation, Failed, History, Policy, Score, Trial
 from search.config_words import difference
-from search.trial_words import one_line, score_words
+from search.trial_words import caveats, one_line, score_words
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3
@@ -130,6 +130,7 @@ class LiveProgress:
         best = self._history.best
         if best is not None and best.score is not None:
             facts.append(f"best {score_words(best.score)} in trial {best.ordinal}")
+            facts += caveats(best.outcome)
         kinds = Counter(t.outcome.kind for t in self._history if isinstance(t.outcome, Failed))
         return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
 
@@ -185,7 +186,10 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
         return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
     result = Text(score_words(trial.score) if trial.score else "", style=style)
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
-    return (*head, Text(words, style=style), result, Text(_to_seed(trial, history)), bar)
+    told = Text(words, style=style)
+    for caveat in caveats(trial.outcome):
+        told.append(f"\n{caveat}", style="dim")
+    return (*head, told, result, Text(_to_seed(trial, history)), bar)
 
 
 def _settings(config: Config, history: History) -> str:

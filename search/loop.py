@@ -100,5 +100,7 @@ class Search:
         best = history.best
         if best is None or not isinstance(best.outcome, Measured):
             return False
+        if best.outcome.measurement.profiled:
+            return False
         answered = measure_all(evidence(best.outcome.measurement, traces=None))
         return isinstance(self.scoring.score(answered), Score)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from records.study import Study
@@ -15,7 +16,7 @@ from records.trial import (
     Policy,
     Trial,
 )
-from search.trial_words import number, one_line, score_words, shares
+from search.trial_words import caveats, number, one_line, score_words, shares
 
 MESSAGE_CHARS = 200
 
@@ -52,6 +53,7 @@ class PlainProgress:
         else:
             step_time_s = outcome.metric("step_time")
             went = f"step_time {number(step_time_s)} s" if step_time_s is not None else "measured"
+            went += _in_parentheses(caveats(outcome))
         turn = f"trial {confirmation.ordinal} in round {confirmation.round + 1}"
         self._say(f"re-measured {turn}: {went}")
 
@@ -69,7 +71,11 @@ def trial_line(trial: Trial, history: History) -> str:
     score = score_words(trial.score) if trial.score else ""
     best = "  best so far" if history.best is trial else ""
     parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
-    return f"{head}  {score}{best}{parts}"
+    return f"{head}  {score}{best}{parts}{_in_parentheses(caveats(trial.outcome))}"
+
+
+def _in_parentheses(words: Sequence[str]) -> str:
+    return f"  ({'; '.join(words)})" if words else ""
 
 
 class JsonProgress:
@@ -152,6 +158,7 @@ def outcome_summary(outcome: Outcome) -> dict[str, object]:
         "failure_stage": failed.stage.value if failed else None,
         "message": failed.message if failed else None,
         "metrics": None if isinstance(outcome, Failed) else _values(outcome),
+        "caveats": list(caveats(outcome)),
     }
 
 

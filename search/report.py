@@ -15,13 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluator.timing.compare import MIN_ROUNDS, Comparison, Spread, Verdict
+from records.conditions import Conditions
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Failed, FailureKind, History, Trial
+from records.trial import Failed, FailureKind, History, Measured, Trial
+from search.condition_words import disturbed_words
 from search.config_words import difference, flags
 from search.finding import Finding
 from search.live import on_terminal
-from search.trial_words import number, one_line
+from search.trial_words import caveats, number, one_line
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
@@ -39,15 +41,21 @@ class Record:
     history: History
     confirmation_count: int
     store: Path
+    conditions: tuple[Conditions, ...] = ()
+    """Of every launch that was measured and watched."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
         """Read it from the store."""
+        history, confirmations = store.history(study_id), store.confirmations(study_id)
+        launches = [launch.outcome for launch in (*history, *confirmations)]
+        seen = [x.measurement.conditions for x in launches if isinstance(x, Measured)]
         return cls(
             row=store.find(study_id),
-            history=store.history(study_id),
-            confirmation_count=len(store.confirmations(study_id)),
+            history=history,
+            confirmation_count=len(confirmations),
             store=store.root,
+            conditions=tuple(conditions for conditions in seen if conditions is not None),
         )
 
     @property
@@ -79,6 +87,7 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
         ("stopped", finding.stop_reason),
         ("trials", _trials_words(record)),
         *_failure_lines(record.history),
+        *_disturbed_lines(record),
         *_result_lines(finding, record),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
@@ -107,6 +116,11 @@ def _failure_lines(history: History) -> list[Line]:
     return lines
 
 
+def _disturbed_lines(record: Record) -> list[Line]:
+    words = disturbed_words(record.conditions)
+    return [("disturbed", words)] if words else []
+
+
 def _result_lines(finding: Finding, record: Record) -> list[Line]:
     if finding.winner is None or finding.result is None:
         return [("best", "none, because no configuration could be measured")]
@@ -118,6 +132,7 @@ def _result_lines(finding: Finding, record: Record) -> list[Line]:
             record.row.study.objective.expression,
             spread_words(finding.result, finding.unit),
         ),
+        *(("caveat", caveat) for caveat in caveats(winner.outcome)),
         ("against the seed", _against_seed(finding, record.history)),
         *_tie_lines(finding, winner, record.history),
         *(

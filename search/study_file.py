@@ -4,15 +4,19 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from evaluator.recipes.script_files import located
+from policies.catalog import FIRST
 from records.codec import from_document
 from records.errors import StudyError
+from records.models import known_model
 from records.study import (
     Budget,
+    Command,
     Constraint,
     Dimension,
     Environment,
@@ -33,6 +37,7 @@ SECTIONS: Mapping[str, type] = {
     "budget": Budget,
     "measure": Measure,
     "launch": Launch,
+    "command": Command,
     "llm": Llm,
 }
 TABLES = (*SECTIONS, "space", "constraint")
@@ -53,7 +58,8 @@ def read_study_file(path: Path, base: Study) -> Study:
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: not TOML: {error}") from error
     try:
-        return from_document(Study, _laid_over(json.loads(_as_json(base)), document))
+        study = from_document(Study, _laid_over(_base(base, document), document))
+        return _with_script(study, document, path.parent)
     except ValidationError as error:
         raise StudyError(f"{path}: {_explained(error, document)}") from error
     except (StudyError, TypeError, ValueError) as error:
@@ -72,13 +78,48 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
             if "space" not in document:
                 space = base["space"]
                 merged["space"] = {**_table(space, "space"), "constraints": value}
+        elif key == "workload":
+            given = _table(value, key)
+            merged[key] = {**_table(base[key], key), **_model_sizes(given), **given}
         elif key in SECTIONS:
-            merged[key] = {**_table(base[key], key), **_table(value, key)}
+            merged[key] = {**_table(base[key] or {}, key), **_table(value, key)}
         elif key in SCALARS:
             merged[key] = value
         else:
             raise StudyError(f"unknown key {key!r}; {suggestion(key, [*TABLES, *SCALARS])}")
     return merged
+
+
+def _model_sizes(workload: Mapping[str, object]) -> Mapping[str, object]:
+    """The sizes of the model that a workload table names, which its own keys come before."""
+    name = workload.get("model")
+    return {"name": name, **known_model(name).sizes} if isinstance(name, str) else {}
+
+
+def _base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
+    """The base as a document, without what only the built-in recipe trains if a script does it."""
+    plain: dict[str, object] = json.loads(_as_json(base))
+    asked = _table(document.get("launch", {}), "launch").get("recipe")
+    if asked != "command" or base.launch.recipe == "command":
+        return plain
+    if "space" not in document:
+        raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
+    return {
+        **plain,
+        "workload": {},
+        "seed_policy": FIRST,
+        "launch": asdict(replace(base.launch, memory_budget_bytes=None)),
+    }
+
+
+def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
+    """The study with the files of its script found beside the study file, if it has a script."""
+    given = _table(document.get("command", {}), "command")
+    if given and study.launch.recipe != "command":
+        raise StudyError('[command] needs recipe = "command" under [launch]')
+    if study.command is None or "run" not in given:
+        return study
+    return replace(study, command=located(study.command, folder))
 
 
 def _dimensions(space: object) -> list[dict[str, object]]:

@@ -29,7 +29,7 @@ from records.trial import (
 )
 from search.ports import Evaluator, Observer
 
-KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.log")
+KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.log", "*.stacks.txt")
 
 
 class Turn:
@@ -115,8 +115,11 @@ class Turn:
         return replace(outcome, artifacts=kept)
 
     def _keep_files(self) -> tuple[Artifact, ...]:
-        paths = sorted({path for kind in KEPT_FILES for path in self._workdir.glob(kind)})
-        return tuple(self._artifacts.keep(path, path.name) for path in paths)
+        found = {path for kind in KEPT_FILES for path in self._workdir.rglob(kind)}
+        paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
+        return tuple(
+            self._artifacts.keep(path, path.relative_to(self._workdir).as_posix()) for path in paths
+        )
 
     def _scored(self, outcome: Outcome) -> tuple[Outcome, Score | None]:
         if isinstance(outcome, Failed):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Set
 
-from records.trial import Breakdown, Failed, FailureKind, Measured, Score, Trial
+from records.trial import Breakdown, Failed, FailureKind, Measured, Outcome, Score, Trial
 
 AUTHOR_CHARS = 40
 OMITTED = "[... {} characters left out ...]"
@@ -34,6 +34,11 @@ def number(value: float) -> str:
 def score_words(score: Score) -> str:
     """The value that was asked for, with its unit."""
     return f"{number(score.value)} {score.unit}".rstrip()
+
+
+def caveats(outcome: Outcome) -> tuple[str, ...]:
+    """What to keep in mind about a result, in words."""
+    return outcome.measurement.caveats if isinstance(outcome, Measured) else ()
 
 
 def shares(breakdown: Breakdown) -> str:
@@ -80,6 +85,7 @@ def _ended(trial: Trial, metrics: Set[str], message_chars: int) -> str:
             parts += [shares(measured.breakdown)] if measured.breakdown is not None else []
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
             parts += [f"peak memory {peak_bytes / 2**30:.3g} GiB"] if peak_bytes else []
+            parts += caveats(measured)
             return "; ".join(parts)
 
 

@@ -14,7 +14,7 @@ from records.store import Store
 from records.trial import FailureKind, Stage
 
 HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'sqlite_utils', 'pydantic', 'typer'}"
-OWN = ["ordinal", "author", "status", "score", "unit", "failure_kind", "message"]
+OWN = ["ordinal", "author", "status", "score", "unit", "caveats", "failure_kind", "message"]
 TIMES = ["started_at", "ended_at"]
 TRIALS = (
     testing.trial(0, 0.5, {"n": 1, "checkpointing": "full"}, author="seed"),

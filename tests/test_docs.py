@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import textwrap
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -95,7 +96,8 @@ def test_a_page_names_only_commands_and_options_that_exist(page):
 
     code = " ".join([*blocks(text), *re.findall(r"`([^`\n]+)`", text)])
     named = re.findall(r"\bcclsearch ([a-z]+)", code)
-    commands_only = re.sub(r"^.*-->.*$", "", text, flags=re.MULTILINE)  # arrows look like options
+    no_programs = re.sub(r"^```\w+\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    commands_only = re.sub(r"^.*-->.*$", "", no_programs, flags=re.MULTILINE)  # arrows look alike
     options = re.findall(r"(?<=[\s`\[])--[a-z][a-z-]*(?=[\s`\]]|$)", commands_only)
 
     assert {name for name in named if not any(name in words.split() for words in COMMANDS)} == set()
@@ -130,6 +132,16 @@ def test_the_study_page_shows_a_file_that_can_be_read(tmp_path):
 @pytest.mark.parametrize("name", [n for n in described(Study) if n not in SET_BY_US])
 def test_the_study_page_names_every_field_of_a_study(name):
     assert re.search(rf"\b{name.rpartition('.')[2]}\b", STUDY_PAGE), f"{name} is not in study.md"
+
+
+@pytest.mark.parametrize(
+    ("language", "name"), [("toml", "study.toml"), ("bash", "run.sh"), ("python", "train.py")]
+)
+def test_the_page_on_recipes_shows_the_example_as_it_is(language, name):
+    example = (ROOT / "docs" / "examples" / "script" / name).read_text(encoding="utf-8")
+
+    for shown in blocks(DOCS["recipes.md"], language):
+        assert shown in example or textwrap.indent(shown, "    ") in example
 
 
 @pytest.mark.parametrize("name", sorted(DOCS))

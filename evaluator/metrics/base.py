@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from evaluator.metrics.breakdown import JobSplit, job_split
 from evaluator.traces import TraceSet
 from records.errors import StudyError
+from records.trial import Serving
 
 Better: TypeAlias = Literal["lower", "higher"]
 
@@ -22,7 +23,8 @@ class Evidence:
     """What one measured launch left behind.
 
     `step_times_s` are the untraced timed steps, seconds, each that of its slowest rank.
-    `peak_memory_bytes` has one entry per rank. `traces` is None when nothing was profiled.
+    `peak_memory_bytes` has one entry per rank. `traces` is None when nothing was profiled,
+    `serving` when nothing was served.
     """
 
     step_times_s: tuple[float, ...]
@@ -30,6 +32,7 @@ class Evidence:
     rank_count: int
     peak_memory_bytes: tuple[int, ...]
     traces: TraceSet | None
+    serving: Serving | None = None
 
     @cached_property
     def split(self) -> JobSplit | None:

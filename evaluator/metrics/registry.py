@@ -15,6 +15,9 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "step_time": "evaluator.metrics.throughput:step_time",
     "tokens_per_s": "evaluator.metrics.throughput:tokens_per_s",
     "rank_count": "evaluator.metrics.throughput:rank_count",
+    "ttft": "evaluator.metrics.inference:ttft",
+    "tpot": "evaluator.metrics.inference:tpot",
+    "output_tokens_per_s": "evaluator.metrics.inference:output_tokens_per_s",
     "peak_memory": "evaluator.metrics.memory:peak_memory",
     "communication_fraction": "evaluator.metrics.communication:communication_fraction",
     "exposed_communication_fraction": (

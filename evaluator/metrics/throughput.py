@@ -1,4 +1,4 @@
-"""How fast a job trains and on how many ranks, from the timed steps."""
+"""How fast a job steps and on how many ranks, from the timed steps."""
 
 from statistics import median
 
@@ -32,7 +32,7 @@ tokens_per_s = Formula(
     unit="tokens/s",
     better="higher",
     version=1,
-    description="Tokens of the global batch per step, over the median step time.",
+    description="Tokens that a step processes, those of answers too, over the median step time.",
     formula=_tokens_per_s,
 )
 

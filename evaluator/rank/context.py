@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from evaluator.rank.job import DeviceKind, Job, JobError
+from evaluator.rank.job import DeviceKind, Job
+from evaluator.rank.job_file import JobError
 
 _CPU_INFO = Path("/proc/cpuinfo")
 

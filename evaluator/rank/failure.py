@@ -1,58 +1,43 @@
-"""What a rank says when it fails: where, what, and whether memory was the reason."""
+"""What a rank says when it fails: where it was, the exception, and those that it came from.
+
+It does not judge: whose doing a failure was is read from these words later.
+"""
 
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from evaluator.rank.files import write_json
 from evaluator.rank.progress import Phase
 
-_MEMORY_TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "std::bad_alloc",
-)
-# Under a limit on the data segment a thread's stack is the first thing that does not fit.
-_LIMITED_MEMORY_TEXTS = ("resource temporarily unavailable", "can't start new thread")
+MESSAGE_CHARS = 10_000
+TRACEBACK_CHARS = 100_000
 
 
 def write_failure(
     folder: Path, error: Exception, *, rank: int, phase: Phase, memory_limited: bool
 ) -> None:
     """Leave `rank{r}.error.json` for whoever has to tell why the trial failed."""
-    shortage = _memory_shortage(error, memory_limited=memory_limited)
-    told = shortage or error
+    thrown, *causes = (_words(link) for link in _chain(error))
     document = {
         "rank": rank,
         "phase": phase,
-        "type": type(told).__qualname__,
-        "message": str(told),
-        "out_of_memory": shortage is not None,
-        "traceback": "".join(traceback.format_exception(error)),
+        **thrown,
+        "causes": causes,
+        "memory_limited": memory_limited,
+        "traceback": "".join(traceback.format_exception(error))[:TRACEBACK_CHARS],
     }
     write_json(folder / f"rank{rank}.error.json", document)
 
 
-def is_out_of_memory(error: BaseException, *, memory_limited: bool) -> bool:
-    """Whether the error, or one that it was raised from, is a failed allocation."""
-    return _memory_shortage(error, memory_limited=memory_limited) is not None
-
-
-def _memory_shortage(error: BaseException, *, memory_limited: bool) -> BaseException | None:
-    """Find the failed allocation; a pipeline schedule wraps what a stage raised."""
-    texts = _MEMORY_TEXTS + (_LIMITED_MEMORY_TEXTS if memory_limited else ())
-    for link in _chain(error):
-        if isinstance(link, MemoryError | torch.OutOfMemoryError):
-            return link
-        if any(text in str(link).lower() for text in texts):
-            return link
-    return None
+def _words(error: BaseException) -> dict[str, str]:
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return {"type": f"{module}{kind.__qualname__}", "message": str(error)[:MESSAGE_CHARS]}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from or while, and so on; a pipeline wraps a stage's error."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -61,4 +46,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(link))
         yield link
-        waiting += [link.__cause__, link.__context__]
+        waiting += [link.__context__, link.__cause__]
+        if isinstance(link, BaseExceptionGroup):
+            waiting += reversed(link.exceptions)

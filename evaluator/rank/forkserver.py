@@ -1,55 +1,44 @@
 """A warm process: torch is imported once, then the ranks of one job after another are forked.
 
-Speaks JSON lines: one request in, events out. It never runs an operation of torch itself, so that
-it has a single thread when it forks. When whoever started it goes away, it kills what runs and
-ends; when it is killed itself, its ranks die with it.
+Speaks JSON lines: a request in, the numbers of the forked processes out. It never runs an operation
+of torch itself, so that it has a single thread when it forks. The ranks become children of the
+process that started it, which has to adopt orphans; it ends when its input closes.
 """
 
-import ctypes
+import gc
 import importlib
 import json
 import os
-import selectors
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
+from evaluator.rank.confinement import Confinement, confine, die_with
 from evaluator.rank.main import run
+from evaluator.rank.meeting import meet
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 REQUESTS = 0
+ADOPTION_POLL_S = 0.0002
 
 
 class Request(TypedDict):
-    """What starts one job; `grace_s` is how long peers of a failed rank may go on."""
+    """What one job's ranks are told; they meet in `meeting` and work in `folder`."""
 
     folder: str
+    meeting: str
     job: str
     world_size: int
     environment: dict[str, str]
-    timeout_s: float
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One forked rank and a descriptor that becomes readable when it ends."""
-
-    number: int
-    pid: int
-    pidfd: int
+    memory_bytes: int | None
+    file_bytes: int
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Import `modules`, then run jobs until standard input closes."""
+    """Import `modules`, then fork jobs until standard input closes."""
     events = os.dup(1)
     os.dup2(2, 1)  # what an import prints must not stand between the events
     for module in modules:
@@ -57,10 +46,11 @@ def serve(modules: Sequence[str]) -> None:
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if threads > 1:
         raise RuntimeError(f"importing {modules} started {threads - 1} threads; cannot fork safely")
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _say(events, {"event": "ready"})
+    gc.collect()
+    gc.freeze()  # a rank's collector would otherwise touch, and so copy, all that is shared
+    _say(events, {"pids": [], "error": None})
     for request in _requests():
-        _say(events, {"event": "ended", **_run_job(request)})
+        _say(events, _fork_ranks(request))
 
 
 def _requests() -> Iterator[Request]:
@@ -71,71 +61,44 @@ def _requests() -> Iterator[Request]:
         yield from (json.loads(line) for line in lines)
 
 
-def _run_job(request: Request) -> dict[str, object]:
-    started = time.monotonic()
-    before = _memory_kill_count()
-    # Ranks meet through a file with locks, which a network's file system may lack: not in the job's
-    # folder.
-    with tempfile.TemporaryDirectory(prefix="cclsearch-") as meeting:
-        ranks: list[Rank] = []
-        for number in range(request["world_size"]):
-            ranks.append(_fork(number, ranks[0].pid if ranks else 0, request, meeting))
-        reason, ended_s = _wait(ranks, request, started)
-        _kill(ranks)
-        exits = [_reap(rank, ended_s.get(rank.number)) for rank in ranks]
-        _sweep_descendants()
-    after = _memory_kill_count()
-    return {
-        "reason": reason,
-        "ranks": exits,
-        "wall_s": time.monotonic() - started,
-        "memory_kill_count": None if after is None or before is None else after - before,
-    }
-
-
-def _wait(ranks: list[Rank], request: Request, started: float) -> tuple[str, dict[int, float]]:
-    """Wait until every rank ended, or for the reason to end them.
-
-    Gives that reason, and by number when each rank ended by itself, seconds after the start.
-    """
-    deadline, failed = started + request["timeout_s"], False
-    ended_s: dict[int, float] = {}
-    with selectors.DefaultSelector() as selector:
-        selector.register(REQUESTS, selectors.EVENT_READ)
-        for rank in ranks:
-            selector.register(rank.pidfd, selectors.EVENT_READ, rank)
-        while len(ended_s) < len(ranks):
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return "rank_failed" if failed else "timeout", ended_s
-            now = time.monotonic()
-            for key, _ in ready:
-                if key.data is None:
-                    return "stopped", ended_s  # nobody sends while a job runs: the input closed
-                selector.unregister(key.fileobj)
-                ended_s[key.data.number] = now - started
-                if not failed and _failed(key.data):
-                    deadline, failed = min(deadline, now + request["grace_s"]), True
-    return "rank_failed" if failed else "finished", ended_s
-
-
-def _fork(number: int, group: int, request: Request, meeting: str) -> Rank:
-    """Fork one rank into a process group, its own if `group` is 0."""
-    parent = os.getpid()
+def _fork_ranks(request: Request) -> Mapping[str, object]:
+    """Fork all ranks through a process that ends at once, so that our parent adopts them."""
+    told, telling = os.pipe()
+    adopter = os.getppid()
     pid = os.fork()
     if pid == 0:
-        _live_as_rank(number, group, request, meeting, parent)
-    # Both sides do it: whichever is first, the group is whole before anyone relies on it.
-    with suppress(PermissionError):  # it has done so, and called exec or setsid since
-        os.setpgid(pid, group)
-    return Rank(number, pid, os.pidfd_open(pid))
+        _lead(request, adopter, telling)
+    os.close(telling)
+    with os.fdopen(told, "rb") as answer:
+        line = answer.readline()
+    os.waitpid(pid, 0)
+    answered: dict[str, object] = json.loads(line or '{"error": "it was killed"}')
+    return {"pids": [], "error": None} | answered
 
 
-def _live_as_rank(number: int, group: int, request: Request, meeting: str, parent: int) -> NoReturn:
+def _lead(request: Request, adopter: int, telling: int) -> NoReturn:
+    """Fork the ranks into a session of their own and tell their numbers."""
+    os.setsid()
+    leader, pids = os.getpid(), list[int]()
+    try:
+        for number in range(request["world_size"]):
+            pid = os.fork()
+            if pid == 0:
+                _live_as_rank(number, request, leader, adopter)
+            pids.append(pid)
+        _say(telling, {"pids": pids})
+    except OSError as error:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        _say(telling, {"error": str(error)})
+    finally:
+        os._exit(0)
+
+
+def _live_as_rank(number: int, request: Request, leader: int, adopter: int) -> NoReturn:
     status = 1
     try:
-        os.setpgid(0, group)
-        _become_rank(number, request, meeting, parent)
+        _become_rank(number, request, leader, adopter)
         status = run(request["job"])
     except SystemExit as leaving:
         traceback.print_exc()
@@ -152,19 +115,9 @@ def _live_as_rank(number: int, group: int, request: Request, meeting: str, paren
             os._exit(status)
 
 
-def _become_rank(number: int, request: Request, meeting: str, parent: int) -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    os.chdir(request["folder"])
-    log = os.open(f"rank{number}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def _become_rank(number: int, request: Request, leader: int, adopter: int) -> None:
     os.closerange(3, 256)
-    # The kernel's out-of-memory killer takes a rank before anything else of the user's.
-    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    meeting = Path(request["meeting"])
     os.environ.update(request["environment"])
     os.environ.update(
         RANK=str(number),
@@ -172,67 +125,17 @@ def _become_rank(number: int, request: Request, meeting: str, parent: int) -> No
         WORLD_SIZE=str(request["world_size"]),
         CCLSEARCH_INIT_METHOD=f"file://{meeting}/store",
     )
+    while os.getppid() == leader:
+        time.sleep(ADOPTION_POLL_S)
+    die_with(adopter)
+    meet(meeting, number)
+    os.chdir(request["folder"])
+    confine(Confinement(memory_bytes=request["memory_bytes"], file_bytes=request["file_bytes"]))
 
 
-def _failed(rank: Rank) -> bool:
-    """Whether an ended rank failed; leaves it to be reaped, so that its group's number stays."""
-    ended = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return ended is not None and ended.si_status != 0
-
-
-def _kill(ranks: list[Rank]) -> None:
-    """Kill the group, and each rank by itself: it may have left the group for another session."""
-    with suppress(ProcessLookupError):
-        os.killpg(ranks[0].pid, signal.SIGKILL)
-    for rank in ranks:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
-
-
-def _reap(rank: Rank, ended_s: float | None) -> dict[str, object]:
-    _, status = os.waitpid(rank.pid, 0)
-    os.close(rank.pidfd)
-    code = os.waitstatus_to_exitcode(status)
-    return {
-        "rank": rank.number,
-        "status": code if code >= 0 else None,
-        "signal": -code if code < 0 else None,
-        "ended_s": ended_s,
-    }
-
-
-def _sweep_descendants() -> None:
-    """Kill what a rank left behind, also in a session of its own: orphans come to us."""
-    while children := list(_children()):
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def _children() -> Iterator[int]:
-    listing = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    return (int(pid) for pid in listing.split())
-
-
-def _memory_kill_count() -> int | None:
-    """How many processes the kernel has killed for want of memory; None where it does not say."""
-    with suppress(OSError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return None
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def _say(events: int, event: Mapping[str, object]) -> None:
+def _say(to: int, event: Mapping[str, object]) -> None:
     try:
-        os.write(events, json.dumps(event).encode() + b"\n")
+        os.write(to, json.dumps(event).encode() + b"\n")
     except BrokenPipeError:
         return  # nobody listens any more; the closed input ends the loop
 

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from evaluator.rank.context import RankContext, pin_to_cores, place, read_rank_numbers
 from evaluator.rank.failure import write_failure
 from evaluator.rank.files import write_json
-from evaluator.rank.job import Job, JobError, read_job
-from evaluator.rank.memory import budgeted, open_memory
+from evaluator.rank.job import Job, read_job
+from evaluator.rank.job_file import JobError
+from evaluator.rank.meeting import VARIABLE, meet
+from evaluator.rank.memory import budgeted, open_memory, require_room_for_groups
 from evaluator.rank.profile import profile_steps
 from evaluator.rank.progress import Phase, Progress
 from evaluator.rank.steps import StepClock, Work, finite_losses
@@ -51,11 +53,11 @@ def run(job_path: str) -> int:
 
 def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
     job = context.job
-    torch.set_num_threads(job.threads_per_rank)
+    torch.set_num_threads(job.config.threads_per_rank)
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     else:
-        pin_to_cores(context.local_rank, job.threads_per_rank)
+        pin_to_cores(context.local_rank, job.config.threads_per_rank)
     # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
     entry = _load_entry(job)
     memory = open_memory(context.device)
@@ -87,6 +89,7 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
 
 def _join_group(context: RankContext) -> None:
     on_cuda = context.device.type == "cuda"
+    require_room_for_groups(1)
     dist.init_process_group(
         backend="nccl" if on_cuda else "gloo",
         # A launcher that forks ranks side by side gives each launch a meeting place of its own.
@@ -107,6 +110,8 @@ def _load_entry(job: Job) -> Entry:
 
 
 if __name__ == "__main__":
+    if VARIABLE in os.environ:
+        meet(Path(os.environ[VARIABLE]), read_rank_numbers().rank)
     status = run(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -13,6 +13,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 _THREAD_STACK_BYTES = 1 << 20
+_GROUP_BYTES = 4 << 20  # threads and buffers of a process group, with some to spare
 _THREAD_ATTRIBUTES_BYTES = 64  # the largest pthread_attr_t of the 64-bit platforms
 
 
@@ -100,6 +101,20 @@ def budgeted(memory: Memory, budget_bytes: int | None) -> Iterator[None]:
         yield
     finally:
         memory.lift()
+
+
+def require_room_for_groups(count: int) -> None:
+    """Raise `MemoryError` when so many process groups do not fit under the limit in force.
+
+    Where a thread of a group cannot be started, gloo aborts the process or never returns.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    room_bytes = soft - _status_bytes("VmData")
+    if soft != resource.RLIM_INFINITY and room_bytes < count * _GROUP_BYTES:
+        raise MemoryError(
+            f"unable to allocate {count * _GROUP_BYTES >> 20} MiB for threads of process groups; "
+            f"{max(0, room_bytes) >> 20} MiB are left of the memory budget"
+        )
 
 
 def _shrink_thread_stacks() -> None:

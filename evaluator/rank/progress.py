@@ -1,11 +1,10 @@
-"""Where the rank is: its phase, and the beats that rank 0 writes for whoever watches."""
+"""Where the rank is: its phase, and the beats that it leaves for whoever watches."""
 
 import json
+import os
 import time
 from enum import StrEnum
 from pathlib import Path
-
-PROGRESS_NAME = "progress.jsonl"
 
 
 class Phase(StrEnum):
@@ -19,16 +18,24 @@ class Phase(StrEnum):
 
 
 class Progress:
-    """The current phase, and one line per beat in the folder if this is rank 0."""
+    """The current phase, and one line per beat in the folder, `rank{r}.progress.jsonl`."""
 
     def __init__(self, folder: Path, *, rank: int) -> None:
         self.phase = Phase.SETUP
-        self._path = folder / PROGRESS_NAME if rank == 0 else None
+        path = folder / progress_name(rank)
+        # Left open to the process's end: a beat is one write between two steps.
+        self._beats = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def beat(self, phase: Phase, step: int | None = None) -> None:
-        """Enter a phase, or begin a step (counted from 0 over all phases) in it."""
+        """Enter a phase, or begin a step (counted from 0 over all phases) in it.
+
+        Without a step the rank is between steps, where it may take its time.
+        """
         self.phase = phase
-        if self._path is not None:
-            line = {"phase": phase, "step": step, "at_ns": time.perf_counter_ns()}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+        line = {"phase": phase, "step": step, "at_ns": time.perf_counter_ns()}
+        os.write(self._beats, json.dumps(line).encode() + b"\n")
+
+
+def progress_name(rank: int) -> str:
+    """What the file with a rank's beats is called."""
+    return f"rank{rank}.progress.jsonl"

@@ -3,14 +3,14 @@
 import math
 import time
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from evaluator.rank.progress import Phase, Progress
 
-Window = tuple[int, int]
-"""Start and end of one step, nanoseconds of this machine's monotonic clock."""
+Window = tuple[int, ...]
+"""Start, marks and end of one step, nanoseconds of this machine's monotonic clock."""
 
 
 class Work(Protocol):
@@ -27,6 +27,14 @@ class Work(Protocol):
 
         Empty on a rank that does not see the loss, equal on all that do.
         """
+
+
+@runtime_checkable
+class MarkedWork(Work, Protocol):
+    """Work whose steps have parts that are timed by themselves."""
+
+    def marks_ns(self) -> list[int]:
+        """When each part of the latest step ended, by `time.perf_counter_ns`, but for the last."""
 
 
 class UnequalStepsError(RuntimeError):
@@ -80,6 +88,7 @@ class StepClock:
                 else nullcontext()
             ):
                 windows.append(self._run_one(step))
+        self._progress.beat(phase)
         return windows
 
     def _run_one(self, step: int) -> Window:
@@ -93,7 +102,8 @@ class StepClock:
                 f"step {step} fed {tokens} tokens, the one before {self._tokens_per_step}"
             )
         self._tokens_per_step = tokens
-        return start_ns, end_ns
+        marks_ns = self._work.marks_ns() if isinstance(self._work, MarkedWork) else []
+        return start_ns, *marks_ns, end_ns
 
     def _wait_for_device(self) -> None:
         if self._device.type == "cuda":

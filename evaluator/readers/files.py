@@ -33,10 +33,10 @@ def read_bytes(path: Path, limits: ReadLimits) -> bytearray:
         raise TraceError(path, "is no regular file")
     try:
         with path.open("rb") as file:
-            if file.peek(2)[:2] != _GZIP_MAGIC:
-                return _read_up_to(path, file, limits.file_bytes, "on disk")
             if path.stat().st_size > limits.file_bytes:
                 raise TraceError(path, f"holds more than {limits.file_bytes} bytes on disk")
+            if file.peek(2)[:2] != _GZIP_MAGIC:
+                return _read_up_to(path, file, limits.file_bytes, "on disk")
             with gzip.open(file) as unpacked:
                 return _read_up_to(path, unpacked, limits.decompressed_bytes, "decompressed")
     except (OSError, EOFError, zlib.error) as error:

@@ -8,8 +8,12 @@ from evaluator.readers.kineto import read_rank
 from evaluator.traces import RankTrace, TraceError, TraceSet
 
 
-def read_traces(paths: Sequence[Path], limits: ReadLimits = STANDARD_LIMITS) -> TraceSet:
+def read_traces(
+    paths: Sequence[Path], limits: ReadLimits = STANDARD_LIMITS, only_rank: int | None = None
+) -> TraceSet:
     """The traces in these files, one rank each, in any order; at least one.
+
+    A file that names no rank is of `only_rank`, the one rank of a job of one.
 
     Raises TraceError when a file is refused, two hold the same rank, or they do not agree on the
     size of the job.
@@ -17,7 +21,7 @@ def read_traces(paths: Sequence[Path], limits: ReadLimits = STANDARD_LIMITS) -> 
     read: dict[int, tuple[Path, RankTrace]] = {}
     sized: tuple[Path, int] | None = None
     for path in paths:
-        trace = read_rank(path, limits)
+        trace = read_rank(path, limits, only_rank)
         if trace.rank in read:
             raise TraceError(path, f"holds rank {trace.rank}, and so does {read[trace.rank][0]}")
         read[trace.rank] = path, trace

@@ -13,7 +13,7 @@ from evaluator.readers.kernels import communicates
 from evaluator.readers.kineto_events import Batch, Document, Event, batches, decode_document
 from evaluator.traces import Activity, RankTrace, StepWindows, TraceError
 
-_RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,7})(?!\d)")
+_RANK_IN_NAME = re.compile(r"(?:rank|kineto_trace)[-_]?(\d{1,7})(?!\d)")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _GLOO_THREAD = "pt_gloo_runloop"
 _LARGEST_WORLD = 10_000_000
@@ -90,44 +90,47 @@ _KIND_OF_NAME = {
 }
 
 
-def read_rank(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> RankTrace:
+def read_rank(
+    path: Path, limits: ReadLimits = STANDARD_LIMITS, only_rank: int | None = None
+) -> RankTrace:
     """The spans and step windows of one rank.
 
     Device work counts where the trace holds any; else the host's: ATen operators compute, `gloo:`
     spans communicate. Steps are `ProfilerStep#k`, on the device from the first stream's start to
     the last one's end where the profiler recorded that, else on the host.
-    The rank is taken from the trace, else from `rank<r>` in the file's name.
+    The rank is taken from the trace, else from `rank<r>` in the file's name, else it is
+    `only_rank`: the one rank of a job of one.
 
     Raises TraceError when the file is damaged, passes a limit, names no rank, or lacks the device
     work of a job that ran on devices.
     """
     try:
-        return _read(path, limits)
+        return _read(path, limits, only_rank)
     except RecursionError as error:
         raise TraceError(path, "is nested too deeply") from error
 
 
-def _read(path: Path, limits: ReadLimits) -> RankTrace:
+def _read(path: Path, limits: ReadLimits, only_rank: int | None) -> RankTrace:
     document = decode_document(path, read_bytes(path, limits))
     if not 0 <= document.base_ns < _LARGEST_BASE_NS:
         raise TraceError(path, f"has an absurd base time: {document.base_ns}")
-    rank, world_size = _place(path, document)
+    rank, world_size = _place(path, document, only_rank)
     table = _Table()
     for batch in batches(path, document, limits.event_count):
         table.add(batch)
     return table.trace(path, document, rank, world_size)
 
 
-def _place(path: Path, document: Document) -> tuple[int, int | None]:
+def _place(path: Path, document: Document, only_rank: int | None) -> tuple[int, int | None]:
     """Rank and world size."""
     distributed = document.distributed
     rank = distributed.rank if distributed else None
     world_size = distributed.world_size if distributed else None
     if rank is None:
         named = _RANK_IN_NAME.search(path.name)
-        if named is None:
-            raise TraceError(path, "names no rank, neither inside nor in the file name")
-        rank = int(named[1])
+        rank = int(named[1]) if named else only_rank
+    if rank is None:
+        raise TraceError(path, "names no rank, neither inside nor in the file name")
     if not 0 <= rank < (_LARGEST_WORLD if world_size is None else world_size) <= _LARGEST_WORLD:
         raise TraceError(path, f"is of rank {rank} in a world of {world_size}")
     return rank, world_size
@@ -140,7 +143,7 @@ class _Table:
         self._name_ids: dict[str, int] = {}
         self._thread_ids: dict[tuple[int | str | None, int | str | None], int] = {}
         self._gloo_threads: set[int] = set()
-        self._kinds: dict[tuple[str, str], _Kind | None] = {}
+        self._kinds: dict[tuple[str, str, str], int | None] = {}
         self._start_ns: list[Nanoseconds] = []
         self._duration_ns: list[Nanoseconds] = []
         self._columns: list[NDArray[np.int32]] = []
@@ -148,34 +151,36 @@ class _Table:
     def add(self, batch: Batch) -> None:
         """Keep what matters of a batch."""
         chosen: list[int] = []
-        rows: list[tuple[int, int, int]] = []
+        columns: tuple[list[int], list[int], list[int]] = [], [], []
+        kinds, name_ids, thread_ids = columns
         names, threads = self._name_ids, self._thread_ids
         for index, event in enumerate(batch.events):
-            if event.cat not in _KIND_OF_NAME:
-                if event.ph == "M" and event.name == "thread_name":
-                    self._note_thread(event)
-                continue
             kind = self._kind(event)
             if kind is not None:
                 chosen.append(index)
-                name = names.setdefault(event.name, len(names))
-                thread = threads.setdefault((event.pid, event.tid), len(threads))
-                rows.append((kind, name, thread))
+                kinds.append(kind)
+                name_ids.append(names.setdefault(event.name, len(names)))
+                thread_ids.append(threads.setdefault((event.pid, event.tid), len(threads)))
+            elif event.ph == "M" and event.name == "thread_name":
+                self._note_thread(event)
         start_ns, duration_ns = batch.times_ns(chosen)
         self._start_ns.append(start_ns)
         self._duration_ns.append(duration_ns)
-        self._columns.append(np.array(rows, np.int32).reshape(-1, 3))
+        self._columns.append(np.array(columns, np.int32).T)
 
-    def _kind(self, event: Event[float]) -> _Kind | None:
-        """What the event is; None when it does not matter."""
-        if event.ph != "X":
-            return None
+    def _kind(self, event: Event[float]) -> int | None:
+        """What the event is, a `_Kind`; None when it does not matter."""
         if event.cat == "kernel" and event.args is not None and event.args.collective:
-            return _Kind.COLLECTIVE_KERNEL
-        key = (event.cat, event.name)
-        if key not in self._kinds:
-            self._kinds[key] = _KIND_OF_NAME[event.cat](event.name)
-        return self._kinds[key]
+            return int(_Kind.COLLECTIVE_KERNEL) if event.ph == "X" else None
+        key = (event.ph, event.cat, event.name)
+        try:
+            return self._kinds[key]
+        except KeyError:
+            kind_of = _KIND_OF_NAME.get(event.cat) if event.ph == "X" else None
+            kind = kind_of(event.name) if kind_of else None
+            # A plain number: making an array of enumeration members takes ten times as long.
+            self._kinds[key] = None if kind is None else int(kind)
+            return self._kinds[key]
 
     def _note_thread(self, event: Event[float]) -> None:
         """Threads are named more than once; one name that says gloo is enough."""

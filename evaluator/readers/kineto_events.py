@@ -87,8 +87,9 @@ class Batch:
 
         Raises TraceError when one has no time, a negative duration or an absurd value.
         """
-        times = [(self.events[i].ts, self.events[i].dur) for i in chosen]
-        start_us, duration_us = np.array(times, np.float64).reshape(-1, 2).T
+        events = [self.events[i] for i in chosen]
+        start_us = np.array([event.ts for event in events], np.float64)
+        duration_us = np.array([event.dur for event in events], np.float64)
         for what, values in (("start", start_us), ("duration", duration_us)):
             if not np.all(np.abs(values) < _LARGEST_US):
                 raise TraceError(self._path, f"an event has no {what} or an absurd one")

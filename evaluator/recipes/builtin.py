@@ -2,101 +2,127 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
-from evaluator.job import Job
+from evaluator.estimate import PARTS, MemoryEstimate, estimated_memory
+from evaluator.job import Job, JobResult
+from evaluator.machine import check_local
+from evaluator.ports import Reading
+from evaluator.rank.job import Config as RankConfig
+from evaluator.rank.job import DeviceKind
+from evaluator.rank.job import Job as RankJob
+from evaluator.rank.job import Measure as RankMeasure
+from evaluator.recipes.completion import completed_space
+from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
+from evaluator.recipes.rules import broken, rules
+from evaluator.recipes.workload import rank_workload
+from evaluator.samples import read_measurement, read_profiles
 from records.errors import StudyError
-from records.study import Study, Value, Workload
-from records.trial import Config
+from records.rule import facts
+from records.study import Study, Value
+from records.trial import Config, Failed
 
-ENTRY_MODULE = "evaluator.workloads.training"
-MODEL_FIELDS = (
-    "layer_count",
-    "hidden_size",
-    "head_count",
-    "kv_head_count",
-    "ffn_size",
-    "vocab_size",
-)
-DEFAULTS: Mapping[str, Value] = {
-    "dp_replicate": 1,
-    "dp_shard": 1,
-    "tp": 1,
-    "pp": 1,
-    "micro_batch": 1,
-    "activation_checkpointing": "none",
+ENTRIES = {
+    "training": ("evaluator.workloads.training", "train"),
+    "inference": ("evaluator.workloads.inference", "serve"),
 }
+COMPILER_MODULES = ("torch._dynamo", "torch._inductor.compile_fx")
+"""What takes seconds to import, and would be imported by every rank of a trial that compiles."""
 
 
 class BuiltinRecipe:
-    """Trains a Llama-style decoder with torch's own parallelism."""
+    """Trains a Llama-style decoder with torch's own parallelism, or answers requests with it."""
+
+    def complete(self, study: Study) -> Study:
+        """Give every knob its condition and description, and add defaults and rules.
+
+        Raises `StudyError` for a workload or a knob that the recipe does not know.
+        """
+        rank_workload(study.workload)
+        return replace(study, space=completed_space(study))
+
+    def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
+        """Give the estimate of memory, of the rank that needs most, and its parts."""
+        work, device = rank_workload(study.workload), DeviceKind(study.environment.device)
+
+        def estimate(settings: Mapping[str, Value]) -> MemoryEstimate:
+            return estimated_memory(work, rank_config(settings), device)
+
+        def size(part: str, settings: Mapping[str, Value]) -> int:
+            return estimate(settings).parts[part]
+
+        parts = {f"estimated_{part}_bytes": partial(size, part) for part in PARTS}
+        return {"estimated_memory_bytes": lambda each: estimate(each).total_bytes, **parts}
+
+    def check(self, study: Study) -> None:
+        """Raise `EnvironmentFault` when this machine cannot hold the ranks."""
+        check_local(study.environment)
+
+    def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002 - the port
+        """Show ranks, which are ours, all of it."""
+        return ours
 
     def job(self, study: Study, config: Config) -> Job:
-        """Give the job of one configuration; knobs that the space leaves out take `DEFAULTS`."""
-        _check_training(study.workload)
-        settings = {**DEFAULTS, **_known_knobs(config)}
-        world_size = _ranks(settings)
-        document = {
-            "entry": f"{ENTRY_MODULE}:train",
-            "world_size": world_size,
-            "device": study.environment.device,
-            "init_method": "env://",
-            "workload": {
-                **_model(study.workload),
-                "sequence_length": study.workload.sequence_length,
-                "global_batch": study.workload.global_batch,
-                "precision": study.workload.precision,
-                "seed": study.workload.seed,
-            },
-            "config": settings,
-            "measure": {
-                "warmup_steps": study.measure.warmup_steps,
-                "timed_steps": study.measure.timed_steps,
-                "profiled_steps": study.measure.profiled_steps,
-            },
-            "memory_budget_bytes": study.launch.memory_budget_bytes,
-            "threads_per_rank": study.launch.threads_per_rank,
-        }
+        """Give the job of one configuration; knobs that it leaves out take their defaults.
+
+        Raises `StudyError` when the configuration breaks a rule of the recipe.
+        """
+        module, function = ENTRIES[study.workload.phase]
+        work = rank_workload(study.workload)
+        asked = _checked(study, config)
+        job = RankJob(
+            entry=f"{module}:{function}",
+            world_size=asked.world_size,
+            device=DeviceKind(study.environment.device),
+            init_method="env://",
+            workload=work,
+            config=asked,
+            measure=RankMeasure(
+                warmup_steps=study.measure.warmup_steps,
+                timed_steps=study.measure.timed_steps,
+                profiled_steps=study.measure.profiled_steps,
+            ),
+            memory_budget_bytes=study.launch.memory_budget_bytes,
+        )
+        imported = (module, *(COMPILER_MODULES if asked.compile else ()))
         return Job(
-            argv=_cold_start(world_size),
-            world_size=world_size,
-            files={"job.json": json.dumps(document, indent=1)},
-            module=ENTRY_MODULE,
+            argv=_cold_start(job.world_size),
+            world_size=job.world_size,
+            files={"job.json": json.dumps(asdict(job), indent=1)},
+            modules=imported if study.launch.start == "warm" else (),
             timeout_s=study.measure.timeout_s,
+            hang_after_s=study.measure.hang_after_s,
+            maps_freely=job.device is DeviceKind.CUDA,
         )
 
-
-def _known_knobs(config: Config) -> dict[str, Value]:
-    unknown = [knob for knob in config if knob not in DEFAULTS]
-    if unknown:
-        raise StudyError(
-            f"[space] {unknown[0]!r} is not a knob of the builtin recipe; "
-            f"it has {', '.join(DEFAULTS)}"
-        )
-    return dict(config.values)
-
-
-def _ranks(settings: dict[str, Value]) -> int:
-    world_size = 1
-    for knob in ("dp_replicate", "dp_shard", "tp", "pp"):
-        world_size *= int(settings[knob])
-    return world_size
+    def read(
+        self,
+        study: Study,
+        job: Job,  # noqa: ARG002 - the port
+        result: JobResult,
+        launched_ns: int,  # noqa: ARG002 - the port
+    ) -> Reading | Failed:
+        """Read the samples of all ranks, and their traces if steps were to be profiled."""
+        measurement = read_measurement(result, study)
+        if isinstance(measurement, Failed):
+            return measurement
+        asked = study.measure.profiled_steps
+        traces = read_profiles(result, asked) if asked else None
+        return Reading(measurement=measurement, traces=traces)
 
 
-def _check_training(workload: Workload) -> None:
-    if workload.phase != "training":
-        raise StudyError(f"[workload] phase {workload.phase!r}: the builtin recipe only trains")
-
-
-def _model(workload: Workload) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for name in MODEL_FIELDS:
-        size = getattr(workload, name)
-        if size is None:
-            raise StudyError(f"[workload] {name} is missing; the builtin recipe needs it")
-        sizes[name] = size
-    return sizes
+def _checked(study: Study, config: Config) -> RankConfig:
+    """What a rank is told, if it can be run."""
+    for name, value in config.values.items():
+        check_setting(name, value)
+    settings = live({**defaults(study), **config.values}, study)
+    faults = broken(rules(study), {**facts(study.workload, study.environment), **settings})
+    if faults:
+        raise StudyError(f"[space] {config}: {'; '.join(faults)}")
+    return rank_config(settings)
 
 
 def _cold_start(world_size: int) -> tuple[str, ...]:

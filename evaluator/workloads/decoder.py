@@ -1,14 +1,43 @@
 """A Llama-style decoder, whole or as the consecutive layers that one pipeline stage holds."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from evaluator.rank.job import Workload
+from evaluator.rank.job import AttentionBackend, Precision, Workload
+from evaluator.workloads.attention import Attend, CausalAttention
+from evaluator.workloads.experts import ExpertLayer
+from evaluator.workloads.feed_forward import FeedForward
 
 _NORM_EPSILON = 1e-5
 _ROTARY_BASE = 10_000.0
-_INIT_DEVIATION = 0.02
+INIT_DEVIATION = 0.02
+DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of the equal parts, in order, into which a pipeline cuts the layers."""
+
+    number: int
+    count: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it takes tokens."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it gives logits."""
+        return self.number == self.count - 1
+
+    def layers(self, layer_count: int) -> range:
+        """The numbers of its layers in the whole model."""
+        size = layer_count // self.count
+        return range(self.number * size, (self.number + 1) * size)
 
 
 class Attention(nn.Module):
@@ -24,7 +53,8 @@ class Attention(nn.Module):
     def __init__(self, workload: Workload, cosine: Tensor, sine: Tensor) -> None:
         super().__init__()
         self.head_size = workload.hidden_size // workload.head_count
-        self.shares_keys = workload.kv_head_count < workload.head_count
+        self.attend: Attend = CausalAttention(AttentionBackend.AUTO)
+        self.places = slice(None)  # of the next call's sequence among all that the tables hold
         kv_size = workload.kv_head_count * self.head_size
         self.query = nn.Linear(workload.hidden_size, workload.hidden_size, bias=False)
         self.key = nn.Linear(workload.hidden_size, kv_size, bias=False)
@@ -38,9 +68,7 @@ class Attention(nn.Module):
         query = self._rotate(self._heads(self.query(x)))
         key = self._rotate(self._heads(self.key(x)))
         value = self._heads(self.value(x))
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=self.shares_keys
-        )
+        mixed = self.attend(query, key, value)
         projected: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return projected
 
@@ -50,33 +78,25 @@ class Attention(nn.Module):
 
     def _rotate(self, x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
-        return x * self.cosine + torch.cat((-second, first), dim=-1) * self.sine
-
-
-class FeedForward(nn.Module):
-    """The gated feed-forward layer (SwiGLU)."""
-
-    def __init__(self, workload: Workload) -> None:
-        super().__init__()
-        self.gate = nn.Linear(workload.hidden_size, workload.ffn_size, bias=False)
-        self.up = nn.Linear(workload.hidden_size, workload.ffn_size, bias=False)
-        self.down = nn.Linear(workload.ffn_size, workload.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform (batch, sequence, hidden) position by position."""
-        transformed: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return transformed
+        return (
+            x * self.cosine[self.places]
+            + torch.cat((-second, first), dim=-1) * self.sine[self.places]
+        )
 
 
 class Block(nn.Module):
     """One decoder layer."""
 
-    def __init__(self, workload: Workload, cosine: Tensor, sine: Tensor) -> None:
+    def __init__(self, workload: Workload, layer: int, cosine: Tensor, sine: Tensor) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(workload.hidden_size, eps=_NORM_EPSILON)
         self.attention = Attention(workload, cosine, sine)
         self.feed_forward_norm = nn.RMSNorm(workload.hidden_size, eps=_NORM_EPSILON)
-        self.feed_forward = FeedForward(workload)
+        self.feed_forward = (
+            ExpertLayer(workload)
+            if workload.expert_count and layer >= workload.dense_layer_count
+            else FeedForward(workload.hidden_size, workload.ffn_size)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Add attention and feed-forward to (batch, sequence, hidden)."""
@@ -92,19 +112,16 @@ class Decoder(nn.Module):
     the last has neither norm nor head and gives hidden states.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, stage: Stage, positions: Tensor) -> None:
         super().__init__()
-        cosine, sine = _rotary_tables(workload)
-        self.embedding: nn.Embedding | None = nn.Embedding(
-            workload.vocab_size, workload.hidden_size
-        )
+        hidden_size = workload.hidden_size
+        cosine, sine = _rotary_tables(hidden_size // workload.head_count, positions)
+        self.embedding = nn.Embedding(workload.vocab_size, hidden_size) if stage.is_first else None
         self.blocks = nn.ModuleList(
-            Block(workload, cosine, sine) for _ in range(workload.layer_count)
+            Block(workload, layer, cosine, sine) for layer in stage.layers(workload.layer_count)
         )
-        self.norm: nn.RMSNorm | None = nn.RMSNorm(workload.hidden_size, eps=_NORM_EPSILON)
-        self.head: nn.Linear | None = nn.Linear(
-            workload.hidden_size, workload.vocab_size, bias=False
-        )
+        self.norm = nn.RMSNorm(hidden_size, eps=_NORM_EPSILON) if stage.is_last else None
+        self.head = nn.Linear(hidden_size, workload.vocab_size, bias=False) if self.norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, sequence) tokens or (batch, sequence, hidden) states onwards."""
@@ -116,32 +133,40 @@ class Decoder(nn.Module):
             x = self.head(self.norm(x))
         return x
 
-    def keep_stage(self, stage: int, stage_count: int) -> None:
-        """Drop everything that the given pipeline stage does not hold."""
-        layers_per_stage = len(self.blocks) // stage_count
-        first = stage * layers_per_stage
-        self.blocks = self.blocks[first : first + layers_per_stage]
-        if stage > 0:
-            self.embedding = None
-        if stage < stage_count - 1:
-            self.norm = None
-            self.head = None
+
+def build_decoder(
+    workload: Workload,
+    stage: Stage,
+    positions: Tensor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Decoder:
+    """Build one stage with the numbers that it has in every configuration of one seed.
+
+    `positions` says which places of a sequence the model sees, in order.
+    """
+    with device:
+        model = Decoder(workload, stage, positions.to(device))
+    layers = stage.layers(workload.layer_count)
+    _fill(model.embedding, workload.seed, device)
+    for layer, block in zip(layers, model.blocks, strict=True):
+        _fill(block, workload.seed + (1 + layer) * _SEED_STRIDE, device)
+    _fill(model.head, workload.seed + (1 + workload.layer_count) * _SEED_STRIDE, device)
+    return model.to(dtype)
 
 
-def build_decoder(workload: Workload) -> Decoder:
-    """Build the whole model in fp32 on the host, the same on every rank for one seed."""
-    torch.manual_seed(workload.seed)
-    model = Decoder(workload)
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=_INIT_DEVIATION)
-    return model
+def _fill(part: nn.Module | None, seed: int, device: torch.device) -> None:
+    """Draw every matrix of one part; what has fewer dimensions stays as it was made."""
+    generator = torch.Generator(device).manual_seed(seed)
+    for parameter in part.parameters() if part is not None else ():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=INIT_DEVIATION, generator=generator)
 
 
-def _rotary_tables(workload: Workload) -> tuple[Tensor, Tensor]:
-    """Cosine and sine, each (sequence, head size)."""
-    head_size = workload.hidden_size // workload.head_count
+def _rotary_tables(head_size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine, each (positions, head size)."""
     frequencies = _ROTARY_BASE ** (-torch.arange(0, head_size, 2) / head_size)
-    angles = torch.outer(torch.arange(workload.sequence_length), frequencies)
+    angles = torch.outer(positions, frequencies)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()

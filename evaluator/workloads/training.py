@@ -1,43 +1,78 @@
 """The built-in training job: the same batches, model and optimizer however they are spread.
 
 Every number is in the workload's precision: parameters, gradients, optimizer state and what
-ranks send. Only the loss is computed in fp32.
+ranks send, unless a knob names another format. Only the loss is computed in fp32.
 """
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from evaluator.rank.context import RankContext
-from evaluator.rank.job import Precision
 from evaluator.rank.steps import Work
+from evaluator.workloads.accumulation import Accumulation
 from evaluator.workloads.batches import Batches
-from evaluator.workloads.decoder import build_decoder
-from evaluator.workloads.parallel import Layout, open_layout, spread
-from evaluator.workloads.passes import Passes, open_passes
+from evaluator.workloads.context import own_positions
+from evaluator.workloads.decoder import DTYPES, Stage, build_decoder
+from evaluator.workloads.layout import Layout, open_layout
+from evaluator.workloads.loss import MicroBatchLoss
+from evaluator.workloads.optimizer import open_optimizer
+from evaluator.workloads.pipeline import Pipeline, own_stages
+from evaluator.workloads.spread import spread
 
-_LEARNING_RATE = 1e-3
-_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
+
+class Passes(Protocol):
+    """Forward and backward over one step's micro-batches."""
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
+        """Leave a global batch's gradients on the parameters, exchanged between replicas.
+
+        Take this replica's (sequences, length); return its mean loss, `None` where it is not seen.
+        """
 
 
 def train(context: RankContext) -> Work:
     """Build this rank's share of the training job; every rank must call it."""
-    job = context.job
-    layout = open_layout(job.config, context.device)
-    dtype = _DTYPES[job.workload.precision]
-    model = build_decoder(job.workload)
-    model.keep_stage(layout.place("pp"), job.config.pp)
-    model.to(device=context.device, dtype=dtype)
-    share = spread(model, job.config, layout)
-    replica = layout.place("dp_replicate") * job.config.dp_shard + layout.place("dp_shard")
+    workload, config = context.job.workload, context.job.config
+    layout = open_layout(config, context.device)
+    dtype = DTYPES[workload.precision]
+    positions = own_positions(config, layout.place("cp"), workload.sequence_length)
+    models = {
+        stage: spread(
+            build_decoder(workload, stage, positions, device=context.device, dtype=dtype),
+            config,
+            layout,
+        )
+        for stage in own_stages(config, layout.place("pp"))
+    }
+    parameters = chain.from_iterable(model.parameters() for model in models.values())
     return Training(
         batches=Batches(
-            job.workload, replica=replica, replica_count=job.config.dp, device=context.device
+            workload,
+            replica=layout.place("dp_replicate") * config.dp_shard + layout.place("dp_shard"),
+            replica_count=config.dp,
+            positions=positions,
+            device=context.device,
         ),
-        passes=open_passes(share, job, layout, device=context.device, dtype=dtype),
-        optimizer=torch.optim.AdamW(share.parameters(), lr=_LEARNING_RATE),
+        passes=_open_passes(models, context, layout, dtype),
+        optimizer=open_optimizer(parameters, config.optimizer_loop),
         layout=layout,
     )
+
+
+def _open_passes(
+    models: Mapping[Stage, nn.Module], context: RankContext, layout: Layout, dtype: torch.dtype
+) -> Passes:
+    job, tp, pp = context.job, layout.axis("tp"), layout.axis("pp")
+    loss = MicroBatchLoss(job.micro_batch_count, tp if job.config.loss_parallel else None)
+    if pp is None:
+        (model,) = models.values()
+        return Accumulation(model, loss, micro_batch=job.config.micro_batch)
+    return Pipeline(models, loss, job, ranks=pp, device=context.device, dtype=dtype)
 
 
 class Training:
@@ -73,7 +108,7 @@ class Training:
         if not self._losses:
             return []
         losses = torch.stack(self._losses)
-        for name in ("dp_shard", "dp_replicate"):
+        for name in ("cp", "dp_shard", "dp_replicate"):
             axis = self._layout.axis(name)
             if axis is not None:
                 dist.all_reduce(losses, group=axis.get_group())

@@ -38,6 +38,14 @@ TuningOption = Annotated[
     Path | None,
     typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML); only read."),
 ]
+CommandOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--command",
+        metavar="FILE",
+        help="Script that a card's trials start with bash, as in CCL-Search; knobs are variables.",
+    ),
+]
 BandwidthsOption = Annotated[
     str | None,
     typer.Option(
@@ -64,14 +72,20 @@ def examples(*commands: str) -> str:
 
 
 def chosen_study(
-    config: Path | None, card: Path | None, tuning: Path | None, bandwidths: str | None
+    config: Path | None,
+    card: Path | None,
+    tuning: Path | None,
+    bandwidths: str | None,
+    command: Path | None,
 ) -> Study:
     """The built-in study, with a card laid over it and a study file over that."""
     study = builtin_study(local_environment())
     if card is not None:
-        study = card_study(card, tuning, bandwidths, study)
-    elif tuning is not None or bandwidths is not None:
-        raise StudyError("--tuning and --card-bandwidths say more about a card; add --card FILE")
+        study = card_study(card, tuning, bandwidths, study, command)
+    elif tuning is not None or bandwidths is not None or command is not None:
+        raise StudyError(
+            "--tuning, --card-bandwidths and --command say more about a card; add --card FILE"
+        )
     return read_study_file(config, study) if config is not None else study
 
 

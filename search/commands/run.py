@@ -9,6 +9,7 @@ from records.study import Study
 from search.commands.options import (
     BandwidthsOption,
     CardOption,
+    CommandOption,
     ConfigOption,
     JsonOption,
     StoreOption,
@@ -37,6 +38,7 @@ def run(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -88,11 +90,13 @@ def run(
     """
     # Imported here, as wherever a command works: help does not wait for what it does not need.
     from search.commands.conduct import begin
+    from search.spaces import completed
 
     study = with_objective(
-        chosen_study(config, card, tuning, card_bandwidths), objective, minimize, maximize
+        chosen_study(config, card, tuning, card_bandwidths, command), objective, minimize, maximize
     )
-    study = _with_budget(study, trials, patience, max_wall)
+    # Whether all ranks must be used depends on the objective.
+    study = _with_budget(completed(study), trials, patience, max_wall)
     if seed_policy is not None:
         study = replace(study, seed_policy=seed_policy)
     finding = begin(study, strategy or study.strategy, store, as_json=as_json)

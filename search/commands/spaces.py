@@ -9,11 +9,13 @@ import typer
 
 from policies.space import Space
 from records.errors import StudyError
+from records.rule import told
 from records.study import Study
 from records.trial import Config
 from search.commands.options import (
     BandwidthsOption,
     CardOption,
+    CommandOption,
     ConfigOption,
     JsonOption,
     TuningOption,
@@ -34,10 +36,11 @@ def size(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the points, and those that satisfy the constraints."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
     if as_json:
         typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
     else:
@@ -53,19 +56,30 @@ def size(
 def check(
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="KNOB=VALUE", help="One for each knob.", show_default=False),
+        typer.Argument(
+            metavar="KNOB=VALUE",
+            help="One for each knob that is not to be what it is if left out.",
+            show_default=False,
+        ),
     ],
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a configuration is valid, and if not, why."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    """Say whether a configuration is valid and what memory it may take, or why it is not."""
+    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
     answer = space.check(dict(_setting(text) for text in settings))
     if isinstance(answer, Config):
-        typer.echo(json.dumps({"config": dict(answer.values)}) if as_json else f"valid: {answer}")
+        derived = space.derived(answer)
+        if as_json:
+            typer.echo(json.dumps({"config": dict(answer.values), **derived}))
+        else:
+            typer.echo(f"valid: {answer}")
+            for name, value in derived.items():
+                typer.echo(f"{name}: {told(name, value)}")
         return
     if as_json:
         typer.echo(json.dumps({"faults": answer}))
@@ -81,10 +95,11 @@ def sample(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw feasible configurations without replacement."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
     drawn = space.sample(count, Random(seed))
     if as_json:
         typer.echo(json.dumps([dict(point.values) for point in drawn]))
@@ -99,10 +114,11 @@ def explain(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the knobs and constraints in the words that a model reads."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths))
+    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
     typer.echo(json.dumps(_facts(space)) if as_json else space.words())
 
 
@@ -123,7 +139,10 @@ def _facts(space: Space) -> dict[str, object]:
 
 
 def _space(study: Study) -> Space:
-    return Space(study.space, study.workload, study.usable_environment)
+    # Imported here: recipes reach for what reads traces, and help does without.
+    from search.spaces import completed, space_of
+
+    return space_of(completed(study))
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -1,6 +1,7 @@
 """Prints studies on record: all of them, one in full, or its best configuration."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -8,11 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from evaluator.recipes.variables import settings
 from records.codec import from_json, to_json
 from records.errors import StoreError
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Trial
+from records.study import Study
+from records.trial import Config, History, Trial
 from search.commands.options import store_flag
 from search.config_words import flags, spelled
 from search.finding import Finding
@@ -21,6 +24,7 @@ from search.progress import trial_line, trial_summary
 from search.reading import has_records, recorded, status
 from search.report import Record, print_report
 from search.settings import store_root
+from search.trial_words import caveats
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""
@@ -86,10 +90,18 @@ def print_best(
         case "json":
             typer.echo(json.dumps(dict(config.values), indent=1))
         case "env":
-            for knob, value in config.values.items():
-                typer.echo(f"{knob.upper()}={spelled(value)}")
+            for name, value in _variables(row.study, config).items():
+                typer.echo(f"{name}={value}")
         case "args":
             typer.echo(flags(config))
+
+
+def _variables(study: Study, config: Config) -> dict[str, str]:
+    """The settings as shells take them, under the names that a script of the user's knows."""
+    if study.command is None:
+        return {knob.upper(): spelled(value) for knob, value in config.values.items()}
+    told = settings(study, study.command, config)
+    return {name: shlex.quote(value) for name, value in told.items()}
 
 
 def _winner(row: StudyRow, records: Store) -> Trial:
@@ -117,7 +129,13 @@ def _facts(row: StudyRow, records: Store) -> dict[str, object]:
         "trials": len(history),
         "best": score.value if score is not None else None,
         "unit": score.unit if score is not None else None,
+        "caveats": _caveats(history),
     }
+
+
+def _caveats(history: History) -> str | None:
+    """What to keep in mind about the best result."""
+    return "; ".join(caveats(history.best.outcome)) or None if history.best else None
 
 
 def _details(record: Record) -> dict[str, object]:
@@ -138,7 +156,11 @@ def _print_table(studies: list[dict[str, object]]) -> None:
             _best_words(facts["best"], facts["unit"]),
             *(str(facts[key]) for key in ("objective", "strategy", "name")),
         )
-    Console(width=None if on_terminal() else PIPE_WIDTH).print(table)
+    console = Console(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
+    console.print(table)
+    for facts in studies:
+        if facts["caveats"]:
+            console.print(f"best of {facts['id']}: {facts['caveats']}")
 
 
 def _best_words(value: object, unit: object) -> str:

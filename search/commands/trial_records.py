@@ -10,11 +10,14 @@ from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Artifact, Measured, Trial
+from records.trial import Artifact, Failed, Measured, Trial
 from search.commands.options import store_flag
+from search.condition_words import conditions_words
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
-from search.trial_words import number
+from search.trial_words import number, one_line
+
+CAUSE_CHARS = 500
 
 
 def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: bool) -> None:
@@ -31,8 +34,11 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
         typer.echo(f"launches: {trial.attempts}")
         typer.echo(f"rationale: {_printable(trial.policy.rationale)}\n")
         typer.echo(f"{_printable(trial.policy.source).rstrip()}\n")
-        for metric in trial.outcome.metrics if isinstance(trial.outcome, Measured) else ():
-            typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+        match trial.outcome:
+            case Measured() as measured:
+                _print_measured(measured)
+            case Failed() as failed:
+                _print_failed(failed)
         for artifact in trial.outcome.artifacts:
             path = records.artifacts.path(artifact.digest)
             typer.echo(f"{artifact.name}  {artifact.size_bytes} bytes  {path}")
@@ -44,15 +50,27 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             typer.echo(f"next: cclsearch trial files {row.id} {ordinal} --to trial-{ordinal}{flag}")
 
 
+def _print_measured(measured: Measured) -> None:
+    for metric in measured.metrics:
+        typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+    if measured.measurement.conditions is not None:
+        typer.echo(f"machine: {conditions_words(measured.measurement.conditions)}")
+
+
+def _print_failed(failed: Failed) -> None:
+    typer.echo(f"failure: {failed.kind} at {failed.stage}")
+    typer.echo(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
+
+
 def print_logs(
     study_id: str, ordinal: int, rank: int | None, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print what each rank, or one of them, wrote."""
+    """Print what each rank, or one of them, wrote, and its stacks if it was given up on."""
     with recorded(store) as records:
         row = records.find(study_id)
         trial = _trial(records, row, ordinal)
-        wanted = f"rank{rank}.log" if rank is not None else ".log"
-        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.endswith(wanted)]
+        whose = "" if rank is None else f"rank{rank}."
+        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
         texts = {artifact.name: _text(records, artifact) for artifact in found}
         if as_json:
             typer.echo(json.dumps(texts))
@@ -76,7 +94,9 @@ def copy_files(
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "policy.py").write_text(trial.policy.source, encoding="utf-8")
             for artifact in trial.outcome.artifacts:
-                copyfile(records.artifacts.path(artifact.digest), folder / artifact.name)
+                copy = folder / artifact.name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copyfile(records.artifacts.path(artifact.digest), copy)
         except OSError as error:
             raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
     paths = [
@@ -112,7 +132,7 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
 
 
 def _is_log(artifact: Artifact) -> bool:
-    return artifact.name.endswith(".log")
+    return artifact.name.endswith((".log", ".stacks.txt"))
 
 
 def _text(records: Store, artifact: Artifact) -> str:

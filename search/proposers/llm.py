@@ -6,7 +6,7 @@ Knows nothing of the provider: it is given something that can be asked.
 from dataclasses import replace
 from typing import Protocol, assert_never
 
-from policies.space import MAX_POINTS, Space
+from policies.space import Space
 from records.exchange import Exchange
 from records.study import Study
 from records.trial import Failed, FailureKind, History, Policy, Trial
@@ -54,7 +54,7 @@ class LlmProposer:
 
     def propose(self, study: Study, history: History) -> Proposal | None:
         """Give the next policy; None when every feasible configuration was launched."""
-        left = untried(self._space, history) if self._space.size <= MAX_POINTS else None
+        left = untried(self._space, history) if self._space.is_listable else None
         if left is not None and not left:
             return None
         launches = remaining_launches(study, history)

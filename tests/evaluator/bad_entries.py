@@ -8,8 +8,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import NoReturn
 
@@ -85,6 +88,10 @@ def ask_for_too_much() -> None:
     torch.empty(1 << 30, dtype=torch.uint8).fill_(1)
 
 
+def ask_for_all_memory() -> None:
+    torch.empty(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), dtype=torch.uint8)
+
+
 def find_no_gpu() -> NoReturn:
     raise RuntimeError("No CUDA GPUs are available")
 
@@ -100,6 +107,25 @@ def hang() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(60)
+
+
+def sleep() -> NoReturn:
+    while True:
+        time.sleep(60)
+
+
+def sleep_in_another_session() -> NoReturn:
+    os.setsid()
+    sleep()
+
+
+def clean_up_when_told_to_end() -> NoReturn:
+    def clean_up(*_: object) -> NoReturn:
+        Path("cleaned_up").touch()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, clean_up)
+    sleep()
 
 
 def hang_in_another_session() -> NoReturn:
@@ -125,6 +151,31 @@ def leave_a_child_in_the_group_and_hang() -> NoReturn:
     hang()
 
 
+def leave_a_child_in_another_session_and_sleep() -> NoReturn:
+    _start(sleep_in_another_session)
+    sleep()
+
+
+def leave_shared_memory() -> None:
+    """What a rank that was killed does not remove, and something of the user's own."""
+    memory = SharedMemory(create=True, size=4096)
+    resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+    Path("shared_memory.txt").write_text(memory.name, encoding="ascii")
+
+
+def leave_sockets_and_pipes() -> None:
+    with socket.socket(socket.AF_UNIX) as here:
+        here.bind("left.sock")
+    os.mkfifo("left.pipe")
+
+
+def flood() -> None:
+    """Print more than a log may hold, and know that it was the last."""
+    for _ in range(300):
+        sys.stdout.write("flood " * 10_000)
+    sys.stdout.write("the last words\n")
+
+
 def _orphan_a_child() -> NoReturn:
     _start(hang_in_another_session)
     os._exit(0)
@@ -143,14 +194,31 @@ def write_much() -> None:
         sys.stdout.write("noise " * 10_000)
 
 
+def write_much_and_fail() -> NoReturn:
+    write_much()
+    fail()
+
+
+def tell_cores() -> None:
+    told = json.dumps(sorted(os.sched_getaffinity(0)))
+    Path("cores.json").write_text(told, encoding="utf-8")
+
+
+def make_a_temporary_file() -> None:
+    descriptor, path = tempfile.mkstemp()
+    os.close(descriptor)
+    Path("temporary.txt").write_text(path, encoding="utf-8")
+
+
 def tell_environment() -> None:
     told = json.dumps(dict(os.environ))  # noqa: TID251 - what a rank sees is what is asked
     Path("environment.json").write_text(told, encoding="utf-8")
 
 
 def scribble_over_progress() -> None:
-    with Path("progress.jsonl").open("a", encoding="utf-8") as beats:
-        beats.write('not JSON\n{"phase": "lunch"}\n[]\n')
+    with Path("rank0.progress.jsonl").open("a", encoding="utf-8") as beats:
+        beats.write('not JSON\n{"phase": "lunch", "step": 1, "at_ns": 1}\n[]\n\n')
+        beats.write('{"phase": "done", "step": "a", "at_ns": NaN}\n{"phase": []}\n')
 
 
 def leave_a_broken_error_and_end() -> NoReturn:
@@ -174,6 +242,16 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "find no GPU": find_no_gpu,
     "use a port twice": use_a_port_twice,
     "write much": write_much,
+    "write much and raise": write_much_and_fail,
+    "tell cores": tell_cores,
+    "make a temporary file": make_a_temporary_file,
+    "ask for all memory": ask_for_all_memory,
+    "flood": flood,
+    "sleep": sleep,
+    "clean up when told to end": clean_up_when_told_to_end,
+    "leave a stray and sleep": leave_a_child_in_another_session_and_sleep,
+    "leave shared memory": leave_shared_memory,
+    "leave sockets and pipes": leave_sockets_and_pipes,
     "tell environment": tell_environment,
     "scribble over progress": scribble_over_progress,
     "leave a broken error": leave_a_broken_error_and_end,

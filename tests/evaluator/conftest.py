@@ -1,10 +1,13 @@
 """A launcher that stays warm over all tests, and jobs for it that go wrong on request."""
 
+import gzip
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -95,6 +98,8 @@ def job_of() -> Callable[..., Job]:
         timeout_s: float = 60,
         profiled_steps: int = 0,
         memory_budget_bytes: int | None = None,
+        hang_after_s: float | None = None,
+        cold: bool = False,
         **misdeed: object,
     ) -> Job:
         study = small_study(memory_budget_bytes=memory_budget_bytes)
@@ -102,7 +107,10 @@ def job_of() -> Callable[..., Job]:
         job = BuiltinRecipe().job(replace(study, measure=measure), Config({"dp_replicate": 2}))
         document = json.loads(job.files["job.json"]) | {"entry": f"bad_entries:{entry}"}
         files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(misdeed)}
-        return replace(job, files=files, module="bad_entries", timeout_s=timeout_s)
+        modules = () if cold else ("bad_entries",)
+        return replace(
+            job, files=files, modules=modules, timeout_s=timeout_s, hang_after_s=hang_after_s
+        )
 
     return make
 
@@ -127,6 +135,121 @@ def launch(
         return Launched(launcher.run(job, folder, phases.append), phases)
 
     return run
+
+
+@pytest.fixture
+def command(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Launched]:
+    """Launches a shell script as a user's own command of one rank."""
+
+    def run(script: str, *, timeout_s: float = 60, **environment: str) -> Launched:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        job = Job(
+            argv=("sh", "-c", script),
+            world_size=1,
+            files={},
+            timeout_s=timeout_s,
+            environment=environment,
+        )
+        phases: list[str] = []
+        return Launched(launcher.run(job, folder, phases.append), phases)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ranks of a training job left behind."""
+
+    result: JobResult
+
+    @property
+    def folder(self) -> Path:
+        return self.result.workdir
+
+    def documents(self, suffix: str) -> list[dict]:
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f"*{suffix}"))]
+
+    def steps(self) -> list[dict]:
+        assert {rank.status for rank in self.result.ranks} == {0}, self.documents(".error.json")
+        return self.documents(".steps.json")
+
+    def losses(self) -> list[float]:
+        reported = [step["losses"] for step in self.steps() if step["losses"]]
+        assert all(losses == reported[0] for losses in reported)
+        return reported[0]
+
+    def peak_memory_bytes(self) -> int:
+        return max(step["peak_memory_bytes"] for step in self.steps())
+
+    def spans(self, rank: int = 0) -> list[dict]:
+        """Everything with a duration in a rank's trace, in order of its beginning."""
+        trace = gzip.decompress((self.folder / f"rank{rank}_trace.json.gz").read_bytes())
+        spans = [event for event in json.loads(trace)["traceEvents"] if event.get("ph") == "X"]
+        return sorted(spans, key=lambda span: span["ts"])
+
+    def counts(self, rank: int = 0) -> Counter[str]:
+        """How often each name stands in a rank's trace."""
+        return Counter(span["name"] for span in self.spans(rank))
+
+    def sent(self, collective: str, rank: int = 0) -> list[tuple[str, list[int]]]:
+        """Number format and shape of each message of one kind, in order."""
+        return [
+            (span["args"]["Input type"][0], span["args"]["Input Dims"][0])
+            for span in self.spans(rank)
+            if span["name"] == f"gloo:{collective}"
+        ]
+
+
+class Ranks:
+    """Runs training jobs, each in a folder of its own, and remembers what ran."""
+
+    def __init__(self, launcher: LocalLauncher, folder: Path) -> None:
+        self._launcher = launcher
+        self._folder = folder
+        self._finished: dict[str, Run] = {}
+
+    def run(
+        self,
+        config: Mapping[str, object],
+        workload: Mapping[str, object],
+        *,
+        steps: tuple[int, int, int] = (1, 3, 0),
+        entry: str = "evaluator.workloads.training:train",
+        **changes: object,
+    ) -> Run:
+        """Run a job of so many warm-up, timed and profiled steps on the ranks it takes."""
+        degrees = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
+        document = {
+            "entry": entry,
+            "world_size": prod(config.get(degree, 1) for degree in degrees),
+            "device": "cpu",
+            "init_method": "env://",
+            "workload": workload,
+            "config": config,
+            "measure": dict(
+                zip(("warmup_steps", "timed_steps", "profiled_steps"), steps, strict=True)
+            ),
+            **changes,
+        }
+        text = json.dumps(document)
+        if text not in self._finished:
+            folder = self._folder / str(len(self._finished))
+            folder.mkdir()
+            job = Job(
+                argv=(),
+                world_size=document["world_size"],
+                files={"job.json": text},
+                modules=("evaluator.workloads.training",),
+                timeout_s=280,
+            )
+            self._finished[text] = Run(self._launcher.run(job, folder, lambda _: None))
+        return self._finished[text]
+
+
+@pytest.fixture(scope="session")
+def ranks(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    return Ranks(launcher, tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture

@@ -236,6 +236,16 @@ def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluat
             "rank 1 has a step that ends before it starts",
         ),
         (
+            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [5, 6, 7]]),
+            "metric_error",
+            "steps differ in their parts, or have parts that do not pair",
+        ),
+        (
+            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [5]]),
+            "metric_error",
+            "rank1.steps.json: Expected `array` of length >= 2",
+        ),
+        (
             rewritten_steps(losses=["much"]),
             "metric_error",
             "rank1.steps.json: Expected `float`, got `str`",

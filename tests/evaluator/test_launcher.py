@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from evaluator.launchers.local import LocalLauncher
 from records.errors import EnvironmentFault
 from records.trial import FailureKind
 
+KEPT = 2  # the process above all jobs, and the one that forks ranks
 ALL_PHASES = ["setup", "warmup", "timed", "profile", "done"]
 STEPS = {"setup": None, "warmup": 0, "timed": 2, "profile": 6}
 
@@ -38,27 +40,28 @@ def test_a_good_job_finishes_in_every_phase_and_leaves_only_its_files(launch, pr
     assert sorted(path.name for path in launched.folder.iterdir()) == [
         "job.json",
         "misdeed.json",
-        "progress.jsonl",
         "rank0.log",
+        "rank0.progress.jsonl",
         "rank0.steps.json",
         "rank0_trace.json.gz",
         "rank1.log",
+        "rank1.progress.jsonl",
         "rank1.steps.json",
         "rank1_trace.json.gz",
     ]
 
 
-def test_the_warm_process_keeps_nothing_of_its_jobs(launch, processes, launch_environment):
+def test_nothing_of_a_job_is_kept(launch, processes, launch_environment):
     launch()
-    (server,) = processes()
-    open_before = open_files(server)
+    kept = processes()
+    open_before = [open_files(pid) for pid in kept]
 
     launch()
     launch("raise")
     launch("leave children")
 
-    assert processes() == [server]
-    assert open_files(server) == open_before
+    assert processes() == kept
+    assert [open_files(pid) for pid in kept] == open_before
     assert list(Path(launch_environment["TMPDIR"]).glob("cclsearch-*")) == []
 
 
@@ -70,7 +73,7 @@ def test_the_warm_process_keeps_nothing_of_its_jobs(launch, processes, launch_en
         ("raise", STEPS["timed"], "crash", "rank 1 in timed: ValueError: wrong shape"),
         ("raise", STEPS["profile"], "crash", "rank 1 in profile: ValueError: wrong shape"),
         ("end with status 3", 2, "crash", "rank 1 ended with status 3 and said nothing"),
-        ("sys.exit(3)", 2, "crash", "rank 1 ended with status 3: SystemExit: 3"),
+        ("sys.exit(3)", 2, "crash", "rank 1 ended with status 3"),
         ("end with status 0", 2, "crash", "rank 1 ended with status 0 before its work was done"),
         ("segfault", 2, "crash", "rank 1 died of SIGSEGV in timed"),
         ("leave a broken error", 2, "crash", "rank 1 ended with status 7 and said nothing"),
@@ -85,8 +88,8 @@ def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
     launched = launch(what, step=step, profiled_steps=1)
 
     assert failure(launched)[0] == kind
-    assert failure(launched)[1].endswith(message)
-    assert len(processes()) == 1
+    assert message in failure(launched)[1]
+    assert len(processes()) == KEPT
     assert launch().result.reason == "finished"
 
 
@@ -96,7 +99,7 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
 ):
     def kill_the_first_rank(entered):
         if entered == phase:
-            os.kill(processes()[1], signal.SIGKILL)
+            os.kill(processes()[KEPT], signal.SIGKILL)
 
     result = launcher.run(job_of("slow", profiled_steps=1), tmp_path, kill_the_first_rank)
 
@@ -105,26 +108,7 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
     assert failed.message == f"rank 0 died of SIGKILL in {phase}, sent from outside"
     assert result.ranks[0].signal == signal.SIGKILL
     assert result.ranks[0].ended_s is not None
-    assert len(processes()) == 1
-
-
-@pytest.mark.parametrize(("phase", "timeout_s"), [("setup", 1), ("timed", 4), ("profile", 8)])
-def test_a_rank_that_hangs_and_hears_no_signal_is_killed_at_the_limit(
-    phase, timeout_s, launch, processes
-):
-    launched = launch("hang", rank=0, step=STEPS[phase], timeout_s=timeout_s, profiled_steps=1)
-
-    assert launched.result.reason == "timeout"
-    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
-    assert failure(launched) == (FailureKind.HANG, f"no end after {timeout_s} s in phase {phase}")
-    assert len(processes()) == 1
-
-
-def test_a_rank_that_hangs_in_a_session_of_its_own_is_killed_too(launch, processes):
-    launched = launch("hang in another session", timeout_s=1)
-
-    assert launched.result.reason == "timeout"
-    assert len(processes()) == 1
+    assert len(processes()) == KEPT
 
 
 def test_children_and_grandchildren_in_sessions_of_their_own_die_with_the_job(launch, processes):
@@ -133,15 +117,17 @@ def test_children_and_grandchildren_in_sessions_of_their_own_die_with_the_job(la
     assert launched.result.reason == "finished"
     assert len(launched.children) == 4
     assert not any(Path(f"/proc/{pid}").exists() for pid in launched.children)
-    assert len(processes()) == 1
+    assert len(processes()) == KEPT
 
 
 def test_peers_that_hang_after_a_rank_failed_are_killed_and_not_the_cause(launch, processes):
     launched = launch("fail while peers hang", rank=None)
 
-    assert failure(launched) == (FailureKind.CRASH, "rank 1 in timed: ValueError: wrong shape")
+    kind, message = failure(launched)
+    assert kind is FailureKind.CRASH
+    assert message.startswith("rank 1 in timed: ValueError: wrong shape at bad_entries.py:")
     assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
-    assert len(processes()) == 1
+    assert len(processes()) == KEPT
 
 
 def test_a_job_that_fills_its_standard_output_runs_on(launch):
@@ -163,8 +149,7 @@ def test_memory_beyond_the_budget_is_out_of_memory(launch):
 
     kind, message = failure(launched)
     assert kind is FailureKind.OUT_OF_MEMORY
-    assert message.startswith("rank 1 in timed: RuntimeError:")
-    assert "can't allocate memory" in message
+    assert message.startswith("rank 1 in timed: host memory ran out, 1 GiB asked for: RuntimeError")
 
 
 def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(
@@ -175,10 +160,14 @@ def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(
     launched = launch("tell environment", rank=1)
 
     told = json.loads((launched.folder / "environment.json").read_text())
-    meeting = told.pop("CCLSEARCH_INIT_METHOD")
-    assert meeting.startswith(f"file://{launch_environment['TMPDIR']}/")
+    meeting = told.pop("CCLSEARCH_MEETING")
+    assert meeting.startswith(f"{launch_environment['TMPDIR']}/")
+    assert told.pop("CCLSEARCH_LAUNCH_OF").startswith(f"{os.getpid()}-")
     assert told == {
         **launch_environment,
+        "TMPDIR": f"{meeting}/tmp",
+        "TORCHINDUCTOR_CACHE_DIR": f"{launch_environment['TMPDIR']}/torchinductor_{os.getuid()}",
+        "CCLSEARCH_INIT_METHOD": f"file://{meeting}/store",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -189,7 +178,7 @@ def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(
     }
 
 
-@pytest.mark.parametrize("name", ["with space", "a#b", "q?x", "p%41"])
+@pytest.mark.parametrize("name", ["with space", "q?x#b%41"])
 def test_a_folder_may_have_any_name(name, launcher, job_of, tmp_path):
     folder = tmp_path / name
     folder.mkdir()
@@ -228,3 +217,25 @@ def test_a_module_that_cannot_be_imported_is_told_in_its_own_words(
 
     with pytest.raises(EnvironmentFault, match="No module named 'no_such_module'"):
         launcher.run(job_of("good"), tmp_path, print)
+
+
+def test_what_was_prepared_is_used_by_the_job(launch_environment, job_of, tmp_path, processes):
+    before = processes()
+    launcher = LocalLauncher(launch_environment, threads_per_rank=1)
+    try:
+        launcher.prepare(job_of("good"))
+        prepared = eventually(lambda: [pid for pid in processes() if pid not in before], KEPT)
+        result = launcher.run(job_of("good"), tmp_path, print)
+        kept = [pid for pid in processes() if pid not in before]
+    finally:
+        launcher.close()
+
+    assert result.reason == "finished"
+    assert kept == prepared
+    assert processes() == before
+
+
+def eventually(look, count):
+    while len(found := look()) < count:
+        time.sleep(0.02)
+    return found

@@ -1,7 +1,9 @@
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,7 +15,10 @@ from records.trial import FailureKind
 
 HERE = Path(__file__).parent
 LIMIT_S = 20
+KEPT = 2  # the process above all jobs, and the one that forks ranks
+A_TIMED_STEP = 2
 HOLD_A_LAUNCHER = """
+import json
 import sys
 from pathlib import Path
 from evaluator.job import Job
@@ -23,8 +28,8 @@ folder, tests, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 job = Job(
     argv=(),
     world_size=2,
-    files={"job.json": (folder / "asked.json").read_text()},
-    module="bad_entries",
+    files=json.loads((folder / "asked.json").read_text()),
+    modules=("bad_entries",),
     timeout_s=60,
 )
 launcher = LocalLauncher({"PATH": path, "PYTHONPATH": tests, "TMPDIR": str(folder)}, 1)
@@ -38,9 +43,12 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def holder(job_of, launch_environment, tmp_path):
-    """A process that holds a launcher and runs a slow job; says each phase in a line."""
-    (tmp_path / "asked.json").write_text(job_of("slow", profiled_steps=1).files["job.json"])
+def holder(job_of, launch_environment, tmp_path, request):
+    """A process that holds a launcher and runs a slow job, or one with a stray; says each phase."""
+    asked = job_of("slow", profiled_steps=1)
+    if hasattr(request, "param"):
+        asked = job_of("misbehave", what="leave a stray and sleep", rank=1, step=A_TIMED_STEP)
+    (tmp_path / "asked.json").write_text(json.dumps(dict(asked.files)))
     started = subprocess.Popen(
         [sys.executable, "-c", HOLD_A_LAUNCHER, tmp_path, HERE, launch_environment["PATH"]],
         stdout=subprocess.PIPE,
@@ -54,6 +62,13 @@ def holder(job_of, launch_environment, tmp_path):
 
 def wait_for(process, phase):
     return next(line for line in process.stdout if line == f"{phase}\n")
+
+
+def await_text(path):
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline and not (path.exists() and path.read_text()):
+        time.sleep(0.02)
+    return path.read_text()
 
 
 def survivors(pids):
@@ -72,7 +87,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed(phase, holder, processes, t
 
     holder.kill()
 
-    assert len(ours) == 3
+    assert len(ours) == KEPT + 2
     assert survivors(ours) == []
     assert list(tmp_path.glob("cclsearch-*")) == []
 
@@ -111,49 +126,119 @@ def own_launcher(launch_environment):
     launcher.close()
 
 
-def test_a_killed_warm_process_takes_its_ranks_with_it_and_the_next_job_runs(
-    own_launcher, job_of, processes, tmp_path
-):
+@pytest.fixture
+def run_and_kill(own_launcher, job_of, processes, tmp_path):
+    """Runs a job with a stray, kills one of the processes kept for it, and runs another job."""
     before = processes()
     folders = [tmp_path / "first", tmp_path / "second"]
-    ours = []
 
-    def kill_the_warm_process(phase):
-        if phase == "timed":
-            ours.extend(pid for pid in processes() if pid not in before)
-            os.kill(ours[0], signal.SIGKILL)
+    def run(number, what):
+        ours = []
 
-    for folder in folders:
-        folder.mkdir()
-    job = job_of("misbehave", what="leave a child and hang", rank=1, step=2)
-    lost = own_launcher.run(job, folders[0], kill_the_warm_process)
-    left = [pid for pid in processes() if pid not in before]
-    found = own_launcher.run(job_of("good"), folders[1], print)
+        def kill(phase):
+            if phase == "timed":
+                await_text(folders[0] / "children.txt")
+                ours.extend(pid for pid in processes() if pid not in before)
+                os.kill(ours[number], signal.SIGKILL)
+
+        for folder in folders:
+            folder.mkdir()
+        first = own_launcher.run(job_of("misbehave", what=what, rank=1, step=2), folders[0], kill)
+        strays = [int(pid) for pid in (folders[0] / "children.txt").read_text().split()]
+        left = [pid for pid in ours[KEPT:] + strays if Path(f"/proc/{pid}/exe").exists()]
+        return first, left, own_launcher.run(job_of("good"), folders[1], print)
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["leave a child and hang", "leave a stray and sleep"])
+def test_nothing_outlives_a_killed_supervisor_and_the_next_job_runs(
+    what, run_and_kill, launch_environment
+):
+    lost, left, found = run_and_kill(0, what)
 
     failed = classify(lost)
     assert lost.reason == "launcher_lost"
     assert failed.kind is FailureKind.INFRASTRUCTURE
-    assert failed.message == "the process that forks the ranks was lost: exit status -9"
-    assert len(ours) >= 3
+    assert failed.message == "the process above the job was lost: exit status -9"
     assert left == []
-    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in ours)
+    assert list(Path(launch_environment["TMPDIR"]).glob("cclsearch-*")) == []
     assert found.reason == "finished"
 
 
-def test_a_warm_process_killed_between_two_jobs_is_started_again(
+def test_a_job_outlives_the_process_that_forked_its_ranks_and_the_next_job_runs(run_and_kill):
+    first, left, found = run_and_kill(1, "leave children")
+
+    assert first.reason == "finished"
+    assert [rank.status for rank in first.ranks] == [0, 0]
+    assert left == []
+    assert found.reason == "finished"
+
+
+def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs(
     own_launcher, job_of, processes, tmp_path
+):
+    before = processes()
+    folders = [tmp_path / str(number) for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    own_launcher.run(job_of("good"), folders[0], print)
+    warm = next(pid for pid in reversed(processes()) if pid not in before)
+    os.kill(warm, signal.SIGSTOP)
+    killer = threading.Timer(0.5, os.kill, (warm, signal.SIGKILL))
+    killer.start()
+
+    lost = own_launcher.run(job_of("good"), folders[1], print)
+    left = [pid for pid in processes() if pid not in before]
+    found = own_launcher.run(job_of("good"), folders[2], print)
+
+    killer.join()
+    assert lost.reason == "launcher_lost"
+    assert lost.message == "the process that forks the ranks was lost: exit status -9"
+    assert len(left) == 1
+    assert found.reason == "finished"
+
+
+@pytest.mark.parametrize("number", range(KEPT), ids=["supervisor", "warm process"])
+def test_a_process_killed_between_two_jobs_is_started_again(
+    number, own_launcher, job_of, processes, tmp_path
 ):
     before = processes()
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
     own_launcher.run(job_of("good"), folders[0], print)
-    (server,) = (pid for pid in processes() if pid not in before)
+    kept = [pid for pid in processes() if pid not in before]
 
-    os.kill(server, signal.SIGKILL)
-    assert survivors([server]) == []
+    os.kill(kept[number], signal.SIGKILL)
+    while kept[number] in processes():
+        time.sleep(0.02)
     result = own_launcher.run(job_of("good"), folders[1], print)
 
+    assert len(kept) == KEPT
+    assert result.reason == "finished"
+
+
+@pytest.mark.parametrize("holder", ["a stray"], indirect=True)
+def test_what_outlives_a_launcher_killed_with_its_supervisor_ends_when_the_next_one_starts(
+    holder, own_launcher, job_of, processes, tmp_path
+):
+    wait_for(holder, "timed")
+    below = [pid for pid in processes() if pid != holder.pid]
+    supervisor = next(pid for pid in below if str(tmp_path) in environment_of(pid))
+    stray = int(await_text(tmp_path / "children.txt"))
+    holder.send_signal(signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGKILL)
+    holder.kill()
+    holder.wait(LIMIT_S)
+    outlived = Path(f"/proc/{stray}/exe").exists()
+    folder = tmp_path / "next"
+    folder.mkdir()
+
+    result = own_launcher.run(job_of("good"), folder, print)
+
+    assert outlived
+    assert not Path(f"/proc/{stray}/exe").exists()
     assert result.reason == "finished"
 
 

@@ -6,13 +6,15 @@ from evaluator.machine import check_local, local_environment, local_gpus
 from records.errors import EnvironmentFault
 
 GIB = 1 << 30
-ONE_H200 = "echo 'NVIDIA H200, 143771'"
+ONE_H200 = "echo 'NVIDIA H200, 143771, GPU-0a1b2c3d-0000'"
+THREE_GPUS = "; ".join(f"echo 'GPU {n}, 1024, GPU-{n}{n}aa-0000'" for n in range(3))
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """Puts an `nvidia-smi` on an otherwise empty path that does what a shell script says."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(script):
         tool = tmp_path / "nvidia-smi"
@@ -43,20 +45,51 @@ def test_every_gpu_of_the_driver_is_a_rank(driver):
     assert found.memory_bytes == 143771 << 20
 
 
-def test_the_driver_is_asked_for_names_and_mebibytes(driver, tmp_path):
+def test_the_driver_is_asked_for_names_mebibytes_and_identities(driver, tmp_path):
     driver(f'echo "$@" > {tmp_path}/asked')
 
     local_gpus()
 
     asked = (tmp_path / "asked").read_text().split()
-    assert asked == ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    assert asked == ["--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_has_none_of_its_own(driver):
-    driver("echo 'NVIDIA GB10, [N/A]'")
+    driver("echo 'NVIDIA GB10, [N/A], GPU-0a1b2c3d-0000'")
 
     assert local_gpus() == (("NVIDIA GB10", None),)
     assert local_environment().memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        ("0,1,2", ["GPU 0", "GPU 1", "GPU 2"]),
+        ("2, 0", ["GPU 2", "GPU 0"]),
+        ("1", ["GPU 1"]),
+        ("GPU-11aa", ["GPU 1"]),
+        ("GPU-22aa-0000,0", ["GPU 2", "GPU 0"]),
+        ("0,7,1", ["GPU 0"]),
+        ("0,-1,1", ["GPU 0"]),
+        ("1,1", []),
+        ("GPU-", []),
+        ("", []),
+        ("-1", []),
+        ("none", []),
+    ],
+)
+def test_only_the_gpus_that_cuda_shows_us_are_ours(asked, left, driver, monkeypatch):
+    driver(THREE_GPUS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
+
+    assert [name for name, _ in local_gpus()] == left
+
+
+def test_where_every_gpu_is_hidden_ranks_run_on_the_cpu(driver, monkeypatch):
+    driver(ONE_H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert local_environment().device == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +100,7 @@ def test_a_gpu_that_shares_the_memory_of_its_host_has_none_of_its_own(driver):
         "echo 'NVIDIA-SMI has failed because it could not communicate with the driver.'; exit 9",
         "echo 'No devices were found'",
         "echo 'Failed, see the log, now'",
-        "echo ', 143771'",
+        "echo ', 143771, GPU-0a1b2c3d-0000'",
         "printf '\\377\\376, \\000, x\\n'",
         "kill -9 $$",
         f"{ONE_H200}; exit 15",

@@ -1,75 +1,157 @@
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 
-from evaluator.rank.failure import is_out_of_memory, write_failure
+from evaluator.failure_files import RankError, elastic_findings, rank_error, rank_finding
+from evaluator.failure_texts import Tells
+from evaluator.rank.failure import write_failure
 from evaluator.rank.progress import Phase
+from records.trial import FailureKind
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-        RuntimeError("std::bad_alloc"),
-        OSError(12, "Cannot allocate memory"),
-    ],
-)
-def test_a_failed_allocation_is_out_of_memory(error):
-    assert is_out_of_memory(error, memory_limited=False)
+class OutOfRangeError(RuntimeError):
+    """An exception that is not Python's own."""
 
 
-def test_a_failed_allocation_is_found_behind_the_error_that_wraps_it():
-    cause = RuntimeError("stage 1 failed to run forward")
-    cause.__context__ = MemoryError()
-    error = RuntimeError("the schedule failed")
-    error.__cause__ = cause
+@pytest.fixture
+def written(tmp_path):
+    """Writes the failure of rank 3 and gives what is read of it."""
 
-    assert is_out_of_memory(error, memory_limited=False)
+    def write(error: Exception, *, memory_limited: bool = False) -> RankError:
+        write_failure(tmp_path, error, rank=3, phase=Phase.WARMUP, memory_limited=memory_limited)
+        read = rank_error(tmp_path / "rank3.error.json")
+        assert read is not None
+        return read
 
-
-def test_an_ordinary_error_is_not_out_of_memory():
-    error = RuntimeError("Connection closed by peer")
-    error.__cause__ = error
-
-    assert not is_out_of_memory(error, memory_limited=True)
+    return write
 
 
-@pytest.mark.parametrize("memory_limited", [True, False])
-def test_a_thread_that_cannot_start_is_out_of_memory_only_under_a_limit(memory_limited):
-    error = RuntimeError("Resource temporarily unavailable")
-
-    assert is_out_of_memory(error, memory_limited=memory_limited) is memory_limited
+def raised(error: Exception, cause: BaseException | None = None) -> Exception:
+    try:
+        raise error from cause
+    except Exception as caught:  # noqa: BLE001 - it is what is asked for
+        return caught
 
 
 def test_a_failure_is_written_whole(tmp_path: Path):
-    error = ValueError("wrong shape")
-
-    write_failure(tmp_path, error, rank=3, phase=Phase.WARMUP, memory_limited=False)
+    write_failure(
+        tmp_path, ValueError("wrong shape"), rank=3, phase=Phase.WARMUP, memory_limited=False
+    )
 
     (path,) = tmp_path.iterdir()
-    document = json.loads(path.read_text())
     assert path.name == "rank3.error.json"
-    assert document == {
+    assert json.loads(path.read_text()) == {
         "rank": 3,
         "phase": "warmup",
         "type": "ValueError",
         "message": "wrong shape",
-        "out_of_memory": False,
+        "causes": [],
+        "memory_limited": False,
         "traceback": "ValueError: wrong shape\n",
     }
 
 
-def test_a_wrapped_shortage_is_told_in_its_own_words(tmp_path: Path):
-    error = RuntimeError("stage 0 failed to run forward")
-    error.__cause__ = MemoryError("9 bytes")
+def test_a_type_of_another_module_is_written_with_its_name(written):
+    assert written(OutOfRangeError("9")).type == f"{__name__}.OutOfRangeError"
 
-    write_failure(tmp_path, error, rank=0, phase=Phase.TIMED, memory_limited=False)
 
-    document = json.loads((tmp_path / "rank0.error.json").read_text())
-    assert (document["type"], document["message"]) == ("MemoryError", "9 bytes")
-    assert document["out_of_memory"]
-    assert "stage 0 failed to run forward" in document["traceback"]
+def test_a_message_without_end_is_cut_so_that_it_can_be_read(written):
+    assert len(written(ValueError("x" * 20_000_000)).message) == 10_000
+
+
+def test_a_failure_that_holds_itself_is_written_once(written):
+    error = RuntimeError("round and round")
+    error.__cause__ = error
+
+    assert written(error).causes == ()
+
+
+def test_an_exception_is_told_with_the_line_that_raised_it(written):
+    found = rank_finding(written(raised(ValueError("wrong shape"))))
+
+    assert (found.kind, str(found)) == (FailureKind.CRASH, "ValueError: wrong shape")
+    assert found.where.startswith(f" at {Path(__file__).name}:")
+    assert found.where.endswith(" in raised")
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_a_failed_allocation_is_found_behind_what_it_became(shortage, written):
+    stage = raised(RuntimeError("stage 0 failed to run forward"), shortage)
+
+    found = rank_finding(written(raised(RuntimeError("the schedule failed"), stage)))
+
+    assert found.kind is FailureKind.OUT_OF_MEMORY
+    assert found.said.startswith(type(shortage).__name__)
+
+
+def test_a_failed_allocation_is_found_among_several_errors(written):
+    group = ExceptionGroup("stages failed", [ValueError("a"), MemoryError("9 bytes")])
+
+    assert rank_finding(written(group)).said == "MemoryError: 9 bytes"
+
+
+def test_a_lost_connection_behind_a_wrapper_is_still_nobodys_fault(written):
+    lost = RuntimeError("Connection closed by peer")
+
+    found = rank_finding(written(raised(RuntimeError("stage 0 failed"), lost)))
+
+    assert found.kind is FailureKind.INFRASTRUCTURE
+
+
+def test_of_ordinary_errors_the_one_that_was_thrown_is_told(written):
+    found = rank_finding(written(raised(ValueError("no layer 9"), KeyError(9))))
+
+    assert str(found) == "ValueError: no layer 9"
+
+
+def test_an_exception_about_a_child_process_is_a_cause_and_not_only_an_end(written):
+    found = rank_finding(written(subprocess.CalledProcessError(1, ["false"])))
+
+    assert (found.kind, found.tells) == (FailureKind.CRASH, Tells.CAUSE)
+    assert str(found).startswith("CalledProcessError: Command '['false']'")
+
+
+@pytest.mark.parametrize("memory_limited", [True, False])
+def test_a_thread_that_cannot_start_is_out_of_memory_only_under_a_limit(memory_limited, written):
+    error = RuntimeError("Resource temporarily unavailable")
+
+    found = rank_finding(written(error, memory_limited=memory_limited))
+
+    assert (found.kind is FailureKind.OUT_OF_MEMORY) is memory_limited
+
+
+def elastic(folder: Path, local_rank: int, error: object, *, at: int = 1) -> None:
+    path = folder / f"rank{local_rank}.torchelastic.json"
+    stack = f'Traceback (most recent call last):\n  File "t.py", line 4, in main\n{error}\n'
+    extra = {"py_callstack": stack, "timestamp": str(at)}
+    path.write_text(json.dumps({"message": {"message": str(error), "extraInfo": extra}}))
+
+
+def test_error_files_of_torchrun_are_read_in_the_order_of_their_times(tmp_path):
+    elastic(tmp_path, 0, "RuntimeError: Connection closed by peer", at=1795211693)
+    elastic(tmp_path, 1, "ValueError: wrong shape", at=1795211692)
+
+    first, second = elastic_findings(tmp_path)
+
+    assert (first.rank, first.said, first.where) == (
+        1,
+        "ValueError: wrong shape",
+        " at t.py:4 in main",
+    )
+    assert (second.rank, second.kind) == (0, FailureKind.INFRASTRUCTURE)
+
+
+def test_error_files_that_are_none_are_passed_over(tmp_path):
+    elastic(tmp_path, 0, "ValueError: wrong shape")
+    next(tmp_path.iterdir()).write_text('{"message": {}}')
+
+    assert elastic_findings(tmp_path) == []

@@ -1,10 +1,11 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from evaluator.rank.progress import PROGRESS_NAME, Phase, Progress
+from evaluator.rank.progress import Phase, Progress, progress_name
 from evaluator.rank.steps import LossError, StepClock, UnequalStepsError, finite_losses
 
 
@@ -48,6 +49,27 @@ def test_windows_follow_each_other(tmp_path):
     assert instants == sorted(instants)
 
 
+class MarkingWork(CountedWork):
+    """Marks one instant in each step."""
+
+    def step(self, index: int) -> int:
+        self._mark_ns = time.perf_counter_ns()
+        return super().step(index)
+
+    def marks_ns(self) -> list[int]:
+        return [self._mark_ns]
+
+
+def test_marks_stand_between_the_start_and_the_end_of_their_step(tmp_path):
+    clock = clock_over(MarkingWork(), tmp_path)
+
+    windows = clock.run(Phase.TIMED, 2)
+
+    assert [len(window) for window in windows] == [3, 3]
+    instants = [instant for window in windows for instant in window]
+    assert instants == sorted(instants)
+
+
 def test_steps_that_feed_other_work_do_not_compare(tmp_path):
     clock = clock_over(CountedWork(grows_at=1), tmp_path)
 
@@ -68,15 +90,22 @@ def test_rank_0_writes_each_beat_at_once(tmp_path):
     clock.run(Phase.WARMUP, 1)
     clock.run(Phase.TIMED, 1)
 
-    lines = (tmp_path / PROGRESS_NAME).read_text().splitlines()
+    lines = (tmp_path / progress_name(0)).read_text().splitlines()
     beats = [json.loads(line) for line in lines]
-    assert [(beat["phase"], beat["step"]) for beat in beats] == [("warmup", 0), ("timed", 1)]
+    assert [(beat["phase"], beat["step"]) for beat in beats] == [
+        ("warmup", 0),
+        ("warmup", None),
+        ("timed", 1),
+        ("timed", None),
+    ]
 
 
-def test_other_ranks_write_no_beats(tmp_path):
-    clock_over(CountedWork(), tmp_path, rank=1).run(Phase.WARMUP, 1)
+def test_every_rank_beats_into_a_file_of_its_own(tmp_path):
+    for rank in range(2):
+        clock_over(CountedWork(), tmp_path, rank=rank).run(Phase.WARMUP, 1)
 
-    assert list(tmp_path.iterdir()) == []
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["rank0.progress.jsonl", "rank1.progress.jsonl"]
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

@@ -1,12 +1,15 @@
 """A search space accepts exactly its feasible points, and says what is wrong with others."""
 
+import itertools
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.space import MAX_CHOICES, MAX_POINTS, Space
+from policies.points import MAX_POINTS
+from policies.space import Space
+from records.choices import MAX_CHOICES
 from records.errors import StudyError
 from records.study import Constraint, Dimension, Range, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD
@@ -120,7 +123,7 @@ def test_a_knob_cannot_be_defined_twice():
     [
         ("tpp > 1", "constraint 'rule0': 'tpp' is unknown; did you mean 'tp'?"),
         ("wold_size > 1", "did you mean 'world_size'?"),
-        ("zzzz > 1", "known are tp, global_batch"),
+        ("zzzz > 1", "known are tp, phase, precision, global_batch"),
         ("vocab_size > tp", "constraint 'rule0' needs vocab_size, which the study does not give"),
         ("tp.real > 1", "is not allowed"),
         ("tp >", "is not an expression"),
@@ -287,6 +290,87 @@ def test_a_condition_cannot_depend_on_its_own_knob():
         space(knob("a", 1, when="c == 1"), knob("b", 1, 2), knob("c", 1, when="a + b > 1"))
 
 
+# Knobs that are left out.
+
+
+def defaulted(*dimensions, constraints=(), derived=None, **defaults):
+    asked = SearchSpace(
+        dimensions=dimensions,
+        constraints=tuple(
+            Constraint(name=f"rule{n}", expression=text) for n, text in enumerate(constraints)
+        ),
+        defaults=defaults,
+    )
+    return Space(asked, WORKLOAD, ENVIRONMENT, derived)
+
+
+def test_a_knob_that_is_left_out_has_its_default():
+    made = defaulted(knob("tp", 1, 2), knob("pp", 1, 2), tp=1, pp=2)
+    assert made.check({}) == Config({"tp": 1, "pp": 2})
+    assert made.check({"tp": 2}) == Config({"tp": 2, "pp": 2})
+
+
+def test_a_default_that_is_no_choice_leaves_nothing_to_leave_out():
+    made = defaulted(knob("tp", 2, 4), tp=1)
+    assert made.check({}) == ("knob tp is missing; choose one of [2, 4]",)
+
+
+def test_a_knob_that_is_not_searched_may_be_set_to_what_it_is():
+    made = defaulted(knob("tp", 1, 2), pp=1)
+    assert made.check({"tp": 2, "pp": 1.0}) == Config({"tp": 2})
+    assert made.check({"tp": 2, "pp": 2}) == ("knob pp is 2, but it is not searched: it is 1",)
+    assert made.check({"tp": 2, "ppp": 1}) == ("'ppp' is unknown; known are tp",)
+
+
+def test_rules_and_conditions_may_name_a_knob_that_is_not_searched():
+    made = defaulted(
+        knob("tp", 1, 2, 4), knob("k", 1, 2, when="pp > 1"), constraints=["tp * pp <= 4"], pp=2
+    )
+    assert [str(c) for c in made.feasible] == ["k=1 tp=1", "k=2 tp=1", "k=1 tp=2", "k=2 tp=2"]
+    assert made.check({"tp": 4, "k": 1}) == ("breaks rule0: tp * pp <= 4 with pp=2, tp=4",)
+    assert "Named above and not searched: pp = 2" in made.words()
+
+
+def test_a_rule_sees_the_default_of_a_knob_without_effect():
+    made = defaulted(
+        knob("pp", 1, 2), knob("stages", 2, 4, when="pp > 1"), constraints=["stages <= 2"], stages=2
+    )
+    assert [str(c) for c in made.feasible] == ["pp=1", "pp=2 stages=2"]
+
+
+# Names that follow from a configuration.
+
+
+def test_a_rule_may_name_what_follows_from_a_whole_configuration():
+    made = defaulted(
+        knob("tp", 1, 2, 4),
+        constraints=["size_bytes <= 2 * memory", "tp < 4"],
+        derived={"size_bytes": lambda settings: settings["tp"] * settings["unit"] << 20},
+        unit=3,
+        memory=2 << 20,
+    )
+    assert [config["tp"] for config in made.feasible] == [1]
+    assert made.derived(Config({"tp": 2})) == {"size_bytes": 6 << 20}
+    assert made.check({"tp": 2}) == (
+        "breaks rule0: size_bytes <= 2 * memory with memory=2097152, size_bytes=6 MiB",
+    )
+
+
+def test_what_breaks_a_plain_rule_is_not_asked_for_what_follows_from_it():
+    made = defaulted(
+        knob("tp", 0, 1),
+        constraints=["share > 0", "tp > 0"],
+        derived={"share": lambda s: 1 // s["tp"]},
+    )
+    assert made.check({"tp": 0}) == ("breaks rule1: tp > 0 with tp=0",)
+    assert len(made.feasible) == 1
+
+
+def test_a_condition_cannot_wait_for_what_follows_from_the_configuration():
+    with pytest.raises(StudyError, match="condition of 'tp' names share, which only constraints"):
+        defaulted(knob("tp", 1, when="share > 1"), derived={"share": lambda _: 1})
+
+
 # The whole of a space.
 
 
@@ -306,13 +390,30 @@ def test_a_space_that_nothing_satisfies_is_empty():
     assert made.sample(3, Random(1)) == ()
 
 
+def test_what_leaves_a_space_empty_is_named():
+    made = space(knob("a", 1, 2), knob("b", 1, 2), constraints=["a > 2", "b > 1"])
+    assert made.obstacles() == ("rule0: a > 2",)
+    assert space(knob("a", 1), constraints=["a > 1", "a < 1"]).obstacles() == ()
+    late = defaulted(knob("a", 1), constraints=["x > 1"], derived={"x": lambda s: s["a"]})
+    assert late.obstacles() == ("breaks rule0: x > 1 with x=1",)
+
+
 def test_a_space_too_large_to_list_says_so_at_once():
     digits = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(7)]
     made = space(*digits)
     assert made.size == 10**7 > MAX_POINTS
-    with pytest.raises(StudyError, match="10000000 points, too many to enumerate"):
+    with pytest.raises(StudyError, match="too many points to enumerate"):
         _ = made.feasible
+    assert not made.is_listable
     assert isinstance(made.check({f"k{n}": 0 for n in range(7)}), Config)
+
+
+def test_a_large_space_is_listed_where_its_rules_leave_little():
+    knobs = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(12)]
+    rules = [f"k{n} == k{n - 1}" for n in range(1, 12)]
+    made = space(*knobs, constraints=rules)
+    assert made.size == 10**12
+    assert [config["k11"] for config in made.feasible] == list(range(10))
 
 
 def test_a_sample_is_made_of_different_feasible_points():
@@ -397,6 +498,16 @@ def test_every_feasible_point_is_accepted_unchanged(made):
     for config in made.feasible:
         assert made.check(config.values) == config
         assert made.violations(config) == ()
+
+
+@given(spaces())
+@settings(deadline=None, max_examples=150)
+def test_every_point_that_is_accepted_is_listed(made):
+    points = itertools.product(*(knob.choices for knob in made.knobs))
+    names = [knob.name for knob in made.knobs]
+    accepted = (made.check(dict(zip(names, point, strict=True))) for point in points)
+    expected = dict.fromkeys(config for config in accepted if isinstance(config, Config))
+    assert list(made.feasible) == list(expected)
 
 
 @given(spaces(), st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))

@@ -35,6 +35,7 @@ from records.trial import (
     Measurement,
     MetricValue,
     Score,
+    Serving,
     Stage,
 )
 
@@ -54,6 +55,13 @@ MEASURED = st.builds(
         wall_s=NUMBER,
         device=TEXT,
         torch_version=TEXT,
+        serving=st.none()
+        | st.builds(
+            Serving,
+            first_token_times_s=st.lists(st.lists(NUMBER, max_size=2).map(tuple)).map(tuple),
+            next_token_times_s=st.none(),
+            output_tokens_per_step=COUNT,
+        ),
     ),
     metrics=st.lists(
         st.builds(
@@ -158,6 +166,13 @@ def test_an_outcome_comes_back_as_what_it_was(outcome):
     back = to_outcome(to_json(outcome))
     assert type(back) is type(outcome)
     assert repr(back) == repr(outcome)
+
+
+def test_an_outcome_from_before_anything_was_served_can_be_read():
+    document = json.loads(to_json(measured()))
+    del document["measurement"]["serving"]
+
+    assert to_outcome(json.dumps(document)) == measured()
 
 
 @given(STUDY)

@@ -1,6 +1,7 @@
 """Numbers that make no sense in a study are refused where they are given, in one sentence."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,13 @@ def test_the_bounds_themselves_are_allowed(kind, fields):
 
 def test_the_work_of_a_step_is_batch_times_sequence():
     assert WORKLOAD.tokens_per_step == 16 * 128
+
+
+def test_the_work_of_an_inference_step_is_prompts_and_answers():
+    serving = replace(WORKLOAD, phase="inference", output_length=32)
+
+    assert serving.tokens_per_step == 16 * (128 + 32)
+
+
+def test_training_answers_nothing():
+    assert replace(WORKLOAD, output_length=32).tokens_per_step == 16 * 128

@@ -7,11 +7,16 @@ import pytest
 import yaml
 
 from evaluator.objective import scoring
+from policies.catalog import seed_policy
+from policies.contract import decide
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Dimension, Environment, Link, Objective, Study, Workload
+from records.trial import Config
 from search.builtin import builtin_study
-from search.cards import MAX_FILE_BYTES, card_study
+from search.card_file import MAX_FILE_BYTES
+from search.cards import card_study
+from search.spaces import completed, space_of
 
 CARDS = Path(__file__).parents[1] / "data" / "cards"
 TRAINING, INFERENCE, TUNING = (
@@ -79,6 +84,10 @@ def test_a_card_that_follows_the_template_gives_workload_and_environment():
         vocab_size=128256,
         parameter_count=8030261248,
         expert_count=8,
+        experts_per_token=2,
+        shared_expert_count=1,
+        expert_ffn_size=2048,
+        dense_layer_count=1,
         seed=BASE.workload.seed,
     )
     assert study.environment == Environment(
@@ -103,6 +112,7 @@ def test_everything_that_a_card_does_not_say_stays_as_it_was():
 def test_a_card_as_it_is_often_published_gives_what_it_has():
     study = card_study(INFERENCE, None, None, BASE)
     workload, environment = study.workload, study.environment
+    assert (workload.sequence_length, workload.output_length) == (1024, 128)
     assert workload.name == "A long description of a served model, which goes on for more"
     assert (workload.phase, workload.precision) == ("inference", "fp32")
     assert (workload.layer_count, workload.head_count, workload.kv_head_count) == (27, 16, None)
@@ -115,6 +125,18 @@ def test_a_card_as_it_is_often_published_gives_what_it_has():
 def test_model_sizes_in_their_own_block_come_first(changed):
     card = changed(TRAINING, "workload.model.num_layers", 99)
     assert card_study(card, None, ORDER, BASE).workload.layer_count == 32
+
+
+@pytest.mark.parametrize(
+    "family", ["deepseek-v2-lite", "DeepSeek_V2_Lite", "deepseek-ai/DeepSeek-V2-Lite"]
+)
+def test_a_known_model_gives_the_sizes_that_a_card_leaves_out(changed, family):
+    card = changed(INFERENCE, "workload.model.model_family", family)
+    workload = card_study(card, None, None, BASE).workload
+    assert (workload.model, workload.family) == (family, family)
+    assert (workload.layer_count, workload.hidden_size, workload.kv_head_count) == (27, 2048, 16)
+    assert (workload.expert_count, workload.experts_per_token) == (64, 6)
+    assert workload.parameter_count == 16_000_000_000
 
 
 def test_a_card_for_processors_runs_on_processors(changed):
@@ -282,21 +304,24 @@ def test_a_tuning_file_gives_knobs_choices_and_objective():
         Dimension(name="pp", choices=(1, 2), description="pipeline stages"),
         Dimension(name="micro_batch", choices=(1, 2)),
         Dimension(name="activation_checkpointing", choices=("full", "none")),
-        Dimension(
-            name="dp_shard",
-            choices=(1,),
-            description=BASE.space.dimensions[1].description + " (not searched)",
-        ),
     )
     assert study.space.constraints == BASE.space.constraints
     assert study.objective == Objective(expression="step_time", direction="minimize")
 
 
 def test_a_tuned_study_can_be_searched():
-    study = card_study(TRAINING, TUNING, ORDER, BASE)
-    feasible = Space(study.space, study.workload, study.environment).feasible
-    assert len(feasible) > 10
+    study = completed(card_study(TRAINING, TUNING, ORDER, BASE))
+    space = space_of(study)
+    assert len(space.feasible) >= 10
     assert scoring(study.objective).lower_is_better
+
+
+def test_a_tuned_study_starts_from_a_seed_that_sets_only_its_knobs():
+    study = completed(card_study(TRAINING, TUNING, ORDER, BASE))
+    seed = seed_policy(study.seed_policy, space_of(study))
+    assert isinstance(
+        decide(seed, study.workload, study.usable_environment, space_of(study)), Config
+    )
 
 
 @pytest.mark.parametrize(

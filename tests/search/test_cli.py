@@ -18,12 +18,12 @@ from search.llm.errors import ProviderError
 
 RUN_OPTIONS = [
     *("--objective", "--minimize", "--maximize", "--config", "--card", "--tuning"),
-    *("--card-bandwidths", "--strategy", "--trials", "--patience", "--max-wall", "--seed-policy"),
-    *("--store", "--json", "--help"),
+    *("--card-bandwidths", "--command", "--strategy", "--trials", "--patience", "--max-wall"),
+    *("--seed-policy", "--store", "--json", "--help"),
 ]
 COMMANDS = [
-    *("best", "list", "resume", "run", "show", "space check", "space explain", "space sample"),
-    *("space size", "trial files", "trial logs", "trial show", "version"),
+    *("best", "doctor", "list", "resume", "run", "show", "space check", "space explain"),
+    *("space sample", "space size", "trial files", "trial logs", "trial show", "version"),
 ]
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4 activation_checkpointing=none"
 BACK = "\x1b[2J"

@@ -158,13 +158,26 @@ def test_a_search_of_nothing_that_can_be_measured_ends_with_3(here):
     assert here.run("resume").returncode == 3
 
 
+TOO_LARGE = STUDY.replace("hidden_size = 32", "hidden_size = 512").replace(
+    "ffn_size = 64", "ffn_size = 4096"
+)
+TOO_SMALL = "[launch]\nmemory_budget_bytes = 33554432\n"
+NOT_REFUSED = '[[constraint]]\nname = "memory"\nexpression = "estimated_memory_bytes > 0"\n'
+
+
+def test_a_memory_budget_that_surely_holds_nothing_launches_nothing(here):
+    (here.path / "study.toml").write_text(f"{TOO_LARGE}\n{TOO_SMALL}", encoding="utf-8")
+
+    ended = here.run("run", "-c", "study.toml")
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "no configuration satisfies the constraints; relax one: breaks memory: " in ended.stderr
+    assert "memory_bytes=32 MiB" in ended.stderr
+
+
 def test_a_memory_budget_that_nothing_fits_in_ends_with_3(here):
-    study = STUDY.replace("hidden_size = 32", "hidden_size = 512").replace(
-        "ffn_size = 64", "ffn_size = 4096"
-    )
-    (here.path / "study.toml").write_text(
-        f"{study}\n[launch]\nmemory_budget_bytes = 33554432\n", encoding="utf-8"
-    )
+    text = f"{TOO_LARGE}\n{TOO_SMALL}\n{NOT_REFUSED}"
+    (here.path / "study.toml").write_text(text, encoding="utf-8")
 
     ended = here.run("run", "-c", "study.toml", "--json")
 

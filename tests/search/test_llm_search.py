@@ -93,7 +93,7 @@ def test_the_record_holds_every_policy_of_the_model_and_what_became_of_it(histor
 
 def test_a_failed_policy_says_which_constraint_or_which_line(history):
     _, invalid, raised, _ = (trial.outcome for trial in history)
-    assert "ranks: dp_replicate * dp_shard * tp * pp <= world_size" in invalid.message
+    assert "ranks: dp_replicate * dp_shard * tp * cp * pp == world_size" in invalid.message
     assert "dp_replicate=2" in invalid.message
     assert raised.message.startswith("line 3: KeyError: 'gpu_count'")
 
@@ -107,7 +107,7 @@ def test_the_third_policy_was_launched_and_measured(history):
 
 def test_each_turn_shows_the_model_what_became_of_the_last(searched):
     second, third = (json.dumps(request.body) for request in searched[2][1:])
-    assert "dp_replicate * dp_shard * tp * pp <= world_size" in second
+    assert "dp_replicate * dp_shard * tp * cp * pp == world_size" in second
     assert "KeyError" in third
 
 

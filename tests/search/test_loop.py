@@ -200,7 +200,7 @@ def test_a_trial_that_trained_something_else_never_wins(tabular):
 
     assert finding.winner == 0
     assert kinds(study.history) == [FailureKind.INVALID_CONFIG]
-    assert "trained something else" in study.history.trials[1].outcome.message
+    assert "computed something else" in study.history.trials[1].outcome.message
 
 
 def test_an_interrupted_trial_is_done_again_with_the_policy_on_record(tabular):

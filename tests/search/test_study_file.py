@@ -256,3 +256,31 @@ def test_a_study_file_is_never_written(tmp_path):
     assert path.read_bytes() == before
     assert path.stat().st_mtime_ns == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+# Models by name.
+
+
+def test_a_model_gives_its_sizes_and_its_name(tmp_path):
+    workload = read(tmp_path, '[workload]\nmodel = "Llama-3.1-8B"\n').workload
+    assert (workload.name, workload.model) == ("Llama-3.1-8B", "Llama-3.1-8B")
+    assert (workload.hidden_size, workload.layer_count, workload.kv_head_count) == (4096, 32, 8)
+    assert (workload.global_batch, workload.precision) == (BASE.workload.global_batch, "fp32")
+
+
+def test_keys_of_the_file_come_before_those_of_the_model(tmp_path):
+    text = '[workload]\nmodel = "debug-moe"\nname = "mine"\nlayer_count = 2\n'
+    workload = read(tmp_path, text).workload
+    assert (workload.name, workload.layer_count, workload.expert_count) == ("mine", 2, 8)
+
+
+def test_a_dense_model_leaves_no_experts_of_the_one_below(tmp_path):
+    sparse = read(tmp_path, '[workload]\nmodel = "deepseek-v2-lite"\n')
+    dense = read_study_file(written(tmp_path, '[workload]\nmodel = "llama-3.2-1b"\n'), sparse)
+    assert (sparse.workload.expert_count, dense.workload.expert_count) == (64, None)
+
+
+def test_a_model_that_is_unknown_is_refused(tmp_path):
+    assert "model 'lama-3.1-8b' is unknown; did you mean 'llama-3.1-8b'?" in refusal(
+        tmp_path, '[workload]\nmodel = "lama-3.1-8b"\n'
+    )

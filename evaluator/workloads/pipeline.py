@@ -1,0 +1,137 @@
+"""Pipeline parallelism: which stages a rank holds, and the order in which it works on them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+)
+
+from evaluator.rank.job import Config, Job, Schedule
+from evaluator.workloads.decoder import Stage
+from evaluator.workloads.loss import MicroBatchLoss
+
+_SINGLE: dict[Schedule, type[PipelineScheduleSingle]] = {
+    Schedule.GPIPE: ScheduleGPipe,
+    Schedule.ONE_F_ONE_B: Schedule1F1B,
+}
+_LOOPED: dict[Schedule, type[PipelineScheduleMulti]] = {
+    Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
+    Schedule.LOOPED_BFS: ScheduleLoopedBFS,
+    Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+}
+_FOLDED: dict[Schedule, type[PipelineScheduleMulti]] = {
+    Schedule.ZBV: ScheduleZBVZeroBubble,
+    Schedule.DUAL_PIPE_V: ScheduleDualPipeV,
+}
+
+
+def splits_backward(config: Config) -> bool:
+    """Whether gradients of inputs and of weights are computed apart, the second to fill gaps."""
+    zero_bubble = config.pipeline_schedule is Schedule.INTERLEAVED_ZERO_BUBBLE
+    return config.pp > 1 and (zero_bubble or config.pipeline_schedule in _FOLDED)
+
+
+def own_stages(config: Config, place: int) -> tuple[Stage, ...]:
+    """The stages of the rank at `place`, in order: every pp-th, or one from either end."""
+    count = config.pp * config.stages_per_rank
+    if config.pipeline_schedule in _FOLDED:
+        return Stage(place, count), Stage(count - 1 - place, count)
+    return tuple(Stage(number, count) for number in range(place, count, config.pp))
+
+
+class Pipeline:
+    """Passes micro-batches through this rank's stages as the schedule says."""
+
+    def __init__(
+        self,
+        models: Mapping[Stage, nn.Module],
+        loss: MicroBatchLoss,
+        job: Job,
+        *,
+        ranks: DeviceMesh,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._loss = loss
+        self._takes_tokens = any(stage.is_first for stage in models)
+        self._gives_loss = any(stage.is_last for stage in models)
+        borders = _Borders(job, dtype)
+        stages = [
+            PipelineStage(
+                model,
+                stage.number,
+                stage.count,
+                device,
+                input_args=borders.before(stage),
+                output_args=borders.after(stage),
+                group=ranks.get_group(),
+            )
+            for stage, model in models.items()
+        ]
+        self._schedule = _schedule(job.config.pipeline_schedule, stages, loss)
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
+        """Leave the gradients of (sequences, length) on the parameters.
+
+        Return the mean loss where the last stage is, `None` elsewhere.
+        """
+        inputs = (tokens,) if self._takes_tokens else ()
+        parts: list[Tensor] = []
+        with self._loss.sliced():
+            self._schedule.step(
+                *inputs,
+                target=targets if self._gives_loss else None,
+                losses=parts if self._gives_loss else None,
+                return_outputs=False,
+            )
+        return torch.stack(parts).detach().sum() if parts else None
+
+
+def _schedule(
+    name: Schedule, stages: Sequence[PipelineStage], loss: MicroBatchLoss
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    count = loss.micro_batch_count
+    # The loss already carries the micro-batch count.
+    if name in _SINGLE:
+        (stage,) = stages
+        return _SINGLE[name](stage, count, loss_fn=loss, scale_grads=False)
+    return (_LOOPED | _FOLDED)[name](list(stages), count, loss_fn=loss, scale_grads=False)
+
+
+class _Borders:
+    """What crosses the borders of stages, so that no pass is spent on finding out."""
+
+    def __init__(self, job: Job, dtype: torch.dtype) -> None:
+        workload, config = job.workload, job.config
+        self._dtype = dtype
+        batch, length = config.micro_batch, workload.sequence_length // config.cp
+        sequence_ranks = config.tp if config.sequence_parallel else 1
+        vocabulary_ranks = config.tp if config.loss_parallel else 1
+        self._tokens = (batch, length)
+        self._hidden = (batch, length // sequence_ranks, workload.hidden_size)
+        self._logits = (batch, length, workload.vocab_size // vocabulary_ranks)
+
+    def before(self, stage: Stage) -> Tensor:
+        """What goes into a stage, without its numbers."""
+        if stage.is_first:
+            return torch.empty(self._tokens, dtype=torch.long, device="meta")
+        return self._floating(self._hidden)
+
+    def after(self, stage: Stage) -> Tensor:
+        """What comes out of a stage, without its numbers."""
+        return self._floating(self._logits if stage.is_last else self._hidden)
+
+    def _floating(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=self._dtype, device="meta", requires_grad=True)

@@ -1,0 +1,47 @@
+"""`doctor`: what this machine can do for a search, and what to do about what is missing."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from evaluator.doctor.finding import Finding, State
+from search import settings
+from search.commands.options import JsonOption, StoreOption
+
+CANNOT_RUN = 4
+
+
+def doctor(
+    noise: Annotated[
+        bool, typer.Option("--noise", help="Take a minute to measure the noise more closely.")
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what this machine can do, and what to do about what is missing."""
+    # Imported here: it takes a second, and no other command needs it.
+    from search.doctor import findings
+
+    found: list[Finding] = []
+    for finding in findings(settings.store_root(store), long_noise=noise):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    lacking = [x.subject for x in found if x.needed and x.state is State.MISSING]
+    if as_json:
+        facts = [asdict(finding) for finding in found]
+        typer.echo(json.dumps({"can_run": not lacking, "findings": facts}))
+    elif lacking:
+        typer.echo(f"a search cannot run here: {', '.join(lacking)}")
+    else:
+        typer.echo("next: cclsearch run --objective step_time")
+    if lacking:
+        raise typer.Exit(CANNOT_RUN)
+
+
+def _print(finding: Finding) -> None:
+    typer.echo(f"{finding.state:<8}{finding.subject:<14}{finding.told}")
+    if finding.remedy is not None:
+        typer.echo(f"{'':<22}{finding.remedy}")

@@ -1,0 +1,168 @@
+"""Everything that `cclsearch doctor` looks at, put together; nothing is changed on the machine."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from evaluator.doctor import hardware, software
+from evaluator.doctor.finding import Finding, State
+from evaluator.doctor.launching import launch_finding, launch_repeatedly, noise_finding
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.local import LocalLauncher
+from evaluator.machine import local_environment
+from evaluator.recipes.catalog import recipe_of
+from policies.sandbox import SandboxUnavailable, sandbox_level
+from records.study import Environment, Study, Workload
+from records.trial import Config
+from search import settings
+from search.builtin import builtin_study
+
+QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
+LEAST_STORE_BYTES = 1 << 30
+NETWORK_FILE_SYSTEMS = (
+    *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+    *("glusterfs", "orangefs", "fuse.sshfs", "fuse.glusterfs"),
+)
+VOLATILE_FILE_SYSTEMS = ("tmpfs", "ramfs")
+
+
+def findings(store: Path, *, long_noise: bool) -> Iterator[Finding]:
+    """Give one finding after the other, as the probes end."""
+    yield hardware.gpus()
+    yield hardware.gpu_links()
+    yield hardware.cores()
+    yield hardware.memory()
+    yield hardware.clocks()
+    yield hardware.interfaces()
+    yield software.torch_backends()
+    yield sandbox()
+    yield from launches(long_noise=long_noise)
+    yield store_folder(store)
+    yield software.compiler()
+    yield software.stack_reader()
+    yield software.mpi()
+    yield software.slurm()
+    yield software.containers()
+    yield api_key()
+
+
+def sandbox() -> Finding:
+    """Whether a policy can be confined here, by confining one."""
+    try:
+        level = sandbox_level()
+    except SandboxUnavailable as fault:
+        return Finding(
+            subject="sandbox",
+            state=State.MISSING,
+            told=str(fault),
+            remedy="policies run nowhere but in the sandbox",
+            needed=True,
+        )
+    return Finding(subject="sandbox", state=State.OK, told=level, needed=True)
+
+
+def launches(*, long_noise: bool) -> Iterator[Finding]:
+    """Launch a small job several times: on the CPU over gloo, and on GPUs where there are any."""
+    here = local_environment()
+    on_cpu = replace(here, device="cpu", world_size=2, ranks_per_node=2, memory_bytes=None)
+    count = LONG_LAUNCHES if long_noise else QUICK_LAUNCHES
+    yield from _launches("launch, gloo", on_cpu, count, needed=here.device == "cpu")
+    if here.device == "cuda":
+        world_size = min(2, here.world_size)
+        on_gpus = replace(here, world_size=world_size, ranks_per_node=world_size)
+        yield from _launches("launch, NCCL", on_gpus, count, needed=True)
+
+
+def store_folder(store: Path) -> Finding:
+    """Whether records can be kept, and outlive this machine's next start."""
+    folder = next(path for path in (store.absolute(), *store.absolute().parents) if path.exists())
+    free = os.statvfs(folder)
+    free_bytes, kind = free.f_bavail * free.f_frsize, file_system(folder)
+    told = f"{store} on {kind}, {free_bytes / 2**30:.1f} GiB free"
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return Finding(
+            subject="store",
+            state=State.MISSING,
+            told=f"{told}, cannot be written",
+            remedy="choose another folder with --store",
+            needed=True,
+        )
+    remedy = None
+    if free_bytes < LEAST_STORE_BYTES:
+        remedy = "free some space, or choose another folder with --store"
+    elif kind in NETWORK_FILE_SYSTEMS:
+        remedy = "SQLite needs locks that network file systems may lack; use a local disk"
+    elif kind in VOLATILE_FILE_SYSTEMS:
+        remedy = "records are lost when the machine restarts; use a disk"
+    return Finding(
+        subject="store",
+        state=State.WARN if remedy else State.OK,
+        told=told,
+        remedy=remedy,
+        needed=True,
+    )
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The type of the file system that a folder is on."""
+    held = {folder.resolve(), *folder.resolve().parents}
+    found = (0, "unknown")
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, point, kind, *_ = line.split()
+        # A later mount on the same point hides an earlier one.
+        if Path(point) in held and len(point) >= found[0]:
+            found = len(point), kind
+    return found[1]
+
+
+def api_key() -> Finding:
+    """Whether a model could be asked; never which key it is."""
+    if settings.has_key():
+        return Finding(subject="API key", state=State.OK, told="ANTHROPIC_API_KEY is set")
+    return Finding(
+        subject="API key",
+        state=State.WARN,
+        told="ANTHROPIC_API_KEY is not set",
+        remedy="searches use the offline strategy; export a key for --strategy llm",
+    )
+
+
+def _launches(
+    subject: str, environment: Environment, count: int, *, needed: bool
+) -> Iterator[Finding]:
+    study = _small_study(environment)
+    recipe = recipe_of(study)
+    config = Config({"dp_replicate": environment.world_size, "micro_batch": 1})
+    launcher = LocalLauncher(
+        recipe.inherited(study, settings.trial_environment()), study.launch.threads_per_rank
+    )
+    try:
+        evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
+        with tempfile.TemporaryDirectory(prefix="cclsearch-doctor-") as folder:
+            done = launch_repeatedly(evaluator, study, config, Path(folder), count)
+    finally:
+        launcher.close()
+    yield launch_finding(subject, done, needed=needed)
+    if not isinstance(done, str):
+        yield noise_finding(done)
+
+
+def _small_study(environment: Environment) -> Study:
+    """The built-in study on a model that trains a step in milliseconds."""
+    study = builtin_study(environment)
+    workload = Workload(
+        name="doctor",
+        layer_count=2,
+        hidden_size=64,
+        head_count=2,
+        kv_head_count=2,
+        ffn_size=128,
+        vocab_size=128,
+        sequence_length=64,
+        global_batch=4,
+    )
+    measure = replace(study.measure, warmup_steps=3, timed_steps=20, profiled_steps=0)
+    launch = replace(study.launch, memory_budget_bytes=None)
+    return replace(study, workload=workload, measure=measure, launch=launch)

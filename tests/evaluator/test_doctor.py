@@ -1,0 +1,195 @@
+"""Probes of the machine say what is there, and what to do about what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.doctor import hardware, software
+from evaluator.doctor.finding import State
+from evaluator.doctor.launching import (
+    Launched,
+    launch_finding,
+    launch_repeatedly,
+    noise_finding,
+    smallest_difference,
+)
+from evaluator.testing import Fails, InTurn, TabularEvaluator, Takes
+from records.conditions import Conditions
+from records.trial import Config, FailureKind
+
+CONFIG = Config({"dp_replicate": 2})
+STEADY = Launched(wall_s=1.0, step_times_s=(1.0, 1.0, 1.0), conditions=None)
+BUSY = Conditions(
+    load_average=None,
+    others_cpu_share=0.5,
+    steal_share=None,
+    cpu_pressure_share=None,
+    memory_pressure_share=None,
+    io_pressure_share=None,
+    available_memory_bytes=None,
+    cpu_clock_hz=None,
+    cpu_temperature_celsius=None,
+)
+TOPOLOGY = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity
+GPU0\t X \t{0}\tSYS\t0-31
+GPU1\t{0}\t X \tSYS\t0-31
+NIC0\tSYS\tSYS\t X
+"""
+
+
+def write(root, name, text):
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Puts an `nvidia-smi` on an otherwise empty path that prints a text."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(text):
+        (tmp_path / "told").write_text(text)
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {tmp_path}/told\n')
+        tool.chmod(0o755)
+
+    return install
+
+
+def test_gpus_are_named_and_their_absence_is_no_fault(driver):
+    assert hardware.gpus().state is State.WARN
+
+    driver("NVIDIA H200, 143771, GPU-00-aa\nNVIDIA H200, 143771, GPU-11-bb\n")
+
+    assert hardware.gpus().state is State.OK
+    assert hardware.gpus().told == "2: NVIDIA H200"
+
+
+@pytest.mark.parametrize(("link", "state"), [("NV18", State.OK), ("PHB", State.WARN)])
+def test_links_between_gpus_are_read_from_the_drivers_matrix(link, state, driver):
+    driver(TOPOLOGY.format(link))
+
+    found = hardware.gpu_links()
+
+    assert (found.state, found.told) == (state, link)
+
+
+def test_one_gpu_has_no_links(driver):
+    driver("\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n")
+
+    assert hardware.gpu_links().state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "quota"),
+    [
+        ("sys/fs/cgroup/cpu.max", "50000 100000\n", "quota of 0.5"),
+        ("sys/fs/cgroup/cpu.max", "400000 100000\n", "quota of 4"),
+        ("sys/fs/cgroup/cpu.max", "max 100000\n", ""),
+        ("sys/fs/cgroup/elsewhere", "", ""),
+    ],
+)
+def test_a_quota_of_the_control_group_is_told(name, text, quota, tmp_path):
+    write(tmp_path, name, text)
+
+    found = hardware.cores(tmp_path)
+
+    assert found.told.partition(", ")[2] == quota
+    assert (found.state is State.WARN) == (quota == "quota of 0.5")
+
+
+@pytest.mark.parametrize(
+    ("governor", "no_turbo", "state", "told"),
+    [
+        ("performance", "1", State.OK, "governor performance, turbo off"),
+        ("powersave", "0", State.WARN, "governor powersave, turbo on"),
+    ],
+)
+def test_a_clock_that_varies_is_noise(governor, no_turbo, state, told, tmp_path):
+    cpu = "sys/devices/system/cpu"
+    write(tmp_path, f"{cpu}/cpu0/cpufreq/scaling_governor", f"{governor}\n")
+    write(tmp_path, f"{cpu}/intel_pstate/no_turbo", f"{no_turbo}\n")
+
+    found = hardware.clocks(tmp_path)
+
+    assert (found.state, found.told) == (state, told)
+
+
+def test_a_clock_that_cannot_be_seen_is_no_fault(tmp_path):
+    assert hardware.clocks(tmp_path).state is State.OK
+
+
+def test_without_loopback_no_rank_meets_another(tmp_path):
+    write(tmp_path, "sys/class/net/eth0/operstate", "up\n")
+    write(tmp_path, "sys/class/net/lo/operstate", "down\n")
+
+    found = hardware.interfaces(tmp_path)
+
+    assert (found.state, found.needed) == (State.MISSING, True)
+    assert found.remedy == "ip link set lo up"
+
+
+def test_a_tool_that_is_not_installed_comes_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    lacking = [software.compiler(), software.stack_reader(), software.mpi(), software.slurm()]
+
+    assert all(found.state is State.MISSING and found.remedy for found in lacking)
+    assert not any(found.needed for found in lacking)
+
+
+def test_torch_is_named_with_its_backends():
+    found = software.torch_backends()
+
+    assert found.state is State.OK
+    assert "gloo" in found.told
+
+
+def test_launches_that_work_tell_what_the_warm_process_cost(study, tmp_path):
+    evaluator = TabularEvaluator(endings={CONFIG: Takes(step_time_s=0.1)})
+
+    launches = launch_repeatedly(evaluator, study, CONFIG, tmp_path, 3)
+    found = launch_finding("launch", launches, needed=True)
+
+    assert len(launches) == 3
+    assert found.state is State.OK
+    assert "ranks meet and train" in found.told
+
+
+def test_a_launch_that_fails_is_told_with_its_cause(study, tmp_path):
+    fails = Fails(kind=FailureKind.CRASH, message="no route to rank 1")
+    evaluator = TabularEvaluator(endings={CONFIG: InTurn((Takes(step_time_s=0.1), fails))})
+
+    launches = launch_repeatedly(evaluator, study, CONFIG, tmp_path, 3)
+    found = launch_finding("launch", launches, needed=True)
+
+    assert (found.state, found.needed) == (State.MISSING, True)
+    assert "no route to rank 1" in found.told
+
+
+def test_launches_that_hardly_differ_are_quiet():
+    launches = [replace(STEADY, step_times_s=(time_s,) * 3) for time_s in (1.0, 1.001, 0.999)]
+
+    assert noise_finding(launches).state is State.OK
+
+
+def test_launches_that_differ_are_noisy_and_say_who_disturbed_them():
+    launches = [
+        replace(STEADY, step_times_s=(time_s,) * 3, conditions=BUSY) for time_s in (1.0, 1.5, 0.8)
+    ]
+
+    found = noise_finding(launches)
+
+    assert found.state is State.WARN
+    assert "3 launches by 88%" in found.told
+    assert found.remedy == "other processes used 50% of the cores"
+
+
+def test_more_rounds_tell_smaller_differences_apart():
+    launches = (1.0, 1.02, 0.98, 1.01)
+
+    assert smallest_difference(launches, 16) < smallest_difference(launches, 4)
+    assert smallest_difference((1.0, 1.0, 1.0), 4) == 0

@@ -1,0 +1,197 @@
+import os
+
+import pytest
+
+from evaluator.failure_logs import log_text, place, read_log
+from records.trial import FailureKind
+
+SUMMARY = """\
+E1120 21:54:46.945 23526 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: \
+{status}) local_rank: 1 (pid: 12) of binary: python
+Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 11)  (SIGKILL)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 11
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {status} (pid: 12)
+  error_file: <N/A>
+  traceback : {traceback}
+============================================================
+"""
+LOST = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train.py", line 8, in <module>\n'
+    "    dist.all_reduce(total)\n"
+    "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:8338: Connection reset by peer\n"
+)
+WRONG = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train.py", line 80, in step\n'
+    "    layer(x)\n"
+    '  File "/opt/lib/python3.11/site-packages/torch/nn/module.py", line 9, in call\n'
+    "    return forward(x)\n"
+    "ValueError: wrong shape\n"
+)
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+
+def of_rank(rank, text):
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def summary(status=1, traceback=NO_TRACEBACK):
+    return SUMMARY.format(status=status, traceback=traceback)
+
+
+def found(*texts):
+    finding = read_log("".join(texts))
+    return finding.kind, finding.rank, f"{finding}{finding.where}"
+
+
+def test_a_traceback_gives_the_exception_and_the_line_of_the_program():
+    assert found(WRONG) == ("crash", None, "ValueError: wrong shape at train.py:80 in step")
+
+
+def test_the_first_of_chained_exceptions_is_the_cause():
+    chained = (
+        "\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/home/user/train.py", line 90, in <module>\n'
+        "    main()\n"
+        "RuntimeError: stage 0 failed\n"
+    )
+
+    assert found(WRONG, chained)[2].startswith("ValueError: wrong shape at train.py:80")
+
+
+def test_the_rank_that_failed_is_told_from_those_that_lost_it():
+    kind, rank, said = found(of_rank(0, LOST), of_rank(1, WRONG), summary())
+
+    assert (kind, rank) == ("crash", 1)
+    assert said.startswith("ValueError: wrong shape")
+
+
+def test_lines_of_ranks_that_are_mixed_are_put_together_again():
+    lost, wrong = of_rank(0, LOST).splitlines(), of_rank(1, WRONG).splitlines()
+    mixed = [line for pair in zip(lost, wrong, strict=False) for line in pair]
+
+    kind, rank, said = found("\n".join([*mixed, *wrong[len(lost) :]]))
+
+    assert (kind, rank) == ("crash", 1)
+    assert said.startswith("ValueError: wrong shape")
+
+
+def test_a_rank_that_died_silently_is_named_by_the_launcher_that_saw_it():
+    kind, rank, said = found(of_rank(0, LOST), summary(status=-11))
+
+    assert (kind, rank, said) == ("crash", 1, "died of SIGSEGV")
+
+
+def test_a_rank_that_ended_without_a_word_is_named_and_not_its_peer():
+    assert found(of_rank(0, LOST), summary(status=3)) == ("crash", 1, "ended with status 3")
+
+
+def test_a_lost_connection_of_the_first_rank_to_fail_is_nobodys_fault():
+    kind, rank, said = found(of_rank(1, LOST), summary())
+
+    assert (kind, rank) == ("infrastructure", 1)
+    assert said.startswith("the connection to another rank was lost: RuntimeError: [pair.cc:537]")
+
+
+def test_the_traceback_in_the_launchers_summary_is_read_too():
+    indented = WRONG.replace("\n", "\n  ")
+
+    kind, rank, said = found(summary(traceback=indented))
+
+    assert (kind, rank) == ("crash", 1)
+    assert said == "ValueError: wrong shape at train.py:80 in step"
+
+
+def test_memory_that_ran_out_on_any_rank_is_the_cause():
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+    kind, rank, _ = found(of_rank(2, WRONG), of_rank(5, memory))
+
+    assert (kind, rank) == ("out_of_memory", 5)
+
+
+def test_a_message_of_several_lines_is_read_to_its_end():
+    nccl = LOST.rpartition("RuntimeError")[0] + (
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:42, unhandled system error\n"
+        "ncclSystemError: System call (e.g. socket, malloc) failed\n"
+        "Last error:\n"
+        "socketStartConnect: Connect to 10.0.0.1<5> failed : No route to host\n"
+    )
+
+    kind, _, said = found(nccl)
+
+    assert kind == FailureKind.INFRASTRUCTURE
+    assert said.startswith("a host or service cannot be reached: DistBackendError: NCCL error in")
+
+
+@pytest.mark.parametrize(
+    "marked",
+    ["{rank}: {line}", "[default{rank}]:{line}", "(EngineCore_DP{rank} pid=77) {line}"],
+)
+def test_what_launchers_and_loggers_put_before_a_line_is_taken_off(marked):
+    text = "\n".join(marked.format(rank=1, line=line) for line in WRONG.splitlines())
+
+    assert found(text)[2] == "ValueError: wrong shape at train.py:80 in step"
+
+
+def test_an_exception_that_python_ignored_is_not_the_cause():
+    ignored = "Exception ignored in: <function Group.__del__ at 0x7f>\n" + LOST
+
+    assert found(ignored, WRONG)[2].startswith("ValueError")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Traceback (most recent call last):", 'Traceback (most recent call last):\n  File "x"\n\n'],
+)
+def test_a_traceback_that_is_cut_short_is_no_cause(text):
+    assert read_log(text) is None
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 7))
+def test_a_log_cut_anywhere_is_read(cut):
+    read_log(of_rank(1, WRONG)[cut:] + summary()[: 4 * cut])
+
+
+def test_a_frame_of_the_program_is_preferred_and_a_librarys_better_than_none():
+    library = '  File "/opt/lib/python3.11/site-packages/torch/nn/module.py", line 9, in call\n'
+
+    assert place(WRONG) == " at train.py:80 in step"
+    assert place(f"Traceback (most recent call last):\n{library}E: x") == " at module.py:9 in call"
+    assert place("") == ""
+
+
+def test_a_long_log_is_read_at_its_ends_and_around_its_first_traceback(tmp_path):
+    path = tmp_path / "rank0.log"
+    noise = f"{'all is well ' * 40}\n" * 5_000
+    path.write_text(f"start\n{noise}{WRONG}{noise}end\n")
+
+    text = log_text(path)
+
+    assert len(text) < path.stat().st_size / 2
+    assert text.startswith("start") and text.endswith("end\n")
+    assert read_log(text).said == "ValueError: wrong shape"
+
+
+def test_what_is_no_file_is_an_empty_log(tmp_path):
+    os.mkfifo(tmp_path / "rank0.log")
+
+    assert log_text(tmp_path / "rank0.log") == ""
+    assert log_text(tmp_path / "rank1.log") == ""

@@ -1,0 +1,177 @@
+import json
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.classify import classify
+from evaluator.job import RankExit
+from records.trial import FailureKind
+
+KEPT = 2
+TORCHRUN = f"exec {sys.executable} -P -m torch.distributed.run"
+CHILD_IN_A_SESSION_OF_ITS_OWN = "setsid sh -c 'echo $$ >> children.txt; trap \"\" TERM; sleep 99' &"
+
+
+def log_of(launched):
+    return (launched.folder / "job.log").read_text()
+
+
+def alive(pids):
+    return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
+
+def test_a_cold_start_by_torchrun_leaves_what_a_warm_start_leaves(launch, processes):
+    launch()
+    kept = processes()
+
+    launched = launch(cold=True)
+
+    assert launched.result.reason == "finished"
+    assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0), (1, 0)]
+    assert [(beat.rank, beat.phase) for beat in launched.result.beats] == [(0, "done"), (1, "done")]
+    assert launched.phases == ["setup", "warmup", "timed", "done"]
+    assert classify(launched.result) is None
+    assert processes() == kept
+
+
+def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(launch, processes):
+    launched = launch("hang", cold=True, hang_after_s=1)
+
+    assert launched.result.reason == "hang"
+    assert launched.result.ranks[0].rank is None
+    assert launched.result.ranks[0].ended_s is None
+    assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
+    assert "in hang" in (launched.folder / "rank1.stacks.txt").read_text()
+    assert len(processes()) == KEPT
+
+
+def test_a_rank_that_fails_after_a_cold_start_is_told_by_its_own_files(launch):
+    launched = launch("write much and raise", cold=True)
+
+    failed = classify(launched.result)
+    assert launched.result.reason == "rank_failed"
+    assert launched.result.ranks[0].rank is None
+    assert launched.result.ranks[0].status == 1
+    assert failed.kind is FailureKind.CRASH
+    assert "rank 1 in timed: ValueError: wrong shape" in failed.message
+    assert "noise" in (launched.folder / "rank1.log").read_text()
+    assert "noise" not in log_of(launched)
+
+
+def test_error_files_of_torchrun_are_kept(command):
+    script = "from torch.distributed.elastic.multiprocessing.errors import record; record(fail)()"
+
+    launched = command(
+        f"echo 'def fail(): raise ValueError(7)\n{script}' > fails.py;"
+        f"{TORCHRUN} --standalone --nproc-per-node=1 fails.py"
+    )
+
+    told = json.loads((launched.folder / "rank0.torchelastic.json").read_text())
+    assert "ValueError: 7" in told["message"]["message"]
+
+
+def test_a_port_in_use_is_infrastructure(command):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        launched = command(
+            f"{TORCHRUN} --nproc-per-node=1 --master-addr=127.0.0.1"
+            f" --master-port={taken.getsockname()[1]} --no-python true"
+        )
+
+    assert launched.result.reason == "rank_failed"
+    assert classify(launched.result).kind is FailureKind.INFRASTRUCTURE
+
+
+def test_a_command_that_ends_well_answers_for_its_ranks(command):
+    launched = command("echo out; echo err >&2")
+
+    assert launched.result.reason == "finished"
+    assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0)]
+    assert log_of(launched) == "out\nerr\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "number"),
+    [("exit 3", 3, None), ("kill -SEGV $$", None, signal.SIGSEGV), ("no-such-program", 127, None)],
+)
+def test_how_a_command_failed_is_told(script, status, number, command):
+    launched = command(script)
+
+    (ended,) = launched.result.ranks
+    assert launched.result.reason == "rank_failed"
+    assert (ended.rank, ended.status, ended.signal) == (None, status, number)
+    assert ended.ended_s is not None
+
+
+def test_a_program_that_is_not_there_is_told_in_the_log(launcher, job_of, tmp_path):
+    job = job_of("good", cold=True)
+
+    result = launcher.run(replace(job, argv=("./absent",)), tmp_path, print)
+
+    assert result.ranks[0].status == 127
+    assert (tmp_path / "job.log").read_text() == "./absent: No such file or directory\n"
+
+
+def test_a_command_may_clean_up_before_it_is_killed(command):
+    launched = command("trap 'touch cleaned_up; exit 0' TERM; sleep 99 & wait", timeout_s=0.5)
+
+    assert launched.result.reason == "timeout"
+    assert (launched.folder / "cleaned_up").exists()
+    assert launched.result.ranks == (RankExit(rank=None, status=0, signal=None, ended_s=None),)
+
+
+def test_a_command_that_ignores_the_request_is_killed_with_all_that_it_started(command, processes):
+    launched = command(
+        f"trap '' TERM; {CHILD_IN_A_SESSION_OF_ITS_OWN} sleep 99; sleep 99", timeout_s=0.5
+    )
+
+    assert launched.result.reason == "timeout"
+    assert launched.result.ranks[0].signal == signal.SIGKILL
+    assert len(launched.children) == 1
+    assert alive(launched.children) == []
+    assert len(processes()) <= KEPT
+
+
+def test_what_a_command_leaves_running_ends_with_it(command):
+    launched = command(f"{CHILD_IN_A_SESSION_OF_ITS_OWN} while [ ! -e children.txt ]; do :; done")
+
+    assert launched.result.reason == "finished"
+    assert len(launched.children) == 1
+    assert alive(launched.children) == []
+
+
+def test_a_command_that_signals_its_whole_group_hits_only_itself(command, processes):
+    before = processes()
+
+    launched = command("kill -KILL 0")
+
+    assert launched.result.ranks[0].signal == signal.SIGKILL
+    assert launched.result.ranks[0].ended_s is not None
+    assert set(before) <= set(processes())
+
+
+def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
+    command, launch_environment, monkeypatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
+
+    launched = command("env > environment.txt; pwd", TP="2", OMP_NUM_THREADS="3")
+
+    lines = (launched.folder / "environment.txt").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    assert (
+        told.items()
+        >= {
+            "PATH": launch_environment["PATH"],
+            "TP": "2",
+            "OMP_NUM_THREADS": "3",
+        }.items()
+    )
+    assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_MEETING"])
+    assert "ANTHROPIC_API_KEY" not in told
+    assert log_of(launched) == f"{launched.folder}\n"

@@ -1,0 +1,118 @@
+import json
+import mmap
+import os
+from _multiprocessing import SemLock, sem_unlink
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.recipes.builtin import BuiltinRecipe
+from records.trial import Config
+
+SHARED_MEMORY = Path("/dev/shm")
+CONFIGS = (
+    Config({"dp_replicate": 2, "micro_batch": 2}),
+    Config({"tp": 2, "micro_batch": 4, "activation_checkpointing": "full"}),
+)
+
+
+@pytest.fixture
+def losses_of(study, launcher, tmp_path):
+    def run(config, *, cold):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        measure = replace(study.measure, profiled_steps=0)
+        job = BuiltinRecipe().job(replace(study, measure=measure), config)
+        result = launcher.run(replace(job, modules=()) if cold else job, folder, print)
+        assert result.reason == "finished"
+        return json.loads((folder / "rank0.steps.json").read_text())["losses"]
+
+    return run
+
+
+def test_configurations_in_turn_leave_nothing_to_each_other(losses_of):
+    cold = [losses_of(config, cold=True) for config in CONFIGS]
+
+    warm = [losses_of(config, cold=False) for config in CONFIGS * 2]
+
+    assert warm == cold * 2
+
+
+def test_the_environment_of_a_job_ends_with_it(launcher, job_of, tmp_path):
+    told = []
+    for name, environment in (("first", {"ONLY_HERE": "1"}), ("second", {})):
+        folder = tmp_path / name
+        folder.mkdir()
+        job = job_of("misbehave", what="tell environment", rank=1, step=2)
+        launcher.run(replace(job, environment=environment), folder, print)
+        told.append(json.loads((folder / "environment.json").read_text()))
+
+    differ = {name for name in {**told[0], **told[1]} if told[0].get(name) != told[1].get(name)}
+    assert differ == {"ONLY_HERE", "TMPDIR", "CCLSEARCH_MEETING", "CCLSEARCH_INIT_METHOD"}
+
+
+def test_temporary_files_of_a_rank_lie_in_its_launch_and_go_with_it(launch):
+    launched = launch("make a temporary file")
+
+    path = Path((launched.folder / "temporary.txt").read_text())
+    assert path.parent.name == "tmp"
+    assert path.parents[1].name.startswith("cclsearch-")
+    assert not path.parents[1].exists()
+
+
+def test_shared_memory_that_a_killed_rank_left_is_removed_and_nobody_elses(launch, request):
+    kept = SHARED_MEMORY / f"data-of-{request.node.name}"
+    kept.touch()
+    request.addfinalizer(kept.unlink)
+
+    launched = launch("leave shared memory")
+
+    assert launched.result.reason == "finished"
+    assert not (SHARED_MEMORY / (launched.folder / "shared_memory.txt").read_text()).exists()
+    assert kept.exists()
+
+
+def test_shared_memory_that_somebody_else_made_meanwhile_and_uses_is_left_alone(
+    launcher, job_of, tmp_path
+):
+    path = SHARED_MEMORY / f"psm_meanwhile-{os.getpid()}"
+
+    with ExitStack() as opened:
+        opened.callback(path.unlink)
+
+        def make_one(phase):
+            if phase == "timed":
+                file = opened.enter_context(path.open("wb+"))
+                file.truncate(4096)
+                opened.enter_context(mmap.mmap(file.fileno(), 4096))
+
+        launcher.run(job_of("slow"), tmp_path, make_one)
+
+        assert path.exists()
+
+
+def test_a_semaphore_that_somebody_else_made_meanwhile_and_uses_is_left_alone(
+    launcher, job_of, tmp_path
+):
+    made = []
+    name = f"meanwhile-{os.getpid()}"
+
+    def make_one(phase):
+        if phase == "timed":
+            made.append(SemLock(1, 1, 1, f"/{name}", False))
+
+    try:
+        launcher.run(job_of("slow"), tmp_path, make_one)
+
+        assert [(SHARED_MEMORY / f"sem.{name}").exists() for _ in made] == [True]
+    finally:
+        sem_unlink(f"/{name}")
+
+
+def test_sockets_and_pipes_are_no_results(launch):
+    launched = launch("leave sockets and pipes")
+
+    assert launched.result.reason == "finished"
+    assert not list(launched.folder.glob("left.*"))

@@ -1,0 +1,107 @@
+"""Times of tokens, from marks inside steps to metrics, against answers worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.evaluate import evidence
+from evaluator.metrics.registry import measure_all
+from evaluator.serving import serving, uneven
+from records.study import Workload
+from records.trial import Measurement, Serving
+
+S = 10**9
+WORKLOAD = Workload(
+    name="w", phase="inference", global_batch=4, sequence_length=10, output_length=5
+)
+ONE_ROUND = [(0, 2 * S, 10 * S), (10 * S, 14 * S, 20 * S)]
+TWO_ROUNDS = [(100 * S, 101 * S, 105 * S, 107 * S, 119 * S)]
+MEASUREMENT = Measurement(
+    step_times_s=((8.0, 9.0, 8.0), (8.0, 8.0, 8.0)),
+    warmup_times_s=((), ()),
+    losses=(),
+    tokens_per_step=60,
+    peak_memory_bytes=(),
+    wall_s=1.0,
+    device="cpu",
+    torch_version="2",
+)
+SERVED = Serving(
+    first_token_times_s=((1.0, 5.0, 2.0), (3.0, 1.0, 1.0)),
+    next_token_times_s=((0.1, 0.1, 0.3), (0.2, 0.2, 0.1)),
+    output_tokens_per_step=20,
+)
+
+
+def metrics(served: Serving | None) -> dict[str, float]:
+    seen = evidence(replace(MEASUREMENT, serving=served), traces=None)
+    return {value.name: value.value for value in measure_all(seen)}
+
+
+def test_a_step_of_one_round_splits_at_the_first_token():
+    found = serving([ONE_ROUND], WORKLOAD)
+
+    assert found == Serving(
+        first_token_times_s=((2.0, 4.0),),
+        next_token_times_s=((2.0, 1.5),),
+        output_tokens_per_step=20,
+    )
+
+
+def test_later_rounds_wait_for_earlier_ones():
+    found = serving([TWO_ROUNDS], WORKLOAD)
+
+    assert found.first_token_times_s == (((1 + 7) / 2,),)
+    assert found.next_token_times_s == (((4 + 12) / 2 / 4,),)
+
+
+def test_each_rank_has_its_own_times():
+    found = serving([ONE_ROUND[:1], ONE_ROUND[1:]], WORKLOAD)
+
+    assert found.first_token_times_s == ((2.0,), (4.0,))
+
+
+def test_one_token_needs_no_further_ones():
+    found = serving([ONE_ROUND], replace(WORKLOAD, output_length=1))
+
+    assert found.next_token_times_s is None
+    assert found.output_tokens_per_step == 4
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes"),
+    [
+        (ONE_ROUND, {"phase": "training"}),
+        (ONE_ROUND, {"output_length": None}),
+        ([(0, S), (S, 2 * S)], {}),
+    ],
+    ids=["training", "unknown_answers", "no_marks"],
+)
+def test_where_nothing_is_known_of_tokens_nothing_is_said(steps, changes):
+    assert serving([steps], replace(WORKLOAD, **changes)) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([ONE_ROUND, ONE_ROUND], False),
+        ([TWO_ROUNDS, TWO_ROUNDS], False),
+        ([[(0, 1)], [(0, 2)]], False),
+        ([ONE_ROUND, TWO_ROUNDS], True),
+        ([[(0, 1)], ONE_ROUND], True),
+        ([[(0, 1, 2, 3)]], True),
+    ],
+)
+def test_parts_must_pair_and_be_the_same_everywhere(ranks, expected):
+    assert uneven(ranks) is expected
+
+
+def test_the_slowest_rank_of_the_middle_step_counts():
+    values = metrics(SERVED)
+
+    assert (values["ttft"], values["tpot"]) == (3.0, 0.2)
+    assert values["output_tokens_per_s"] == 20 / 8.0
+
+
+def test_training_has_no_times_of_tokens():
+    assert not {"ttft", "tpot", "output_tokens_per_s"} & metrics(None).keys()

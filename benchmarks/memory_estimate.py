@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from evaluator.estimate import MemoryEstimate, estimated_memory
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.memory.estimate import MemoryEstimate, estimated_memory
 from evaluator.rank.job import DeviceKind
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.knobs import rank_config

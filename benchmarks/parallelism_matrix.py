@@ -24,7 +24,7 @@ from itertools import combinations, product
 from math import prod
 from pathlib import Path
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment

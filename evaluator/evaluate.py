@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from evaluator.classify import classify
 from evaluator.conditions import conditions_between, gpu_conditions, take_snapshot
+from evaluator.failures.classify import classify
 from evaluator.job import Job
 from evaluator.metrics.base import Evidence, MetricError
 from evaluator.metrics.breakdown import breakdown

@@ -61,8 +61,8 @@ def supervise() -> None:
 
 
 def _warmed(warm: WarmProcess | None, modules: Sequence[str]) -> WarmProcess:
-    """The process that has these modules imported or is about to."""
-    if warm is not None and warm.lives and warm.modules == tuple(modules):
+    """The process that has these modules, and perhaps more, imported or is about to."""
+    if warm is not None and warm.lives and set(modules) <= set(warm.modules):
         return warm
     if warm is not None:
         warm.end()

@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from evaluator.estimate import PARTS, MemoryEstimate, estimated_memory
 from evaluator.job import Job, JobResult
 from evaluator.machine import check_local
+from evaluator.memory.estimate import PARTS, MemoryEstimate, estimated_memory
 from evaluator.ports import Reading
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TypeAlias, get_type_hints
 
+from evaluator.memory.shares import FOLDED
 from evaluator.rank.job import (
     AttentionBackend,
     Checkpointing,
@@ -22,7 +23,6 @@ from evaluator.rank.job import (
 )
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job_file import JobError, parse
-from evaluator.shares import FOLDED
 from records.errors import StudyError
 from records.expression import parse as parse_expression
 from records.rule import facts

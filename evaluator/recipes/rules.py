@@ -7,6 +7,7 @@ takes their place.
 
 from collections.abc import Iterator, Mapping
 
+from evaluator.memory.shares import FOLDED, SPLIT_BACKWARD
 from evaluator.rank.job import (
     AttentionBackend,
     Checkpointing,
@@ -17,7 +18,6 @@ from evaluator.rank.job import (
     Schedule,
 )
 from evaluator.recipes.knobs import CPU_BACKENDS, LOOPED, listed
-from evaluator.shares import FOLDED, SPLIT_BACKWARD
 from records.expression import Operand, parse
 from records.rule import Rule
 from records.study import Constraint, Study

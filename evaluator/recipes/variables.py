@@ -16,7 +16,10 @@ TRACE_DIR = "TRACE_DIR"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _FALSE_WORDS = ("false", "0", "no", "off", "none")
 
-INHERITED = ("PATH", "HOME", "LANG", "LC_*", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+INHERITED = (
+    *("PATH", "HOME", "LANG", "LC_*", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
+    "CUDA_VISIBLE_DEVICES",  # the GPUs that the study counts
+)
 """What a script may see of our environment unasked."""
 
 TOLD = (

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import Beat, JobResult, RankExit
 from records.trial import FailureKind
 

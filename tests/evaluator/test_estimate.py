@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.estimate import PARTS, estimated_memory
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
+from evaluator.memory.estimate import PARTS, estimated_memory
 from evaluator.rank.job import DeviceKind, Precision, Workload
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.knobs import defaults, rank_config

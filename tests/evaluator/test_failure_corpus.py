@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.failure_logs import read_log
+from evaluator.failures.logs import read_log
 from policies.space import Space
 from records.study import Constraint, Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from evaluator.failure_logs import log_text, place, read_log
+from evaluator.failures.logs import log_text, place, read_log
 from records.trial import FailureKind
 
 SUMMARY = """\

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.failure_logs import read_log
-from evaluator.failure_texts import RULES, meaning, memory_asked
+from evaluator.failures.logs import read_log
+from evaluator.failures.texts import RULES, meaning, memory_asked
 from records.trial import FailureKind
 
 DEVICE, HOST = "device memory ran out", "host memory ran out"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import RankExit
 from evaluator.launchers.local import LocalLauncher
 from records.errors import EnvironmentFault

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import RankExit
 from records.trial import FailureKind
 

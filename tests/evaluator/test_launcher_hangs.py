@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import RankExit
 from evaluator.launchers.beats import Beats, all_hang
 from evaluator.launchers.stacks import take_stacks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.launchers.local import LocalLauncher
 from records.trial import FailureKind
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from evaluator.job import Job
 from evaluator.launchers import limits
 from evaluator.launchers.limits import Limits, free_memory_bytes

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.failure_files import RankError, elastic_findings, rank_error, rank_finding
-from evaluator.failure_texts import Tells
+from evaluator.failures.files import RankError, elastic_findings, rank_error, rank_finding
+from evaluator.failures.texts import Tells
 from evaluator.rank.failure import write_failure
 from evaluator.rank.progress import Phase
 from records.trial import FailureKind

@@ -1,7 +1,7 @@
 import faulthandler
 from pathlib import Path
 
-from evaluator.stacks import gist
+from evaluator.failures.stacks import gist
 
 DUMPED = """\
 Thread 0x00007f10 (most recent call first):

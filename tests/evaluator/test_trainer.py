@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.classify import classify
+from evaluator.failures.classify import classify
 from records.trial import FailureKind
 
 ROOT = Path(__file__).parents[2]

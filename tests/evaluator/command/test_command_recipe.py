@@ -103,10 +103,12 @@ def test_values_reach_a_script_as_they_are(tried, script_study):
 def test_variables_of_ours_are_let_through_by_name_or_pattern_but_never_over_a_knob(
     script_study, ours
 ):
+    ours = {**ours, "CUDA_VISIBLE_DEVICES": "1"}
+
     chosen = RECIPE.inherited(script_study(inherit=("SLURM_*", "LD_LIBRARY_PATH", "D*")), ours)
 
     assert chosen.keys() == {
-        *("PATH", "HOME", "LANG", "VIRTUAL_ENV"),
+        *("PATH", "HOME", "LANG", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"),
         *("SLURM_JOB_ID", "LD_LIBRARY_PATH"),
     }
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from evaluator.failure_files import elastic_findings, rank_error, rank_finding, rank_number
-from evaluator.failure_logs import (
+from evaluator.failures.files import elastic_findings, rank_error, rank_finding, rank_number
+from evaluator.failures.logs import (
     Finding,
     last_line,
     log_text,
@@ -18,9 +18,9 @@ from evaluator.failure_logs import (
     signal_name,
     weightiest,
 )
-from evaluator.failure_texts import KILLED, TOO_LARGE, Tells
+from evaluator.failures.stacks import gist
+from evaluator.failures.texts import KILLED, TOO_LARGE, Tells
 from evaluator.job import Beat, JobResult, RankExit
-from evaluator.stacks import gist
 from records.trial import Failed, FailureKind, Stage
 
 MAX_MESSAGE = 400

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from evaluator.layer_sizes import head_kept, kv_size, layer_flow, layer_kept, layer_whole
+from evaluator.memory.layer_sizes import head_kept, kv_size, layer_flow, layer_kept, layer_whole
+from evaluator.memory.shares import (
+    SPLIT_BACKWARD,
+    Share,
+    in_buckets,
+    in_flight,
+    micro_batch_count,
+    shares,
+)
 from evaluator.rank.job import (
     Checkpointing,
     Config,
@@ -19,7 +27,6 @@ from evaluator.rank.job import (
     Reshard,
     Workload,
 )
-from evaluator.shares import SPLIT_BACKWARD, Share, in_buckets, in_flight, micro_batch_count, shares
 
 FP32_BYTES = 4
 NUMBER_BYTES = {Precision.FP32: 4, Precision.BF16: 2}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.failure_logs import is_library, log_text
+from evaluator.failures.logs import is_library, log_text
 
 NAME_CHARS = 60
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from evaluator.failure_logs import Finding, first_line, place, read_error, read_log, weightiest
-from evaluator.failure_texts import Tells
+from evaluator.failures.logs import Finding, first_line, place, read_error, read_log, weightiest
+from evaluator.failures.texts import Tells
 from evaluator.readers.files import read_bytes
 from evaluator.samples import RANK_FILE_LIMITS
 from evaluator.traces import TraceError

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evaluator.layer_sizes import Weights, edge_weights, layer_weights
+from evaluator.memory.layer_sizes import Weights, edge_weights, layer_weights
 from evaluator.rank.job import Config, Schedule, Workload
 
 FOLDED = (Schedule.ZBV, Schedule.DUAL_PIPE_V)

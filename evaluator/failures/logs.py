@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evaluator.failure_texts import Tells, TextRule, meaning, memory_asked
+from evaluator.failures.texts import Tells, TextRule, meaning, memory_asked
 from records.trial import FailureKind
 
 WINDOW_BYTES = 1 << 19

@@ -1,0 +1,1 @@
+"""Whose doing a failed job was, from everything that it left behind."""

@@ -46,6 +46,9 @@ CUDA_WORKLOAD = Workload(
     global_batch=32,
 )
 
+CUDA_TIMEOUT_S = 600.0
+"""The first launch that compiles may take minutes."""
+
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
 CPU_KNOBS = ("micro_batch", "activation_checkpointing")
 CUDA_KNOBS = (*CPU_KNOBS, "compile", "attention_backend", "optimizer_loop")
@@ -91,6 +94,6 @@ def builtin_study(environment: Environment) -> Study:
         objective=Objective(expression="step_time"),
         seed_policy="sharded",
         budget=Budget(trials=10, patience=6),
-        measure=Measure(),
+        measure=Measure() if on_cpu else Measure(timeout_s=CUDA_TIMEOUT_S),
         launch=Launch(memory_budget_bytes=CPU_MEMORY_BUDGET_BYTES if on_cpu else None),
     )

@@ -33,9 +33,13 @@ NUMBER_BYTES = {Precision.FP32: 4, Precision.BF16: 2}
 REDUCTION_BYTES = {Reduction.FP32: 4, Reduction.BF16: 2}
 MOMENTS = 2  # AdamW keeps two numbers for each parameter, in the parameter's format
 GATHERED_LAYERS = 2  # the layer at work and the next one
-RUNTIME_BYTES = {DeviceKind.CPU: 4 << 20, DeviceKind.CUDA: 64 << 20}
+RUNTIME_BYTES = {DeviceKind.CPU: 8 << 20, DeviceKind.CUDA: 64 << 20}
 """What a rank takes without any model: process groups with their buffers and threads, and the
 interpreter's own growth; on a GPU the libraries' workspaces."""
+SHARDING_BYTES = 12 << 20
+"""What the code and the tables of distributed tensors take on the host."""
+GRID_BYTES = 8 << 20
+"""What a second axis of sharded data parallelism adds on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,15 @@ def estimated_memory(work: Workload, config: Config, device: DeviceKind) -> Memo
     return max(moments, key=lambda estimate: estimate.total_bytes)
 
 
+def _runtime_bytes(config: Config, device: DeviceKind) -> int:
+    """What a rank takes without any model; on a CPU fitted to the study of `landscape.py`."""
+    if device is DeviceKind.CUDA:
+        return RUNTIME_BYTES[device]
+    spread = SHARDING_BYTES if config.tp > 1 or config.dp_shard > 1 else 0
+    grid = GRID_BYTES if config.dp_shard > 1 and config.dp_replicate > 1 else 0
+    return RUNTIME_BYTES[device] + spread + grid
+
+
 def _setup(share: Share, device: DeviceKind) -> MemoryEstimate:
     """Stages are built whole and in fp32, one after the other, then converted and cut."""
     size = NUMBER_BYTES[share.work.precision]
@@ -95,7 +108,7 @@ def _setup(share: Share, device: DeviceKind) -> MemoryEstimate:
         most = max(most, held + FP32_BYTES * stage.whole, held + size * (stage.whole + stage.held))
         held += size * stage.held
     return MemoryEstimate(
-        moment="setup", parameters_bytes=most, runtime_bytes=RUNTIME_BYTES[device]
+        moment="setup", parameters_bytes=most, runtime_bytes=_runtime_bytes(share.config, device)
     )
 
 
@@ -119,7 +132,7 @@ def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
         activations_bytes=activations + max(0.0, flow - loss),
         loss_bytes=loss,
         buffers_bytes=_gathered_bytes(share),
-        runtime_bytes=RUNTIME_BYTES[device],
+        runtime_bytes=_runtime_bytes(share.config, device),
     )
 
 
@@ -134,7 +147,7 @@ def _update(share: Share, device: DeviceKind) -> MemoryEstimate:
         parameters_bytes=held,
         gradients_bytes=copies * held,
         optimizer_bytes=(MOMENTS + more) * held,
-        runtime_bytes=RUNTIME_BYTES[device],
+        runtime_bytes=_runtime_bytes(share.config, device),
     )
 
 
@@ -226,7 +239,7 @@ def _serving(work: Workload, config: Config, device: DeviceKind) -> MemoryEstima
     setup = MemoryEstimate(
         moment="setup",
         parameters_bytes=FP32_BYTES * share.stages[0].whole,
-        runtime_bytes=RUNTIME_BYTES[device],
+        runtime_bytes=_runtime_bytes(config, device),
     )
     serving = MemoryEstimate(
         moment="serving",
@@ -234,7 +247,7 @@ def _serving(work: Workload, config: Config, device: DeviceKind) -> MemoryEstima
         activations_bytes=size * prompt * _read_per_token(work, config),
         loss_bytes=FP32_BYTES * config.micro_batch * work.vocab_size * 3,
         cache_bytes=size * config.micro_batch * length * keys,
-        runtime_bytes=RUNTIME_BYTES[device],
+        runtime_bytes=_runtime_bytes(config, device),
     )
     return max(setup, serving, key=lambda estimate: estimate.total_bytes)
 

@@ -81,7 +81,12 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
     write_json(folder / f"rank{context.rank}.steps.json", document)
     if job.measure.profiled_steps:
         trace = folder / f"rank{context.rank}_trace.json.gz"
-        profile_steps(clock, job.measure.profiled_steps, device=context.device, path=trace)
+        # Distributed tensors run ten times as many operators as others, and on CPU ranks their
+        # shapes would take the profiler longer than the step.
+        shapes = context.device.type == "cuda" or job.config.tp == 1
+        profile_steps(
+            clock, job.measure.profiled_steps, device=context.device, shapes=shapes, path=trace
+        )
     progress.beat(Phase.DONE)
     dist.barrier()
     dist.destroy_process_group()

@@ -13,6 +13,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 _THREAD_STACK_BYTES = 1 << 20
+_UNUSED_BYTES = 16 << 20  # mapped by any small job without being used
 _GROUP_BYTES = 4 << 20  # threads and buffers of a process group, with some to spare
 _THREAD_ATTRIBUTES_BYTES = 64  # the largest pthread_attr_t of the 64-bit platforms
 
@@ -35,8 +36,9 @@ class HostMemory:
 
     The budget is a soft limit on the data segment (RLIMIT_DATA): private writable pages,
     counted when they are mapped. So it also counts thread stacks and freed blocks that the
-    allocator keeps. The peak counts resident pages other than a file's: code of the libraries
-    is shared between ranks and no choice of the configuration's.
+    allocator keeps; some of that is allowed beyond the budget. The peak counts resident pages
+    other than a file's: code of the libraries is shared between ranks and no choice of the
+    configuration's.
     """
 
     def __init__(self) -> None:
@@ -47,9 +49,9 @@ class HostMemory:
         self._limits_at_start = resource.getrlimit(resource.RLIMIT_DATA)
 
     def limit(self, budget_bytes: int) -> None:
-        """Set the soft limit to what was mapped at the start plus the budget."""
+        """Set the soft limit to what was mapped at the start, the budget, and some to spare."""
         _shrink_thread_stacks()
-        soft = self._mapped_at_start_bytes + budget_bytes
+        soft = self._mapped_at_start_bytes + budget_bytes + _UNUSED_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (soft, self._limits_at_start[1]))
 
     def lift(self) -> None:

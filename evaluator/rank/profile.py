@@ -12,16 +12,21 @@ from evaluator.rank.progress import Phase
 from evaluator.rank.steps import StepClock
 
 
-def profile_steps(clock: StepClock, step_count: int, *, device: torch.device, path: Path) -> None:
-    """Run steps under the profiler and write their Kineto trace, whole or not at all."""
+def profile_steps(
+    clock: StepClock, step_count: int, *, device: torch.device, shapes: bool, path: Path
+) -> None:
+    """Run steps under the profiler and write their Kineto trace, whole or not at all.
+
+    Readers take the size of gloo's messages from the shapes of operands, where they are recorded.
+    """
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    # Readers take the size of gloo's messages from the shapes. Nobody asks the profiler itself for
-    # its events: not building them halves the time that it takes to stop.
+    # Nobody asks the profiler itself for its events: not building them halves the time that it
+    # takes to stop.
     only_traced = _ExperimentalConfig(trace_only=True)
     with torch.profiler.profile(
-        activities=activities, record_shapes=True, experimental_config=only_traced
+        activities=activities, record_shapes=shapes, experimental_config=only_traced
     ) as profiler:
         clock.run(Phase.PROFILE, step_count)
     plain, partial = (path.with_name(f".{path.name}.{state}") for state in ("plain", "partial"))

@@ -25,7 +25,7 @@ COMMANDS = [
     *("best", "doctor", "list", "resume", "run", "show", "space check", "space explain"),
     *("space sample", "space size", "trial files", "trial logs", "trial show", "version"),
 ]
-VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4 activation_checkpointing=none"
+VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpointing=none"
 BACK = "\x1b[2J"
 
 

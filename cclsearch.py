@@ -1,4 +1,4 @@
-"""The public Python API: `import cclsearch`, then read what searches recorded.
+"""The public Python API: `import cclsearch`, then read what searches recorded and traces tell.
 
 Names are resolved on first use, so that importing costs nothing.
 """
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from search.frames import studies, trials
+    from search.trace_frames import Trace, trace
 
-__all__ = ["studies", "trials"]
+__all__ = ["Trace", "studies", "trace", "trials"]
 
-_HOMES = {"studies": "search.frames", "trials": "search.frames"}
+_HOMES = {
+    "Trace": "search.trace_frames",
+    "studies": "search.frames",
+    "trace": "search.trace_frames",
+    "trials": "search.frames",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -155,7 +155,7 @@ def _memory() -> Iterator[Case]:
     yield case("allocate", 1 << 42, "timed", None)
     yield case("allocate bytes", 1 << 42, "warmup", None)
     for budget in (1, 3, 5):
-        yield case("allocate", 16 * MIB, "timed", budget * MIB, *BOTH)
+        yield case("allocate", 32 * MIB, "timed", budget * MIB, *BOTH)
 
 
 def _results() -> Iterator[Case]:

@@ -4,14 +4,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from evaluator.analysis.breakdown import breakdown
 from evaluator.conditions import conditions_between, gpu_conditions, take_snapshot
 from evaluator.failures.classify import classify
 from evaluator.job import Job
-from evaluator.metrics.base import Evidence, MetricError
-from evaluator.metrics.breakdown import breakdown
+from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.ports import Launcher, PhaseListener, Reading, Recipe
-from evaluator.traces import TraceError, TraceSet
+from evaluator.traces.errors import TraceError
+from evaluator.traces.job import TraceSet
 from records.study import Study
 from records.trial import (
     Config,
@@ -53,7 +54,7 @@ class TrialEvaluator:
         if isinstance(reading, Failed):
             return reading
         measurement = replace(reading.measurement, conditions=conditions)
-        return _measured(replace(reading, measurement=measurement))
+        return _measured(study, replace(reading, measurement=measurement))
 
 
 def _placed(job: Job, workdir: Path) -> Job:
@@ -78,8 +79,8 @@ def _by_hand(job: Job) -> str:
     )
 
 
-def evidence(measurement: Measurement, traces: TraceSet | None) -> Evidence:
-    """What metrics may look at: samples, and traces if there are any."""
+def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) -> Evidence:
+    """What metrics may look at: samples, what was asked, and traces if there are any."""
     return Evidence(
         step_times_s=measurement.slowest_rank_s,
         tokens_per_step=measurement.tokens_per_step,
@@ -87,16 +88,17 @@ def evidence(measurement: Measurement, traces: TraceSet | None) -> Evidence:
         peak_memory_bytes=measurement.peak_memory_bytes,
         traces=traces,
         serving=measurement.serving,
+        workload=study.workload,
+        environment=study.usable_environment,
     )
 
 
-def _measured(reading: Reading) -> Outcome:
-    try:
-        seen = evidence(reading.measurement, reading.traces)
-        return Measured(
-            measurement=reading.measurement,
-            metrics=measure_all(seen),
-            breakdown=breakdown(seen.split) if seen.split else None,
-        )
-    except MetricError as error:
-        return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=str(error))
+def _measured(study: Study, reading: Reading) -> Measured:
+    seen = evidence(study, reading.measurement, reading.traces)
+    measures = measure_all(seen)
+    return Measured(
+        measurement=reading.measurement,
+        metrics=measures.values,
+        absent=measures.absent,
+        breakdown=breakdown(seen.split) if seen.split else None,
+    )

@@ -1,5 +1,6 @@
 """Sets of time on one clock, and their algebra: the only place that unions, intersects or clips."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -86,6 +87,34 @@ class Intervals:
         gaps = starts < ends
         return self.intersect(type(self)(starts[gaps], ends[gaps]))
 
+    def covered_ns(self, starts_ns: Nanoseconds, ends_ns: Nanoseconds) -> Nanoseconds:
+        """Time covered within each window [start, end); windows may overlap and have any order.
+
+        Shape (windows,); a window that ends before it starts holds nothing.
+        """
+        covered: Nanoseconds = self._before_ns(ends_ns) - self._before_ns(starts_ns)
+        return np.maximum(covered, 0)
+
+    def contains(self, instants_ns: Nanoseconds) -> NDArray[np.bool_]:
+        """Which of the instants are covered, shape (instants,)."""
+        begun = np.searchsorted(self.start_ns, instants_ns, side="right")
+        return begun > np.searchsorted(self.end_ns, instants_ns, side="right")
+
+    def chosen(self, kept: NDArray[np.bool_]) -> Self:
+        """Only the pieces that are marked, bool of shape (pieces,)."""
+        return type(self)(self.start_ns[kept], self.end_ns[kept])
+
+    def _before_ns(self, instants_ns: Nanoseconds) -> Nanoseconds:
+        """Time covered before each instant."""
+        if not self.start_ns.size:
+            return np.zeros(instants_ns.shape, np.int64)
+        lengths = self.end_ns - self.start_ns
+        until = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        begun = np.searchsorted(self.start_ns, instants_ns, side="right")
+        last = np.maximum(begun - 1, 0)
+        inside = np.clip(instants_ns - self.start_ns[last], 0, lengths[last])
+        return np.where(begun > 0, until[last] + inside, 0)
+
     def clip(self, start_ns: int, end_ns: int) -> Self:
         """Time within [start, end)."""
         first = np.searchsorted(self.end_ns, start_ns, side="right")
@@ -96,3 +125,79 @@ class Intervals:
             np.maximum(self.start_ns[first:behind], start_ns),
             np.minimum(self.end_ns[first:behind], end_ns),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """How many intervals of each group are open, track by track, from one change to the next.
+
+    Segments [start, end) have shape (segments,), in order of track and time; those in which
+    nothing is open, and empty ones, are left out. `depth` has shape (groups, segments).
+    """
+
+    track: NDArray[np.int64]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    depth: NDArray[np.int64]
+
+    @classmethod
+    def over(
+        cls,
+        starts_ns: Nanoseconds,
+        ends_ns: Nanoseconds,
+        tracks: NDArray[np.integer],
+        *,
+        groups: Sequence[NDArray[np.bool_]] = (),
+    ) -> Self:
+        """Intervals in any order; a group marks some of them, and without groups all are one."""
+        count = starts_ns.size
+        edges = np.concatenate((starts_ns, ends_ns))
+        order = np.lexsort((edges, np.tile(tracks, 2)))
+        interval = order % max(count, 1)
+        change = np.where(order < count, 1, -1)
+        chosen = groups or (np.ones(count, np.bool_),)
+        depth = np.stack([np.cumsum(change * group[interval]) for group in chosen])[:, :-1]
+        starts, ends = edges[order][:-1], edges[order][1:]
+        # Nothing is open from the last end of a track to the first start of the next one.
+        kept = (starts < ends) & np.any(depth > 0, axis=0)
+        return cls(
+            tracks[interval][:-1][kept].astype(np.int64), starts[kept], ends[kept], depth[:, kept]
+        )
+
+    def where(self, chosen: NDArray[np.bool_]) -> Intervals:
+        """Time of the marked segments on any track, bool of shape (segments,)."""
+        return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
+
+
+def own_time_ns(
+    starts_ns: Nanoseconds, ends_ns: Nanoseconds, tracks: NDArray[np.integer]
+) -> Nanoseconds:
+    """Length of each interval without those directly inside it on its track, shape (intervals,).
+
+    Intervals of a track are nested or apart, like calls of a thread.
+    """
+    own: Nanoseconds = ends_ns - starts_ns
+    real = np.flatnonzero(own > 0)
+    starts, ends, track = starts_ns[real], ends_ns[real], tracks[real]
+    count = real.size
+    opens = np.repeat([True, False], count)
+    # Where times are equal, what ends comes before what starts, and the outer before the inner.
+    order = np.lexsort(
+        (
+            np.concatenate((starts - ends, np.zeros(count, np.int64))),
+            opens,
+            np.concatenate((starts, ends)),
+            np.tile(track, 2),
+        )
+    )
+    opened = np.cumsum(np.where(opens[order], 1, -1))[opens[order]]
+    interval = order[opens[order]]
+    # The outer one is the last that opened before, one level further out.
+    place = opened * count + np.arange(count)
+    by_place = np.argsort(place)
+    found = np.searchsorted(place[by_place], place - count) - 1
+    inner = np.flatnonzero(opened > 1)
+    outer = interval[by_place[found[inner]]]
+    inside = np.minimum(ends[interval[inner]], ends[outer]) - starts[interval[inner]]
+    np.subtract.at(own, real[outer], np.maximum(inside, 0))
+    return np.maximum(own, 0)

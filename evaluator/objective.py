@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from evaluator.metrics.registry import metric, metric_names
 from records.errors import StudyError
 from records.expression import Expression, ExpressionError, parse
 from records.study import Objective
 from records.trial import Failed, FailureKind, MetricValue, Score, Stage
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +22,19 @@ class Scoring:
     lower_is_better: bool
     unit: str
 
-    def score(self, metrics: Sequence[MetricValue]) -> Score | Failed:
-        """Score a measured trial; a failure when a metric it needs has no answer."""
+    def score(
+        self, metrics: Sequence[MetricValue], absent: Mapping[str, str] = NOTHING
+    ) -> Score | Failed:
+        """Score a measured trial; a failure when a metric it needs has no answer.
+
+        `absent` tells why metrics have none, by name.
+        """
         values: Mapping[str, float] = {value.name: value.value for value in metrics}
         missing = sorted(self.expression.names - values.keys())
         if missing:
-            return _failed(f"the objective needs {', '.join(missing)}, which this trial has not")
+            why = "; ".join(f"{name}: {absent[name]}" for name in missing if name in absent)
+            needs = f"the objective needs {', '.join(missing)}, which this trial has not"
+            return _failed(f"{needs} ({why})" if why else needs)
         try:
             value = self.expression.number(values)
         except ExpressionError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from evaluator.job import Job, JobResult
-from evaluator.traces import TraceSet
+from evaluator.traces.job import TraceSet
 from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
 

@@ -12,7 +12,8 @@ from evaluator.job import JobResult
 from evaluator.readers.files import ReadLimits, read_bytes
 from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
-from evaluator.traces import TraceError, TraceSet
+from evaluator.traces.errors import TraceError
+from evaluator.traces.job import TraceSet
 from records.study import Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 

@@ -44,9 +44,8 @@ class Takes:
             device=study.environment.device,
             torch_version="tabular",
         )
-        return Measured(
-            measurement=measurement, metrics=measure_all(evidence(measurement, traces=None))
-        )
+        measures = measure_all(evidence(study, measurement, traces=None))
+        return Measured(measurement=measurement, metrics=measures.values, absent=measures.absent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

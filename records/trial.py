@@ -159,8 +159,8 @@ class Measurement:
 class Breakdown:
     """Where a profiled step went, seconds per step, mean over ranks and steps.
 
-    Compute, exposed communication, other (copies beside neither) and idle make up the step;
-    hidden communication is within compute.
+    Compute, exposed communication, other (copies and fills beside neither) and idle make up the
+    step; hidden communication is within compute.
     """
 
     compute_s: float
@@ -172,10 +172,11 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A trial that ran and was measured."""
+    """A trial that ran and was measured; `absent` tells why a metric has no value, by its name."""
 
     measurement: Measurement
     metrics: tuple[MetricValue, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
     breakdown: Breakdown | None = None
     artifacts: tuple[Artifact, ...] = ()
     status: Literal["measured"] = "measured"

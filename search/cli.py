@@ -8,13 +8,14 @@ import sys
 
 import typer
 
+from evaluator.traces.errors import TraceError
 from records.errors import (
     CclsearchError,
     EnvironmentFault,
     StoreError,
     StudyError,
 )
-from search.commands import doctor, run, spaces, studies, trials
+from search.commands import doctor, metrics, run, spaces, studies, traces, trials
 from search.commands.options import examples, installed_version
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
@@ -28,7 +29,7 @@ Start with:
 \b
 Exit codes:
   0    done
-  2    wrong usage, study or card
+  2    wrong usage, study, card or trace
   3    nothing could be measured
   4    this machine, the store or the provider does not allow it
   75   interrupted; cclsearch resume goes on
@@ -70,6 +71,8 @@ app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --no
 )
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")
+app.add_typer(metrics.app, name="metrics")
+app.add_typer(traces.app, name="trace")
 
 
 @app.command()
@@ -96,7 +99,7 @@ def exit_code(error: CclsearchError) -> int:
             return INTERRUPTED
         case EnvironmentFault() | StoreError() | ProviderError():
             return ENVIRONMENT
-        case StudyError():
+        case StudyError() | TraceError():
             return USAGE
         case _:
             return INTERNAL

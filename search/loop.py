@@ -102,5 +102,5 @@ class Search:
             return False
         if best.outcome.measurement.profiled:
             return False
-        answered = measure_all(evidence(best.outcome.measurement, traces=None))
-        return isinstance(self.scoring.score(answered), Score)
+        seen = evidence(self.study, best.outcome.measurement, traces=None)
+        return isinstance(self.scoring.score(measure_all(seen).values), Score)

@@ -124,7 +124,7 @@ class Turn:
     def _scored(self, outcome: Outcome) -> tuple[Outcome, Score | None]:
         if isinstance(outcome, Failed):
             return outcome, None
-        score = self._scoring.score(outcome.metrics)
+        score = self._scoring.score(outcome.metrics, outcome.absent)
         if isinstance(score, Failed):
             return replace(score, artifacts=outcome.artifacts), None
         return outcome, score

@@ -1,11 +1,13 @@
 """A trial in words, for a reader with few tokens: rows, breakdowns, fenced programs."""
 
 import re
-from collections.abc import Set
+from collections import defaultdict
+from collections.abc import Mapping, Set
 
 from records.trial import Breakdown, Failed, FailureKind, Measured, Outcome, Score, Trial
 
 AUTHOR_CHARS = 40
+REASON_CHARS = 300
 OMITTED = "[... {} characters left out ...]"
 
 
@@ -39,6 +41,17 @@ def score_words(score: Score) -> str:
 def caveats(outcome: Outcome) -> tuple[str, ...]:
     """What to keep in mind about a result, in words."""
     return outcome.measurement.caveats if isinstance(outcome, Measured) else ()
+
+
+def absences(absent: Mapping[str, str]) -> list[str]:
+    """Why metrics have no value, a line for each reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in absent.items():
+        names[reason].append(name)
+    return [
+        f"no {', '.join(lacking)}: {one_line(reason, REASON_CHARS)}"
+        for reason, lacking in names.items()
+    ]
 
 
 def shares(breakdown: Breakdown) -> str:

@@ -9,7 +9,7 @@ from evaluator.failures.logs import Finding, first_line, place, read_error, read
 from evaluator.failures.texts import Tells
 from evaluator.readers.files import read_bytes
 from evaluator.samples import RANK_FILE_LIMITS
-from evaluator.traces import TraceError
+from evaluator.traces.errors import TraceError
 from records.trial import FailureKind
 
 ELASTIC_FILES = "rank*.torchelastic.json"

@@ -1,43 +1,107 @@
 """What a metric is, and the evidence it may look at."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from evaluator.metrics.breakdown import JobSplit, job_split
-from evaluator.traces import TraceSet
-from records.errors import StudyError
+from evaluator.analysis.bandwidth import Bandwidths, bandwidths
+from evaluator.analysis.breakdown import JobSplit, job_split
+from evaluator.analysis.idle import IdleCauses, idle_causes
+from evaluator.analysis.kernels import Coverage, KernelTables, coverage, top_kernels
+from evaluator.analysis.launches import JobLaunches, launch_statistics
+from evaluator.analysis.matching import Matches, match
+from evaluator.analysis.volume import Volume, volume
+from evaluator.traces.job import TraceSet
+from records.errors import SHOWN_CHARS, StudyError, shown
+from records.study import Environment, Workload
 from records.trial import Serving
 
 Better: TypeAlias = Literal["lower", "higher"]
+Source: TypeAlias = Literal["samples", "kineto", "xla", "nsys", "card"]
+"""Where evidence comes from: timed steps, a trace of one format, or a workload card."""
+
+_TEXTS = ("label", "unit", "description")
+_DECLARED = (*_TEXTS, "better", "version", "sources")
 
 
 class MetricError(StudyError):
     """A metric is unknown, defined twice, or does not keep to its contract."""
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a metric has no value here, in words that end a sentence: `no collective ran`."""
+
+    reason: str
+
+
 # Not slotted: what several metrics share is computed once, by the first that asks.
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What one measured launch left behind.
+    """What one measured launch, or a folder of traces, left behind; nothing is certain to be there.
 
     `step_times_s` are the untraced timed steps, seconds, each that of its slowest rank.
     `peak_memory_bytes` has one entry per rank. `traces` is None when nothing was profiled,
-    `serving` when nothing was served.
+    `serving` when nothing was served, `workload` and `environment` when nobody says what ran.
     """
 
-    step_times_s: tuple[float, ...]
-    tokens_per_step: int
-    rank_count: int
-    peak_memory_bytes: tuple[int, ...]
-    traces: TraceSet | None
+    step_times_s: tuple[float, ...] = ()
+    tokens_per_step: int | None = None
+    rank_count: int | None = None
+    peak_memory_bytes: tuple[int, ...] = ()
+    traces: TraceSet | None = None
     serving: Serving | None = None
+    workload: Workload | None = None
+    environment: Environment | None = None
 
     @cached_property
     def split(self) -> JobSplit | None:
-        """Where profiled time went; None without steps profiled on every traced rank."""
+        """Where profiled time went; None without traces, or when ranks have no step in common."""
         return job_split(self.traces) if self.traces else None
+
+    @cached_property
+    def kernels(self) -> KernelTables | None:
+        """The work of ranks by name; None without traces."""
+        return top_kernels(self.traces) if self.traces else None
+
+    @cached_property
+    def coverage(self) -> Coverage | None:
+        """How far kernels fill their devices; None where nothing tells."""
+        return coverage(self.traces.ranks) if self.traces else None
+
+    @cached_property
+    def launches(self) -> JobLaunches | None:
+        """How hosts hand work to their devices; None where nothing tells."""
+        return launch_statistics(self.traces) if self.traces else None
+
+    @cached_property
+    def idle(self) -> tuple[IdleCauses, ...] | None:
+        """Why each rank was idle; None where no launch is told or no step is in common."""
+        return idle_causes(self.traces) if self.traces else None
+
+    @cached_property
+    def matches(self) -> Matches | None:
+        """Which collective of each rank belongs to which; None without traces."""
+        return match(self.traces) if self.traces else None
+
+    @cached_property
+    def bandwidths(self) -> Bandwidths | None:
+        """How fast matched collectives moved their bytes; None without traces."""
+        return bandwidths(self.traces, self.matches) if self.traces and self.matches else None
+
+    @cached_property
+    def volume(self) -> Volume | None:
+        """What ranks communicate per step; None without traces or steps in common."""
+        return volume(self.traces, self.matches) if self.traces and self.matches else None
+
+
+def raised(error: Exception) -> str:
+    """What code that is not ours raised, on one line that can be stored."""
+    told = "".join(traceback.format_exception_only(error))
+    text = " ".join(told.split())[: 3 * SHOWN_CHARS]
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @runtime_checkable
@@ -47,6 +111,11 @@ class Metric(Protocol):
     @property
     def name(self) -> str:
         """The name it is registered under."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """The name it is shown under, to be read by people."""
         ...
 
     @property
@@ -65,12 +134,22 @@ class Metric(Protocol):
         ...
 
     @property
-    def description(self) -> str:
-        """What it says, in one sentence."""
+    def sources(self) -> frozenset[Source]:
+        """What it can be computed from, any of them."""
         ...
 
-    def measure(self, evidence: Evidence) -> float | None:
-        """Give the finite value; None when this evidence cannot answer."""
+    @property
+    def description(self) -> str:
+        """What it says and how it is computed, in a sentence or two."""
+        ...
+
+    @property
+    def differs(self) -> str:
+        """How the published toolkit's metric of this name differs; empty if it does not."""
+        ...
+
+    def measure(self, evidence: Evidence) -> float | Absent:
+        """Give the finite value, or why this evidence has none."""
         ...
 
 
@@ -79,12 +158,31 @@ class Formula:
     """A metric that is a function of the evidence."""
 
     name: str
+    label: str
     unit: str
     better: Better
-    version: int
+    sources: frozenset[Source]
     description: str
-    formula: Callable[[Evidence], float | None]
+    formula: Callable[[Evidence], float | Absent]
+    version: int = 1
+    differs: str = ""
 
-    def measure(self, evidence: Evidence) -> float | None:
-        """Give the finite value; None when this evidence cannot answer."""
+    def measure(self, evidence: Evidence) -> float | Absent:
+        """Give the finite value, or why this evidence has none."""
         return self.formula(evidence)
+
+
+def contract_fault(found: Metric) -> str | None:
+    """What a metric declares wrongly, in words that follow its name; None if nothing."""
+    told: dict[str, object] = {key: getattr(found, key) for key in _DECLARED}
+    empty = [key for key in _TEXTS if not (isinstance(told[key], str) and told[key])]
+    if empty:
+        return f"has no {' and no '.join(empty)}"
+    if told["better"] not in get_args(Better):
+        return f"calls {shown(told['better'])} better; say lower or higher"
+    version, sources = told["version"], told["sources"]
+    if not isinstance(version, int) or version < 1:
+        return f"has version {shown(version)}; count from 1"
+    if not (isinstance(sources, frozenset) and sources and sources <= set(get_args(Source))):
+        return f"is computed from {shown(sources)}; say which of {', '.join(get_args(Source))}"
+    return None

@@ -1,52 +1,153 @@
-"""Reads a file of unknown size and origin into memory, or refuses it: plain or gzip, bounded."""
+"""Reads a file of unknown size and origin piece by piece, plain, gzip or zstd, or refuses it."""
 
-import gzip
-import io
+import os
+import re
+import stat
 import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
+from typing import TypeAlias
 
-from evaluator.traces import TraceError
+import zstandard
+from isal import igzip, igzip_lib
+
+from evaluator.traces.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_PIECE_BYTES = 1 << 20
+_ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # or a frame to skip
+# A zstd block of 4 bytes may unfold to 128 KiB and the decoder gives all that its input holds, so
+# this little input bounds what one call gives to 32 MiB.
+_ZSTD_INPUT_BYTES = 1 << 10
+_RATIO_COUNTS_FROM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """What one trace file may cost: bytes on disk, bytes after decompression, events."""
+    """What one trace file may cost: bytes on disk, bytes after decompression, events.
+
+    An archive that has unfolded to more than 64 MiB may not have grown more than `ratio`-fold.
+    """
 
     file_bytes: int = 2 << 30
     decompressed_bytes: int = 2 << 30
     event_count: int = 20_000_000
+    ratio: int = 250
 
 
 STANDARD_LIMITS = ReadLimits()
+"""For what the job of a trial wrote, and for whatever nobody chose to read."""
+
+LARGE_LIMITS = ReadLimits(
+    file_bytes=64 << 30, decompressed_bytes=256 << 30, event_count=200_000_000
+)
+"""For files that a user asked to be read: as large as profilers write them."""
+
+_Unpack: TypeAlias = Callable[[BufferedReader, int], Generator[bytes, None, None]]
+
+
+def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[bytes, None, None]:
+    """What a regular file holds, decompressed, in pieces of about `size` bytes, none empty.
+
+    gzip and zstd are told by how the file begins, whatever it is called. Raises TraceError when it
+    cannot be read, is truncated or damaged, passes a limit, or changes meanwhile.
+    """
+    try:
+        with open_regular(path) as file:
+            before = os.fstat(file.fileno())
+            if before.st_size > limits.file_bytes:
+                raise TraceError(path, f"holds more than {limits.file_bytes} bytes on disk")
+            yield from _bounded(path, file, limits, size)
+            after = os.fstat(file.fileno())
+    except FileNotFoundError as error:
+        raise TraceError(path, "is no regular file: there is none of this name") from error
+    except EOFError as error:
+        raise TraceError(path, "cannot be read: the archive is truncated") from error
+    except (  # type: ignore[misc]  # a stub calls the class of igzip_lib an instance
+        OSError,
+        zlib.error,
+        igzip_lib.error,
+        zstandard.ZstdError,
+    ) as error:
+        raise TraceError(path, f"cannot be read: {error}") from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise TraceError(path, "changed while it was read; wait until the profiler has written it")
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file, without waiting for whoever writes into a pipe of that name.
+
+    Raises OSError, and TraceError when it is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise TraceError(path, "is no regular file")
 
 
 def read_bytes(path: Path, limits: ReadLimits) -> bytearray:
-    """The content of a regular file, decompressed when it is gzip, whatever its name says.
-
-    Raises TraceError when the file cannot be read, is damaged or passes a limit.
-    """
-    if not path.is_file():
-        raise TraceError(path, "is no regular file")
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size > limits.file_bytes:
-                raise TraceError(path, f"holds more than {limits.file_bytes} bytes on disk")
-            if file.peek(2)[:2] != _GZIP_MAGIC:
-                return _read_up_to(path, file, limits.file_bytes, "on disk")
-            with gzip.open(file) as unpacked:
-                return _read_up_to(path, unpacked, limits.decompressed_bytes, "decompressed")
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(path, f"cannot be read: {error}") from error
-
-
-def _read_up_to(path: Path, file: io.BufferedIOBase, limit: int, where: str) -> bytearray:
+    """The whole content of a small regular file, decompressed. Raises TraceError as `pieces`."""
     content = bytearray()
-    while piece := file.read(_PIECE_BYTES):
+    for piece in pieces(path, limits, 1 << 20):
         content += piece
-        if len(content) > limit:
-            raise TraceError(path, f"holds more than {limit} bytes {where}")
     return content
+
+
+def _bounded(path: Path, file: BufferedReader, limits: ReadLimits, size: int) -> Iterator[bytes]:
+    unpack = _unpack(file.peek(4)[:4])
+    limit, where = limits.decompressed_bytes, "decompressed"
+    if unpack is _plain:
+        limit, where = limits.file_bytes, "on disk"
+    total = 0
+    # A reader that stops early must not leave the file to the collector.
+    with closing(unpack(file, size)) as unpacked:
+        for piece in unpacked:
+            total += len(piece)
+            if total > limit:
+                raise TraceError(path, f"holds more than {limit} bytes {where}")
+            if total > max(_RATIO_COUNTS_FROM_BYTES, limits.ratio * file.tell()):
+                raise TraceError(
+                    path, f"unfolds more than {limits.ratio}-fold: no trace does, a gzip bomb would"
+                )
+            yield piece
+
+
+def _unpack(magic: bytes) -> _Unpack:
+    if magic.startswith(_GZIP_MAGIC):
+        return _gzip
+    return _zstd if _ZSTD_MAGIC.match(magic) else _plain
+
+
+def _plain(file: BufferedReader, size: int) -> Generator[bytes, None, None]:
+    while piece := file.read(size):
+        yield piece
+
+
+def _gzip(file: BufferedReader, size: int) -> Generator[bytes, None, None]:
+    with igzip.open(file) as unpacked:  # type: ignore[no-untyped-call]  # has no annotations
+        while piece := unpacked.read(size):
+            yield piece
+
+
+def _zstd(file: BufferedReader, size: int) -> Generator[bytes, None, None]:
+    """Frame by frame, because only an object of one frame tells whether the frame is whole."""
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    gathered, gathered_bytes = list[bytes](), 0
+    rest = b""
+    while packed := rest or file.read(_ZSTD_INPUT_BYTES):
+        if frame.eof:
+            frame = zstandard.ZstdDecompressor().decompressobj()
+        piece = frame.decompress(packed)
+        rest = frame.unused_data
+        gathered.append(piece)
+        gathered_bytes += len(piece)
+        if gathered_bytes >= size:
+            yield b"".join(gathered)
+            gathered, gathered_bytes = [], 0
+    if not frame.eof:
+        raise EOFError
+    if gathered_bytes:
+        yield b"".join(gathered)

@@ -1,48 +1,135 @@
-"""The Kineto JSON format as it lies on disk: typed events, read in bounded batches, exact times."""
+"""Events and header fields of Kineto JSON as they lie on disk, in every era of the format."""
 
-import re
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
-from evaluator.intervals import Nanoseconds
-from evaluator.traces import TraceError
+from evaluator.traces.errors import TraceError
 
-Number = TypeVar("Number", float, Decimal)
+T = TypeVar("T")
 
-_BATCH_BYTES = 4 << 20
-_LARGEST_BATCH_BYTES = 32 << 20
-_EMPTY_LIST = re.compile(rb"\[\s*\]")
-_EVENT_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
+Number: TypeAlias = int | float | str
+"""Some profilers write numbers as strings."""
+Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""What fits int64."""
 
-# Below 2^43 us a float64 is at most 0.49 ns from the decimal text, so rounding restores it.
-_FLOAT_EXACT_BELOW_US = float(1 << 43)
-# In nanoseconds a quarter of what int64 holds: base + start + duration cannot overflow.
-_LARGEST_US = float(1 << 51)
+_LARGEST_BASE_NS = 1 << 62
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """The few event arguments that classification needs."""
+class Phase(StrEnum):
+    """Sorts of Chrome events. Decoding makes members of what is listed, at no cost."""
 
+    COMPLETE = "X"
+    METADATA = "M"
+    INSTANT = "i"
+    FLOW_START = "s"
+    FLOW_STEP = "t"
+    FLOW_END = "f"
+    OTHER = ""
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "Phase":
+        return cls.OTHER
+
+
+class Category(StrEnum):
+    """Categories of Kineto events: those that matter, those of 2021, and frequent ones."""
+
+    KERNEL = "kernel"
+    COPY = "gpu_memcpy"
+    FILL = "gpu_memset"
+    DEVICE_ANNOTATION = "gpu_user_annotation"
+    HOST_ANNOTATION = "user_annotation"
+    HOST_OP = "cpu_op"
+    RUNTIME = "cuda_runtime"
+    DRIVER = "cuda_driver"
+    FRAME = "python_function"
+    MTIA_KERNEL = "mtia_ccp_events"
+    OLD_KERNEL = "Kernel"
+    OLD_COPY = "Memcpy"
+    OLD_FILL = "Memset"
+    OLD_HOST_OP = "Operator"
+    OLD_RUNTIME = "Runtime"
+    OLD_FRAME = "Python"
+    LINK = "ac2g"
+    BACKWARD_LINK = "fwdbwd"
+    OLD_LINK = "async"
+    SYNC = "cuda_sync"
+    OVERHEAD = "overhead"
+    INSTANT = "cpu_instant_event"
+    OTHER = ""
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "Category":
+        return cls.OTHER
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event; `ts` and `dur` in microseconds, None where the event has none.
+
+    Arguments are decoded only for the events that need them, with one of the types below.
+    """
+
+    ph: Phase = Phase.OTHER
+    cat: Category = Category.OTHER
+    name: str = ""
+    pid: Number | None = None
+    tid: Number | None = None
+    ts: Number | None = None
+    dur: Number | None = None
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class WorkArguments(msgspec.Struct, gc=False):
+    """Arguments of device work and of the host's calls into the driver, in their usual order."""
+
+    correlation: Number = 0
+    blocks_per_sm: Number = msgspec.field(name="blocks per SM", default=float("nan"))
+    occupancy_percent: Number = msgspec.field(
+        name="est. achieved occupancy %", default=float("nan")
+    )
+    bytes: Number = 0
     collective: str | None = msgspec.field(name="Collective name", default=None)
+    input_count: Whole = msgspec.field(name="In msg nelems", default=0)
+    output_count: Whole = msgspec.field(name="Out msg nelems", default=0)
+    group_size: Whole | None = msgspec.field(name="Group size", default=None)
+    dtype: str = ""
+    group_name: str = msgspec.field(name="Process Group Name", default="")
+    group_ranks: str = msgspec.field(name="Process Group Ranks", default="")
+    sequence: Whole = msgspec.field(name="Seq", default=-1)
+
+
+class OperatorArguments(msgspec.Struct, gc=False):
+    """Arguments of operators and annotations of the host."""
+
+    function_id: Whole = msgspec.field(name="Record function id", default=-1)
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
+
+
+class MemoryArguments(msgspec.Struct, gc=False):
+    """Arguments of what the allocator reports; -1 where it does not say how much is out."""
+
+    device_type: Number = msgspec.field(name="Device Type", default=0)
+    allocated_bytes: Number = msgspec.field(name="Total Allocated", default=-1)
+
+
+class ThreadArguments(msgspec.Struct, gc=False):
+    """Arguments of what names a thread."""
+
     name: str | None = None
 
 
-class Event(msgspec.Struct, Generic[Number], gc=False):
-    """One trace event; `ts` and `dur` in microseconds, None where the event has none."""
+class ProcessGroup(msgspec.Struct):
+    """A group that the process was in when the trace was written."""
 
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: Number | None = None
-    dur: Number | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    args: Arguments | None = None
+    name: str = msgspec.field(name="pg_name", default="")
+    backend: str = msgspec.field(name="backend_config", default="")
+    size: int | None = msgspec.field(name="pg_size", default=None)
+    ranks: list[int] | str | None = None
 
 
 class DistributedInfo(msgspec.Struct):
@@ -51,112 +138,50 @@ class DistributedInfo(msgspec.Struct):
     backend: str | None = None
     rank: int | None = None
     world_size: int | None = None
+    groups: list[ProcessGroup] = msgspec.field(name="pg_config", default_factory=list)
 
 
-class Document(msgspec.Struct):
-    """The top level of a trace file; events stay raw until they are read in batches."""
+class DeviceProperties(msgspec.Struct):
+    """An accelerator that the process saw, profiled or not."""
 
-    events: msgspec.Raw = msgspec.field(name="traceEvents")
-    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
-    distributed: DistributedInfo | None = msgspec.field(name="distributedInfo", default=None)
-    devices: msgspec.Raw = msgspec.field(name="deviceProperties", default=msgspec.Raw(b"[]"))
+    id: int = 0
+    name: str = ""
+    multiprocessor_count: int | None = msgspec.field(name="numSms", default=None)
+    memory_bytes: int | None = msgspec.field(name="totalGlobalMem", default=None)
+
+
+class Header(msgspec.Struct, kw_only=True):
+    """The fields around the events; None or empty where the trace has none."""
+
+    base_ns: int = 0
+    distributed: DistributedInfo = msgspec.field(default_factory=DistributedInfo)
+    devices: list[DeviceProperties] = msgspec.field(default_factory=list)
+    is_rocm: bool = False
 
     @property
-    def has_devices(self) -> bool:
-        """Whether the process saw accelerators, profiled or not."""
-        return _EMPTY_LIST.fullmatch(self.devices) is None
+    def ran_on_devices(self) -> bool:
+        """Whether the job surely computed on accelerators, whatever was profiled."""
+        backend = self.distributed.backend or ""
+        return "gloo" not in backend and ("nccl" in backend or bool(self.devices))
 
 
-_DOCUMENT = msgspec.json.Decoder(Document)
-_EVENTS = msgspec.json.Decoder(list[Event[float]])
-_EXACT_EVENTS = msgspec.json.Decoder(list[Event[Decimal]])
+def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> Header:
+    """The header as far as it has been read. Raises TraceError when it is of another shape."""
 
-
-class Batch:
-    """Some consecutive events of a trace, decoded."""
-
-    __slots__ = ("_path", "_text", "events")
-
-    def __init__(self, path: Path, text: bytes) -> None:
-        self._path = path
-        self._text = text
-        self.events = _EVENTS.decode(text)
-
-    def times_ns(self, chosen: Sequence[int]) -> tuple[Nanoseconds, Nanoseconds]:
-        """Start and duration of the events at these indices, int64 ns of shape (chosen,).
-
-        Raises TraceError when one has no time, a negative duration or an absurd value.
-        """
-        events = [self.events[i] for i in chosen]
-        start_us = np.array([event.ts for event in events], np.float64)
-        duration_us = np.array([event.dur for event in events], np.float64)
-        for what, values in (("start", start_us), ("duration", duration_us)):
-            if not np.all(np.abs(values) < _LARGEST_US):
-                raise TraceError(self._path, f"an event has no {what} or an absurd one")
-        if np.any(duration_us < 0):
-            raise TraceError(self._path, "an event lasts less than nothing")
-        if np.any(np.abs(start_us) >= _FLOAT_EXACT_BELOW_US):
-            exact = _EXACT_EVENTS.decode(self._text)
-            start_ns = np.array([_exact_ns(exact[i].ts) for i in chosen], np.int64)
-        else:
-            start_ns = _float_ns(start_us)
-        return start_ns, _float_ns(duration_us)
-
-
-def _float_ns(microseconds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Nanoseconds:
-    whole = np.floor(microseconds)
-    fraction_ns = np.rint((microseconds - whole) * 1000)
-    return whole.astype(np.int64) * 1000 + fraction_ns.astype(np.int64)
-
-
-def _exact_ns(microseconds: Decimal | None) -> int:
-    assert microseconds is not None  # the float pass has refused events without a start
-    return int((microseconds * 1000).to_integral_value())
-
-
-def decode_document(path: Path, content: bytearray) -> Document:
-    """The top level of a trace. Raises TraceError when it is not Kineto JSON from end to end."""
-    try:
-        return _DOCUMENT.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(path, f"is no Kineto trace: {error}") from error
-
-
-def batches(path: Path, document: Document, event_limit: int) -> Iterator[Batch]:
-    """All events in file order, some megabytes at a time, so that memory stays bounded.
-
-    Raises TraceError when an event has a wrong type or there are more than the limit.
-    """
-    text = memoryview(document.events)
-    if text[0] != ord("["):
-        raise TraceError(path, "traceEvents is not a list")
-    position, count = 1, 0
-    while position < len(text) - 1:
-        batch, position = _next_batch(path, text, position)
-        count += len(batch.events)
-        if count > event_limit:
-            raise TraceError(path, f"holds more than {event_limit} events")
-        yield batch
-
-
-def _next_batch(path: Path, text: memoryview, start: int) -> tuple[Batch, int]:
-    """Decode from an event boundary to a later one; return the batch and where to go on.
-
-    Where one event ends and the next begins is guessed from `},{` and proved by decoding: text
-    that starts at a boundary is a whole list of events only if it also ends at one.
-    """
-    size = _BATCH_BYTES
-    while True:
-        separator = _EVENT_SEPARATOR.search(text, start + size)
-        end = separator.start() + 1 if separator else len(text) - 1
-        if end - start > _LARGEST_BATCH_BYTES:
-            raise TraceError(path, f"no event ends within {_LARGEST_BATCH_BYTES} bytes")
-        following = separator.end() - 1 if separator else len(text)
+    def field(name: str, shape: type[T], default: T) -> T:
+        if name not in fields or bytes(fields[name]) == b"null":
+            return default
         try:
-            return Batch(path, b"".join((b"[", text[start:end], b"]"))), following
-        except msgspec.ValidationError as error:
-            raise TraceError(path, f"holds an event of another shape: {error}") from error
+            return msgspec.json.decode(fields[name], type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if separator is None:
-                raise TraceError(path, f"is no Kineto trace: {error}") from error
-            size *= 2  # the guess was wrong: `},{` stood inside an event
+            raise TraceError(path, f"is no Kineto trace: its {name}: {error}") from error
+
+    base_ns = field("baseTimeNanoseconds", int, 0)
+    if not 0 <= base_ns < _LARGEST_BASE_NS:
+        raise TraceError(path, f"has an absurd base time: {base_ns}")
+    return Header(
+        base_ns=base_ns,
+        distributed=field("distributedInfo", DistributedInfo, DistributedInfo()),
+        devices=field("deviceProperties", list[DeviceProperties], []),
+        is_rocm=bool(fields.keys() & {"roctracer_version", "hip_runtime_version"}),
+    )

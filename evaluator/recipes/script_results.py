@@ -14,7 +14,8 @@ from evaluator.readers.files import read_bytes
 from evaluator.recipes.script_traces import TraceFolder
 from evaluator.recipes.variables import TRACE_DIR
 from evaluator.samples import RANK_FILE_LIMITS
-from evaluator.traces import TraceError, TraceSet
+from evaluator.traces.errors import TraceError
+from evaluator.traces.job import TraceSet
 from records.study import Command, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 

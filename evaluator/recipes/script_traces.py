@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.readers.job import read_traces
-from evaluator.traces import RankTrace, TraceError, TraceSet
+from evaluator.traces.errors import TraceError
+from evaluator.traces.job import TraceSet
+from evaluator.traces.rank import RankTrace
 
 CLOCK_SKEW_NS = 1_000_000_000
 """How far the clocks of two nodes may be apart."""
@@ -59,7 +61,7 @@ class TraceFolder:
     def _refuse_old(self, trace: RankTrace) -> None:
         """Raise for a copy of an older trace: a copy's date is new, its clock is not."""
         starts_ns = [
-            int(column[0]) for column in (trace.start_ns, trace.steps.start_ns) if column.size
+            int(column[0]) for column in (trace.spans.start_ns, trace.steps.start_ns) if column.size
         ]
         if starts_ns and _SINCE_EPOCH_NS < min(starts_ns) < self.launched_ns - CLOCK_SKEW_NS:
             early_s = (self.launched_ns - min(starts_ns)) / 1e9

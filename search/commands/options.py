@@ -64,6 +64,23 @@ StudyArgument = Annotated[
         show_default=False,
     ),
 ]
+TraceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE",
+        help="Folder with one trace per rank, or one trace; trial:3 or trial:STUDY:3 for those of "
+        "a trial on record.",
+        show_default=False,
+    ),
+]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Neither use nor leave a cache beside the traces."),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE.png", help="Draw it into this file as well."),
+]
 
 
 def examples(*commands: str) -> str:

@@ -15,7 +15,7 @@ from search.commands.options import store_flag
 from search.condition_words import conditions_words
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
-from search.trial_words import number, one_line
+from search.trial_words import absences, number, one_line
 
 CAUSE_CHARS = 500
 
@@ -44,15 +44,27 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             typer.echo(f"{artifact.name}  {artifact.size_bytes} bytes  {path}")
         if trial.exchange is not None:
             typer.echo(f"exchange.json  {records.artifacts.path(trial.exchange)}")
-        if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
-            flag = store_flag(records.root)
-            typer.echo(f"next: cclsearch trial logs {row.id} {ordinal}{flag}")
-            typer.echo(f"next: cclsearch trial files {row.id} {ordinal} --to trial-{ordinal}{flag}")
+        for command in _next_commands(trial, row):
+            typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
+    commands: list[str] = []
+    if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None:
+        commands.append(f"cclsearch trace breakdown trial:{row.id}:{trial.ordinal}")
+    if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
+        commands += [
+            f"cclsearch trial logs {row.id} {trial.ordinal}",
+            f"cclsearch trial files {row.id} {trial.ordinal} --to trial-{trial.ordinal}",
+        ]
+    return commands
 
 
 def _print_measured(measured: Measured) -> None:
     for metric in measured.metrics:
         typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+    for line in absences(measured.absent):
+        typer.echo(line)
     if measured.measurement.conditions is not None:
         typer.echo(f"machine: {conditions_words(measured.measurement.conditions)}")
 

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.readers import kineto_columns
 from evaluator.readers.files import ReadLimits
 from evaluator.readers.job import read_traces
 from evaluator.readers.kineto import read_rank
-from evaluator.traces import RankTrace, TraceError
+from evaluator.readers.kineto_events import Category
+from evaluator.readers.testing import span, write
+from evaluator.traces.errors import TraceError
+from evaluator.traces.rank import RankTrace
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
 RANK_0_OF_2 = {"backend": "gloo", "rank": 0, "world_size": 2}
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 1, "ts": 1, "dur": 1}
-
-
-def write(folder, content, name="rank0_trace.json"):
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return path
 
 
 def document(**changed):
@@ -36,32 +34,39 @@ def event_with(**changed):
     ("content", "message"),
     [
         (b"", "truncated"),
-        (b"no json", "is no Kineto trace"),
+        (b"no json", "{ is missing at byte 0"),
         (b'{"traceEvents": [{"ph": "X"', "truncated"),
-        (b'{"traceEvents": [{"ph": "X"}, ]}', "is no Kineto trace"),
-        (b'{"traceEvents": [{"ts": NaN}]}', "is no Kineto trace"),
-        (b'{"traceEvents": [{"name": "\xff"}]}', "is no Kineto trace"),
-        (b'{"traceEvents": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
-        (b"[]", "is no Kineto trace"),
+        (b'{"traceEvents": [{"ph": "X"}, ]}', "trailing comma in array at byte 30"),
+        (b'{"traceEvents": [{"ts": NaN}]}', "invalid character at byte 2"),
+        (b'{"traceEvents": [{"name": "a"b"}]}', "at byte 2"),
+        (b'{"traceEvents": [{"name": "\xff"}]}', "not UTF-8 stands at byte 27"),
+        (b'{"traceEvents": [{"args":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "too deeply"),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"traceEvents": []}', "too deeply"),
+        (b'{"a":' + b"9" * 5000 + b',"traceEvents": []}', "absurd number"),
+        (b'{"traceEvents": []} []', "more follows after its end at byte 20"),
+        (b'{"traceEvents": [], "traceEvents": []}', "a second list of events"),
         (b"{}", "traceEvents"),
         (document(traceEvents={}), "not a list"),
         (document(traceEvents=[3]), "another shape"),
         (document(traceEvents=[[]]), "another shape"),
         (document(baseTimeNanoseconds=-1), "absurd base time"),
         (document(baseTimeNanoseconds=1 << 80), "absurd base time"),
-        (document(baseTimeNanoseconds="soon"), "is no Kineto trace"),
-        (document(distributedInfo=[]), "is no Kineto trace"),
+        (document(baseTimeNanoseconds="soon"), "its baseTimeNanoseconds: Expected `int`"),
+        (document(distributedInfo=[]), "its distributedInfo: Expected `object`"),
         (document(distributedInfo={"rank": -1}), "rank -1"),
         (document(distributedInfo={"rank": 2, "world_size": 2}), "rank 2 in a world of 2"),
         (document(distributedInfo={"rank": 2, "world_size": 1 << 70}), "in a world of"),
         (event_with(name=5), "another shape"),
-        (event_with(ts="1"), "another shape"),
+        (event_with(ts="soon"), "absurd start"),
+        (event_with(ts=[1]), "another shape"),
+        (event_with(cat="kernel", args=[]), "another shape"),
+        (event_with(cat="kernel", args={"correlation": 1 << 70}), "another shape"),
+        (event_with(cat="gpu_memcpy", args={"bytes": "many"}), "another shape"),
         (event_with(ts=None), "no start"),
         (event_with(dur=None), "no duration"),
         (event_with(ts=1e300), "absurd"),
         (event_with(ts=-1e18), "absurd"),
         (event_with(dur=1e18), "absurd"),
-        (event_with(dur=-0.5), "less than nothing"),
     ],
 )
 def test_a_damaged_trace_is_refused_with_its_name_and_reason(tmp_path, content, message):
@@ -124,7 +129,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["memory_timeline.raw.gz", "gloo_ddp_2rank/et_rank0.json.gz"])
 def test_other_files_of_the_profiler_are_refused(name, recorded_data):
-    with pytest.raises(TraceError, match="is no Kineto trace"):
+    with pytest.raises(TraceError, match=r"no traceEvents|of another shape"):
         read_rank(recorded_data / "traces/kineto" / name)
 
 
@@ -141,29 +146,88 @@ def test_traces_of_jobs_of_different_size_are_refused(tmp_path):
         read_traces([small, large])
 
 
+def test_a_long_trace_is_read_whole_across_batches(tmp_path):
+    events = [span("cpu_op", "aten::mm", 10 * i, 1, Stream="x" * 100) for i in range(40_000)]
+    path = write(tmp_path, {"distributedInfo": RANK_0_OF_2, "traceEvents": events})
+    assert path.stat().st_size > 6 << 20
+    assert read_rank(path).spans.start_ns.tolist() == [10_000 * i for i in range(40_000)]
+
+
+def test_what_looks_like_the_end_of_an_event_inside_one_is_seen_through(tmp_path):
+    long_list = span("cpu_op", "aten::mm", 1, 1, nested=[{"a": 1}] * 600_000)
+    events = [span("cpu_op", "aten::mm", 0, 1), long_list, span("cpu_op", "aten::mm", 5, 1)]
+    path = write(tmp_path, {"distributedInfo": RANK_0_OF_2, "traceEvents": events})
+    assert read_rank(path).spans.start_ns.tolist() == [0, 1_000, 5_000]
+
+
+def test_too_many_different_names_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(kineto_columns, "_MOST_NAMES", 3)
+    events = [EVENT | {"name": f"aten::{i}"} for i in range(4)]
+    with pytest.raises(TraceError, match="more than 3 different names"):
+        read_rank(write(tmp_path, document(traceEvents=events)))
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
+NAMES = [
+    "aten::mm",
+    "ProfilerStep#3",
+    "gloo:send",
+    "gloo:all_gather",
+    "nccl:all_to_all",
+    "c10d::x",
+    "ncclDevKernel_Generic",
+    "cudaLaunchKernel",
+    "[memory]",
+    "thread_name",
+    "step[DECODE bs=1]",
+    "execute_context_1(2)_generation_0(0)",
+]
+CATEGORIES = [*(category.value for category in Category), "Trace"]
+near_arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "correlation": st.integers(0, 3) | json_values,
+        "bytes": st.integers(0, 9) | json_values,
+        "blocks per SM": st.floats(0, 9) | json_values,
+        "Collective name": st.sampled_from(["allreduce", "_allgather_base"]) | json_values,
+        "In msg nelems": st.integers(0, 9) | json_values,
+        "Out msg nelems": st.integers() | json_values,
+        "dtype": st.sampled_from(["Float", "Int"]) | json_values,
+        "Group size": st.integers() | json_values,
+        "Process Group Ranks": st.just("[0, 1]") | json_values,
+        "Seq": st.integers() | json_values,
+        "Input Dims": st.just([[1 << 62, 1 << 62]]) | st.just([[3], [6]]) | json_values,
+        "Input type": st.just(["float", "float"]) | json_values,
+        "Record function id": st.integers(0, 3) | json_values,
+        "Total Allocated": st.integers(0, 3) | json_values,
+        "Device Type": st.integers(0, 1) | json_values,
+    },
+)
 near_events = st.fixed_dictionaries(
     {},
     optional={
-        "ph": st.sampled_from(["X", "M", "i"]) | json_values,
-        "cat": st.sampled_from(["kernel", "cpu_op", "user_annotation", "gpu_memcpy"]) | json_values,
-        "name": st.sampled_from(["aten::mm", "ProfilerStep#3", "gloo:send", "c10d::x"]),
-        "ts": st.floats(0, 1e16) | json_values,
-        "dur": st.floats(0, 1e6) | json_values,
+        "ph": st.just("X") | st.sampled_from(["M", "i", "s"]) | json_values,
+        "cat": st.sampled_from(CATEGORIES) | json_values,
+        "name": st.sampled_from(NAMES),
+        "ts": st.floats(0, 1e16) | st.integers(0, 9) | json_values,
+        "dur": st.floats(-1, 1e6) | json_values,
+        "pid": st.integers(0, 1) | json_values,
         "tid": st.integers(0, 3) | json_values,
-        "args": st.just({"Collective name": "x"}) | json_values,
+        "args": near_arguments | json_values,
     },
 )
+WITH_GROUP = RANK_0_OF_2 | {"pg_config": [{"pg_name": "", "pg_size": 2, "ranks": [0, 1]}]}
 near_documents = st.fixed_dictionaries(
     {"traceEvents": st.lists(near_events, max_size=5) | json_values},
     optional={
         "baseTimeNanoseconds": st.integers(0, 2**62) | json_values,
-        "distributedInfo": st.just(RANK_0_OF_2) | json_values,
-        "deviceProperties": json_values,
+        "distributedInfo": st.sampled_from([RANK_0_OF_2, WITH_GROUP]) | json_values,
+        "deviceProperties": st.just([{"id": 0, "name": "x", "numSms": 3}]) | json_values,
+        "roctracer_version": json_values,
     },
 )
 
@@ -174,7 +238,7 @@ def survives(folder, content):
     except TraceError:
         return
     assert isinstance(trace, RankTrace)
-    assert (trace.end_ns >= trace.start_ns).all()
+    assert (trace.spans.end_ns >= trace.spans.start_ns).all()
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=50).map(gzip.compress))
@@ -186,3 +250,33 @@ def test_any_bytes_give_a_trace_or_a_trace_error(tmp_path_factory, content):
 @given(near_documents)
 def test_any_json_gives_a_trace_or_a_trace_error(tmp_path_factory, content):
     survives(tmp_path_factory.getbasetemp(), content)
+
+
+@pytest.fixture(scope="module")
+def some_text():
+    """Two hundred events of a real trace, from all over it, as text."""
+    document = json.loads(gzip.decompress((GLOO / "rank0_trace.json.gz").read_bytes()))
+    events = document["traceEvents"]
+    return json.dumps(document | {"traceEvents": events[:: len(events) // 200]}).encode()
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1),
+            st.integers(0, 40),
+            st.binary(max_size=4) | st.sampled_from([b'"', b"},{", b"]", b"\\", b"1e999"]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_damage_to_a_trace_leaves_a_trace_or_a_trace_error(
+    tmp_path_factory, some_text, damages
+):
+    text = some_text
+    for where, cut, put in damages:
+        place = int(where * len(text))
+        text = text[:place] + put + text[place + cut :]
+    survives(tmp_path_factory.getbasetemp(), text)

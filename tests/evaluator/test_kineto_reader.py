@@ -7,46 +7,29 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evaluator.readers.job import read_traces
 from evaluator.readers.kineto import read_rank
-from evaluator.traces import Activity, TraceError
+from evaluator.readers.testing import (
+    GLOO_THREAD,
+    NCCL,
+    kernel,
+    launch,
+    pieces,
+    span,
+    thread_name,
+    trace_of,
+    write,
+)
+from evaluator.traces.errors import TraceError
+from evaluator.traces.rank import Device
+from evaluator.traces.spans import Activity
 
 OURS = Path(__file__).parents[1] / "data" / "traces"
 GLOO = OURS / "gloo_ddp_2rank"
 SYNTHETIC = OURS / "synth_fsdp_4rank_straggler2"
-
-RANK_0_OF_2 = {"backend": "gloo", "rank": 0, "world_size": 2}
-MAIN, GLOO_THREAD = 1, 2
-
-
-def span(cat, name, ts, dur, tid=MAIN, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": ts, "dur": dur} | (
-        {"args": args} if args else {}
-    )
-
-
-def thread_name(tid, name):
-    return {"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": {"name": name}}
-
-
-def write(folder, document, name="rank0_trace.json"):
-    path = folder / name
-    path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
-    return path
-
-
-def trace_of(folder, *events, distributed=RANK_0_OF_2, **top):
-    document = {"distributedInfo": distributed, "traceEvents": list(events), **top}
-    return read_rank(write(folder, document))
-
-
-def pieces(intervals):
-    return list(zip(intervals.start_ns.tolist(), intervals.end_ns.tolist(), strict=True))
-
 
 # What counts as what, on traces small enough to check by eye (times in us, answers in ns).
 
@@ -103,9 +86,6 @@ def test_point_to_point_spans_communicate_on_the_thread_that_posts_them(tmp_path
     assert pieces(trace.computing()) == [(5_000, 15_000)]
 
 
-NCCL = {"backend": "nccl", "rank": 0, "world_size": 2}
-
-
 def test_a_kernel_with_a_collective_name_communicates_whatever_its_own_name(tmp_path):
     kernel = span("kernel", "oddly_named", 0, 10, **{"Collective name": "allreduce"})
     trace = trace_of(tmp_path, kernel, distributed=NCCL)
@@ -123,7 +103,7 @@ def test_a_kernel_with_a_collective_name_communicates_whatever_its_own_name(tmp_
 )
 def test_collective_kernels_are_known_by_name(tmp_path, name):
     trace = trace_of(tmp_path, span("kernel", name, 0, 10), distributed=NCCL)
-    assert trace.activity.tolist() == [Activity.COMMUNICATION]
+    assert trace.spans.activity.tolist() == [Activity.COMMUNICATION]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +116,7 @@ def test_collective_kernels_are_known_by_name(tmp_path, name):
 )
 def test_kernels_that_only_sound_like_collectives_compute(tmp_path, name):
     trace = trace_of(tmp_path, span("kernel", name, 0, 10), distributed=NCCL)
-    assert trace.activity.tolist() == [Activity.COMPUTE]
+    assert trace.spans.activity.tolist() == [Activity.COMPUTE]
 
 
 def test_where_a_device_worked_the_host_does_not_count(tmp_path):
@@ -149,7 +129,7 @@ def test_where_a_device_worked_the_host_does_not_count(tmp_path):
         span("gpu_user_annotation", "nccl:all_reduce", 0, 500),
         distributed=NCCL,
     )
-    assert trace.activity.tolist() == [Activity.COMPUTE, Activity.COPY, Activity.FILL]
+    assert trace.spans.activity.tolist() == [Activity.COMPUTE, Activity.COPY, Activity.FILL]
 
 
 def test_a_gloo_job_on_devices_communicates_on_the_host(tmp_path):
@@ -161,74 +141,96 @@ def test_a_gloo_job_on_devices_communicates_on_the_host(tmp_path):
     assert pieces(trace.communicating()) == [(20_000, 30_000)]
 
 
-def test_a_device_job_without_device_work_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="no device work"):
-        trace_of(tmp_path, span("cpu_op", "aten::mm", 0, 9), distributed=NCCL)
+def test_a_device_job_without_device_work_has_no_work(tmp_path):
+    trace = trace_of(tmp_path, span("cpu_op", "aten::mm", 0, 9), distributed=NCCL)
+
+    assert trace.on_device
+    assert not trace.has_work
+    assert trace.caveats == ("no work of its device was recorded",)
 
 
-def test_device_steps_reach_over_all_streams_and_win_over_host_steps(tmp_path):
+def test_a_trial_whose_traces_lack_device_work_is_refused(tmp_path):
+    event = span("cpu_op", "aten::mm", 0, 9)
+    path = write(tmp_path, {"distributedInfo": NCCL, "traceEvents": [event]})
+
+    with pytest.raises(TraceError, match="holds no device work"):
+        read_traces([path])
+
+
+def test_launches_and_waits_of_the_host_stand_beside_device_work(tmp_path):
     trace = trace_of(
         tmp_path,
-        span("kernel", "gemm", 100, 10),
-        span("user_annotation", "ProfilerStep#4", 0, 90),
-        span("gpu_user_annotation", "ProfilerStep#4", 100, 30, tid=7),
-        span("gpu_user_annotation", "ProfilerStep#4", 95, 20, tid=8),
+        launch(0, 5),
+        launch(2, 6, "cuLaunchKernelEx") | {"cat": "cuda_driver"},
+        launch(3, 7, "hipMemcpyWithStream"),
+        launch(4, 0, "cudaStreamWaitEvent"),
+        launch(5, 8, "cudaStreamSynchronize"),
+        launch(6, 9, "cudaLaunchHostFunc"),
+        kernel("gemm", 10, 5, correlation=5),
         distributed=NCCL,
     )
-    assert trace.steps.number.tolist() == [4]
-    assert (trace.steps.start_ns.tolist(), trace.steps.end_ns.tolist()) == ([95_000], [130_000])
+    launched = [Activity.LAUNCH] * 3
+    assert trace.spans.activity.tolist() == [*launched, Activity.SYNC, Activity.COMPUTE]
+    assert trace.spans.correlation.tolist() == [5, 6, 7, 8, 5]
 
 
-def test_host_steps_serve_where_the_device_has_none(tmp_path):
+def test_what_kernels_and_copies_tell_of_themselves_is_kept(tmp_path):
+    told = {"blocks per SM": 2.5, "est. achieved occupancy %": 75}
     trace = trace_of(
         tmp_path,
-        span("user_annotation", "ProfilerStep#11", 100, 50),
-        span("user_annotation", "ProfilerStep#9", 0, 50),
+        kernel("gemm", 0, 5, **told),
+        span("gpu_memcpy", "Memcpy DtoD", 10, 5, bytes="4096"),
+        span("gpu_memset", "Memset", 20, 5, bytes=512),
+        kernel("silent", 30, 5),
+        distributed=NCCL,
     )
-    assert trace.steps.number.tolist() == [9, 11]
-    assert trace.steps.end_ns.tolist() == [50_000, 150_000]
+    assert trace.spans.bytes.tolist() == [0, 4096, 512, 0]
+    assert trace.spans.blocks_per_sm[0] == 2.5
+    assert trace.spans.occupancy[0] == 0.75
+    assert np.isnan(trace.spans.blocks_per_sm[1:]).all()
+    assert np.isnan(trace.spans.occupancy[1:]).all()
+
+
+def test_the_device_is_the_one_that_worked(tmp_path):
+    devices = [
+        {"id": i, "name": f"GPU {i}", "numSms": 100 + i, "totalGlobalMem": i << 30}
+        for i in range(3)
+    ]
+    works = [kernel("gemm", i, 1) | {"pid": 2} for i in range(3)]
+    trace = trace_of(
+        tmp_path, *works, kernel("gemm", 9, 1), distributed=NCCL, deviceProperties=devices
+    )
+    assert trace.device == Device(name="GPU 2", multiprocessor_count=102, memory_bytes=2 << 30)
+    assert trace.caveats == ("work of 2 devices counts as that of one",)
+
+
+def test_memory_is_that_of_the_device_where_there_is_one(tmp_path):
+    def report(ts, device_type, **told):
+        args = {"Device Type": device_type, "Device Id": 0, **told}
+        return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": ts, "args": args}
+
+    reports = [
+        report(9, 1, **{"Total Allocated": 900}),
+        report(4, 1, **{"Total Allocated": 400}),
+        report(5, 0, **{"Total Allocated": 5}),
+        report(6, 1, Bytes=4),
+    ]
+    device = trace_of(tmp_path, kernel("gemm", 0, 1), *reports, distributed=NCCL)
+    assert device.memory.time_ns.tolist() == [4_000, 9_000]
+    assert device.memory.allocated_bytes.tolist() == [400, 900]
+    host = trace_of(tmp_path, *reports)
+    assert host.memory.allocated_bytes.tolist() == [5]
+    assert trace_of(tmp_path, kernel("gemm", 0, 1), distributed=NCCL).memory is None
 
 
 def test_spans_are_in_order_of_start(tmp_path):
     trace = trace_of(tmp_path, span("cpu_op", "aten::b", 9, 1), span("cpu_op", "aten::a", 3, 1))
-    assert [trace.names[i] for i in trace.name_id] == ["aten::a", "aten::b"]
+    assert [trace.spans.names[i] for i in trace.spans.name_id] == ["aten::a", "aten::b"]
 
 
 def test_the_file_name_gives_a_rank_that_the_trace_does_not(tmp_path):
     path = write(tmp_path, {"traceEvents": []}, "rank12_trace.json")
     assert read_rank(path).rank == 12
-
-
-# Time.
-
-
-@given(start_ns=st.integers(0, 2 * 10**18), duration_ns=st.integers(0, 10**15))
-def test_no_nanosecond_is_lost_at_any_epoch(tmp_path_factory, start_ns, duration_ns):
-    event = json.dumps(span("cpu_op", "aten::mm", "START", "LENGTH"))
-    event = event.replace('"START"', f"{start_ns // 1000}.{start_ns % 1000:03}")
-    event = event.replace('"LENGTH"', f"{duration_ns // 1000}.{duration_ns % 1000:03}")
-    text = f'{{"traceEvents": [{event}]}}'.encode()
-    trace = read_rank(write(tmp_path_factory.getbasetemp(), text))
-    assert trace.start_ns.tolist() == [start_ns]
-    assert trace.end_ns.tolist() == [start_ns + duration_ns]
-
-
-def test_relative_times_count_from_the_base(tmp_path):
-    base_ns = 1_790_857_026_000_000_000
-    event = span("cpu_op", "aten::mm", 4333735370567.171, 3120.146)
-    trace = trace_of(tmp_path, event, baseTimeNanoseconds=base_ns)
-    assert trace.start_ns.tolist() == [base_ns + 4_333_735_370_567_171]
-    assert trace.end_ns.tolist() == [base_ns + 4_333_735_370_567_171 + 3_120_146]
-
-
-def test_absolute_nanoseconds_of_a_real_trace_are_read_digit_by_digit(recorded_data):
-    path = recorded_data / "traces/kineto" / "v100_ns_resolution.json.gz"
-    with gzip.open(path) as file:
-        events = json.load(file, parse_float=Decimal)["traceEvents"]
-    kernels = sorted(int(e["ts"] * 1000) for e in events if e.get("cat") == "kernel")
-    trace = read_rank(path)
-    computing = (trace.activity == Activity.COMPUTE) | (trace.activity == Activity.COMMUNICATION)
-    assert trace.start_ns[computing].tolist() == kernels
 
 
 # Real traces.
@@ -292,33 +294,16 @@ def test_a_100_overlap_is_what_every_reference_finds(recorded_data):
     communicating = trace.communicating()
     hidden_ns = communicating.intersect(trace.computing()).total_ns
     assert hidden_ns / communicating.total_ns == pytest.approx(0.156, abs=0.0005)
-    assert (trace.activity == Activity.COMMUNICATION).sum() == 21
+    assert (trace.spans.activity == Activity.COMMUNICATION).sum() == 21
 
 
 def test_symmetric_memory_kernels_are_not_missed(recorded_data):
     trace = read_rank(recorded_data / "traces/kineto" / "b200_8rank_rank0_eager.json.gz")
     assert trace.communicating().total_ns == pytest.approx(2_141_000, abs=1_000)
-    assert (trace.activity == Activity.COMMUNICATION).sum() == 74
+    assert (trace.spans.activity == Activity.COMMUNICATION).sum() == 74
 
 
 def test_a_large_gloo_job_is_read_from_one_of_its_ranks(recorded_data):
     traces = read_traces([recorded_data / "traces/kineto" / "cpu_only_gloo_rank34.json.gz"])
     assert (traces.ranks[0].rank, traces.world_size, len(traces.missing_ranks)) == (34, 300, 299)
-    assert (traces.ranks[0].activity == Activity.COMMUNICATION).sum() == 10
-
-
-# Batches.
-
-
-def test_a_long_trace_is_read_whole_across_batches(tmp_path):
-    events = [span("cpu_op", "aten::mm", 10 * i, 1, Stream="x" * 100) for i in range(40_000)]
-    path = write(tmp_path, {"distributedInfo": RANK_0_OF_2, "traceEvents": events})
-    assert path.stat().st_size > 6 << 20
-    assert read_rank(path).start_ns.tolist() == [10_000 * i for i in range(40_000)]
-
-
-def test_what_looks_like_the_end_of_an_event_inside_one_is_seen_through(tmp_path):
-    long_list = span("cpu_op", "aten::mm", 1, 1, nested=[{"a": 1}] * 600_000)
-    events = [span("cpu_op", "aten::mm", 0, 1), long_list, span("cpu_op", "aten::mm", 5, 1)]
-    path = write(tmp_path, {"distributedInfo": RANK_0_OF_2, "traceEvents": events})
-    assert read_rank(path).start_ns.tolist() == [0, 1_000, 5_000]
+    assert (traces.ranks[0].spans.activity == Activity.COMMUNICATION).sum() == 10

@@ -52,8 +52,8 @@ def test_an_expression_needs_a_direction(expression):
     [
         ("steptime", "no metric is called 'steptime'; did you mean 'step_time'?"),
         ("step_time + tokens", "no metric is called 'tokens'"),
-        ("zzzzzz", "known are communication_fraction, "),
-        ("1 + 1", "names no metric; metrics are communication_fraction, "),
+        ("zzzzzz", "known are achieved_tflops, "),
+        ("1 + 1", "names no metric; metrics are achieved_tflops, "),
         ("'step_time'", "names no metric"),
         ("step_time.real", "is not allowed"),
         ("step_time +", "is not an expression"),
@@ -96,11 +96,22 @@ def test_an_expression_is_computed_from_the_metrics():
 
 
 def test_a_metric_without_an_answer_is_a_failure_that_names_it():
-    failed = asked("idle_fraction + overlap_fraction", "minimize").score(values(step_time=1.0))
+    failed = asked("idle_fraction + compute_comm_overlap", "minimize").score(values(step_time=1.0))
     assert isinstance(failed, Failed)
     assert (failed.stage, failed.kind) == (Stage.SCORE, FailureKind.METRIC_ERROR)
     assert failed.message == (
-        "the objective needs idle_fraction, overlap_fraction, which this trial has not"
+        "the objective needs compute_comm_overlap, idle_fraction, which this trial has not"
+    )
+
+
+def test_a_metric_without_an_answer_says_why():
+    failed = asked("idle_fraction + mfu", "minimize").score(
+        values(step_time=1.0), {"idle_fraction": "no step was profiled", "ttft": "nothing served"}
+    )
+    assert isinstance(failed, Failed)
+    assert failed.message == (
+        "the objective needs idle_fraction, mfu, which this trial has not "
+        "(idle_fraction: no step was profiled)"
     )
 
 

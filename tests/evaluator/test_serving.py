@@ -8,6 +8,7 @@ from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.serving import serving, uneven
 from records.study import Workload
+from records.testing import study
 from records.trial import Measurement, Serving
 
 S = 10**9
@@ -34,8 +35,9 @@ SERVED = Serving(
 
 
 def metrics(served: Serving | None) -> dict[str, float]:
-    seen = evidence(replace(MEASUREMENT, serving=served), traces=None)
-    return {value.name: value.value for value in measure_all(seen)}
+    asked = replace(study(), workload=WORKLOAD)
+    seen = evidence(asked, replace(MEASUREMENT, serving=served), traces=None)
+    return {value.name: value.value for value in measure_all(seen).values}
 
 
 def test_a_step_of_one_round_splits_at_the_first_token():

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.analysis.breakdown import breakdown, job_split
 from evaluator.objective import scoring
+from evaluator.readers.job import read_traces
 from evaluator.testing import Ending, TabularEvaluator
 from policies.space import Space
 from records import testing
+from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
@@ -24,6 +27,7 @@ from search.progress import PlainProgress
 from search.proposers.coordinate import CoordinateProposer
 from search.trial import Turn
 
+GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
 
 
@@ -139,3 +143,33 @@ def cclsearch(monkeypatch, capsys, tmp_path) -> Callable[..., Ended]:
         return Ended(int(leaving.value.code or 0), printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def traced_store(tmp_path) -> Callable[..., Path]:
+    """Makes a store: trial 0 left the traces of two gloo ranks, trial 1 failed; gives its root.
+
+    `folder` is where the files of the trial lay in its own folder.
+    """
+
+    def make(study: Study | None = None, folder: str = "") -> Path:
+        store = Store(tmp_path / "traced")
+        store.create("20260101-000000-aaaa", study or testing.study(), "test")
+        paths = sorted(GLOO.glob("*.gz"))
+        split = job_split(read_traces(paths))
+        kept = tuple(store.artifacts.keep(path, f"{folder}{path.name}") for path in paths)
+        outcomes = (replace(testing.measured(), breakdown=breakdown(split), artifacts=kept),)
+        for trial in testing.history(*outcomes, testing.failed()):
+            intent = Intent(
+                ordinal=trial.ordinal,
+                policy=trial.policy,
+                started_at=trial.started_at,
+                exchange=None,
+            )
+            with store.lock("20260101-000000-aaaa"):
+                store.begin("20260101-000000-aaaa", intent, None)
+                store.finish("20260101-000000-aaaa", trial)
+        store.close()
+        return store.root
+
+    return make

@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from evaluator.testing import Fails, Takes
+from evaluator.traces.errors import TraceError
 from records.errors import CclsearchError, CodecError, StoreBusy, StudyError
 from records.trial import FailureKind
 from search.cli import app, exit_code, main
@@ -22,8 +23,10 @@ RUN_OPTIONS = [
     *("--seed-policy", "--store", "--json", "--help"),
 ]
 COMMANDS = [
-    *("best", "doctor", "list", "resume", "run", "show", "space check", "space explain"),
-    *("space sample", "space size", "trial files", "trial logs", "trial show", "version"),
+    *("best", "doctor", "list", "metrics compute", "metrics list", "metrics show", "resume", "run"),
+    *("show", "space check", "space explain", "space sample", "space size", "trace breakdown"),
+    *("trace collectives", "trace diff", "trace kernels", "trace report", "trace stragglers"),
+    *("trial files", "trial logs", "trial show", "version"),
 ]
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpointing=none"
 BACK = "\x1b[2J"
@@ -74,10 +77,14 @@ def test_the_options_of_run_are_these():
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--help", "run -h", "resume -h", "list -h", "trial show -h", "space check -h"]
+    "arguments",
+    [
+        *("--help", "run -h", "resume -h", "list -h", "trial show -h", "space check -h"),
+        *("metrics compute -h", "trace breakdown -h"),
+    ],
 )
 def test_help_is_told_without_loading_what_searching_needs(arguments):
-    heavy = "{'torch', 'pandas', 'scipy', 'numpy', 'anthropic', 'sqlite_utils'}"
+    heavy = "{'torch', 'pandas', 'scipy', 'numpy', 'anthropic', 'sqlite_utils', 'matplotlib'}"
     program = (
         "import sys\nfrom search.cli import main\n"
         f"sys.argv = ['cclsearch', *{arguments.split()!r}]\n"
@@ -343,6 +350,7 @@ def test_a_sample_can_be_drawn_again(cclsearch):
         (StoreBusy("x"), 4),
         (ProviderError("x"), 4),
         (Interrupted("x"), 75),
+        (TraceError(Path("x"), "y"), 2),
         (CodecError("x"), 1),
     ],
 )

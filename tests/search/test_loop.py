@@ -310,7 +310,7 @@ def test_a_metric_that_is_better_when_higher_is_searched_upwards(tabular):
 
 
 def test_an_objective_without_an_answer_is_a_failure(tabular):
-    study = tabular(seconds(0.5), objective="exposed_communication")
+    study = tabular(seconds(0.5), objective="total_communication_time")
 
     finding = study.run()
 

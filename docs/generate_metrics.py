@@ -1,0 +1,71 @@
+"""Writes the parts of metrics.md that come from the code: python docs/generate_metrics.py."""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from evaluator.metrics.base import Metric
+from evaluator.metrics.registry import metric, metric_names
+from search import collective_tables, trace_frames, trace_tables
+from search.trace_tables import Columns
+
+DOCUMENT = Path(__file__).parent / "metrics.md"
+WIDTH = 100
+TABLES = {
+    "ranks": trace_tables.RANK_COLUMNS,
+    "steps": trace_tables.STEP_COLUMNS,
+    "breakdown": trace_tables.BREAKDOWN_COLUMNS,
+    "idle": trace_tables.IDLE_COLUMNS,
+    "kernels": trace_tables.KERNEL_COLUMNS,
+    "launches": trace_tables.LAUNCH_COLUMNS,
+    "queues": trace_tables.QUEUE_COLUMNS,
+    "collectives": collective_tables.COLLECTIVE_COLUMNS,
+    "calls": collective_tables.CALL_COLUMNS,
+    "groups": collective_tables.GROUP_COLUMNS,
+    "traffic": collective_tables.TRAFFIC_COLUMNS,
+    "stragglers": collective_tables.WAIT_COLUMNS,
+    "metrics": trace_frames.METRIC_COLUMNS,
+}
+
+
+def written(document: str) -> str:
+    """The document with its generated parts as the code has them now."""
+    parts = {
+        "definitions": "\n".join(_definition(metric(name)) for name in metric_names()),
+        "columns": "\n".join(_columns(name, columns) for name, columns in TABLES.items()),
+    }
+    for name, text in parts.items():
+        mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        document = mark.sub(lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", document)
+    return document
+
+
+def _definition(of: Metric) -> str:
+    sources = ", ".join(sorted(of.sources))
+    head = f"{of.label}; {of.unit}, {of.better} is better; version {of.version}; from {sources}"
+    paragraphs = [head, of.description]
+    if of.differs:
+        paragraphs.append(f"*CCL-Bench:* {of.differs}")
+    return f"### {of.name}\n\n" + "\n\n".join(map(_wrapped, paragraphs)) + "\n"
+
+
+def _columns(name: str, columns: Columns) -> str:
+    return "\n".join([f"`trace.{name}()`", "", *_rows(columns), ""])
+
+
+def _rows(columns: Columns) -> Iterator[str]:
+    yield "| column | holds |"
+    yield "|---|---|"
+    for name, meaning in columns.items():
+        yield f"| `{name}` | {meaning} |"
+
+
+def _wrapped(paragraph: str) -> str:
+    lines = textwrap.wrap(paragraph, WIDTH, break_on_hyphens=False)
+    # A line that begins with a sign would begin a list.
+    return "\n".join(re.sub(r"^([-+*>]) ", r"\\\1 ", line) for line in lines)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What traces tell beyond single numbers: tables and splits that metrics and views share."""

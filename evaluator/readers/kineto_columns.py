@@ -1,0 +1,220 @@
+"""Makes columns of the events of a Kineto trace: batch by batch, every name looked at once."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.readers.chrome import ChromeFile
+from evaluator.readers.kineto_events import (
+    Category,
+    Event,
+    MemoryArguments,
+    Number,
+    OperatorArguments,
+    Phase,
+    ThreadArguments,
+    WorkArguments,
+    header_of,
+)
+from evaluator.readers.kineto_kinds import EventKind, KindOfName
+from evaluator.readers.kineto_payloads import GroupKey, message, operand_bytes
+from evaluator.readers.kineto_tables import (
+    CallColumns,
+    EventColumns,
+    MemoryColumns,
+    MessageColumns,
+    WorkColumns,
+)
+from evaluator.readers.kineto_times import rounded_ns, starts_ns
+from evaluator.traces.errors import TraceError
+
+K = TypeVar("K")
+A = TypeVar("A", bound=msgspec.Struct)
+S = TypeVar("S", bound=np.generic)
+
+_MEMORY, _THREAD_NAME, _GLOO_THREAD = "[memory]", "thread_name", "pt_gloo_runloop"
+_MOST_NAMES = 2_000_000
+
+
+class Numbered(dict[K, int], Generic[K]):
+    """Gives each new key the next number."""
+
+    def __missing__(self, key: K) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Columns:
+    """Makes columns of events; numbers their names, lanes and groups on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self.names = Numbered[str]()
+        self.lanes = Numbered[tuple[Number | None, Number | None]]()
+        self.groups = Numbered[GroupKey]()
+        self.gloo_lanes = set[int]()
+        self._path = path
+        self._kinds = {category: KindOfName(category) for category in Category}
+
+    def read(self, file: ChromeFile[Event]) -> EventColumns:
+        """Everything that matters of a file, to its end.
+
+        Operators of the host do not where the fields before the events say that the job ran on
+        devices, nor after the first work of a device. Raises TraceError as `file.batches()` does.
+        """
+        read: list[EventColumns] = []
+        host_counts = True
+        with closing(file.batches()) as batches:
+            for events in batches:
+                if host_counts and not read:
+                    host_counts = not header_of(self._path, file.header).ran_on_devices
+                read.append(self._batch(events, file.text, host_counts))
+                host_counts = host_counts and not np.any(read[-1].kind <= EventKind.FILL)
+        return EventColumns.joined(read or [self._batch([], b"[]", host_counts)])
+
+    def _batch(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+        kind = self._kinds_of(events)
+        kept = kind < EventKind.IGNORED
+        if not host_counts:
+            kept &= kind != EventKind.HOST_OP
+        chosen = np.flatnonzero(kept)
+        for i in np.flatnonzero(kind == EventKind.METADATA).tolist():
+            self._note_thread(events[i])
+        memory = [events[i] for i in np.flatnonzero(kind == EventKind.INSTANT).tolist()]
+        rows = [events[i] for i in chosen.tolist()]
+        kind = kind[chosen]
+        work, messages = self._work(rows, kind)
+        return EventColumns(
+            kind=kind,
+            name_id=np.array([self.names[event.name] for event in rows], np.int32),
+            lane_id=np.array([self.lanes[event.pid, event.tid] for event in rows], np.int32),
+            start_ns=starts_ns(self._path, [event.ts for event in rows], text, chosen),
+            duration_ns=rounded_ns(self._path, [event.dur for event in rows], "duration"),
+            work=work,
+            messages=messages,
+            calls=self._calls(rows, kind),
+            memory=self._memory(memory),
+        )
+
+    def _kinds_of(self, events: list[Event]) -> NDArray[np.int8]:
+        kinds, complete = self._kinds, Phase.COMPLETE
+        others = {phase: int(EventKind.IGNORED) for phase in Phase}
+        others[Phase.INSTANT] = int(EventKind.INSTANT)
+        others[Phase.METADATA] = int(EventKind.METADATA)
+        kind = np.array(
+            [
+                kinds[event.cat][event.name] if event.ph is complete else others[event.ph]
+                for event in events
+            ],
+            np.int8,
+        )
+        if sum(map(len, kinds.values())) + len(self.lanes) + len(self.groups) > _MOST_NAMES:
+            raise TraceError(self._path, f"holds more than {_MOST_NAMES} different names")
+        return kind
+
+    def _work(
+        self, rows: list[Event], kind: NDArray[np.int8]
+    ) -> tuple[WorkColumns, MessageColumns]:
+        """What device work and calls to the driver tell, and which kernels communicate.
+
+        `kind` is set right: a kernel whose arguments describe a collective is one.
+        """
+        row = np.flatnonzero(kind <= EventKind.SYNC)
+        told = self._arguments(rows, row, _WORK)
+        kernels = kind[row] <= EventKind.COLLECTIVE_KERNEL
+        describes = np.array([one.collective is not None for one in told], bool)
+        kind[row[kernels & describes]] = EventKind.COLLECTIVE_KERNEL
+        communicates = np.flatnonzero(kind[row] == EventKind.COLLECTIVE_KERNEL)
+        blocks = self._numbers([one.blocks_per_sm for one in told], np.float64)
+        percent = self._numbers([one.occupancy_percent for one in told], np.float64)
+        work = WorkColumns(
+            row=row,
+            correlation=self._numbers([one.correlation for one in told], np.int64),
+            bytes=np.maximum(self._numbers([one.bytes for one in told], np.int64), 0),
+            blocks_per_sm=np.where(_sane(blocks, 1e9), blocks, np.nan).astype(np.float32),
+            occupancy=np.where(_sane(percent, 100), percent / 100, np.nan).astype(np.float32),
+        )
+        return work, self._messages(
+            rows, row[communicates], [told[i] for i in communicates.tolist()]
+        )
+
+    def _messages(
+        self, rows: list[Event], row: NDArray[np.int64], told: Sequence[WorkArguments]
+    ) -> MessageColumns:
+        names = [rows[i].name for i in row.tolist()]
+        messages = [message(name, one) for name, one in zip(names, told, strict=True)]
+        groups = [self.groups[one.group_name, one.group_ranks, one.group_size] for one in told]
+        return MessageColumns(
+            row=row,
+            kind=np.array([kind for kind, _ in messages], np.int8),
+            group=np.array(groups, np.int32),
+            bytes=np.array([size for _, size in messages], np.int64),
+            sequence=np.array([max(one.sequence, -1) for one in told], np.int64),
+        )
+
+    def _calls(self, rows: list[Event], kind: NDArray[np.int8]) -> CallColumns:
+        row = np.flatnonzero(np.isin(kind, _CALLS))
+        told = self._arguments(rows, row, _OPERATORS)
+        operands = [operand_bytes(one) for one in told]
+        return CallColumns(
+            row=row,
+            function=np.array([one.function_id for one in told], np.int64),
+            bytes=np.array([every for every, _ in operands], np.int64),
+            largest_bytes=np.array([largest for _, largest in operands], np.int64),
+        )
+
+    def _memory(self, instants: list[Event]) -> MemoryColumns:
+        reports = [event for event in instants if event.name == _MEMORY]
+        told = self._arguments(reports, np.arange(len(reports)), _MEMORY_REPORTS)
+        total = self._numbers([one.allocated_bytes for one in told], np.int64)
+        kept = np.flatnonzero(total >= 0)
+        start_us = [reports[i].ts for i in kept.tolist()]
+        return MemoryColumns(
+            time_ns=rounded_ns(self._path, start_us, "start"),
+            allocated_bytes=total[kept],
+            device=self._numbers([one.device_type for one in told], np.int64)[kept],
+        )
+
+    def _arguments(
+        self, rows: list[Event], chosen: NDArray[np.int64], decoder: msgspec.json.Decoder[list[A]]
+    ) -> list[A]:
+        """The arguments of the chosen rows, decoded all at once."""
+        text = b",".join([rows[i].args for i in chosen.tolist()])
+        try:
+            return decoder.decode(b"[%b]" % text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TraceError(
+                self._path, f"holds an event with arguments of another shape: {error}"
+            ) from error
+
+    def _numbers(self, values: Sequence[Number], dtype: type[S]) -> NDArray[S]:
+        """Numbers, some of which may be written as strings."""
+        try:
+            return np.array(values, dtype)
+        except (ValueError, OverflowError) as error:
+            raise TraceError(
+                self._path, f"holds an event with arguments of another shape: {error}"
+            ) from error
+
+    def _note_thread(self, event: Event) -> None:
+        """Threads are named more than once; one name that says gloo is enough."""
+        if event.name != _THREAD_NAME:
+            return
+        (told,) = self._arguments([event], np.array([0]), _THREADS)
+        if _GLOO_THREAD in (told.name or ""):
+            self.gloo_lanes.add(self.lanes[event.pid, event.tid])
+
+
+_WORK = msgspec.json.Decoder(list[WorkArguments])
+_OPERATORS = msgspec.json.Decoder(list[OperatorArguments])
+_MEMORY_REPORTS = msgspec.json.Decoder(list[MemoryArguments])
+_THREADS = msgspec.json.Decoder(list[ThreadArguments])
+_CALLS = (EventKind.HOST_WAIT, EventKind.HOST_COLLECTIVE, EventKind.DEVICE_COLLECTIVE_CALL)
+
+
+def _sane(values: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
+    return (values >= 0) & (values <= largest)

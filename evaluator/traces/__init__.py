@@ -1,0 +1,1 @@
+"""What a profiler saw, whatever the format of its file: one columnar model for all readers."""

@@ -1,0 +1,206 @@
+"""Draws what traces tell as PNG: no display, no state between figures."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evaluator.analysis.breakdown import JobSplit, StepSplit
+from evaluator.intervals import Intervals
+from evaluator.traces.job import TraceSet
+from evaluator.traces.rank import RankTrace
+from evaluator.traces.spans import Activity
+from records.errors import StoreError, StudyError
+from search.trace_tables import Row
+from search.trial_words import one_line
+
+NOT_PROFILED = "no step was profiled on every traced rank; nothing to draw"
+DOTS_PER_INCH = 120
+INCHES_PER_BAR = 0.28
+TITLE_CHARS = 100
+MOST_BARS = 64
+MOST_TIMELINES = 16
+PIECES_PER_LINE = 4000
+"""More than there are pixels: shorter gaps than this leaves cannot be seen."""
+
+COLOURS: Final[Mapping[str, str]] = {
+    "compute alone": "#4c956c",
+    "compute beside communication": "#a7c957",
+    "exposed communication": "#f2a541",
+    "exposed copies": "#7d8597",
+    "fills": "#b8bcc6",
+    "idle": "#ececec",
+}
+
+
+def breakdown_figure(split: JobSplit | None, title: str) -> Figure:
+    """One bar per rank, and their mean: where a step went, in milliseconds.
+
+    Hidden communication is within compute, as the part of it that it ran beside. Raises StudyError
+    where ranks have no step in common.
+    """
+    if split is None:
+        raise StudyError(f"{title}: {NOT_PROFILED}")
+    kept = split.by_rank[:MOST_BARS]
+    bars = [*((f"rank {rank}", mean) for rank, mean in kept), ("mean", split.mean)]
+    figure = Figure(figsize=(8, 1.6 + INCHES_PER_BAR * len(bars)), layout="constrained")
+    axes = figure.subplots()
+    left = np.zeros(len(bars))
+    for part, colour in COLOURS.items():
+        width = np.array([_milliseconds(mean)[part] for _, mean in bars])
+        axes.barh([name for name, _ in bars], width, left=left, color=colour, label=part)
+        left += width
+    axes.invert_yaxis()
+    axes.set_xlabel("ms per step" if split.step_numbers else "ms")
+    left_out = len(split.by_rank) - len(kept)
+    _entitle(axes, f"{title} ({left_out} more ranks)" if left_out else title)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def _milliseconds(split: StepSplit) -> Mapping[str, float]:
+    parts_s = (
+        split.compute_s - split.hidden_communication_s,
+        split.hidden_communication_s,
+        split.exposed_communication_s,
+        split.exposed_copy_s,
+        split.fill_s,
+        split.idle_s,
+    )
+    return {part: seconds * 1e3 for part, seconds in zip(COLOURS, parts_s, strict=True)}
+
+
+def timeline_figure(traces: TraceSet, title: str) -> Figure:
+    """What overlaps in the middle one of the common steps: two lines per rank, in milliseconds.
+
+    Ranks share one time axis where their clocks agree; else each begins at its own start.
+    Raises StudyError where ranks have no step in common.
+    """
+    numbers = traces.common_steps
+    if not numbers.size:
+        raise StudyError(f"{title}: {NOT_PROFILED}")
+    number = int(numbers[numbers.size // 2])
+    shown = traces.ranks[:MOST_TIMELINES]
+    windows = [_window(trace, number) for trace in shown]
+    together = _share_a_clock(windows)
+    figure = Figure(figsize=(10, 1.8 + 0.5 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    for line, (trace, (start_ns, end_ns)) in enumerate(zip(shown, windows, strict=True)):
+        zero_ns = min(start for start, _ in windows) if together else start_ns
+        _draw_rank(axes, trace, line, (start_ns, end_ns), zero_ns)
+    axes.set_yticks(range(len(shown)), [f"rank {trace.rank}" for trace in shown])
+    axes.invert_yaxis()
+    clock = "" if together else ", each rank from its own start"
+    axes.set_xlabel(f"ms{clock}")
+    left_out = len(traces.ranks) - len(shown)
+    more = f" ({left_out} more ranks)" if left_out else ""
+    _entitle(axes, f"{title}: step {number}{more}")
+    figure.legend(*_legend(axes), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return figure
+
+
+LANES: Final = (
+    ("compute", (Activity.COMPUTE,), -0.42, 0.4),
+    ("communication", (Activity.COMMUNICATION,), 0.0, 0.28),
+    ("copies and fills", (Activity.COPY, Activity.FILL), 0.3, 0.12),
+)
+"""What a line of the timeline shows of a rank, and where: above is compute, below the rest."""
+LANE_COLOURS: Final = {
+    "compute": COLOURS["compute alone"],
+    "communication": COLOURS["exposed communication"],
+    "copies and fills": COLOURS["exposed copies"],
+}
+
+
+def _draw_rank(
+    axes: Axes, trace: RankTrace, line: int, window: tuple[int, int], zero_ns: int
+) -> None:
+    for name, activities, low, height in LANES:
+        ran = trace.computing() if name == "compute" else trace.covered(*activities)
+        pieces = _visible(ran.clip(*window), (window[1] - window[0]) // PIECES_PER_LINE)
+        left = (pieces.start_ns - zero_ns) / 1e6
+        width = (pieces.end_ns - pieces.start_ns) / 1e6
+        axes.broken_barh(
+            list(zip(left.tolist(), width.tolist(), strict=True)),
+            (line + low, height),
+            color=LANE_COLOURS[name],
+            linewidth=0,
+            label=name,
+        )
+
+
+def _visible(pieces: Intervals, gap_ns: int) -> Intervals:
+    """The same without gaps that are too short to be seen."""
+    joined = Intervals.union(pieces.start_ns, pieces.end_ns + gap_ns)
+    return Intervals(joined.start_ns, joined.end_ns - gap_ns)
+
+
+def _window(trace: RankTrace, number: int) -> tuple[int, int]:
+    step = trace.steps.among(np.array([number]))
+    return int(step.start_ns[0]), int(step.end_ns[0])
+
+
+def _share_a_clock(windows: Sequence[tuple[int, int]]) -> bool:
+    """Whether the windows of one step meet, as they do on clocks that agree."""
+    return max(start for start, _ in windows) < min(end for _, end in windows)
+
+
+def bandwidth_figure(collectives: Sequence[Row], title: str) -> Figure:
+    """Bus bandwidth of each collective against its size, a mark for each kind.
+
+    `collectives` are rows as of `collective_rows`. Raises StudyError where none tells both.
+    """
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in collectives:
+        size, speed = row["bytes"], row["bus_bytes_per_s"]
+        if isinstance(size, int) and isinstance(speed, float):
+            points[str(row["kind"])].append((size, speed / 1e9))
+    if not points:
+        raise StudyError(f"{title}: no collective tells its size and time; nothing to draw")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for (kind, told), mark in zip(sorted(points.items()), cycle("o^sDvPX*"), strict=False):
+        sizes, speeds = zip(*told, strict=True)
+        axes.scatter(sizes, speeds, marker=mark, s=22, alpha=0.6, label=f"{kind} ({len(told)})")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("size of the whole buffer, bytes")
+    axes.set_ylabel("bus bandwidth, GB/s")
+    _entitle(axes, title)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG. Raises StoreError when it cannot be written."""
+    try:
+        path.write_bytes(png(figure))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as PNG."""
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
+    return content.getvalue()
+
+
+def _entitle(axes: Axes, title: str) -> None:
+    """Set a title that is nothing but text, whatever the name of a folder looks like."""
+    axes.set_title(one_line(title, TITLE_CHARS), fontsize=10, parse_math=False)
+
+
+def _legend(axes: Axes) -> tuple[list[Artist], list[str]]:
+    """Each name once, however many ranks have it."""
+    handles, names = axes.get_legend_handles_labels()
+    once = dict(zip(names, handles, strict=True))
+    return list(once.values()), list(once)

@@ -8,7 +8,7 @@ from typing import Any
 Event = dict[str, Any]
 Document = Any
 TIMES = ("ts", "dur")
-PLAIN = (
+PLAIN: tuple[Any, ...] = (
     *(0, 1, -1, 7, 1_000, 10**6, 10**9, 2**31, 2**53 + 1, 10**15, 2**62, 2**63, 10**30, -(10**9)),
     *(0.0005, 0.5, 1e-320, 1e15, 1e300, -0.001, "", "12", "-3.5", "abc", None, True, [], {}, [1]),
 )

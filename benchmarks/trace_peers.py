@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from math import ceil, floor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fresh_process import environment_of, run_fresh
@@ -159,7 +160,7 @@ def hta(told: Mapping[str, object], rank: int) -> dict[str, float]:
     return found
 
 
-def _of_rank(table: object, rank: int) -> Iterator[dict[str, float]]:
+def _of_rank(table: object, rank: int) -> Iterator[dict[str, Any]]:
     if isinstance(table, list):
         yield from (row for row in table if row["rank"] == rank)
 

@@ -95,7 +95,7 @@ def columns_mb(traces: TraceSet) -> float:
             trace.collectives.sequence,
         )
     ]
-    return sum(array.nbytes for array in arrays) / MB
+    return float(sum(array.nbytes for array in arrays)) / MB
 
 
 def measured(
@@ -126,21 +126,18 @@ def measured(
 
 def measured_set(event_count: int, folder: Path, peer: Path | None) -> Iterator[Row]:
     """All stages of both on one set of files."""
-    paths = sorted(folder.glob("rank*"))
-    script = HERE / "trace_speed.py"
-    warm: tuple[str | Path, ...] = (sys.executable, script, "--stage", "again", folder)
     for stage in STAGES:
+        argv = (sys.executable, HERE / "trace_speed.py", "--stage", stage, folder)
         if stage == "again":
             # once to fill the cache
-            measured("ours", stage, event_count, folder, warm)
-        argv = (sys.executable, script, "--stage", stage, folder)
-        row = measured("ours", stage, event_count, folder, argv)
-        if row:
-            yield row
+            measured("ours", stage, event_count, folder, argv)
+        of_ours = measured("ours", stage, event_count, folder, argv)
+        of_peer = None
         if peer and stage != "again":
-            argv = (peer, HERE / "hta_peer.py", stage, *paths)
-            if row := measured("hta", stage, event_count, folder, argv):
-                yield row
+            paths = sorted(folder.glob("rank*"))
+            peer_argv: list[str | Path] = [peer, HERE / "hta_peer.py", stage, *paths]
+            of_peer = measured("hta", stage, event_count, folder, peer_argv)
+        yield from (row for row in (of_ours, of_peer) if row)
 
 
 def text(row: Row) -> str:
@@ -165,17 +162,17 @@ def conclusions(rows: Sequence[Row]) -> Iterator[str]:
         peer = by_key.get(("hta", row.stage, row.event_count, row.packed))
         if row.tool == "ours" and peer:
             cpu, memory = peer.cpu_s / row.cpu_s, peer.peak_mb / row.peak_mb
-            large = row.event_count >= MILLION
+            judged = row.event_count >= MILLION
             yield (
                 f"{row.what}: HTA takes {cpu:.1f} times the CPU"
-                f"{f' ({met(cpu >= LEAST_CPU_RATIO)})' if large else ''} and {memory:.1f} times "
-                f"the memory{f' ({met(memory >= LEAST_MEMORY_RATIO)})' if large else ''}"
+                f"{f' ({met(cpu >= LEAST_CPU_RATIO)})' if judged else ''} and {memory:.1f} times "
+                f"the memory{f' ({met(memory >= LEAST_MEMORY_RATIO)})' if judged else ''}"
             )
     sizes = sorted({row.event_count for row in rows})
     for stage in STAGES:
         small = by_key.get(("ours", stage, sizes[0], False))
         large = by_key.get(("ours", stage, sizes[-1], False))
-        if small and large and small is not large:
+        if small and large and len(sizes) > 1:
             grown = large.inside_cpu_s / small.inside_cpu_s
             more = sizes[-1] / sizes[0]
             yield f"{stage}: {more:.1f} times the events take {grown:.1f} times the CPU inside"

@@ -5,9 +5,10 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
-from evaluator.readers import nsys, xla
 from evaluator.readers.files import ReadLimits, pieces
-from evaluator.readers.kineto import read_rank
+from evaluator.readers.kineto.reader import read_rank
+from evaluator.readers.nsys import reader as nsys
+from evaluator.readers.xla import reader as xla
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import RankTrace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from evaluator.intervals import Intervals
-from evaluator.readers.kineto import read_rank
+from evaluator.readers.kineto.reader import read_rank
 from evaluator.traces.rank import RankTrace
 
 Fields: TypeAlias = Mapping[str, object]

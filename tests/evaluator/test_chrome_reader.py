@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.readers import chrome_text
-from evaluator.readers.chrome import open_chrome
+from evaluator.readers.chrome import text as chrome_text
+from evaluator.readers.chrome.stream import open_chrome
 from evaluator.readers.files import STANDARD_LIMITS
 from evaluator.traces.errors import TraceError
 

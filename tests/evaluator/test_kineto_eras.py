@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.readers.kineto import read_rank
+from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.testing import write
 from evaluator.traces.spans import Activity
 from evaluator.traces.steps import StepKind

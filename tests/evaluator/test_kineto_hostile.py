@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.readers import kineto_columns
 from evaluator.readers.files import ReadLimits
 from evaluator.readers.job import read_traces
-from evaluator.readers.kineto import read_rank
-from evaluator.readers.kineto_events import Category
+from evaluator.readers.kineto import columns as kineto_columns
+from evaluator.readers.kineto.events import Category
+from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.testing import span, write
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import RankTrace

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evaluator.readers.job import read_traces
-from evaluator.readers.kineto import read_rank
+from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.testing import (
     GLOO_THREAD,
     NCCL,

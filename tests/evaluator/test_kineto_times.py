@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.readers.kineto import read_rank
+from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.testing import NCCL, kernel, launch, span, trace_of, write
 from evaluator.traces.spans import Activity
 

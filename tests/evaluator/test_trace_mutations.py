@@ -4,7 +4,7 @@ import gzip
 import json
 import math
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ XLA = {
     ],
 }  # fmt: skip
 NSYS = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+CREATE TABLE StringIds (id INTEGER, value TEXT);
 INSERT INTO StringIds VALUES
   (1, 'sm90_gemm'), (2, 'ncclDevKernel_SendRecv'), (3, 'cudaLaunchKernel');
 CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
@@ -156,7 +156,7 @@ SQL_VALUES = st.sampled_from(
     (None, -1, 0, 2**63 - 1, -(2**63), 1.5e300, "text", b"\0\xff", 1 << 40)
 )
 QUICK = settings(
-    max_examples=80,
+    max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -282,7 +282,8 @@ def test_a_database_with_other_values_or_columns_is_measured_or_refused(
         if renamed:
             connection.execute(f'ALTER TABLE {table} RENAME COLUMN "{column}" TO gone')
         else:
-            connection.execute(f'UPDATE OR IGNORE {table} SET "{column}" = ?', (value,))
+            with suppress(sqlite3.IntegrityError):  # SQLite itself refuses some values of a key
+                connection.execute(f'UPDATE {table} SET "{column}" = ?', (value,))
 
     comes_to(path)
 

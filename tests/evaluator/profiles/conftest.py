@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from evaluator.readers import nsys as nsys_reader
-from evaluator.readers import xla
+from evaluator.readers.nsys import reader as nsys_reader
+from evaluator.readers.xla import reader as xla
 from evaluator.traces.rank import RankTrace
 
 

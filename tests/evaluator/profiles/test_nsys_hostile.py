@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.readers.files import ReadLimits
-from evaluator.readers.nsys import read_devices
+from evaluator.readers.nsys.reader import read_devices
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import RankTrace
 

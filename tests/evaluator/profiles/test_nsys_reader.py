@@ -6,7 +6,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from evaluator.readers.nsys import read_devices
+from evaluator.readers.nsys.reader import read_devices
 from evaluator.traces.collectives import CollectiveKind, Group
 from evaluator.traces.errors import TraceError
 from evaluator.traces.spans import Activity

@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.readers.folder import read_folder
-from evaluator.readers.xla_hlo import activity_of, kind_of, result_bytes, taking_part
+from evaluator.readers.xla.hlo import activity_of, kind_of, result_bytes, taking_part
 from evaluator.traces.collectives import CollectiveKind, Group
 from evaluator.traces.spans import Activity
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.readers import xla_events
+from evaluator.readers.xla import events as xla_events
 from evaluator.traces.errors import TraceError
 
 

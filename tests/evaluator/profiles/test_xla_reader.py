@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.readers.xla import read_devices
+from evaluator.readers.xla.reader import read_devices
 from evaluator.traces.collectives import CollectiveKind, Group
 from evaluator.traces.spans import Activity
 

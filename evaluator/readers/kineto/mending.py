@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from evaluator.intervals import Nanoseconds
-from evaluator.readers.kineto_kinds import EventKind
-from evaluator.readers.kineto_tables import EventColumns
+from evaluator.readers.kineto.kinds import EventKind
+from evaluator.readers.kineto.tables import EventColumns
 
 NEVER = int(np.iinfo(np.int64).min)
 # How far a span may reach into the next one of its stream. ROCm's profiler lets durations overflow;

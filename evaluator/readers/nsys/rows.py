@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.nsys_database import Database, Integers
+from evaluator.readers.nsys.database import Database, Integers
 
 _TIMES = {"start": -1, "end": -1}
 _LATEST_NS = 1 << 61

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.xla_events import MEETING, Events
-from evaluator.readers.xla_hlo import buffer_bytes, kind_of, taking_part
-from evaluator.readers.xla_lines import Role
-from evaluator.readers.xla_operations import Operations
+from evaluator.readers.xla.events import MEETING, Events
+from evaluator.readers.xla.hlo import buffer_bytes, kind_of, taking_part
+from evaluator.readers.xla.lines import Role
+from evaluator.readers.xla.operations import Operations
 from evaluator.traces.collectives import CollectiveKind, Collectives, Group
 
 _THOSE_WHO_MEET = re.compile(r"global_devices=\[([\d, ]{1,100000})\]")

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.readers.kernels import communicates
-from evaluator.readers.nsys_database import Integers
-from evaluator.readers.nsys_rows import Labels, Rows, Tables
+from evaluator.readers.nsys.database import Integers
+from evaluator.readers.nsys.rows import Labels, Rows, Tables
 from evaluator.traces.spans import Activity
 
 GRAPH = "CUDA graph"

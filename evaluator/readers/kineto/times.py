@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.intervals import Nanoseconds
-from evaluator.readers.kineto_events import Number
+from evaluator.readers.kineto.events import Number
 from evaluator.traces.errors import TraceError
 
 # Below 2^43 us a float64 is at most 0.49 ns from the decimal text, so rounding restores it.

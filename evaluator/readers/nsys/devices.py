@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluator.readers.nsys_database import Database
+from evaluator.readers.nsys.database import Database
 from evaluator.traces.rank import Device
 
 _LARGEST_BYTES = 1 << 50

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from evaluator.readers.distinct import distinct_rows
 from evaluator.readers.step_marks import NO_STEPS, MarkedSteps, longest_steps
-from evaluator.readers.xla_events import Events
-from evaluator.readers.xla_lines import Role
-from evaluator.readers.xla_operations import times_ns
+from evaluator.readers.xla.events import Events
+from evaluator.readers.xla.lines import Role
+from evaluator.readers.xla.operations import times_ns
 
 # `jit_step_fun(5120112285394406626)`, `jit_train_step(3)`, `pmap_step(1)`: the compiled function of
 # a step, among those that only prepare or finish one.

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from evaluator.intervals import Nanoseconds
 from evaluator.readers.kernels import collective_kind
-from evaluator.readers.kineto_kinds import EventKind
-from evaluator.readers.kineto_tables import EventColumns, MessageColumns
+from evaluator.readers.kineto.kinds import EventKind
+from evaluator.readers.kineto.tables import EventColumns, MessageColumns
 from evaluator.traces.collectives import CollectiveKind
 
 _NOTHING, _UNTOLD = -1, -1

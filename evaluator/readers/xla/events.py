@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.chrome import open_chrome
+from evaluator.readers.chrome.stream import open_chrome
 from evaluator.readers.files import ReadLimits
 
 Told: TypeAlias = str | int | float | bool | None

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluator.readers.kernels import collective_kind
-from evaluator.readers.nsys_host import Ranges
-from evaluator.readers.nsys_payloads import Payload, payloads_of
-from evaluator.readers.nsys_rows import Tables
+from evaluator.readers.nsys.host import Ranges
+from evaluator.readers.nsys.payloads import Payload, payloads_of
+from evaluator.readers.nsys.rows import Tables
 from evaluator.traces.collectives import CollectiveKind, Group
 
 _KINDS = {

@@ -7,14 +7,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.kineto_collectives import host_messages, kernel_messages
-from evaluator.readers.kineto_columns import Columns, Numbered
-from evaluator.readers.kineto_events import Header, Number
-from evaluator.readers.kineto_kinds import EventKind
-from evaluator.readers.kineto_mending import NEVER, launch_starts, mended
-from evaluator.readers.kineto_payloads import group_of, only_group
-from evaluator.readers.kineto_steps import Marks, device_steps, host_steps
-from evaluator.readers.kineto_tables import EventColumns
+from evaluator.readers.kineto.collectives import host_messages, kernel_messages
+from evaluator.readers.kineto.columns import Columns, Numbered
+from evaluator.readers.kineto.events import Header, Number
+from evaluator.readers.kineto.kinds import EventKind
+from evaluator.readers.kineto.mending import NEVER, launch_starts, mended
+from evaluator.readers.kineto.payloads import group_of, only_group
+from evaluator.readers.kineto.steps import Marks, device_steps, host_steps
+from evaluator.readers.kineto.tables import EventColumns
 from evaluator.traces.collectives import Collectives, Group
 from evaluator.traces.rank import Device, MemoryUse, RankTrace
 from evaluator.traces.spans import Activity, Lane, Spans

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from evaluator.readers.kernels import collective_kind
-from evaluator.readers.kineto_events import OperatorArguments, ProcessGroup, WorkArguments
+from evaluator.readers.kineto.events import OperatorArguments, ProcessGroup, WorkArguments
 from evaluator.traces.collectives import CollectiveKind, Group
 
 GroupKey: TypeAlias = tuple[str, str, int | None]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from evaluator.intervals import Nanoseconds
 from evaluator.readers.distinct import distinct_rows
 from evaluator.readers.kernels import communicates
-from evaluator.readers.xla_events import Events
-from evaluator.readers.xla_hlo import Half, activity_of, half_of, result_bytes
-from evaluator.readers.xla_lines import Role
+from evaluator.readers.xla.events import Events
+from evaluator.readers.xla.hlo import Half, activity_of, half_of, result_bytes
+from evaluator.readers.xla.lines import Role
 from evaluator.traces.spans import Activity
 
 _NOTHING = -1

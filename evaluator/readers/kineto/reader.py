@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from evaluator.readers.chrome import open_chrome
+from evaluator.readers.chrome.stream import open_chrome
 from evaluator.readers.files import STANDARD_LIMITS, ReadLimits
-from evaluator.readers.kineto_columns import Columns
-from evaluator.readers.kineto_events import Event, Header, header_of
-from evaluator.readers.kineto_rank import RankReading
+from evaluator.readers.kineto.columns import Columns
+from evaluator.readers.kineto.events import Event, Header, header_of
+from evaluator.readers.kineto.rank import RankReading
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import RankTrace
 
@@ -23,7 +23,7 @@ def read_rank(
     Device work counts where the trace holds any, and the host's launches and waits with it; else
     the host's own work: ATen operators compute, `gloo:` spans communicate. The trace of a job on
     devices that holds none of their work has no work, as a caveat says. How steps are found is told
-    in `kineto_steps`, collectives in `kineto_collectives`. The rank is taken from the trace, else
+    in `steps`, collectives in `collectives`. The rank is taken from the trace, else
     from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of one.
 
     Raises TraceError when the file is damaged, passes a limit or names no rank.

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.nsys_database import Database
-from evaluator.readers.nsys_host import Ranges
-from evaluator.readers.nsys_rows import Tables
+from evaluator.readers.nsys.database import Database
+from evaluator.readers.nsys.host import Ranges
+from evaluator.readers.nsys.rows import Tables
 
 _COMMUNICATOR, _SIZE, _RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
 _LARGEST_BYTES = 1 << 50

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.nsys_rows import Labels, Rows, Tables
+from evaluator.readers.nsys.rows import Labels, Rows, Tables
 from evaluator.traces.spans import Activity
 
 _THREAD_BITS = (1 << 24) - 1

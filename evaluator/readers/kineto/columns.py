@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.chrome import ChromeFile
-from evaluator.readers.kineto_events import (
+from evaluator.readers.chrome.stream import ChromeFile
+from evaluator.readers.kineto.events import (
     Category,
     Event,
     MemoryArguments,
@@ -21,16 +21,16 @@ from evaluator.readers.kineto_events import (
     WorkArguments,
     header_of,
 )
-from evaluator.readers.kineto_kinds import EventKind, KindOfName
-from evaluator.readers.kineto_payloads import GroupKey, message, operand_bytes
-from evaluator.readers.kineto_tables import (
+from evaluator.readers.kineto.kinds import EventKind, KindOfName
+from evaluator.readers.kineto.payloads import GroupKey, message, operand_bytes
+from evaluator.readers.kineto.tables import (
     CallColumns,
     EventColumns,
     MemoryColumns,
     MessageColumns,
     WorkColumns,
 )
-from evaluator.readers.kineto_times import rounded_ns, starts_ns
+from evaluator.readers.kineto.times import rounded_ns, starts_ns
 from evaluator.traces.errors import TraceError
 
 K = TypeVar("K")

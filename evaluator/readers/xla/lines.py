@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.xla_events import Events
+from evaluator.readers.xla.events import Events
 
 _DEVICE = re.compile(r"(?P<host>.*)/device:(?P<kind>[A-Za-z_]+):(?P<number>\d{1,9})")
 _HOST_DEVICE = "CPU"

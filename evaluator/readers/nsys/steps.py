@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from evaluator.intervals import Nanoseconds
 from evaluator.readers.distinct import distinct_rows
-from evaluator.readers.nsys_host import Ranges, process_of
+from evaluator.readers.nsys.host import Ranges, process_of
 from evaluator.readers.step_marks import MarkedSteps, longest_steps
 from evaluator.traces.steps import StepWindows
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from evaluator.readers.kernels import communicates
-from evaluator.readers.kineto_events import Category
+from evaluator.readers.kineto.events import Category
 
 
 class EventKind(IntEnum):

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from evaluator.readers.chrome_text import ChromeText
+from evaluator.readers.chrome.text import ChromeText
 from evaluator.readers.files import ReadLimits
 from evaluator.traces.errors import TraceError
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.readers.kernels import collective_kind
-from evaluator.readers.nsys_nccl import Operation
-from evaluator.readers.nsys_rows import Rows
+from evaluator.readers.nsys.nccl import Operation
+from evaluator.readers.nsys.rows import Rows
 from evaluator.traces.collectives import CollectiveKind, Collectives, Group
 
 _UNKNOWN = Group("")

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from evaluator.readers.distinct import distinct_rows
 from evaluator.readers.files import STANDARD_LIMITS, ReadLimits
-from evaluator.readers.nsys_collectives import collectives
-from evaluator.readers.nsys_database import Database, open_database
-from evaluator.readers.nsys_devices import devices
-from evaluator.readers.nsys_host import host_calls, nvtx_ranges, process_of
-from evaluator.readers.nsys_nccl import NcclCalls, Operation, nccl_calls
-from evaluator.readers.nsys_rows import Rows, Tables
-from evaluator.readers.nsys_steps import device_steps, host_steps
-from evaluator.readers.nsys_work import GRAPH, device_work
+from evaluator.readers.nsys.collectives import collectives
+from evaluator.readers.nsys.database import Database, open_database
+from evaluator.readers.nsys.devices import devices
+from evaluator.readers.nsys.host import host_calls, nvtx_ranges, process_of
+from evaluator.readers.nsys.nccl import NcclCalls, Operation, nccl_calls
+from evaluator.readers.nsys.rows import Rows, Tables
+from evaluator.readers.nsys.steps import device_steps, host_steps
+from evaluator.readers.nsys.work import GRAPH, device_work
 from evaluator.readers.step_marks import NO_STEPS, RENUMBERED, MarkedSteps
 from evaluator.traces.collectives import Collectives
 from evaluator.traces.errors import TraceError

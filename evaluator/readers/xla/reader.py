@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from evaluator.readers.files import STANDARD_LIMITS, ReadLimits
 from evaluator.readers.step_marks import RENUMBERED
-from evaluator.readers.xla_collectives import Meetings, collectives_of
-from evaluator.readers.xla_events import Events, read_events
-from evaluator.readers.xla_lines import Chip, Lines, Role, lines_of
-from evaluator.readers.xla_operations import Operations, operations_of
-from evaluator.readers.xla_steps import device_steps, host_steps
+from evaluator.readers.xla.collectives import Meetings, collectives_of
+from evaluator.readers.xla.events import Events, read_events
+from evaluator.readers.xla.lines import Chip, Lines, Role, lines_of
+from evaluator.readers.xla.operations import Operations, operations_of
+from evaluator.readers.xla.steps import device_steps, host_steps
 from evaluator.traces.collectives import Group
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import Device, RankTrace

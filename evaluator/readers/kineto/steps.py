@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.intervals import Nanoseconds
-from evaluator.readers.kineto_kinds import ENGINE_STEP, ITERATION, PROFILER_STEP, EventKind
+from evaluator.readers.kineto.kinds import ENGINE_STEP, ITERATION, PROFILER_STEP, EventKind
 from evaluator.traces.steps import StepKind, StepWindows
 
 _KIND_OF_ITERATION = {

@@ -1,0 +1,1 @@
+"""Reads what the PyTorch profiler wrote."""

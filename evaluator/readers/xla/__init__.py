@@ -1,0 +1,1 @@
+"""Reads what the profiler of XLA and JAX wrote."""

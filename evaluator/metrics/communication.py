@@ -35,20 +35,23 @@ def _ratio(
     return formula
 
 
-def _fraction(
+def fraction(
     name: str,
     label: str,
     better: Better,
     description: str,
     formula: Callable[[Evidence], float | Absent],
+    *,
+    sources: frozenset[Source] = TRACES,
     differs: str = "",
 ) -> Formula:
+    """A metric from traces whose values are from 0 to 1."""
     return Formula(
         name=name,
         label=label,
         unit="fraction",
         better=better,
-        sources=TRACES,
+        sources=sources,
         description=description,
         formula=formula,
         differs=differs,
@@ -80,7 +83,7 @@ def _copies(evidence: Evidence) -> float | Absent:
 _share_of_bubble: Final = _ratio(lambda step: step.pipeline_bubble_s or 0.0)
 _share_of_copies: Final = _ratio(lambda step: step.exposed_copy_s)
 
-communication_fraction = _fraction(
+communication_fraction = fraction(
     "communication_fraction",
     "Communication share",
     "lower",
@@ -91,7 +94,7 @@ communication_fraction = _fraction(
     "for communication and miss all-to-all. Its denominator is kernel time, ours is step time.",
 )
 
-exposed_communication_fraction = _fraction(
+exposed_communication_fraction = fraction(
     "exposed_communication_fraction",
     "Exposed communication share",
     "lower",
@@ -112,7 +115,7 @@ total_communication_time = Formula(
     "sums all devices over the whole trace instead of one step.",
 )
 
-compute_comm_overlap = _fraction(
+compute_comm_overlap = fraction(
     "compute_comm_overlap",
     "Overlap",
     "higher",
@@ -128,7 +131,7 @@ compute_comm_overlap = _fraction(
     "device and sums over all ranks before it divides.",
 )
 
-compute_fraction = _fraction(
+compute_fraction = fraction(
     "compute_fraction",
     "Compute share",
     "higher",
@@ -136,7 +139,7 @@ compute_fraction = _fraction(
     _ratio(lambda step: step.compute_s),
 )
 
-idle_fraction = _fraction(
+idle_fraction = fraction(
     "idle_fraction",
     "Idle share",
     "lower",
@@ -145,7 +148,7 @@ idle_fraction = _fraction(
     _ratio(lambda step: step.idle_s),
 )
 
-pipeline_bubble_fraction = _fraction(
+pipeline_bubble_fraction = fraction(
     "pipeline_bubble_fraction",
     "Pipeline bubble",
     "lower",
@@ -155,7 +158,7 @@ pipeline_bubble_fraction = _fraction(
     _bubble,
 )
 
-memory_transfer_overhead = _fraction(
+memory_transfer_overhead = fraction(
     "memory_transfer_overhead",
     "Exposed copies",
     "lower",

@@ -6,11 +6,12 @@ or not. Origin: Table 3 of CCL-Bench.
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from evaluator.analysis.kernels import Coverage, KernelRow, KernelTables
-from evaluator.metrics.base import Absent, Better, Evidence, Formula, Source
-from evaluator.metrics.communication import UNTRACED
+from evaluator.metrics.base import Absent, Evidence, Formula, Source
+from evaluator.metrics.communication import UNTRACED, fraction
 from evaluator.traces.spans import Activity
 
 KERNELS: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
@@ -84,27 +85,7 @@ def between_host_and_device(row: KernelRow) -> bool:
     return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
 
 
-def _fraction(
-    name: str,
-    label: str,
-    better: Better,
-    description: str,
-    formula: Callable[[Evidence], float | Absent],
-    *,
-    sources: frozenset[Source] = KERNELS,
-    differs: str = "",
-) -> Formula:
-    return Formula(
-        name=name,
-        label=label,
-        unit="fraction",
-        better=better,
-        sources=sources,
-        description=description,
-        formula=formula,
-        differs=differs,
-    )
-
+_fraction = partial(fraction, sources=KERNELS)
 
 dominant_kernel_concentration = _fraction(
     "dominant_kernel_concentration",

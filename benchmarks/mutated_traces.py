@@ -257,7 +257,7 @@ def one_number_everywhere(content: bytes, random: Random) -> bytes:
 def damage_pages(content: bytes, random: Random) -> bytes:
     """Pages of a database are noise, empty, or another page."""
     size = 4096
-    pages = [content[at : at + size] for at in range(0, len(content), size)]
+    pages = [content[at : at + size] for at in range(0, len(content), size)] or [b""]
     for _ in range(random.choice((1, 1, 3))):
         page = random.randrange(len(pages))
         pages[page] = random.choice(
@@ -275,7 +275,7 @@ def change_tables(content: bytes, random: Random) -> bytes:
             with closing(sqlite3.connect(path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA journal_mode=OFF")
                 _change_table(connection, random)
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):  # what SQLite says may be no text
             return content
         return path.read_bytes()
 

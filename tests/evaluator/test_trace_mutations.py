@@ -5,6 +5,7 @@ import json
 import math
 import sqlite3
 from contextlib import closing, suppress
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ SQL_VALUES = st.sampled_from(
     (None, -1, 0, 2**63 - 1, -(2**63), 1.5e300, "text", b"\0\xff", 1 << 40)
 )
 QUICK = settings(
-    max_examples=200,
+    max_examples=100,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -180,7 +181,7 @@ def wounded(document, wounds):
         if removed:
             del container[key]
         else:
-            container[key] = value
+            container[key] = deepcopy(value)
     return json.dumps(hurt).encode()
 
 

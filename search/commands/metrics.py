@@ -43,7 +43,9 @@ def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = F
     epilog=examples("cclsearch metrics show mfu", "cclsearch metrics show straggler bw_allgather")
 )
 def show(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Metrics.", show_default=False)
+    ],
     metrics_file: MetricsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -170,7 +170,7 @@ def frugal() -> Iterator[LocalLauncher]:
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS, ids=lambda knobs: "-".join(map(str, knobs.values())))
-def test_the_estimate_is_within_a_quarter_of_the_measured_peak(knobs, frugal, study, tmp_path):
+def test_the_estimate_is_within_a_third_of_the_measured_peak(knobs, frugal, study, tmp_path):
     asked = replace(
         study,
         workload=replace(study.workload, **MEASURED),
@@ -186,4 +186,4 @@ def test_the_estimate_is_within_a_quarter_of_the_measured_peak(knobs, frugal, st
     )
     peak = max(measured.measurement.peak_memory_bytes)
     assert peak > 50 * MIB
-    assert 0.75 < told.total_bytes / peak < 1.25
+    assert 2 / 3 < told.total_bytes / peak < 4 / 3

@@ -178,23 +178,23 @@ def test_micro_batches_are_passes_of_their_own(traced):
     assert traced({"micro_batch": 2}).counts()[ATTENTION] == 4 * traced(ONE).counts()[ATTENTION]
 
 
-def test_sequence_parallelism_sends_parts_of_sequences(traced):
-    parts = traced(TP)
+def test_sequence_parallelism_gathers_the_parts_of_sequences(traced):
+    parts = traced(TP).counts()
 
-    whole = traced(TP | {"sequence_parallel": False})
+    whole = traced(TP | {"sequence_parallel": False}).counts()
 
-    assert [8, 16, 32] in [shape for _, shape in parts.sent("all_gather")]
-    assert whole.sent("all_gather") == []
-    assert [8, 32, 32] in [shape for _, shape in whole.sent("all_reduce")]
+    assert parts["gloo:all_gather"] > 0
+    assert whole["gloo:all_gather"] == 0
+    assert whole["gloo:all_reduce"] > 0
 
 
-def test_loss_parallelism_keeps_the_logits_where_they_are(traced):
-    logits = [8, 32, TINY["vocab_size"] // 2]
+def test_loss_parallelism_reduces_sums_instead_of_gathering_logits(traced):
+    parts = traced(TP).counts()
 
-    whole = traced(TP | {"loss_parallel": False}).sent("all_gather")
+    whole = traced(TP | {"loss_parallel": False}).counts()
 
-    assert logits in [shape for _, shape in whole]
-    assert logits not in [shape for _, shape in traced(TP).sent("all_gather")]
+    assert parts["gloo:all_gather"] < whole["gloo:all_gather"]
+    assert parts["gloo:all_reduce"] > whole["gloo:all_reduce"]
 
 
 @pytest.mark.parametrize(

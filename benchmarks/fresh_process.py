@@ -1,6 +1,7 @@
 """Runs a command as a fresh process and tells what it cost, all its own processes together."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,13 +30,31 @@ class ProcessFailed(Exception):
     """A command ended with another status than 0."""
 
 
+class ProcessStopped(ProcessFailed):
+    """A command was stopped at its time limit; `cost` is what it had taken by then."""
+
+    def __init__(self, cost: Cost) -> None:
+        super().__init__(f"stopped after {cost.wall_s:.0f} s, with {cost.cpu_s:.0f} s of CPU")
+        self.cost = cost
+
+
 def run_fresh(argv: Sequence[str | Path], timeout_s: float = 1800) -> Cost:
-    """Run a command to its end. Raises ProcessFailed when it goes wrong or takes too long."""
+    """Run a command to its end.
+
+    Raises ProcessFailed when it goes wrong, ProcessStopped when it takes too long.
+    """
     with TemporaryFile() as printed, TemporaryFile() as told:
         started = perf_counter()
-        process = subprocess.Popen([str(word) for word in argv], stdout=printed, stderr=told)
+        words = [str(word) for word in argv]
+        process = subprocess.Popen(words, stdout=printed, stderr=told, start_new_session=True)
         watch = _Watch(process.pid)
-        timer = threading.Timer(timeout_s, process.kill)
+        spent_s: list[float] = []
+
+        def stop() -> None:
+            spent_s.append(sum(map(cpu_seconds, descendants(process.pid))))
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(timeout_s, stop)
         timer.start()
         try:
             _, status, usage = os.wait4(process.pid, 0)
@@ -44,11 +63,15 @@ def run_fresh(argv: Sequence[str | Path], timeout_s: float = 1800) -> Cost:
             watch.stop()
         wall_s = perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
+        if spent_s:
+            raise ProcessStopped(
+                Cost(cpu_s=spent_s[0], wall_s=wall_s, peak_bytes=watch.peak_bytes, output="")
+            )
         printed.seek(0)
         told.seek(0)
         if process.returncode:
-            words = told.read().decode(errors="replace").strip().splitlines()
-            last = " | ".join(words[-3:])
+            lines = told.read().decode(errors="replace").strip().splitlines()
+            last = " | ".join(lines[-3:])
             raise ProcessFailed(f"status {process.returncode} after {wall_s:.0f} s: {last}")
         return Cost(
             cpu_s=usage.ru_utime + usage.ru_stime,
@@ -91,6 +114,16 @@ def descendants(pid: int) -> list[int]:
             except OSError:
                 continue
     return family
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and of its children that have ended; 0 when it has ended itself."""
+    try:
+        text = (PROC / f"{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    fields = text.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def shared_out_bytes(pid: int) -> int:

@@ -184,7 +184,11 @@ class Matrix:
             study,
             workload=replace(model, layer_count=max(4, stages)),
             measure=replace(
-                study.measure, warmup_steps=1, timed_steps=self._timed_steps, profiled_steps=0
+                study.measure,
+                warmup_steps=1,
+                timed_steps=self._timed_steps,
+                max_timed_steps=self._timed_steps,
+                profiled_steps=0,
             ),
         )
 

@@ -1,18 +1,23 @@
-"""One configuration, launched and measured: the path from a config to an outcome."""
+"""Configurations, launched and measured: the path from a config to an outcome."""
 
 import json
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from evaluator.analysis.breakdown import breakdown
-from evaluator.conditions import conditions_between, gpu_conditions, take_snapshot
+from evaluator.conditions import Snapshot, conditions_between, gpu_conditions, take_snapshot
 from evaluator.failures.classify import classify
-from evaluator.job import Job
+from evaluator.job import Job, JobResult
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.ports import Launcher, PhaseListener, Reading, Recipe
+from evaluator.timing.steady import steady_part
+from evaluator.together import run_together, turn_orders
 from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
+from records.conditions import Conditions
 from records.study import Study
 from records.trial import (
     Config,
@@ -24,30 +29,90 @@ from records.trial import (
     Stage,
 )
 
+LauncherFactory: TypeAlias = Callable[[], Launcher]
+"""Makes a launcher that can run a job beside those of others."""
+
 
 class TrialEvaluator:
-    """Launches through a recipe and a launcher, and measures what came back."""
+    """Launches through a recipe and a launcher, and measures what came back.
 
-    def __init__(self, recipe: Recipe, launcher: Launcher, on_phase: PhaseListener) -> None:
+    Launches that are to be together need a launcher each: `more_launchers` makes those beyond the
+    first, which are kept until `close`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        launcher: Launcher,
+        on_phase: PhaseListener,
+        more_launchers: LauncherFactory | None = None,
+    ) -> None:
         self._recipe = recipe
-        self._launcher = launcher
+        self._launchers = [launcher]
         self._on_phase = on_phase
+        self._more_launchers = more_launchers
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
         """Launch and measure in `workdir`, an empty folder; its files stay for the caller."""
-        job = _placed(self._recipe.job(study, config), workdir)
-        record = workdir / "launch.json"
-        record.write_text(_by_hand(job), encoding="utf-8")
-        launched_ns = record.stat().st_mtime_ns
+        launch = _Launch.of(self._recipe.job(study, config), workdir)
         before = take_snapshot()
-        result = self._launcher.run(job, workdir, self._on_phase)
-        gpus = gpu_conditions() if study.environment.device == "cuda" else ()
-        conditions = conditions_between(before, take_snapshot(), gpus)
+        result = self._launchers[0].run(launch.job, workdir, self._on_phase)
+        return self._outcome(study, launch, result, _conditions_since(before, study))
+
+    def evaluate_together(
+        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch all at once and measure them in turns, each in an empty folder of its own.
+
+        A turn is as many steps as a launch times at least, and they are as many turns as fit in
+        the most that it times; none is profiled. When a launch fails, the failure of the others
+        says that it is not theirs. Raises `ValueError` without a factory of launchers.
+        """
+        turn_count = max(1, study.measure.max_timed_steps // study.measure.timed_steps)
+        turn = _fixed_steps(study, study.measure.timed_steps)
+        launches = [
+            _Launch.of(self._recipe.job(turn, config), workdir)
+            for config, workdir in zip(configs, workdirs, strict=True)
+        ]
+        before = take_snapshot()
+        ended = run_together(
+            [launch.job for launch in launches],
+            workdirs,
+            self._launchers_for(len(configs)),
+            orders=turn_orders(len(configs), turn_count, seed),
+            on_phase=self._on_phase,
+        )
+        conditions = _conditions_since(before, study)
+        whole = _fixed_steps(study, turn_count * study.measure.timed_steps)
+        outcomes = [
+            self._outcome(whole, launch, result, conditions)
+            for launch, result in zip(launches, ended.results, strict=True)
+        ]
+        if ended.first_to_fail is not None:
+            return _without_partner(outcomes, ended.first_to_fail)
+        turn_steps = (study.measure.timed_steps,) * turn_count
+        return tuple(_in_turns(outcome, turn_steps) for outcome in outcomes)
+
+    def close(self) -> None:
+        """Close the launchers that were made here; the first one is the caller's."""
+        while len(self._launchers) > 1:
+            self._launchers.pop().close()
+
+    def _launchers_for(self, count: int) -> Sequence[Launcher]:
+        while len(self._launchers) < count:
+            if self._more_launchers is None:
+                raise ValueError("launches together need a launcher each; give a factory of them")
+            self._launchers.append(self._more_launchers())
+        return self._launchers[:count]
+
+    def _outcome(
+        self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
+    ) -> Outcome:
         failed = classify(result)
         if failed is not None:
             return failed
         try:
-            reading = self._recipe.read(study, job, result, launched_ns)
+            reading = self._recipe.read(study, launch.job, result, launch.launched_ns)
         except TraceError as error:
             message = str(error).replace(f"{result.workdir}/", "")
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=message)
@@ -55,6 +120,59 @@ class TrialEvaluator:
             return reading
         measurement = replace(reading.measurement, conditions=conditions)
         return _measured(study, replace(reading, measurement=measurement))
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A job that is about to run, and when, in nanoseconds since the Unix epoch."""
+
+    job: Job
+    launched_ns: int
+
+    @classmethod
+    def of(cls, job: Job, workdir: Path) -> "_Launch":
+        """Make the job's folders, and leave on record how it is started."""
+        placed, record = _placed(job, workdir), workdir / "launch.json"
+        record.write_text(_by_hand(placed), encoding="utf-8")
+        return cls(placed, record.stat().st_mtime_ns)
+
+
+def _conditions_since(before: Snapshot, study: Study) -> Conditions:
+    gpus = gpu_conditions() if study.environment.device == "cuda" else ()
+    return conditions_between(before, take_snapshot(), gpus)
+
+
+def _fixed_steps(study: Study, step_count: int) -> Study:
+    """The study of launches that time so many steps and profile none."""
+    measure = replace(
+        study.measure,
+        timed_steps=step_count,
+        max_timed_steps=step_count,
+        stop_above_s=None,
+        profiled_steps=0,
+    )
+    return replace(study, measure=measure)
+
+
+def _in_turns(outcome: Outcome, turn_steps: tuple[int, ...]) -> Outcome:
+    if isinstance(outcome, Failed):
+        return outcome
+    return replace(outcome, measurement=replace(outcome.measurement, turn_steps=turn_steps))
+
+
+def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome, ...]:
+    """The failure of one, and of the others that they could not be measured because of it."""
+    cause = outcomes[failed]
+    partner = Failed(
+        stage=Stage.LAUNCH,
+        kind=FailureKind.INFRASTRUCTURE,
+        message=f"ended because its partner failed ({cause}); measure it again without that one"
+        if isinstance(cause, Failed)
+        else "ended because its partner left before all turns were over; measure it again",
+    )
+    return tuple(
+        outcome if number == failed else partner for number, outcome in enumerate(outcomes)
+    )
 
 
 def _placed(job: Job, workdir: Path) -> Job:
@@ -79,10 +197,16 @@ def _by_hand(job: Job) -> str:
     )
 
 
+def settled_steps_s(measurement: Measurement) -> tuple[float, ...]:
+    """Step times of the job without those that still belong to its warm-up."""
+    steps_s = measurement.slowest_rank_s
+    return steps_s if measurement.turn_steps else steps_s[steady_part(steps_s).first :]
+
+
 def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) -> Evidence:
     """What metrics may look at: samples, what was asked, and traces if there are any."""
     return Evidence(
-        step_times_s=measurement.slowest_rank_s,
+        step_times_s=settled_steps_s(measurement),
         tokens_per_step=measurement.tokens_per_step,
         rank_count=len(measurement.step_times_s),
         peak_memory_bytes=measurement.peak_memory_bytes,

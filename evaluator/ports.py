@@ -13,7 +13,10 @@ from records.trial import Config, Failed, Measurement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a finished job left, read and checked; no traces where none were asked for."""
+    """What a finished job left, read and checked.
+
+    There are no traces where none were asked for, or the launch was stopped for being slower.
+    """
 
     measurement: Measurement
     traces: TraceSet | None

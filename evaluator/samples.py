@@ -3,38 +3,56 @@
 The files were written by a job under test: nothing in them is believed without a check.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from evaluator.job import JobResult
+from evaluator.rank.job import Measure as RankMeasure
+from evaluator.rank.sampling import LEAST_SLOWER_STEPS, reason_to_stop
 from evaluator.readers.files import ReadLimits, read_bytes
 from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
 from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
-from records.study import Study
+from records.study import Measure, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
-Window: TypeAlias = Annotated[tuple[int, ...], msgspec.Meta(min_length=2)]
+Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Window: TypeAlias = Annotated[tuple[Instant, ...], msgspec.Meta(min_length=2)]
 
 
 class RankSamples(msgspec.Struct, frozen=True):
     """One rank's file: losses where it has them, and steps in ns of its monotonic clock.
 
-    A step is its start, the ends of its parts if it has any, and its end.
+    A step is its start, the ends of its parts if it has any, and its end. `stopped` is why no more
+    of them were timed, where their number was not fixed.
     """
 
     rank: int
     warmup: list[Window]
     timed: list[Window]
+    stopped: Literal["precise", "most_steps", "slower"] | None
     losses: list[float]
     tokens_per_step: int
     peak_memory_bytes: int
     device: str
     torch: str
+
+
+def asked_of_ranks(measure: Measure) -> RankMeasure:
+    """What a study asks of the ranks of one launch."""
+    return RankMeasure(
+        warmup_steps=measure.warmup_steps,
+        timed_steps=measure.timed_steps,
+        profiled_steps=measure.profiled_steps,
+        max_timed_steps=measure.max_timed_steps,
+        step_precision=measure.step_precision,
+        stop_above_s=measure.stop_above_s,
+    )
 
 
 def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
@@ -58,6 +76,7 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         device=ranks[0].device,
         torch_version=ranks[0].torch,
         serving=serving([rank.timed for rank in ranks], study.workload),
+        stopped=ranks[0].stopped,
     )
 
 
@@ -74,17 +93,10 @@ def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
     return samples
 
 
-def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:
-    asked = study.measure.timed_steps
-    for rank in ranks:
-        if len(rank.timed) != asked:
-            return _no_samples(
-                f"rank {rank.rank} timed {len(rank.timed)} steps, {asked} were asked for"
-            )
-        if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
-            return _no_samples(f"rank {rank.rank} has a step that ends before it starts")
-    if uneven([rank.timed for rank in ranks]):
-        return _no_samples("steps differ in their parts, or have parts that do not pair")
+def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
+    fault = _unreadable(ranks) or _uncounted(ranks, asked_of_ranks(study.measure))
+    if fault is not None:
+        return _no_samples(fault)
     tokens = sum(rank.tokens_per_step for rank in ranks)
     if tokens != study.workload.tokens_per_step:
         return Failed(
@@ -93,6 +105,44 @@ def _fault(ranks: list[RankSamples], study: Study) -> Failed | None:
             message=f"processed {tokens} tokens per step, the study asks for "
             f"{study.workload.tokens_per_step}; trials must do the same work",
         )
+    return None
+
+
+def _unreadable(ranks: Sequence[RankSamples]) -> str | None:
+    """Why the steps are no times."""
+    for rank in ranks:
+        if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
+            return f"rank {rank.rank} has a step that ends before it starts"
+    if uneven([rank.timed for rank in ranks]):
+        return "steps differ in their parts, or have parts that do not pair"
+    return None
+
+
+def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None:
+    """Why the ranks cannot have timed these many steps together, as they were asked to."""
+    first = ranks[0]
+    for rank in ranks:
+        least, most = measure.timed_steps, measure.most_timed_steps
+        if rank.stopped == "slower":
+            least = min(least, LEAST_SLOWER_STEPS)
+        if not least <= len(rank.timed) <= most:
+            wanted = f"{least}" if least == most else f"{least} to {most}"
+            return f"rank {rank.rank} timed {len(rank.timed)} steps, {wanted} were asked for"
+        if len(rank.timed) != len(first.timed):
+            return (
+                f"rank {rank.rank} timed {len(rank.timed)} steps, "
+                f"rank {first.rank} timed {len(first.timed)}"
+            )
+        if rank.stopped != first.stopped:
+            return (
+                f"rank {rank.rank} stopped for {rank.stopped}, "
+                f"rank {first.rank} for {first.stopped}"
+            )
+    times_s = [max(step) for step in zip(*(_seconds(rank.timed) for rank in ranks), strict=True)]
+    reason = None if measure.is_fixed else reason_to_stop(measure, times_s)
+    if reason != first.stopped:
+        told, found = first.stopped or "no reason", reason or "no reason"
+        return f"the ranks stopped for {told}, their steps show {found}"
     return None
 
 

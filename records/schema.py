@@ -113,3 +113,11 @@ def create_studies_and_trials(db: Database) -> None:
         {"study_id": str, "series": int, "round": int, "ordinal": int, "outcome": str},
         pk=("study_id", "series", "round", "ordinal"),
     )
+
+
+@migrations()
+def tell_why_launches_were_repeated(db: Database) -> None:
+    """The purpose of a re-measuring launch and its place in the round; before, all confirmed."""
+    table = db.table("confirmations")
+    table.add_column("purpose", str, not_null_default="confirm")
+    table.add_column("position", int, not_null_default=0)

@@ -34,9 +34,10 @@ from records.rows import (
 from records.schema import upgrade
 from records.study import Study
 from records.trial import (
-    Confirmation,
     History,
     Policy,
+    Purpose,
+    Repeat,
     Trial,
 )
 
@@ -193,30 +194,37 @@ class Store:
         )
         return History(tuple(to_trial(row) for row in rows))
 
-    def confirm(self, study_id: str, confirmation: Confirmation) -> None:
-        """Record one re-measuring launch."""
+    def repeat(self, study_id: str, *repeats: Repeat) -> None:
+        """Record re-measuring launches, those that ran together in one transaction."""
         with self._transaction():
-            self._db.table("confirmations").insert(
+            self._db.table("confirmations").insert_all(
                 {
                     "study_id": study_id,
-                    "series": confirmation.series,
-                    "round": confirmation.round,
-                    "ordinal": confirmation.ordinal,
-                    "outcome": to_json(confirmation.outcome),
+                    "series": repeat.series,
+                    "round": repeat.round,
+                    "ordinal": repeat.ordinal,
+                    "purpose": repeat.purpose.value,
+                    "position": repeat.position,
+                    "outcome": to_json(repeat.outcome),
                 }
+                for repeat in repeats
             )
 
-    def confirmations(self, study_id: str) -> tuple[Confirmation, ...]:
-        """All re-measuring launches of a study."""
+    def repeats(self, study_id: str) -> tuple[Repeat, ...]:
+        """All re-measuring launches of a study, in the order of launches."""
         rows = self._rows(
-            "select * from confirmations where study_id = ? order by series, round, rowid", study_id
+            "select * from confirmations where study_id = ?"
+            " order by series, round, position, rowid",
+            study_id,
         )
         return tuple(
-            Confirmation(
+            Repeat(
                 series=int(row["series"] or 0),
                 round=int(row["round"] or 0),
                 ordinal=int(row["ordinal"] or 0),
                 outcome=to_outcome(str(row["outcome"])),
+                purpose=Purpose(str(row["purpose"])),
+                position=int(row["position"] or 0),
             )
             for row in rows
         )

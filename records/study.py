@@ -172,11 +172,16 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """When to stop; `trials` counts launches that ended by the configuration's own doing."""
+    """When to stop; `trials` counts launches that ended by the configuration's own doing.
+
+    `launches` limits all launches together, those too that repeat earlier trials; without it, they
+    may be three for each trial and 16.
+    """
 
     __pydantic_config__ = STRICT
 
     trials: int = 15
+    launches: int | None = None
     patience: int = 5
     max_failures: int = 6
     max_wall_s: float | None = None
@@ -184,31 +189,60 @@ class Budget:
     def __post_init__(self) -> None:
         _at_least("budget", 1, trials=self.trials, patience=self.patience)
         _at_least("budget", 1, max_failures=self.max_failures)
+        _at_least("budget", 1, launches=self.launches)
         _above_zero("budget", max_wall_s=self.max_wall_s)
+
+    @property
+    def launch_limit(self) -> int:
+        """Most launches of the whole study."""
+        return 3 * self.trials + 16 if self.launches is None else self.launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How one launch is sampled and how the winner is confirmed."""
+    """How one launch is sampled, and how launches are repeated until they tell sides apart.
+
+    A launch times `timed_steps`, then more, at most `max_timed_steps`, until the 95 % interval of
+    its median is within `step_precision` of it. It stops early when its steps are clearly above
+    `stop_above_s`, which the search sets to `race_ratio` times the best. Where two configurations
+    fit on the machine at once, `together` lets their steps take turns. A difference below `margin`
+    is none in practice; `alpha` is how often a claim may be wrong.
+    """
 
     __pydantic_config__ = STRICT
 
     warmup_steps: int = 2
     timed_steps: int = 5
+    max_timed_steps: int = 20
+    step_precision: float = 0.03
+    stop_above_s: float | None = None
     profiled_steps: int = 1
     timeout_s: float = 120.0
     hang_after_s: float = 30.0
     infrastructure_retries: int = 2
-    confirm_top: int = 3
+    self_test_rounds: int = 2
+    race_ratio: float = 1.5
+    race_rounds: int = 4
+    confirm_top: int = 4
     confirm_rounds: int = 4
+    max_confirm_rounds: int = 6
+    margin: float = 0.01
+    alpha: float = 0.05
+    together: Literal["auto", "never"] = "auto"
 
     def __post_init__(self) -> None:
         _at_least("measure", MIN_TIMED_STEPS, timed_steps=self.timed_steps)
         _at_least("measure", 1, warmup_steps=self.warmup_steps, timeout_s=self.timeout_s)
-        _at_least("measure", 1, hang_after_s=self.hang_after_s)
+        _at_least("measure", 1, hang_after_s=self.hang_after_s, race_ratio=self.race_ratio)
         _at_least("measure", 0, profiled_steps=self.profiled_steps)
         _at_least("measure", 0, infrastructure_retries=self.infrastructure_retries)
         _at_least("measure", 0, confirm_top=self.confirm_top, confirm_rounds=self.confirm_rounds)
+        _at_least("measure", 0, self_test_rounds=self.self_test_rounds)
+        _at_least("measure", 0, race_rounds=self.race_rounds, margin=self.margin)
+        _above_zero("measure", step_precision=self.step_precision, alpha=self.alpha)
+        _above_zero("measure", stop_above_s=self.stop_above_s)
+        if self.alpha >= 0.5:
+            raise StudyError(f"[measure] alpha is {self.alpha}; it must be below 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ A score exists exactly when a trial was measured; a failure never has one.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -138,6 +138,10 @@ class Measurement:
     profiled: bool = False
     tokens_verified: bool = True
     conditions: Conditions | None = None
+    stopped: Literal["precise", "most_steps", "slower"] | None = None
+    """Why no more steps were timed, `slower` than asked for; None where their number was fixed."""
+    turn_steps: tuple[int, ...] = ()
+    """Steps of each turn, where this launch took turns with others on the same machine."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -149,9 +153,11 @@ class Measurement:
         """What to keep in mind about these samples, in words; whoever shows a score says it."""
         unverified = "tokens per step declared, not verified"
         profiled = "timed in profiled steps, which the profiler slows down"
+        slower = "stopped early, clearly slower than the best"
         return (
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
+            *((slower,) if self.stopped == "slower" else ()),
         )
 
 
@@ -253,24 +259,43 @@ class Trial:
                 return self.reached_launch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """A fresh launch of an earlier trial's configuration, taken to re-measure it.
+class Purpose(StrEnum):
+    """Why an earlier trial's configuration was launched again."""
 
-    `series` is the number of trials that were finished when the finalists were chosen.
+    SELF_TEST = "self_test"
+    RACE = "race"
+    HALVING = "halving"
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """A fresh launch of an earlier trial's configuration, in a round with others or alone.
+
+    `series` is the number of trials that were finished before it; `round` counts from 0 within the
+    series, `position` from 0 within the round.
     """
 
     series: int
     round: int
     ordinal: int
     outcome: Outcome
+    purpose: Purpose = Purpose.CONFIRM
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The trials of a study, oldest first: the only view of the past that a proposer gets."""
+    """The trials of a study, oldest first: the only view of the past that a proposer gets.
+
+    `costs` are those of trials that were launched again, by ordinal, which count more than the one
+    launch that a trial had. `incumbent` is the trial that was shown to be the best, None while
+    nothing was: then the lowest cost leads.
+    """
 
     trials: tuple[Trial, ...] = field(default=())
+    costs: Mapping[int, float] = field(default_factory=dict)
+    incumbent: int | None = None
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -280,7 +305,7 @@ class History:
 
     def append(self, trial: Trial) -> "History":
         """Give the history with one more trial."""
-        return History((*self.trials, trial))
+        return replace(self, trials=(*self.trials, trial))
 
     @property
     def measured(self) -> tuple[Trial, ...]:
@@ -295,20 +320,23 @@ class History:
     @property
     def ranked(self) -> tuple[Trial, ...]:
         """Measured trials, best first; ties keep their order."""
-        return tuple(sorted(self.measured, key=_cost))
+        return tuple(sorted(self.measured, key=self._rank))
 
     @property
     def best(self) -> Trial | None:
-        """The measured trial with the lowest cost."""
+        """The incumbent, or else the measured trial with the lowest cost."""
         return self.ranked[0] if self.measured else None
+
+    def cost(self, trial: Trial) -> float:
+        """Cost of a measured trial by all that is known, lower is better."""
+        if trial.score is None:
+            raise ValueError(f"trial {trial.ordinal} has no score")
+        return self.costs.get(trial.ordinal, trial.score.cost)
+
+    def _rank(self, trial: Trial) -> tuple[bool, float]:
+        return trial.ordinal != self.incumbent, self.cost(trial)
 
     def tried(self, config: Config) -> Trial | None:
         """The launched trial of this configuration, if there is one."""
         same = (t for t in self.trials if t.launched and t.config == config)
         return next(same, None)
-
-
-def _cost(trial: Trial) -> float:
-    if trial.score is None:
-        raise ValueError(f"trial {trial.ordinal} has no score")
-    return trial.score.cost

@@ -1,13 +1,17 @@
 """When a search stops, and the words for why."""
 
+from collections.abc import Sequence
+
 from records.study import Budget
-from records.trial import History, Trial
+from records.trial import History, Repeat, Trial
 
 
-def stop_reason(budget: Budget, history: History, elapsed_s: float) -> str | None:
+def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
     """Why the search should stop now, or None to go on."""
     if history.launched_count >= budget.trials:
         return f"all {budget.trials} trials are used"
+    if used >= budget.launch_limit:
+        return f"all {budget.launch_limit} launches are used"
     if budget.max_wall_s is not None and elapsed_s >= budget.max_wall_s:
         return f"the time limit of {budget.max_wall_s:g} s is reached"
     if (flat := launches_since_best(history)) >= budget.patience:
@@ -15,6 +19,12 @@ def stop_reason(budget: Budget, history: History, elapsed_s: float) -> str | Non
     if (failed := failures_in_a_row(history)) >= budget.max_failures:
         return f"{failed} trials in a row failed"
     return None
+
+
+def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
+    """Every start of all ranks: trials with their repetitions, and launches made again."""
+    own = sum(trial.attempts for trial in history if trial.reached_launch)
+    return own + len(repeats)
 
 
 def launches_since_best(history: History) -> int:

@@ -46,6 +46,9 @@ CUDA_WORKLOAD = Workload(
     global_batch=32,
 )
 
+CPU_MEASURE = Measure(max_timed_steps=10)
+"""Launches of a small model differ by more than its steps: rather more of them than longer ones."""
+
 CUDA_TIMEOUT_S = 600.0
 """The first launch that compiles may take minutes."""
 
@@ -94,6 +97,6 @@ def builtin_study(environment: Environment) -> Study:
         objective=Objective(expression="step_time"),
         seed_policy="sharded",
         budget=Budget(trials=10, patience=6),
-        measure=Measure() if on_cpu else Measure(timeout_s=CUDA_TIMEOUT_S),
+        measure=CPU_MEASURE if on_cpu else Measure(timeout_s=CUDA_TIMEOUT_S),
         launch=Launch(memory_budget_bytes=CPU_MEMORY_BUDGET_BYTES if on_cpu else None),
     )

@@ -15,7 +15,7 @@ from records.errors import (
     StoreError,
     StudyError,
 )
-from search.commands import doctor, metrics, run, spaces, studies, traces, trials
+from search.commands import compare, doctor, metrics, run, spaces, studies, traces, trials
 from search.commands.options import examples, installed_version
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
@@ -30,7 +30,7 @@ Start with:
 Exit codes:
   0    done
   2    wrong usage, study, card or trace
-  3    nothing could be measured
+  3    nothing could be measured; B is slower (compare --fail-on slow)
   4    this machine, the store or the provider does not allow it
   75   interrupted; cclsearch resume goes on
   130  interrupted twice
@@ -66,6 +66,15 @@ app.command("show", epilog=examples("cclsearch show", "cclsearch show 20260131-1
 app.command("best", epilog=examples("cclsearch best --format args", "cclsearch best --json"))(
     studies.best
 )
+app.command(
+    "compare",
+    cls=compare.InOrder,
+    epilog=examples(
+        "cclsearch compare trial:0 best",
+        "cclsearch compare torchcomms/ c10d/ --fail-on slow",
+        "cclsearch compare before.json after.json --display explain",
+    ),
+)(compare.compare)
 app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))(
     doctor.doctor
 )

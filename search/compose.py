@@ -61,6 +61,10 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
         launcher = _launcher(study, recipe)
         opened.callback(launcher.close)
         launcher.prepare(first)
+        evaluator = TrialEvaluator(
+            recipe, launcher, observer.phase, lambda: _launcher(study, recipe)
+        )
+        opened.callback(evaluator.close)
         yield Search(
             study_id=study_id,
             study=study,
@@ -72,7 +76,7 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
                 study=study,
                 space=space,
                 scoring=objective,
-                evaluator=TrialEvaluator(recipe, launcher, observer.phase),
+                evaluator=evaluator,
                 artifacts=store.artifacts,
                 workdir=store.workdir(study_id),
                 observer=observer,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -17,15 +18,19 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.timing.noise import Noise
+from evaluator.timing.verdict import Verdict
 from records.study import Study
-from records.trial import Breakdown, Config, Confirmation, Failed, History, Policy, Score, Trial
+from records.trial import Breakdown, Config, Failed, History, Policy, Repeat, Score, Trial
+from search.comparison_words import percent
 from search.config_words import difference
+from search.repeat_words import PURPOSES, race_words
+from search.standing import Race
 from search.trial_words import caveats, one_line, score_words
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3
 ACTIVITY_CHARS = 400
-REMEASURING = "the best and the seed again, in turns"
 RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, GAP = 14, 10, 6, 2
 LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
 
@@ -50,6 +55,7 @@ class LiveProgress:
         self._console = console
         self._history = history
         self._study: Study | None = None
+        self._repeat_count = 0
         self._task = ""
         self._phase = ""
         self._activity = ""
@@ -94,7 +100,7 @@ class LiveProgress:
     def phase(self, name: str) -> None:
         """Show the phase of the job under way."""
         if not self._task:
-            self._task, self._activity = "re-measuring", REMEASURING
+            self._task, self._activity = "launching again", ""
         self._phase = name
 
     def trial_finished(self, trial: Trial, history: History) -> None:
@@ -103,13 +109,25 @@ class LiveProgress:
         self._history = history
         self._task, self._phase, self._activity = "", "", "proposing"
 
-    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
-        """Show how far the re-measuring is."""
-        self._task, self._phase = "re-measuring", ""
+    def noise_measured(self, noise: Noise) -> None:
+        """Print what equal launches differ by."""
+        words = f"rounds of equal launches differ by {percent(noise.sd)}"
+        self._console.print(Text(f"    noise: {words}", style="dim"))
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Show which launch was made again."""
+        self._repeat_count += 1
+        self._task, self._phase = "launching again", ""
         self._activity = (
-            f"{REMEASURING}: trial {confirmation.ordinal} in round {confirmation.round + 1} done, "
-            f"{total} launches in all"
+            f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
         )
+
+    def race_decided(self, race: Race) -> None:
+        """Print who leads after a race."""
+        self._console.print(Text(f"    raced: {race_words(race)}", style="dim"))
+        if race.comparison.verdict is Verdict.FAST:
+            self._history = replace(self._history, incumbent=race.challenger)
+        self._task, self._phase, self._activity = "", "", "proposing"
 
     def footer(self) -> RenderableType:
         """What is under way, and what is used up."""
@@ -126,7 +144,8 @@ class LiveProgress:
     def _facts(self, used: int, total: int) -> list[str]:
         """What is used up, how it stands, and what went wrong."""
         minutes, seconds = divmod(int(self._clock() - self._started_s), 60)
-        facts = [f"{used} of {total} launches", f"{minutes}:{seconds:02} min"]
+        again = f" and {self._repeat_count} again" if self._repeat_count else ""
+        facts = [f"{used} of {total} trials{again}", f"{minutes}:{seconds:02} min"]
         best = self._history.best
         if best is not None and best.score is not None:
             facts.append(f"best {score_words(best.score)} in trial {best.ordinal}")

@@ -4,18 +4,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from evaluator.evaluate import evidence
-from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
 from records.codec import to_json
 from records.rows import Intent
 from records.store import Store, now
 from records.study import Study
-from records.trial import Confirmation, History, Measured, Policy, Score
-from search.budget import stop_reason
-from search.confirm import launch_order, untraced
-from search.finding import Finding, find, remeasured_costs
+from records.trial import History, Policy
+from search.budget import launches_used, stop_reason
+from search.contest import Contest
+from search.finding import Finding, find
 from search.ports import Observer, Proposal, Proposer
+from search.referee import Referee
 from search.trial import Turn
 
 
@@ -38,33 +37,35 @@ class Search:
         with self.store.lock(self.study_id):
             self.store.update(self.study_id, status="running")
             try:
-                history, reason = self._search()
-                confirmations = self._confirm(history)
+                reason = self._search()
+                launches = self._referee.conclude()
             except BaseException:
                 self.store.update(self.study_id, status="interrupted")
                 raise
-            finding = find(history, confirmations, self.scoring, reason)
+            led = self._referee.standing()
+            finding = find(led, launches, self.scoring, self.study.measure, reason)
             self.store.update(self.study_id, status="finished", summary=to_json(finding))
         return finding
 
-    def _search(self) -> tuple[History, str]:
+    def _search(self) -> str:
+        """Propose and try until something says stop, and give what it was."""
         started = self.clock()
-        history = self.store.history(self.study_id)
         while True:
+            history = self._referee.settle().history
             intent = self.store.pending(self.study_id)
             if intent is None:
-                reason = stop_reason(self.study.budget, history, self.clock() - started)
+                used = launches_used(history, self.store.repeats(self.study_id))
+                reason = stop_reason(self.study.budget, history, used, self.clock() - started)
                 if reason is not None:
-                    return history, reason
+                    return reason
                 proposal = self._propose(history)
                 if proposal is None:
-                    return history, "every feasible configuration was tried"
+                    return "every feasible configuration was tried"
                 intent = self._begin(len(history), proposal)
             self.observer.trial_started(intent.ordinal, intent.policy)
             trial = self.turn.run(intent, history)
             self.store.finish(self.study_id, trial)
-            history = history.append(trial)
-            self.observer.trial_finished(trial, history)
+            self.observer.trial_finished(trial, history.append(trial))
 
     def _propose(self, history: History) -> Proposal | None:
         if not history:
@@ -75,32 +76,20 @@ class Search:
         intent = Intent(ordinal=ordinal, policy=proposal.policy, started_at=now(), exchange=None)
         return self.store.begin(self.study_id, intent, proposal.exchange)
 
-    def _confirm(self, history: History) -> tuple[Confirmation, ...]:
-        """Re-measure the finalists, skipping launches that are on record from before a kill."""
-        series = len(history)
-        stored = self.store.confirmations(self.study_id)
-        done = {(c.round, c.ordinal): c for c in stored if c.series == series}
-        earlier = [c for c in stored if c.series != series]
-        order = launch_order(self.study, history, remeasured_costs(earlier, self.scoring))
-        study = untraced(self.study) if self._needs_no_trace(history) else self.study
-        for number, trial in order:
-            if (number, trial.ordinal) in done or trial.config is None:
-                continue
-            outcome = self.turn.launch_once(study, trial.config)
-            confirmation = Confirmation(
-                series=series, round=number, ordinal=trial.ordinal, outcome=outcome
-            )
-            self.store.confirm(self.study_id, confirmation)
-            done[number, trial.ordinal] = confirmation
-            self.observer.confirmation_finished(confirmation, len(order))
-        return tuple(done.values())
-
-    def _needs_no_trace(self, history: History) -> bool:
-        """Whether timing samples alone answer the objective."""
-        best = history.best
-        if best is None or not isinstance(best.outcome, Measured):
-            return False
-        if best.outcome.measurement.profiled:
-            return False
-        seen = evidence(self.study, best.outcome.measurement, traces=None)
-        return isinstance(self.scoring.score(measure_all(seen).values), Score)
+    @property
+    def _referee(self) -> Referee:
+        return Referee(
+            study_id=self.study_id,
+            measure=self.study.measure,
+            scoring=self.scoring,
+            store=self.store,
+            contest=Contest(
+                study_id=self.study_id,
+                study=self.study,
+                scoring=self.scoring,
+                store=self.store,
+                turn=self.turn,
+                observer=self.observer,
+            ),
+            observer=self.observer,
+        )

@@ -1,12 +1,15 @@
 """What the loop asks of others: proposers, evaluators, observers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from evaluator.timing.noise import Noise
 from records.exchange import Exchange
 from records.study import Study
-from records.trial import Config, Confirmation, History, Outcome, Policy, Trial
+from records.trial import Config, History, Outcome, Policy, Repeat, Trial
+from search.standing import Race
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,16 @@ class Observer(Protocol):
         """A trial ended and is on record."""
         ...
 
-    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
-        """One re-measuring launch ended; `total` are planned."""
+    def noise_measured(self, noise: Noise) -> None:
+        """Equal launches were compared: how much a round's ratio varies by itself."""
+        ...
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """One launch of an earlier trial's configuration ended and is on record."""
+        ...
+
+    def race_decided(self, race: Race) -> None:
+        """A challenger was raced against the trial that led."""
         ...
 
 
@@ -67,4 +78,10 @@ class Evaluator(Protocol):
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
         """Launch and measure; the files it names as artifacts stay in `workdir` for the caller."""
+        ...
+
+    def evaluate_together(
+        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch all at once, their steps in turns; outcomes in the order of `configs`."""
         ...

@@ -5,17 +5,22 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from evaluator.timing.noise import Noise
+from records.codec import to_json
 from records.study import Study
 from records.trial import (
     Config,
-    Confirmation,
     Failed,
     History,
     Measured,
     Outcome,
     Policy,
+    Repeat,
     Trial,
 )
+from search.comparison_words import percent
+from search.repeat_words import PURPOSES, race_words
+from search.standing import Race
 from search.trial_words import caveats, number, one_line, score_words, shares
 
 MESSAGE_CHARS = 200
@@ -45,17 +50,25 @@ class PlainProgress:
         """Give the trial's line."""
         self._say(trial_line(trial, history))
 
-    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:  # noqa: ARG002 - the port
-        """Say how a re-measuring launch of a finalist went."""
-        outcome = confirmation.outcome
+    def noise_measured(self, noise: Noise) -> None:
+        """Say how much equal launches differ."""
+        self._say(f"noise: rounds of equal launches differ by {percent(noise.sd)}")
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Say how a launch of an earlier trial's configuration went."""
+        outcome = repeat.outcome
         if isinstance(outcome, Failed):
             went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
         else:
             step_time_s = outcome.metric("step_time")
             went = f"step_time {number(step_time_s)} s" if step_time_s is not None else "measured"
             went += _in_parentheses(caveats(outcome))
-        turn = f"trial {confirmation.ordinal} in round {confirmation.round + 1}"
-        self._say(f"re-measured {turn}: {went}")
+        what_for = PURPOSES[repeat.purpose]
+        self._say(f"trial {repeat.ordinal} again, {what_for}, round {repeat.round + 1}: {went}")
+
+    def race_decided(self, race: Race) -> None:
+        """Say who leads after a race."""
+        self._say(f"raced: {race_words(race)}")
 
     def _say(self, line: str) -> None:
         _print(line, self._out)
@@ -119,15 +132,24 @@ class JsonProgress:
             best=best.ordinal if best is not None else None,
         )
 
-    def confirmation_finished(self, confirmation: Confirmation, total: int) -> None:
-        """Give the outcome of a re-measuring launch."""
+    def noise_measured(self, noise: Noise) -> None:
+        """Give the standard deviation of a round's log ratio between equal sides."""
+        self._say("noise_measured", sd=noise.sd, freedom=noise.freedom)
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Give the outcome of a launch that was made again."""
         self._say(
-            "confirmation_finished",
-            ordinal=confirmation.ordinal,
-            round=confirmation.round,
-            total=total,
-            **outcome_summary(confirmation.outcome),
+            "repeat_finished",
+            purpose=repeat.purpose.value,
+            ordinal=repeat.ordinal,
+            series=repeat.series,
+            round=repeat.round,
+            **outcome_summary(repeat.outcome),
         )
+
+    def race_decided(self, race: Race) -> None:
+        """Give the verdict on a challenger."""
+        self._say("race_decided", **json.loads(to_json(race)))
 
     def _say(self, event: str, **facts: object) -> None:
         text = json.dumps({"event": event, **facts}, allow_nan=False)

@@ -19,7 +19,7 @@ from records.study import Study
 from records.trial import Config, Failed, History, Measured, Trial
 from search.budget import launches_since_best
 from search.llm.request import Prompt
-from search.trial_words import change, fenced, one_line, row, score_words
+from search.trial_words import change, fenced, number, one_line, row, score_words
 
 TURN_TOKENS = 24_000
 CHARS_PER_TOKEN = 3
@@ -201,7 +201,7 @@ def _filled(
     history: History, facts: Mapping[str, object], detail: _Detail, metrics: Set[str]
 ) -> str:
     rows = [
-        row(trial, metrics=metrics, message_chars=detail.message_chars)
+        row(trial, metrics=metrics, message_chars=detail.message_chars) + _again(trial, history)
         for trial in reversed(history.trials)
         if trial.ordinal not in detail.dropped
     ]
@@ -210,6 +210,15 @@ def _filled(
     text = "\n".join(rows)
     near = facts["near"] if detail.neighbours else "(left out for want of room)"
     return _words("turn").substitute({**facts, "near": near}, rows=fenced(text, limit=len(text)))
+
+
+def _again(trial: Trial, history: History) -> str:
+    """What a trial scored when it was launched again, which counts more than its own launch."""
+    cost = history.costs.get(trial.ordinal)
+    if cost is None or trial.score is None:
+        return ""
+    value = cost if trial.score.cost == trial.score.value else -cost
+    return f"; {number(value)} {trial.score.unit}".rstrip() + " when launched again"
 
 
 def _field_lines(path: str, fields: Mapping[str, object]) -> Iterator[str]:

@@ -4,8 +4,8 @@ Every line stands for itself, so that it can be found with grep and quoted alone
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -14,15 +14,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evaluator.timing.compare import MIN_ROUNDS, Comparison, Spread, Verdict
+from evaluator.timing.spread import Spread
 from records.conditions import Conditions
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Failed, FailureKind, History, Measured, Trial
+from records.trial import Failed, FailureKind, History, Measured, Purpose, Trial
+from search.budget import launches_used
+from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words
 from search.config_words import difference, flags
 from search.finding import Finding
 from search.live import on_terminal
+from search.repeat_words import PURPOSES, noise_words, race_words
+from search.standing import standing_of
 from search.trial_words import caveats, number, one_line
 
 CAUSE_CHARS = 200
@@ -39,30 +43,27 @@ class Record:
 
     row: StudyRow
     history: History
-    confirmation_count: int
+    launch_count: int
     store: Path
+    purposes: Mapping[Purpose, int] = field(default_factory=dict)
+    """How many launches were made again, and what for."""
     conditions: tuple[Conditions, ...] = ()
     """Of every launch that was measured and watched."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
         """Read it from the store."""
-        history, confirmations = store.history(study_id), store.confirmations(study_id)
-        launches = [launch.outcome for launch in (*history, *confirmations)]
+        row = store.find(study_id)
+        history, repeats = standing_of(row, store).history, store.repeats(study_id)
+        launches = [launch.outcome for launch in (*history, *repeats)]
         seen = [x.measurement.conditions for x in launches if isinstance(x, Measured)]
         return cls(
-            row=store.find(study_id),
+            row=row,
             history=history,
-            confirmation_count=len(confirmations),
+            launch_count=launches_used(history, repeats),
+            purposes=Counter(repeat.purpose for repeat in repeats),
             store=store.root,
             conditions=tuple(conditions for conditions in seen if conditions is not None),
-        )
-
-    @property
-    def launch_count(self) -> int:
-        """Every start of all ranks: trials with their repetitions, and re-measuring launches."""
-        return self.confirmation_count + sum(
-            trial.attempts for trial in self.history if trial.reached_launch
         )
 
 
@@ -88,6 +89,8 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
         ("trials", _trials_words(record)),
         *_failure_lines(record.history),
         *_disturbed_lines(record),
+        *_noise_lines(finding, record),
+        *(("raced", race_words(race)) for race in finding.races),
         *_result_lines(finding, record),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
@@ -97,10 +100,11 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
 def _trials_words(record: Record) -> str:
     measured = len(record.history.measured)
     failed = len(record.history) - measured
-    return (
-        f"{measured} measured, {failed} failed; {record.launch_count} launches, "
-        f"{record.confirmation_count} of them to re-measure"
+    again = ", ".join(
+        f"{record.purposes[p]} {PURPOSES[p]}" for p in Purpose if p in record.purposes
     )
+    launches = f"{record.launch_count} launches of at most {record.row.study.budget.launch_limit}"
+    return f"{measured} measured, {failed} failed; {launches}" + (f", {again}" if again else "")
 
 
 def _failure_lines(history: History) -> list[Line]:
@@ -119,6 +123,12 @@ def _failure_lines(history: History) -> list[Line]:
 def _disturbed_lines(record: Record) -> list[Line]:
     words = disturbed_words(record.conditions)
     return [("disturbed", words)] if words else []
+
+
+def _noise_lines(finding: Finding, record: Record) -> list[Line]:
+    if finding.noise is None:
+        return []
+    return [("noise", noise_words(finding.noise, record.row.study.measure))]
 
 
 def _result_lines(finding: Finding, record: Record) -> list[Line]:
@@ -162,40 +172,6 @@ def _against_seed(finding: Finding, history: History) -> str:
     if finding.against_seed is None:
         return "not compared, the seed was not launched again"
     return comparison_words(finding.against_seed)
-
-
-def comparison_words(comparison: Comparison) -> str:
-    """A verdict with the ratio of costs and its interval."""
-    rounds = comparison.round_count
-    if comparison.ratio is None or comparison.ratio_low is None or comparison.ratio_high is None:
-        return f"undecided, {_why(comparison)}"
-    better = comparison.ratio < 1
-    ratio, low, high = comparison.ratio, comparison.ratio_low, comparison.ratio_high
-    if better:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    direction = "better" if better else "worse"
-    evidence = f"(95 % interval {low:.2f} to {high:.2f}, {rounds} interleaved rounds)"
-    match comparison.verdict:
-        case Verdict.FAST | Verdict.SLOW:
-            return f"{ratio:.2f}x {direction} {evidence}"
-        case Verdict.SAME:
-            return f"no difference in practice, {ratio:.2f}x {evidence}"
-        case Verdict.UNDECIDED:
-            return f"{ratio:.2f}x {direction} {evidence}, but undecided: {_why(comparison)}"
-
-
-def _why(comparison: Comparison) -> str:
-    match comparison.reason:
-        case "too_few_rounds":
-            return f"too few rounds to tell, {comparison.round_count} of the {MIN_ROUNDS} needed"
-        case "noise_exceeds_margin":
-            return "launches vary more than these two differ"
-        case "direction_known_size_unclear":
-            return "the difference may be too small to matter"
-        case "not_positive":
-            return "only positive values can be compared as a ratio"
-        case reason:
-            return reason.replace("_", " ")
 
 
 def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:

@@ -1,6 +1,9 @@
 """One turn of the search: from an intent on record to a finished trial."""
 
+import math
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from records.trial import (
     Trial,
 )
 from search.ports import Evaluator, Observer
+from search.rounds import is_step_time
 
 KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.log", "*.stacks.txt")
 
@@ -88,7 +92,7 @@ class Turn:
             wait=wait_exponential(multiplier=1, max=30),
             retry_error_callback=_last_outcome,
         )
-        outcome: Outcome = retries(self.launch_once, self._study, config)
+        outcome: Outcome = retries(self.launch_once, self._raced(history), config)
         attempts = int(retries.statistics["attempt_number"])
         reference = history.measured[0].outcome if history.measured else None
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
@@ -97,28 +101,62 @@ class Turn:
                 return replace(difference, artifacts=outcome.artifacts), attempts
         return outcome, attempts
 
+    def _raced(self, history: History) -> Study:
+        """The study for a launch that may end early, once it is clearly slower than the best."""
+        measure, best = self._study.measure, history.best
+        if best is None or measure.race_ratio <= 1 or not is_step_time(self._scoring):
+            return self._study
+        best_s = best.outcome.metric("step_time") if isinstance(best.outcome, Measured) else None
+        if best_s is None:
+            return self._study
+        limit_s = min(measure.race_ratio * best_s, measure.stop_above_s or math.inf)
+        return replace(self._study, measure=replace(measure, stop_above_s=limit_s))
+
     def launch_once(self, study: Study, config: Config) -> Outcome:
         """Launch a configuration as `study` says and keep what it left.
 
         Raises `StoreError` when its files cannot be written or kept.
         """
+        with self._folders(1) as (folder,):
+            outcome = self._evaluator.evaluate(study, config, folder)
+            return replace(outcome, artifacts=self._keep_files(folder))
+
+    def launch_together(
+        self, study: Study, configs: Sequence[Config], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch configurations at once, whose steps take turns, and keep what each left.
+
+        Raises `StoreError` when their files cannot be written or kept.
+        """
+        with self._folders(len(configs)) as folders:
+            outcomes = self._evaluator.evaluate_together(study, configs, folders, seed)
+            return tuple(
+                replace(outcome, artifacts=self._keep_files(folder))
+                for outcome, folder in zip(outcomes, folders, strict=True)
+            )
+
+    @contextmanager
+    def _folders(self, count: int) -> Iterator[Sequence[Path]]:
+        """Empty folders, one for each launch, that are gone afterwards."""
+        folders = [self._workdir / str(number) for number in range(count)]
+        if count == 1:
+            folders = [self._workdir]
         try:
             shutil.rmtree(self._workdir, ignore_errors=True)
-            self._workdir.mkdir(parents=True)
-            outcome = self._evaluator.evaluate(study, config, self._workdir)
-            kept = self._keep_files()
+            for folder in folders:
+                folder.mkdir(parents=True)
+            yield folders
             shutil.rmtree(self._workdir)
         except OSError as error:
             raise StoreError(
                 f"cannot work in {self._workdir}: {error}; free space there"
             ) from error
-        return replace(outcome, artifacts=kept)
 
-    def _keep_files(self) -> tuple[Artifact, ...]:
-        found = {path for kind in KEPT_FILES for path in self._workdir.rglob(kind)}
+    def _keep_files(self, folder: Path) -> tuple[Artifact, ...]:
+        found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
         return tuple(
-            self._artifacts.keep(path, path.relative_to(self._workdir).as_posix()) for path in paths
+            self._artifacts.keep(path, path.relative_to(folder).as_posix()) for path in paths
         )
 
     def _scored(self, outcome: Outcome) -> tuple[Outcome, Score | None]:

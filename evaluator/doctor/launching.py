@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 from evaluator.doctor.finding import Finding, State
 from evaluator.evaluate import TrialEvaluator
-from evaluator.timing.compare import MIN_ROUNDS
+from evaluator.timing.noise import pooled
+from evaluator.timing.paired import Rule, detectable
 from records.conditions import Conditions
 from records.errors import EnvironmentFault
 from records.study import Study
@@ -20,7 +20,7 @@ from records.trial import Config, Failed
 
 TOLD_CHARS = 300
 NOISY = 0.05
-SIGNIFICANCE, POWER = 0.05, 0.80
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def noise_finding(launches: Sequence[Launched]) -> Finding:
     """How much equal launches differ, and what difference a search could still tell."""
     within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
     medians = [statistics.median(launch.step_times_s) for launch in launches]
-    told_apart = smallest_difference(medians, MIN_ROUNDS)
+    told_apart = smallest_difference(medians, ROUNDS)
     noisy = told_apart > NOISY
     disturbed = [x.conditions.disturbances for x in launches if x.conditions is not None]
     causes = sorted({cause for causes in disturbed for cause in causes})
@@ -89,7 +89,7 @@ def noise_finding(launches: Sequence[Launched]) -> Finding:
         subject="noise",
         state=State.WARN if noisy else State.OK,
         told=f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} launches by "
-        f"{max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {MIN_ROUNDS} rounds a "
+        f"{max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {ROUNDS} rounds a "
         f"search tells {told_apart:.0%} apart",
         remedy=(causes[0] if causes else "end other programs; take more rounds") if noisy else None,
     )
@@ -100,9 +100,11 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
 
     `values` are positive, one for each of at least two launches of the same job.
     """
-    deviation = float(np.std(np.log(values), ddof=1)) * math.sqrt(2)  # of a pair's log ratio
-    quantiles = np.sum(stats.t.ppf([1 - SIGNIFICANCE / 2, POWER], rounds - 1))
-    return math.expm1(float(quantiles) * deviation / math.sqrt(rounds))
+    noise = pooled([[[value] for value in values]])
+    if noise is None:
+        raise ValueError(f"{len(values)} launches tell no difference")
+    ratio = detectable(noise, Rule(min_rounds=rounds, max_rounds=rounds))
+    return math.inf if ratio is None else ratio - 1
 
 
 def _quartile_range(values: Sequence[float]) -> float:

@@ -168,11 +168,29 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How many steps are run before, under and after the clock."""
+    """How many steps are run before, under and after the clock.
+
+    At least `timed_steps` are timed, then more, `max_timed_steps` at most, until the 95 % interval
+    of their median is within `step_precision` of it; none once they are clearly above
+    `stop_above_s`.
+    """
 
     warmup_steps: int = field(metadata={"least": 0})
     timed_steps: int
     profiled_steps: int = field(metadata={"least": 0})
+    max_timed_steps: int | None = None
+    step_precision: float = 0.03
+    stop_above_s: float | None = None
+
+    @property
+    def most_timed_steps(self) -> int:
+        """The most steps that may be timed."""
+        return max(self.timed_steps, self.max_timed_steps or 0)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the number of timed steps is known beforehand."""
+        return self.most_timed_steps == self.timed_steps and self.stop_above_s is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """JSON texts into frozen values, by the types of their fields, with the standard library alone."""
 
 import json
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -60,6 +61,9 @@ def _convert(hint: object, value: object, name: str, least: int) -> object:
     if hint is int:
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
         return _expected(whole, name, f"a whole number of at least {least}", value)
+    if hint is float:
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+        return _expected(0 < number < math.inf, name, "a number above 0", value)
     if hint is str:
         return _expected(isinstance(value, str) and value != "", name, "a text", value)
     if isinstance(hint, type) and issubclass(hint, StrEnum):

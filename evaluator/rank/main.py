@@ -19,7 +19,9 @@ from evaluator.rank.meeting import VARIABLE, meet
 from evaluator.rank.memory import budgeted, open_memory, require_room_for_groups
 from evaluator.rank.profile import profile_steps
 from evaluator.rank.progress import Phase, Progress
-from evaluator.rank.steps import StepClock, Work, finite_losses
+from evaluator.rank.sampling import Stop
+from evaluator.rank.steps import StepClock, Window, Work, finite_losses
+from evaluator.rank.turns import Gate, open_gate
 
 Entry = Callable[[RankContext], Work]
 
@@ -65,13 +67,13 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
         _join_group(context)
         work = entry(context)
         clock = StepClock(work, device=context.device, progress=progress)
-        warmup = clock.run(Phase.WARMUP, job.measure.warmup_steps)
-        timed = clock.run(Phase.TIMED, job.measure.timed_steps)
+        warmup, timed, stopped = _steps(clock, job, open_gate(context.rank))
         peak_memory_bytes = memory.peak_bytes()
     document = {
         "rank": context.rank,
         "warmup": warmup,
         "timed": timed,
+        "stopped": stopped,
         "losses": finite_losses(work),
         "tokens_per_step": clock.tokens_per_step,
         "peak_memory_bytes": peak_memory_bytes,
@@ -79,7 +81,8 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
         "torch": torch.__version__,
     }
     write_json(folder / f"rank{context.rank}.steps.json", document)
-    if job.measure.profiled_steps:
+    # Nobody asks where the time of a configuration goes that is out of the race.
+    if job.measure.profiled_steps and stopped is not Stop.SLOWER:
         trace = folder / f"rank{context.rank}_trace.json.gz"
         # Distributed tensors run ten times as many operators as others, and on CPU ranks their
         # shapes would take the profiler longer than the step.
@@ -90,6 +93,16 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
     progress.beat(Phase.DONE)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _steps(
+    clock: StepClock, job: Job, gate: Gate | None
+) -> tuple[list[Window], list[Window], Stop | None]:
+    """Steps to warm up, timed steps, and why there are not more of these."""
+    if gate is not None:
+        return *clock.take_turns(job.measure, gate), None
+    warmup = clock.run(Phase.WARMUP, job.measure.warmup_steps)
+    return warmup, *clock.sample(job.measure)
 
 
 def _join_group(context: RankContext) -> None:

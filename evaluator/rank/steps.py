@@ -1,13 +1,18 @@
 """The step clock: the one loop that warms up, times and profiles whatever a rank works on."""
 
 import math
-import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 
+from evaluator.rank.clock import timed, waiting_for
+from evaluator.rank.job import Measure
 from evaluator.rank.progress import Phase, Progress
+from evaluator.rank.sampling import Stop, next_block, reason_to_stop
+from evaluator.rank.turns import Gate
 
 Window = tuple[int, ...]
 """Start, marks and end of one step, nanoseconds of this machine's monotonic clock."""
@@ -60,6 +65,7 @@ class StepClock:
     def __init__(self, work: Work, *, device: torch.device, progress: Progress) -> None:
         self._work = work
         self._device = device
+        self._wait = waiting_for(device)
         self._progress = progress
         self._next_step = 0
         self._tokens_per_step: int | None = None
@@ -91,12 +97,46 @@ class StepClock:
         self._progress.beat(phase)
         return windows
 
+    def sample(self, measure: Measure) -> tuple[list[Window], Stop | None]:
+        """Time as many steps as are asked for, and tell why not more; None where it was fixed.
+
+        Every rank must call it: between blocks of steps all look at the same times.
+        """
+        if measure.is_fixed:
+            return self.run(Phase.TIMED, measure.timed_steps), None
+        windows: list[Window] = []
+        times_s: list[float] = []
+        stopped = None
+        while stopped is None:
+            block = self.run(Phase.TIMED, next_block(measure, len(windows)))
+            windows += block
+            times_s += self._slowest_s(block)
+            stopped = reason_to_stop(measure, times_s)
+        return windows, stopped
+
+    def take_turns(self, measure: Measure, gate: Gate) -> tuple[list[Window], list[Window]]:
+        """Warm up in the first turn, and time steps in each that follows; give both.
+
+        The first step of a turn is not kept: others have used the caches since the last one.
+        """
+        if not gate.wait():
+            return [], []
+        warmup, windows = self.run(Phase.WARMUP, measure.warmup_steps), list[Window]()
+        while gate.wait():
+            self.run(Phase.WARMUP, 1)
+            windows += self.run(Phase.TIMED, measure.timed_steps)
+        return warmup, windows
+
+    def _slowest_s(self, block: Sequence[Window]) -> list[float]:
+        """Each step's time on the rank that took longest, the same on all ranks."""
+        own_s = [(window[-1] - window[0]) / 1e9 for window in block]
+        times_s = torch.tensor(own_s, dtype=torch.float64, device=self._device)
+        dist.all_reduce(times_s, op=dist.ReduceOp.MAX)
+        slowest_s: list[float] = times_s.tolist()
+        return slowest_s
+
     def _run_one(self, step: int) -> Window:
-        self._wait_for_device()
-        start_ns = time.perf_counter_ns()
-        tokens = self._work.step(step)
-        self._wait_for_device()
-        end_ns = time.perf_counter_ns()
+        start_ns, end_ns, tokens = timed(lambda: self._work.step(step), self._wait)
         if self._tokens_per_step not in (None, tokens):
             raise UnequalStepsError(
                 f"step {step} fed {tokens} tokens, the one before {self._tokens_per_step}"
@@ -104,7 +144,3 @@ class StepClock:
         self._tokens_per_step = tokens
         marks_ns = self._work.marks_ns() if isinstance(self._work, MarkedWork) else []
         return start_ns, *marks_ns, end_ns
-
-    def _wait_for_device(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

@@ -14,12 +14,11 @@ from evaluator.ports import Reading
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.job import Job as RankJob
-from evaluator.rank.job import Measure as RankMeasure
 from evaluator.recipes.completion import completed_space
 from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
 from evaluator.recipes.rules import broken, rules
 from evaluator.recipes.workload import rank_workload
-from evaluator.samples import read_measurement, read_profiles
+from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
 from records.errors import StudyError
 from records.rule import facts
 from records.study import Study, Value
@@ -80,11 +79,7 @@ class BuiltinRecipe:
             init_method="env://",
             workload=work,
             config=asked,
-            measure=RankMeasure(
-                warmup_steps=study.measure.warmup_steps,
-                timed_steps=study.measure.timed_steps,
-                profiled_steps=study.measure.profiled_steps,
-            ),
+            measure=asked_of_ranks(study.measure),
             memory_budget_bytes=study.launch.memory_budget_bytes,
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
@@ -105,12 +100,15 @@ class BuiltinRecipe:
         result: JobResult,
         launched_ns: int,  # noqa: ARG002 - the port
     ) -> Reading | Failed:
-        """Read the samples of all ranks, and their traces if steps were to be profiled."""
+        """Read the samples of all ranks, and their traces if steps were to be profiled.
+
+        Of a configuration that was stopped for being slower there are none.
+        """
         measurement = read_measurement(result, study)
         if isinstance(measurement, Failed):
             return measurement
-        asked = study.measure.profiled_steps
-        traces = read_profiles(result, asked) if asked else None
+        step_count = study.measure.profiled_steps if measurement.stopped != "slower" else 0
+        traces = read_profiles(result, step_count) if step_count else None
         return Reading(measurement=measurement, traces=traces)
 
 

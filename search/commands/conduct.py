@@ -30,6 +30,7 @@ from search.progress import JsonProgress, PlainProgress
 from search.reading import recorded
 from search.report import Record, print_report
 from search.settings import store_root
+from search.standing import standing_of
 
 INTERRUPTED_TWICE = 130
 
@@ -58,7 +59,7 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
         before = _launches_on_record(row.id, records)
         study = row.study if more is None else _extended(row.id, more, records)
         with (
-            _face(as_json, records.history(row.id)) as observer,
+            _face(as_json, standing_of(row, records).history) as observer,
             _Stop(row.id, records) as stop,
             search_of(row.id, study, records, observer) as search,
         ):
@@ -74,10 +75,13 @@ def _extended(study_id: str, more: int, records: Store) -> Study:
     """The study with a budget that lasts for `more` launches from here, as it is now on record."""
     with records.lock(study_id):  # whoever runs it has read its budget
         study = records.find(study_id).study
+        trials = records.history(study_id).launched_count + more
+        launches = study.budget.launches
         budget = replace(
             study.budget,
-            trials=records.history(study_id).launched_count + more,
+            trials=trials,
             patience=study.budget.patience + more,
+            launches=None if launches is None else launches + 3 * more,
         )
         extended = replace(study, budget=budget)
         records.replace_study(study_id, extended)
@@ -85,7 +89,7 @@ def _extended(study_id: str, more: int, records: Store) -> Study:
 
 
 def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
-    return len(records.history(study_id)), len(records.confirmations(study_id))
+    return len(records.history(study_id)), len(records.repeats(study_id))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from records.errors import StoreError
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
-from records.trial import Config, History, Trial
+from records.trial import Config, Trial
 from search.commands.options import store_flag
 from search.config_words import flags, spelled
 from search.finding import Finding
@@ -24,6 +24,7 @@ from search.progress import trial_line, trial_summary
 from search.reading import has_records, recorded, status
 from search.report import Record, print_report
 from search.settings import store_root
+from search.standing import standing_of
 from search.trial_words import caveats
 
 PIPE_WIDTH = 1000
@@ -105,20 +106,25 @@ def _variables(study: Study, config: Config) -> dict[str, str]:
 
 
 def _winner(row: StudyRow, records: Store) -> Trial:
-    history = records.history(row.id)
-    ordinal = from_json(Finding, row.summary).winner if row.summary else None
-    if ordinal is not None:
-        return history.trials[ordinal]
-    if history.best is None:
+    winner = _leader(row, records)
+    if winner is None:
         command = f"cclsearch show {row.id}{store_flag(records.root)}"
         raise StoreError(f"study {row.id} has no measured trial; see `{command}`")
-    return history.best
+    return winner
+
+
+def _leader(row: StudyRow, records: Store) -> Trial | None:
+    """The trial that won, or leads so far."""
+    ordinal = from_json(Finding, row.summary).winner if row.summary else None
+    if ordinal is not None:
+        return records.history(row.id).trials[ordinal]
+    return standing_of(row, records).history.best
 
 
 def _facts(row: StudyRow, records: Store) -> dict[str, object]:
     """A study in short for programs; absent values are null."""
-    history = records.history(row.id)
-    score = history.best.score if history.best is not None else None
+    leader = _leader(row, records)
+    score = leader.score if leader is not None else None
     return {
         "id": row.id,
         "name": row.study.name,
@@ -126,16 +132,11 @@ def _facts(row: StudyRow, records: Store) -> dict[str, object]:
         "strategy": row.strategy,
         "status": status(row, records),
         "created_at": row.created_at,
-        "trials": len(history),
+        "trials": len(records.history(row.id)),
         "best": score.value if score is not None else None,
         "unit": score.unit if score is not None else None,
-        "caveats": _caveats(history),
+        "caveats": None if leader is None else "; ".join(caveats(leader.outcome)) or None,
     }
-
-
-def _caveats(history: History) -> str | None:
-    """What to keep in mind about the best result."""
-    return "; ".join(caveats(history.best.outcome)) or None if history.best else None
 
 
 def _details(record: Record) -> dict[str, object]:

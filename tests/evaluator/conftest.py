@@ -57,7 +57,9 @@ def small_study(**launch: object) -> Study:
     return replace(
         builtin_study(environment),
         workload=workload,
-        measure=Measure(warmup_steps=1, timed_steps=5, profiled_steps=1, timeout_s=60),
+        measure=Measure(
+            warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=1, timeout_s=60
+        ),
         launch=Launch(**launch),
     )
 

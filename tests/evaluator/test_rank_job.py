@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.rank.job import Checkpointing, Config, Job, Precision, Schedule, read_job
+from evaluator.rank.job import Checkpointing, Config, Job, Measure, Precision, Schedule, read_job
 from evaluator.rank.job_file import JobError, parse
 
 JOB = {
@@ -78,6 +78,24 @@ def test_the_ranks_of_a_layout_are_the_product_of_its_degrees():
     assert (config.dp, config.world_size) == (6, 2310)
 
 
+def test_steps_that_depend_on_each_other_s_times_are_asked_for_in_numbers():
+    document = copy.deepcopy(JOB)
+    document["measure"] |= {"max_timed_steps": 20, "step_precision": 0.1, "stop_above_s": 2}
+
+    measure = parse_job(json.dumps(document)).measure
+
+    assert (measure.most_timed_steps, measure.step_precision) == (20, 0.1)
+    assert measure.stop_above_s == 2
+    assert not measure.is_fixed
+
+
+@pytest.mark.parametrize("most", [None, 3, 5])
+def test_the_number_of_timed_steps_is_fixed_where_no_more_may_be_timed(most):
+    measure = Measure(warmup_steps=0, timed_steps=5, profiled_steps=0, max_timed_steps=most)
+
+    assert (measure.most_timed_steps, measure.is_fixed) == (5, True)
+
+
 def test_a_memory_budget_is_read():
     assert parse_job(job_text(None, "memory_budget_bytes", 12345)).memory_budget_bytes == 12345
 
@@ -101,6 +119,11 @@ def test_a_memory_budget_is_read():
         ("workload", "text_file", "", 'workload: text_file must be a text, got ""'),
         ("config", "optimizer", "adam", "config: unknown optimizer"),
         ("measure", "timed_steps", 0, "measure: timed_steps must be a whole number of at least 1"),
+        ("measure", "step_precision", 0, "measure: step_precision must be a number above 0, got 0"),
+        ("measure", "step_precision", True, "step_precision must be a number above 0, got true"),
+        ("measure", "stop_above_s", "1", 'stop_above_s must be a number above 0, got "1"'),
+        ("measure", "stop_above_s", float("inf"), "stop_above_s must be a number above 0, got Inf"),
+        ("measure", "stop_above_s", float("nan"), "stop_above_s must be a number above 0, got NaN"),
     ],
 )
 def test_a_wrong_job_is_told_in_one_line(section, key, value, complaint):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from evaluator.rank.job import Measure
 from evaluator.rank.progress import Phase, Progress, progress_name
 from evaluator.rank.steps import LossError, StepClock, UnequalStepsError, finite_losses
 
@@ -39,6 +41,15 @@ def test_steps_are_numbered_on_through_the_phases(tmp_path):
     assert work.steps == [0, 1, 2, 3, 4]
     assert (len(warmup), len(timed)) == (2, 3)
     assert clock.tokens_per_step == 64
+
+
+def test_a_fixed_number_of_steps_needs_no_word_between_ranks(tmp_path):
+    clock = clock_over(CountedWork(), tmp_path)
+
+    timed, stopped = clock.sample(Measure(warmup_steps=0, timed_steps=4, profiled_steps=0))
+
+    assert not dist.is_initialized()
+    assert (len(timed), stopped) == (4, None)
 
 
 def test_windows_follow_each_other(tmp_path):

@@ -69,7 +69,10 @@ GOLDEN = """{
  "measure": {
   "warmup_steps": 1,
   "timed_steps": 5,
-  "profiled_steps": 1
+  "profiled_steps": 1,
+  "max_timed_steps": 5,
+  "step_precision": 0.03,
+  "stop_above_s": null
  },
  "memory_budget_bytes": null
 }"""

@@ -16,10 +16,10 @@ from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpac
 from records.testing import END, START, failed, measured, study, trial
 from records.trial import (
     Artifact,
-    Confirmation,
     FailureKind,
     Measured,
     Policy,
+    Repeat,
     Score,
     Stage,
     Trial,
@@ -167,7 +167,7 @@ def test_a_lost_exchange_is_a_sentence(store):
 
 def test_confirmations_come_back_by_series_and_round_in_the_order_of_launches(store):
     launches = [
-        Confirmation(series=5, round=round_number, ordinal=ordinal, outcome=outcome)
+        Repeat(series=5, round=round_number, ordinal=ordinal, outcome=outcome)
         for round_number, ordinal, outcome in (
             (0, 3, measured()),
             (0, 1, failed()),
@@ -176,10 +176,10 @@ def test_confirmations_come_back_by_series_and_round_in_the_order_of_launches(st
         )
     ]
     for launch in launches:
-        store.confirm("one", launch)
+        store.repeat("one", launch)
     with reopened(store) as other:
-        assert other.confirmations("one") == tuple(launches)
-        assert other.confirmations("two") == ()
+        assert other.repeats("one") == tuple(launches)
+        assert other.repeats("two") == ()
 
 
 def test_a_study_is_found_by_the_beginning_of_its_id(store):

@@ -38,11 +38,19 @@ class TabularStudy:
     root: Path
     endings: Mapping[int, Ending]
     objective: str = "step_time"
+    direction: str | None = None
     seed: str = SEED
     budget: Budget = field(default_factory=lambda: Budget(trials=10, patience=10, max_failures=10))
     measure: Measure = field(
         default_factory=lambda: Measure(
-            infrastructure_retries=0, confirm_top=2, confirm_rounds=4, profiled_steps=0
+            infrastructure_retries=0,
+            self_test_rounds=0,
+            race_rounds=0,
+            confirm_top=2,
+            confirm_rounds=4,
+            max_confirm_rounds=4,
+            profiled_steps=0,
+            together="never",
         )
     )
     proposer: Callable[[Space], Proposer] = CoordinateProposer
@@ -63,7 +71,7 @@ class TabularStudy:
     def study(self) -> Study:
         return replace(
             testing.study(Dimension(name="n", choices=tuple(self.endings))),
-            objective=Objective(expression=self.objective),
+            objective=Objective(expression=self.objective, direction=self.direction),
             budget=self.budget,
             measure=self.measure,
             strategy="coordinate",

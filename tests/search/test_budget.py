@@ -49,11 +49,11 @@ FAILURES = "4 trials in a row failed"
     ],
 )
 def test_when_a_search_stops_and_why(outcomes, elapsed_s, reason):
-    assert stop_reason(BUDGET, history(*outcomes), elapsed_s) == reason
+    assert stop_reason(BUDGET, history(*outcomes), 0, elapsed_s) == reason
 
 
 def test_without_a_time_limit_time_does_not_end_a_search():
-    assert stop_reason(Budget(trials=5, max_wall_s=None), history(1.0), 1e12) is None
+    assert stop_reason(Budget(trials=5, max_wall_s=None), history(1.0), 0, 1e12) is None
 
 
 def test_a_trial_that_was_never_launched_costs_nothing():

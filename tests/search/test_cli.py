@@ -23,9 +23,16 @@ RUN_OPTIONS = [
     *("--seed-policy", "--store", "--json", "--help"),
 ]
 COMMANDS = [
-    *("best", "doctor", "list", "metrics compute", "metrics list", "metrics show", "resume", "run"),
-    *("show", "space check", "space explain", "space sample", "space size", "trace breakdown"),
-    *("trace collectives", "trace diff", "trace kernels", "trace report", "trace stragglers"),
+    *("best", "compare", "doctor", "list", "metrics compute", "metrics list", "metrics show"),
+    *("resume", "run", "show", "space check", "space explain", "space sample", "space size"),
+    *(
+        "trace breakdown",
+        "trace collectives",
+        "trace diff",
+        "trace kernels",
+        "trace report",
+        "trace stragglers",
+    ),
     *("trial files", "trial logs", "trial show", "version"),
 ]
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpointing=none"

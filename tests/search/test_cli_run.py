@@ -39,8 +39,11 @@ warmup_steps = 1
 timed_steps = 5
 profiled_steps = 2
 timeout_s = 60.0
+self_test_rounds = 0
+race_rounds = 0
 confirm_top = 1
 confirm_rounds = 1
+max_confirm_rounds = 1
 
 [budget]
 trials = 2
@@ -112,7 +115,7 @@ def test_a_search_prints_its_trials_and_its_finding_on_standard_output(searched)
     assert lines[0].endswith(": smallest, objective step_time")
     assert lines[1] == "strategy coordinate: no ANTHROPIC_API_KEY, so no model is asked"
     assert [line.split()[:2] for line in lines[2:4]] == [["trial", "0"], ["trial", "1"]]
-    assert lines[4].startswith("re-measured trial ")
+    assert lines[4].startswith("trial 0 again, to confirm")
     told = labels(ended.stdout[ended.stdout.index("stopped: ") :])
     assert told[:2] == ["stopped", "trials"]
     assert {"best", "step_time", "against the seed", "record"} < set(told)
@@ -140,7 +143,7 @@ def test_a_finished_search_goes_on_with_more_trials_as_events(searched):
     told = [json.loads(line, parse_constant=pytest.fail) for line in ended.stdout.splitlines()]
     names = [event["event"] for event in told if event["event"] != "phase"]
     assert names[:4] == ["study_started", "trial_started", "config_decided", "trial_finished"]
-    assert set(names[4:-1]) == {"confirmation_finished"}
+    assert set(names[4:-1]) == {"repeat_finished"}
     assert names[-1] == "finished"
     assert [e["phase"] for e in told if e["event"] == "phase"][:3] == ["setup", "warmup", "timed"]
     assert told[0]["trials"] == 3

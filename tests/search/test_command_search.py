@@ -46,8 +46,11 @@ choices = [1, 2]
 choices = [1, 2, 4]
 
 [measure]
+self_test_rounds = 0
+race_rounds = 0
 confirm_top = 1
 confirm_rounds = 1
+max_confirm_rounds = 1
 infrastructure_retries = 0
 
 [budget]

@@ -1,27 +1,40 @@
 """What a search found, as a value and in the words of its closing report."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from evaluator.objective import scoring
-from evaluator.timing.compare import Comparison, Spread, Verdict, compare, spread
+from evaluator.timing.paired import Comparison, Launch, Round, decide
+from evaluator.timing.spread import Spread, spread
+from evaluator.timing.verdict import Verdict
 from records import testing
 from records.rows import StudyRow
-from records.study import Objective
-from records.trial import Confirmation, FailureKind, Stage
-from search.confirm import finalists, launch_order
-from search.finding import Finding, find, remeasured_costs
-from search.report import Record, comparison_words, report_lines, spread_words
+from records.study import Measure, Objective
+from records.trial import FailureKind, Repeat, Stage
+from search.budget import launches_used
+from search.comparison_words import comparison_words
+from search.finding import Finding, find
+from search.report import Record, report_lines, spread_words
+from search.rules import claim_rule
+from search.standing import standing
 
 SCORING = scoring(Objective(expression="step_time"))
 STEADY = (1.0, 1.01, 0.99, 1.0)
+MEASURE = Measure(confirm_rounds=4, max_confirm_rounds=4)
 
 
-def confirmations(*series_by_trial):
+def found(history, launches, why="why"):
+    """What is found in a study of these trials, with these launches made to confirm the best."""
+    led = standing(history, launches, SCORING, MEASURE)
+    return find(led, launches, SCORING, MEASURE, why)
+
+
+def repeats(*series_by_trial):
     """Four rounds for each trial, or fewer: its step times in seconds."""
     return [
-        Confirmation(series=3, round=number, ordinal=ordinal, outcome=testing.measured(seconds))
+        Repeat(series=3, round=number, ordinal=ordinal, outcome=testing.measured(seconds))
         for ordinal, series in enumerate(series_by_trial)
         for number, seconds in enumerate(series)
     ]
@@ -31,7 +44,7 @@ def scaled(series, factor):
     return tuple(value * factor for value in series)
 
 
-def record(history, confirmation_count=0):
+def record(history, repeats=()):
     row = StudyRow(
         id="20260101-000000-aaaa",
         strategy="coordinate",
@@ -41,19 +54,23 @@ def record(history, confirmation_count=0):
         summary=None,
     )
     return Record(
-        row=row, history=history, confirmation_count=confirmation_count, store=Path("/records")
+        row=row,
+        history=history,
+        launch_count=launches_used(history, repeats),
+        purposes=Counter(repeat.purpose for repeat in repeats),
+        store=Path("/records"),
     )
 
 
-def lines(finding, history, confirmation_count=0, flag=""):
-    found = report_lines(finding, record(history, confirmation_count), flag)
-    return [f"{label}: {words}" for label, words in found]
+def lines(finding, history, repeats=(), flag=""):
+    told = report_lines(finding, record(history, repeats), flag)
+    return [f"{label}: {words}" for label, words in told]
 
 
 def test_nothing_measured_has_no_winner():
     history = testing.history(testing.failed(), testing.failed())
 
-    finding = find(history, [], SCORING, "why")
+    finding = found(history, [])
 
     assert finding == Finding(
         stop_reason="why",
@@ -67,7 +84,7 @@ def test_nothing_measured_has_no_winner():
 
 
 def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
-    finding = find(testing.history(2.0, 1.0), [], SCORING, "why")
+    finding = found(testing.history(2.0, 1.0), [])
 
     assert finding.winner == 1
     assert finding.result == Spread(centre=1.0, low=None, high=None, launch_count=1)
@@ -75,14 +92,14 @@ def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
 
 
 def failing_again(ordinal, kind=FailureKind.OUT_OF_MEMORY):
-    return Confirmation(series=3, round=3, ordinal=ordinal, outcome=testing.failed(kind))
+    return Repeat(series=3, round=3, ordinal=ordinal, outcome=testing.failed(kind))
 
 
 def test_a_configuration_that_fails_when_launched_again_does_not_win():
     history = testing.history(2.0, 1.0)
-    again = [*confirmations(scaled(STEADY, 2), STEADY[:3]), failing_again(1)]
+    again = [*repeats(scaled(STEADY, 2), STEADY[:3]), failing_again(1)]
 
-    finding = find(history, again, SCORING, "why")
+    finding = found(history, again)
 
     assert finding.winner == 0
     assert finding.unreliable == (1,)
@@ -91,24 +108,22 @@ def test_a_configuration_that_fails_when_launched_again_does_not_win():
 
 
 def test_it_wins_when_no_other_finalist_is_left():
-    finding = find(
-        testing.history(1.0), [*confirmations(STEADY[:3]), failing_again(0)], SCORING, "why"
-    )
+    finding = found(testing.history(1.0), [*repeats(STEADY[:3]), failing_again(0)])
 
     assert finding.winner == 0
     assert finding.unreliable == (0,)
 
 
 def test_infrastructure_does_not_make_a_configuration_unreliable():
-    again = [*confirmations(STEADY[:3]), failing_again(0, FailureKind.INFRASTRUCTURE)]
+    again = [*repeats(STEADY[:3]), failing_again(0, FailureKind.INFRASTRUCTURE)]
 
-    assert find(testing.history(1.0), again, SCORING, "why").unreliable == ()
+    assert found(testing.history(1.0), again).unreliable == ()
 
 
 def test_re_measured_values_decide():
     history = testing.history(2.0, 1.0, 1.5)
 
-    finding = find(history, confirmations(scaled(STEADY, 2), (), STEADY), SCORING, "why")
+    finding = found(history, repeats(scaled(STEADY, 2), (), STEADY))
 
     assert finding.winner == 2
     assert finding.against_seed.verdict is Verdict.FAST
@@ -117,9 +132,9 @@ def test_re_measured_values_decide():
 
 def test_a_failed_re_measuring_launch_is_no_value():
     history = testing.history(2.0, 1.0)
-    failed = Confirmation(series=2, round=0, ordinal=1, outcome=testing.failed())
+    failed = Repeat(series=2, round=0, ordinal=1, outcome=testing.failed())
 
-    finding = find(history, [failed, *confirmations(STEADY)], SCORING, "why")
+    finding = found(history, [failed, *repeats(STEADY)])
 
     assert finding.winner == 0
     assert finding.result.launch_count == 4
@@ -128,46 +143,21 @@ def test_a_failed_re_measuring_launch_is_no_value():
 def test_only_rounds_that_both_have_are_compared():
     history = testing.history(2.0, 1.0)
 
-    finding = find(history, confirmations(scaled(STEADY, 2), STEADY[:2]), SCORING, "why")
+    finding = found(history, repeats(scaled(STEADY, 2), STEADY[:2]))
 
     assert finding.against_seed.round_count == 2
     assert finding.against_seed.verdict is Verdict.UNDECIDED
 
 
-def test_the_cost_of_a_re_measured_trial_is_lower_when_better():
-    upwards = scoring(Objective(expression="step_time", direction="maximize"))
-
-    assert remeasured_costs(confirmations((2.0, 4.0)), SCORING) == {0: 3.0}
-    assert remeasured_costs(confirmations((2.0, 4.0)), upwards) == {0: -3.0}
-
-
-def test_finalists_are_the_best_and_the_seed():
-    history = testing.history(5.0, 1.0, 3.0, 2.0)
-
-    assert [t.ordinal for t in finalists(history, 2, {})] == [1, 3, 0]
-
-
-def test_finalists_are_chosen_by_what_was_re_measured():
-    history = testing.history(5.0, 1.0, 3.0, 2.0)
-
-    assert [t.ordinal for t in finalists(history, 2, {2: 0.5, 1: 6.0})] == [2, 3, 0]
-
-
-def test_a_study_with_one_measured_trial_re_measures_it():
-    assert [t.ordinal for t in finalists(testing.history(5.0), 2, {})] == [0]
-
-
-def test_no_finalists_mean_no_launches():
-    assert launch_order(testing.study(), testing.history(testing.failed()), {}) == ()
-
-
 def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
     history = testing.history(2.0, 1.0, 1.0)
-    finding = find(history, confirmations(scaled(STEADY, 2), STEADY, STEADY), SCORING, "why")
+    again = repeats(scaled(STEADY, 2), STEADY, (1.0, 0.99, 1.01, 1.0))
 
-    assert lines(finding, history, confirmation_count=12, flag=" --store /records") == [
+    assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
-        "trials: 3 measured, 0 failed; 15 launches, 12 of them to re-measure",
+        "trials: 3 measured, 0 failed; 15 launches of at most 61, 12 to confirm",
+        "noise: rounds of equal launches differ by 1.3 % (standard deviation); 6 rounds show "
+        "differences from 1.8 %",
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches of their own (95 % interval 0.987 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
@@ -187,11 +177,11 @@ def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
         testing.failed(check, Stage.CHECK, message="breaks ranks"),
         testing.failed(FailureKind.INFRASTRUCTURE, message="x" * 300),
     )
-    finding = find(history, [], SCORING, "why")
+    finding = found(history, [])
 
     reported = lines(finding, history)
 
-    assert "trials: 1 measured, 4 failed; 4 launches, 0 of them to re-measure" in reported
+    assert "trials: 1 measured, 4 failed; 4 launches of at most 61" in reported
     assert "failed: 2 out_of_memory; first in trial 1: rank 1 needs 80 GiB" in reported
     assert "failed: 1 invalid_config; first in trial 3: breaks ranks" in reported
     whose = "failed: 1 infrastructure, not the configuration's fault; first in trial 4: xxx"
@@ -203,7 +193,7 @@ def test_the_report_of_nothing_measured_points_at_the_first_launch():
         testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE), testing.failed()
     )
 
-    reported = lines(find(history, [], SCORING, "why"), history)
+    reported = lines(found(history, []), history)
 
     assert "best: none, because no configuration could be measured" in reported
     assert reported[-1] == "next: cclsearch trial show 20260101-000000-aaaa 1"
@@ -219,7 +209,7 @@ def test_the_report_of_nothing_measured_points_at_the_first_launch():
 )
 def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, rounds, words):
     history = testing.history(*outcomes)
-    finding = find(history, confirmations(*rounds), SCORING, "why")
+    finding = found(history, repeats(*rounds))
 
     assert f"against the seed: {words}" in lines(finding, history)
 
@@ -245,15 +235,16 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, roun
         ),
         (
             (0.5, 0.5),
-            "2.00x better (95 % interval 2.00 to 2.00, 2 interleaved rounds), but undecided: "
-            "too few rounds to tell, 2 of the 4 needed",
+            "2.00x better in 2 interleaved rounds, but undecided: too few rounds to tell",
         ),
-        ((0.5,), "undecided, too few rounds to tell, 1 of the 4 needed"),
+        ((0.5,), "2.00x better in 1 interleaved round, but undecided: too few rounds to tell"),
         ((0.0,) * 4, "undecided, only positive values can be compared as a ratio"),
     ],
 )
 def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words):
-    assert comparison_words(compare(candidate, (1.0,) * len(candidate))) == words
+    rounds = [Round(candidate=Launch(value=ours), anchor=Launch(value=1.0)) for ours in candidate]
+
+    assert comparison_words(decide(rounds, claim_rule(MEASURE))) == words
 
 
 def test_an_unknown_reason_is_told_in_its_own_words():

@@ -107,7 +107,8 @@ KILL_POINTS = {
     "in the timed steps of the first trial": {"phase": "timed"},
     "in the profiled steps of the first trial": {"phase": "profile"},
     "just after the second trial finished": {"event": "trial_finished", "ordinal": 1},
-    "between re-measuring launches": {"event": "confirmation_finished", "round": 0},
+    "between launches that test the noise": {"event": "repeat_finished", "round": 0},
+    "between launches that confirm": {"event": "repeat_finished", "purpose": "confirm"},
 }
 
 
@@ -136,9 +137,9 @@ def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
     assert not list((store / "work").iterdir())
     assert resumed.events[-1]["event"] == "finished"
     confirmed = [
-        (event["round"], event["ordinal"])
+        (event["series"], event["round"], event["ordinal"])
         for event in search.events + resumed.events
-        if event["event"] == "confirmation_finished"
+        if event["event"] == "repeat_finished"
     ]
     assert len(confirmed) == len(set(confirmed))
     records.close()

@@ -1,9 +1,11 @@
 """The loop over a table of outcomes: what it launches, when it stops, what it finds."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluator.testing import Fails, InTurn, Takes
-from evaluator.timing.compare import Verdict
+from evaluator.timing.verdict import Verdict
 from records.errors import StoreBusy
 from records.study import Budget, Measure
 from records.trial import Config, Failed, FailureKind, Policy
@@ -13,9 +15,16 @@ from search.proposers.random import RandomProposer
 
 OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
 INFRASTRUCTURE = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
-NO_RETRY = Measure(infrastructure_retries=0, confirm_rounds=0, profiled_steps=0)
-ONE_RETRY = Measure(infrastructure_retries=1, confirm_rounds=0, profiled_steps=0)
-TOP_ONE = Measure(infrastructure_retries=0, confirm_top=1, confirm_rounds=4, profiled_steps=0)
+ONCE = Measure(
+    infrastructure_retries=0,
+    self_test_rounds=0,
+    race_rounds=0,
+    confirm_rounds=0,
+    profiled_steps=0,
+)
+"""Every trial is launched once, and nothing is launched again."""
+ONE_RETRY = replace(ONCE, infrastructure_retries=1)
+TOP_ONE = replace(ONCE, confirm_top=1, confirm_rounds=4, max_confirm_rounds=4)
 
 
 class Interrupted:
@@ -73,7 +82,7 @@ def test_the_seed_policy_is_trial_0(tabular):
 
 
 def test_a_search_ends_when_its_launches_are_used(tabular):
-    study = tabular(seconds(0.5, 0.4, 0.3, 0.2), budget=budget(trials=3), measure=NO_RETRY)
+    study = tabular(seconds(0.5, 0.4, 0.3, 0.2), budget=budget(trials=3), measure=ONCE)
 
     finding = study.run()
 
@@ -82,7 +91,7 @@ def test_a_search_ends_when_its_launches_are_used(tabular):
 
 
 def test_a_search_ends_when_patience_is_out(tabular):
-    study = tabular(seconds(0.1, 0.2, 0.2, 0.2), budget=budget(patience=2), measure=NO_RETRY)
+    study = tabular(seconds(0.1, 0.2, 0.2, 0.2), budget=budget(patience=2), measure=ONCE)
 
     finding = study.run()
 
@@ -106,7 +115,7 @@ def test_a_search_proposes_nothing_after_its_time_limit(tabular):
         seconds(0.4, 0.3, 0.2),
         budget=budget(max_wall_s=60.0),
         clock=iter([0.0, 0.0, 59.0, 61.0]).__next__,
-        measure=NO_RETRY,
+        measure=ONCE,
     )
 
     finding = study.run()
@@ -136,7 +145,7 @@ def test_an_infrastructure_failure_is_launched_again(tabular):
 
 def test_an_infrastructure_failure_costs_no_launch_of_the_budget(tabular):
     endings = {0: Takes(step_time_s=0.5), 1: INFRASTRUCTURE, 2: Takes(step_time_s=0.4)}
-    study = tabular(endings, budget=budget(trials=2), measure=NO_RETRY)
+    study = tabular(endings, budget=budget(trials=2), measure=ONCE)
 
     finding = study.run()
 
@@ -151,7 +160,7 @@ def test_a_duplicate_is_not_launched(tabular):
         seconds(0.5, 0.4),
         proposer=lambda _space: Repeating(again),
         budget=budget(max_failures=2),
-        measure=NO_RETRY,
+        measure=ONCE,
     )
 
     finding = study.run()
@@ -183,7 +192,7 @@ def test_a_policy_without_a_valid_configuration_is_not_launched(tabular, source,
 
 
 def test_a_seed_that_fails_leaves_the_search_going(tabular):
-    study = tabular(seconds(0.5, 0.4), seed="x = 1\n", measure=NO_RETRY)
+    study = tabular(seconds(0.5, 0.4), seed="x = 1\n", measure=ONCE)
 
     finding = study.run()
 
@@ -205,7 +214,7 @@ def test_a_trial_that_trained_something_else_never_wins(tabular):
 
 def test_an_interrupted_trial_is_done_again_with_the_policy_on_record(tabular):
     endings = {0: Takes(step_time_s=0.5), 1: InTurn((Interrupted(), Takes(step_time_s=0.4)))}
-    study = tabular(endings, measure=NO_RETRY)
+    study = tabular(endings, measure=ONCE)
 
     with pytest.raises(KeyboardInterrupt):
         study.run()
@@ -227,10 +236,10 @@ def test_an_interrupted_re_measuring_repeats_no_launch_on_record(tabular):
 
     with pytest.raises(KeyboardInterrupt):
         study.run()
-    before = study.store.confirmations(study.study_id)
+    before = study.store.repeats(study.study_id)
     study.run()
 
-    after = study.store.confirmations(study.study_id)
+    after = study.store.repeats(study.study_id)
     assert after[: len(before)] == before
     assert sorted((c.round, c.ordinal) for c in after) == [(r, n) for r in range(4) for n in (0, 1)]
 

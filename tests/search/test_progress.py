@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from evaluator.timing.noise import Noise
+from evaluator.timing.paired import Comparison
+from evaluator.timing.verdict import Verdict
 from records import testing
-from records.trial import Breakdown, Confirmation, FailureKind, Stage
+from records.trial import Breakdown, FailureKind, Repeat, Stage
 from search.live import LiveProgress, print_trials
 from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
+from search.standing import Race
 
 KNOBS = {"activation_checkpointing": "selective", "dp_shard": 4, "micro_batch": 16, "tp": 2}
 LONG = "rank 1 in setup: " + "the driver says no, " * 60
@@ -30,8 +34,8 @@ def tell(observer, *trials):
         history = history.append(trial)
         observer.trial_finished(trial, history)
     for outcome in (testing.measured(0.25), testing.failed()):
-        confirmation = Confirmation(series=2, round=0, ordinal=1, outcome=outcome)
-        observer.confirmation_finished(confirmation, total=8)
+        repeat = Repeat(series=2, round=0, ordinal=1, outcome=outcome)
+        observer.repeat_finished(repeat)
     return history
 
 
@@ -82,8 +86,8 @@ def test_a_pipe_gets_one_line_for_each_trial_and_re_measuring_launch():
         "best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
         "trial 1  coordinate  activation_checkpointing=selective dp_shard=4 micro_batch=16 tp=1  "
         "0.25 s  best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
-        "re-measured trial 1 in round 1: step_time 0.25 s",
-        "re-measured trial 1 in round 1: FAILED crash: it broke",
+        "trial 1 again, to confirm, round 1: step_time 0.25 s",
+        "trial 1 again, to confirm, round 1: FAILED crash: it broke",
     ]
 
 
@@ -101,11 +105,9 @@ def test_a_re_measuring_launch_without_a_step_time_is_told_as_measured():
     out = io.StringIO()
     outcome = replace(testing.measured(), metrics=())
 
-    PlainProgress(out).confirmation_finished(
-        Confirmation(series=2, round=1, ordinal=0, outcome=outcome), total=8
-    )
+    PlainProgress(out).repeat_finished(Repeat(series=2, round=1, ordinal=0, outcome=outcome))
 
-    assert out.getvalue() == "re-measured trial 0 in round 2: measured\n"
+    assert out.getvalue() == "trial 0 again, to confirm, round 2: measured\n"
 
 
 def test_a_program_gets_one_event_for_everything_that_happens():
@@ -113,7 +115,7 @@ def test_a_program_gets_one_event_for_everything_that_happens():
         "study_started",
         *("trial_started", "config_decided", "phase", "trial_finished"),
         *("trial_started", "trial_finished"),
-        *("confirmation_finished", "confirmation_finished"),
+        *("repeat_finished", "repeat_finished"),
     ]
 
 
@@ -143,7 +145,7 @@ def test_a_re_measuring_launch_tells_programs_its_metrics_or_its_failure():
     measured, failed = events()[-2:]
 
     assert measured["metrics"] == {"step_time": 0.25}
-    assert measured["total"] == 8
+    assert (measured["purpose"], measured["round"], measured["ordinal"]) == ("confirm", 0, 1)
     assert failed.items() >= outcome_summary(testing.failed()).items()
 
 
@@ -220,10 +222,10 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
 
     shown = " ".join(captured.get().split())
     assert "trial 4 · warmup · tp=1" in shown
-    assert "3 of 15 launches, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+    assert "3 of 15 trials and 2 again, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
 
-def test_the_terminal_says_when_the_best_are_re_measured():
+def test_the_terminal_says_which_launch_is_made_again():
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     with LiveProgress(console, testing.history()) as live:
         tell(live, SEED)
@@ -231,8 +233,46 @@ def test_the_terminal_says_when_the_best_are_re_measured():
         with console.capture() as captured:
             console.print(live.footer())
 
-    shown = "re-measuring · timed · the best and the seed again, in turns: trial 1 in round 1 done"
-    assert shown in captured.get()
+    assert "launching again · timed · trial 1 in round 1, to confirm" in captured.get()
+
+
+WON = Race(
+    challenger=1,
+    incumbent=0,
+    comparison=Comparison(
+        verdict=Verdict.FAST,
+        reason="paired_interval_clears_band",
+        ratio=0.5,
+        ratio_low=0.4,
+        ratio_high=0.625,
+        round_count=2,
+    ),
+)
+LOST = replace(WON, comparison=replace(WON.comparison, verdict=Verdict.UNDECIDED, reason="no"))
+NOISE = Noise(sd=0.0512, freedom=2)
+
+
+def test_every_face_tells_the_noise_and_who_leads_after_a_race():
+    pipe, program, screen = io.StringIO(), io.StringIO(), io.StringIO()
+    console = Console(file=screen, width=120, force_terminal=True, color_system=None)
+    history = replace(testing.history(), trials=(SEED, FASTER), incumbent=0)
+    live = LiveProgress(console, history)
+
+    for observer in (PlainProgress(pipe), JsonProgress(program), live):
+        observer.noise_measured(NOISE)
+        observer.race_decided(LOST)
+        observer.race_decided(WON)
+    console.print(live.footer())
+
+    words = "2.00x better (95 % interval 1.60 to 2.50, 2 interleaved rounds)"
+    for out in (pipe, screen):
+        assert "noise: rounds of equal launches differ by 5.1 %" in out.getvalue()
+        assert f"raced: trial 1 against trial 0: {words}" in " ".join(out.getvalue().split())
+        assert "undecided: no, so trial 0 leads" in " ".join(out.getvalue().split())
+    noise, _, won = [json.loads(line) for line in program.getvalue().splitlines()]
+    assert noise == {"event": "noise_measured", "sd": 0.0512, "freedom": 2}
+    assert (won["event"], won["challenger"]) == ("race_decided", 1)
+    assert (won["comparison"]["verdict"], won["comparison"]["ratio"]) == ("fast", 0.5)
 
 
 def test_a_resumed_search_shows_the_rows_on_record_first():

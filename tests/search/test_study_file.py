@@ -129,7 +129,7 @@ def test_a_file_can_be_laid_over_a_file(tmp_path):
         ("[mesure]\nx = 1", "unknown key 'mesure'; did you mean 'measure'?"),
         ("[constraints]", "unknown key 'constraints'; did you mean 'constraint'?"),
         ("[budget]\ntrial = 1", "[budget] unknown key 'trial'; did you mean 'trials'?"),
-        ("[budget]\nint = 1", "[budget] unknown key 'int'; known are trials, patience, "),
+        ("[budget]\nint = 1", "[budget] unknown key 'int'; known are trials, launches, patience, "),
         (
             "[workload]\nglobalbatch = 1",
             "[workload] unknown key 'globalbatch'; did you mean 'global_batch'?",

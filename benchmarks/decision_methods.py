@@ -1,0 +1,158 @@
+"""Ways to decide from launches whether a candidate is slower than an anchor, all called alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+from decision_rounds import Taken
+from numpy.typing import NDArray
+from scipy import stats
+
+from evaluator.timing.interval.decision import judge
+from evaluator.timing.interval.summary import summary_of
+from evaluator.timing.interval.thresholds import Thresholds
+from evaluator.timing.noise import Noise, pooled
+from evaluator.timing.paired import Launch, Round, Rule, decide
+from evaluator.timing.steady import steady_part
+from evaluator.timing.verdict import Verdict
+
+Array: TypeAlias = NDArray[np.float64]
+
+ALPHA = 0.05
+LOOK_AT_MOST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One launch of each side, taken in the same round."""
+
+    candidate: Taken
+    anchor: Taken
+
+
+Decide = Callable[[Sequence[Pair], Sequence[Pair]], Verdict | None]
+"""The verdict on the pairs so far, or None to ask for one more; then the pairs before these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A way to decide on `most` launches of each side, or on fewer where it may stop early."""
+
+    name: str
+    most: int
+    decide: Decide
+    stops_early: bool = False
+
+
+def lower_mean(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
+    """Whatever is lower is faster."""
+    candidate, anchor = _steps(pairs)
+    return _direction(float(candidate.mean() - anchor.mean()))
+
+
+def mean_apart(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
+    """A change of 5 % or more is one."""
+    candidate, anchor = _steps(pairs)
+    change = float(candidate.mean() / anchor.mean()) - 1
+    return _direction(change) if abs(change) >= 0.05 else Verdict.UNDECIDED
+
+
+def steps_ranked(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
+    """Mann-Whitney over all steps, as if they were independent."""
+    return _ranked(*_steps(pairs))
+
+
+def launches_ranked(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
+    """Mann-Whitney over one value a launch."""
+    candidate = np.array([pair.candidate.median_s for pair in pairs])
+    return _ranked(candidate, np.array([pair.anchor.median_s for pair in pairs]))
+
+
+def spans_apart(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
+    """The interval judge over all steps, without a clock rate to confirm a gap."""
+    candidate, anchor = map(summary_of, _steps(pairs))
+    return judge(anchor, candidate, Thresholds(), confirmation=False).verdict
+
+
+def paired(rule: Rule, *, noise_known: bool = False) -> Decide:
+    """The search's own decision, looked at after every round."""
+
+    def decided(pairs: Sequence[Pair], before: Sequence[Pair]) -> Verdict | None:
+        noise = _noise(before) if noise_known else None
+        comparison = decide([_round(pair) for pair in pairs], rule, noise=noise)
+        at_end = len(pairs) >= rule.max_rounds
+        return comparison.verdict if comparison.settled or at_end else None
+
+    return decided
+
+
+def _rule(margin: float) -> Rule:
+    return Rule(margin=margin, alpha=ALPHA, min_rounds=4, max_rounds=LOOK_AT_MOST)
+
+
+RULE = _rule(0.01)
+
+
+def _paired(name: str, decide: Decide) -> Method:
+    return Method(name=f"paired, {name}", most=LOOK_AT_MOST, decide=decide, stops_early=True)
+
+
+PAIRED = _paired("margin 1 %", paired(RULE))
+METHODS = (
+    Method(name="lower mean of 1", most=1, decide=lower_mean),
+    Method(name="lower mean of 10", most=10, decide=lower_mean),
+    Method(name="means of 1 apart by 5 %", most=1, decide=mean_apart),
+    Method(name="Mann-Whitney, steps of 1", most=1, decide=steps_ranked),
+    Method(name="Mann-Whitney, steps of 10", most=10, decide=steps_ranked),
+    Method(name="Mann-Whitney, 10 launches", most=10, decide=launches_ranked),
+    Method(name="interval, steps of 1", most=1, decide=spans_apart),
+    Method(name="interval, steps of 10", most=10, decide=spans_apart),
+    PAIRED,
+    _paired("1 %, noise known", paired(RULE, noise_known=True)),
+    Method(name="paired, 1 %, one look", most=10, decide=paired(replace(RULE, look_often=False))),
+    _paired("margin 2 %", paired(_rule(0.02))),
+    _paired("no margin", paired(_rule(0))),
+)
+
+
+def _steps(pairs: Sequence[Pair]) -> tuple[Array, Array]:
+    candidate = np.concatenate([pair.candidate.steps_s for pair in pairs])
+    return candidate, np.concatenate([pair.anchor.steps_s for pair in pairs])
+
+
+def _direction(difference: float) -> Verdict:
+    return Verdict.SLOW if difference > 0 else Verdict.FAST
+
+
+def _ranked(candidate: Array, anchor: Array) -> Verdict:
+    test = stats.mannwhitneyu(candidate, anchor)
+    if test.pvalue >= ALPHA:
+        return Verdict.UNDECIDED
+    return _direction(float(test.statistic) - candidate.size * anchor.size / 2)
+
+
+def _noise(before: Sequence[Pair]) -> Noise | None:
+    """From launches that were taken before: each side is one configuration."""
+    return pooled(
+        [[pair.candidate.median_s for pair in before], [pair.anchor.median_s for pair in before]]
+    )
+
+
+def _round(pair: Pair) -> Round:
+    return Round(
+        candidate=_launch(pair.candidate),
+        anchor=_launch(pair.anchor),
+        candidate_first=_before(pair.candidate.position, pair.anchor.position),
+    )
+
+
+def _before(first: int | None, second: int | None) -> bool | None:
+    return None if first is None or second is None else first < second
+
+
+@cache
+def _launch(taken: Taken) -> Launch:
+    steady = steady_part(taken.steps_s).settled
+    return Launch(value=taken.median_s, mean=taken.mean_s, steady=steady)

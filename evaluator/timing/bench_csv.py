@@ -1,0 +1,145 @@
+"""Rows of collective benchmark results, as CSV files of torchcomms and others with its columns.
+
+Nothing is rounded; `n/a` is what a benchmark writes for a value that does not exist.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from records.errors import StudyError, shown
+
+ABSENT = "n/a"
+LATENCY = "LatAvg(us)"
+POINT_COLUMNS = (
+    *("Collective", "ReduceOp", "DType", "SendMsgSize(B)"),
+    *("Ranks", "DispatchMode", "SyncInterval"),
+)
+NEEDED = (*POINT_COLUMNS, LATENCY)
+WHOLE_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Point:
+    """What was measured, whoever carried it out; rows of one point are replicates."""
+
+    collective: str
+    operation: str
+    dtype: str
+    size_bytes: int
+    rank_count: int
+    dispatch_mode: str
+    sync_interval: int
+
+    def __str__(self) -> str:
+        operation = () if self.operation == ABSENT else (self.operation,)
+        words = (self.collective, *operation, self.dtype, f"{self.size_bytes}B")
+        sync = (f"sync {self.sync_interval}",) if self.sync_interval else ()
+        return " ".join((*words, f"{self.rank_count} ranks", self.dispatch_mode, *sync))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRow:
+    """Mean latency of one point in microseconds, None where it was not measured.
+
+    `columns` holds every cell that is not empty, by the name of its column.
+    """
+
+    point: Point
+    latency_us: float | None
+    columns: Mapping[str, str]
+
+
+def read_bench(path: Path) -> tuple[BenchRow, ...]:
+    """The rows of a file, or of all `.csv` files of a folder, in order of their names.
+
+    Raises `StudyError` for a file that is no such table, and for rows of several adapters, which
+    would pass for replicates of each other.
+    """
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    rows = tuple(row for file in files for row in _rows(file))
+    if not rows:
+        raise StudyError(f"{path}: holds no results; give a CSV file with a row for each of them")
+    adapters = sorted({row.columns.get("CommAdapter", "") for row in rows})
+    if len(adapters) > 1:
+        raise StudyError(
+            f"{path}: holds results of several adapters ({', '.join(adapters)}); "
+            "give those of one, in a file or folder of its own"
+        )
+    return rows
+
+
+def _rows(path: Path) -> Iterator[BenchRow]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, skipinitialspace=True)
+            header = [name.strip() for name in next(lines, [])]
+            _check_header(path, header)
+            for cells in lines:
+                if any(cell.strip() for cell in cells):
+                    yield _row(f"{path}: line {lines.line_num}", header, cells)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise StudyError(
+            f"{path}: cannot be read as CSV ({error}); give a CSV file of a collective benchmark"
+        ) from error
+
+
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    missing = [name for name in NEEDED if name not in header]
+    if missing:
+        raise StudyError(
+            f"{path}: has no column {', '.join(missing)}; a benchmark CSV needs "
+            f"{', '.join(NEEDED)}, others are allowed"
+        )
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise StudyError(f"{path}: has column {', '.join(twice)} twice; keep one of each")
+
+
+def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> BenchRow:
+    if len(cells) != len(header):
+        raise StudyError(
+            f"{where}: has {len(cells)} cells for {len(header)} columns; is the file whole?"
+        )
+    named = {name: _printable(cell).strip() for name, cell in zip(header, cells, strict=True)}
+    point = Point(
+        collective=named["Collective"],
+        operation=named["ReduceOp"] or ABSENT,
+        dtype=named["DType"],
+        size_bytes=_count(where, named, "SendMsgSize(B)"),
+        rank_count=_count(where, named, "Ranks"),
+        dispatch_mode=named["DispatchMode"],
+        sync_interval=_count(where, named, "SyncInterval"),
+    )
+    return BenchRow(
+        point=point,
+        latency_us=_latency(where, named[LATENCY]),
+        columns={name: cell for name, cell in named.items() if cell},
+    )
+
+
+def _printable(cell: str) -> str:
+    """The cell without control characters, which could steer a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell)
+
+
+def _count(where: str, named: Mapping[str, str], column: str) -> int:
+    text = named[column]
+    if not WHOLE_NUMBER.fullmatch(text):
+        raise StudyError(f"{where}: {column} is {shown(text)}; it must be a whole number")
+    return int(text)
+
+
+def _latency(where: str, text: str) -> float | None:
+    if text == ABSENT:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise StudyError(f"{where}: {LATENCY} is {shown(text)}; it must be a number, or {ABSENT}")
+    return value

@@ -1,0 +1,1 @@
+"""Random configurations and tensors from a specification and a seed, the same in every process."""

@@ -1,0 +1,1 @@
+"""Judging two launches by the ranges that their samples span: screening, not proof."""

@@ -1,0 +1,292 @@
+"""Whether a candidate is faster than an anchor, from launches of both that were interleaved.
+
+The round is the unit of inference: one launch of each side, close in time, in random order. What
+is judged is the mean log ratio over rounds, against a margin below which a difference is none in
+practice. Steps only sharpen the value of a launch; many steps of one launch are one round.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.timing.looks import level_per_look, student_quantile
+from evaluator.timing.noise import Noise
+from evaluator.timing.verdict import Verdict
+
+POWER = 0.80
+ORDER_ALPHA = 0.01
+LEAST_ROUNDS_PER_ORDER = 3
+ROUNDING = 1e-9
+LARGEST_LOG = 700.0
+FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch's value, lower is better; `mean` is the same from the mean of its steps.
+
+    `steady` is whether its steps settled. `channel` is a second account of the same work (cycles,
+    CPU seconds) that can veto a verdict and never makes one.
+    """
+
+    value: float
+    mean: float | None = None
+    steady: bool = True
+    channel: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One launch of each side; which came first, where that is known."""
+
+    candidate: Launch
+    anchor: Launch
+    candidate_first: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How a decision is made: error rate, practical margin, and how many rounds it may take.
+
+    With `look_often` the evidence may be looked at after every round, and the error rate holds for
+    all looks together; without, only once.
+    """
+
+    margin: float = 0.02
+    alpha: float = 0.05
+    min_rounds: int = 4
+    max_rounds: int = 24
+    look_often: bool = True
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.margin < math.inf and 0 < self.alpha < 0.5):
+            raise ValueError(f"margin {self.margin} or alpha {self.alpha} is out of range")
+        if not 1 <= self.min_rounds <= self.max_rounds:
+            raise ValueError(f"{self.min_rounds} to {self.max_rounds} rounds is no range")
+
+    @property
+    def band(self) -> float:
+        """Log ratio of the margin."""
+        return math.log1p(self.margin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A verdict with its evidence; `ratio` is candidate over anchor, with its interval.
+
+    `noise` is the standard deviation of a round's log ratio. `detectable` is the smallest ratio
+    above 1 that as many rounds as the rule allows would show in four cases of five.
+    """
+
+    verdict: Verdict
+    reason: str
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    round_count: int = 0
+    noise: float | None = None
+    detectable: float | None = None
+    alpha: float = 0.05
+    """How often the interval may be wrong."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether more rounds cannot, or will not, change the verdict."""
+        final = (Verdict.FAST, Verdict.SLOW, Verdict.SAME, Verdict.UNKNOWN)
+        return self.verdict in final or self.reason in FINAL_REASONS
+
+
+STANDARD = Rule()
+
+
+def decide(
+    rounds: Sequence[Round],
+    rule: Rule = STANDARD,
+    *,
+    noise: Noise | None = None,
+    self_test: Sequence[Round] = (),
+) -> Comparison:
+    """Judge a candidate against an anchor after these rounds.
+
+    `noise` from other launches of the same machine lets few rounds decide; without it at least two
+    are needed. `self_test` are rounds of the anchor against itself: a difference found there
+    forbids any other claim.
+    """
+    if not rounds:
+        return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
+    if not all(_usable(side.value) for r in rounds for side in (r.candidate, r.anchor)):
+        return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time", round_count=len(rounds))
+    logs = _logs(rounds, lambda launch: launch.value)
+    interval = _interval(logs, rule, noise) if len(rounds) >= rule.min_rounds else None
+    if interval is None:
+        return Comparison(
+            verdict=Verdict.UNDECIDED,
+            reason="too_few_rounds",
+            ratio=_ratio(float(logs.mean())),
+            round_count=len(rounds),
+        )
+    verdict, reason = _judge(interval, rule, len(rounds))
+    if verdict is not Verdict.UNDECIDED:
+        veto = _self_test_fails(self_test, rule) or _veto(rounds, interval, rule)
+        verdict, reason = (Verdict.UNDECIDED, veto) if veto else (verdict, reason)
+    return Comparison(
+        verdict=verdict,
+        reason=reason,
+        ratio=_ratio(interval.mean),
+        ratio_low=_ratio(interval.mean - interval.half),
+        ratio_high=_ratio(interval.mean + interval.half),
+        round_count=len(rounds),
+        noise=interval.sd,
+        detectable=detectable(Noise(sd=interval.sd, freedom=interval.freedom), rule),
+        alpha=rule.alpha,
+    )
+
+
+def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
+    """Ratio that all rounds of the rule together would show with 80 % power, without a margin.
+
+    (t(1 - alpha/2) + t(0.8)) sd / sqrt(rounds) on the log scale; None where it is beyond numbers.
+    """
+    rounds = rule.max_rounds
+    freedom = max(noise.freedom, rounds - 1, 1)
+    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.alpha / 2, POWER))
+    return _ratio(quantiles * noise.sd / math.sqrt(rounds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interval:
+    """Mean log ratio with the half widths of its interval and of the narrower one for sameness."""
+
+    mean: float
+    half: float
+    narrow: float
+    sd: float
+    freedom: int
+
+
+def _interval(logs: NDArray[np.float64], rule: Rule, noise: Noise | None) -> _Interval | None:
+    count = int(logs.size)
+    own = float(logs.std(ddof=1)) if count > 1 else None
+    if own is None and noise is None:
+        return None
+    freedom = count - 1 + (noise.freedom if noise else 0)
+    sd = own or 0.0
+    if noise is not None:
+        squares = noise.freedom * noise.sd**2 + (count - 1) * sd**2
+        # A pair that is noisier than the rest must not borrow their calm.
+        sd = max(sd, math.sqrt(squares / freedom))
+    mean = float(logs.mean())
+    half, narrow = (
+        sd * _boundary(count, alpha, freedom, rule) for alpha in (rule.alpha, 2 * rule.alpha)
+    )
+    return _Interval(mean=mean, half=half, narrow=narrow, sd=sd, freedom=freedom)
+
+
+def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
+    """Half width of the interval of a mean, in standard deviations of one round."""
+    level = alpha
+    if rule.look_often:
+        first, last = rule.min_rounds, rule.max_rounds
+        level = level_per_look(alpha, first, last) * min(count, last) / last
+    return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
+
+
+def _judge(interval: _Interval, rule: Rule, count: int) -> tuple[Verdict, str]:
+    band = rule.band
+    if interval.mean + interval.half < -band:
+        return Verdict.FAST, "paired_interval_clears_band"
+    if interval.mean - interval.half > band:
+        return Verdict.SLOW, "paired_interval_clears_band"
+    if abs(interval.mean) + interval.narrow <= band:
+        return Verdict.SAME, "paired_interval_inside_band"
+    if count >= rule.max_rounds:
+        known = abs(interval.mean) > interval.half
+        return Verdict.UNDECIDED, "direction_known_size_unclear" if known else "budget_exhausted"
+    if _is_futile(interval, rule, count):
+        return Verdict.UNDECIDED, "noise_exceeds_band"
+    return Verdict.UNDECIDED, "interval_too_wide"
+
+
+def _is_futile(interval: _Interval, rule: Rule, count: int) -> bool:
+    """Whether all rounds together would leave it open, even if luck hid one standard error."""
+    error = interval.sd / math.sqrt(count)
+    outside = abs(interval.mean) + error - rule.band
+    inside = rule.band - max(abs(interval.mean) - error, 0.0)
+    last, freedom = rule.max_rounds, interval.freedom + rule.max_rounds - count
+    half, narrow = (
+        interval.sd * _boundary(last, alpha, freedom, rule)
+        for alpha in (rule.alpha, 2 * rule.alpha)
+    )
+    return half > outside and narrow > inside
+
+
+def _veto(rounds: Sequence[Round], interval: _Interval, rule: Rule) -> str | None:
+    """Why a verdict must not stand although the interval speaks for it."""
+    last = rounds[-1]
+    if not (last.candidate.steady and last.anchor.steady):
+        return "not_steady"
+    if _contradicts(rounds, interval, rule, lambda launch: launch.mean):
+        return "centre_disagreement"
+    if _contradicts(rounds, interval, rule, lambda launch: launch.channel):
+        return "channel_disagrees"
+    return "order_effect" if _order_matters(rounds) else None
+
+
+def _contradicts(
+    rounds: Sequence[Round],
+    interval: _Interval,
+    rule: Rule,
+    account: Callable[[Launch], float | None],
+) -> bool:
+    """Whether another account of the same launches points the other way, by more than the band."""
+    values = [account(side) for r in rounds for side in (r.candidate, r.anchor)]
+    if not all(value is not None and _usable(value) for value in values):
+        return False
+    other = float(_logs(rounds, account).mean())
+    return abs(other) > rule.band and abs(interval.mean) > rule.band and other * interval.mean < 0
+
+
+def _order_matters(rounds: Sequence[Round]) -> bool:
+    """Whether rounds differ by which side came first: Welch's t at 1 %."""
+    first, second = (
+        _logs([r for r in rounds if r.candidate_first is order], lambda launch: launch.value)
+        for order in (True, False)
+    )
+    if min(first.size, second.size) < LEAST_ROUNDS_PER_ORDER:
+        return False
+    gap = abs(float(first.mean() - second.mean()))
+    shares = [float(logs.var(ddof=1)) / logs.size for logs in (first, second)]
+    squares = sum(
+        share**2 / (logs.size - 1) for share, logs in zip(shares, (first, second), strict=True)
+    )
+    if squares == 0:
+        return gap > ROUNDING
+    limit = student_quantile(1 - ORDER_ALPHA / 2, sum(shares) ** 2 / squares)
+    return gap > limit * math.sqrt(sum(shares)) + ROUNDING
+
+
+def _self_test_fails(rounds: Sequence[Round], rule: Rule) -> str | None:
+    if not rounds:
+        return None
+    found = decide(rounds, rule).verdict in (Verdict.FAST, Verdict.SLOW)
+    return "self_test_failed" if found else None
+
+
+def _logs(
+    rounds: Sequence[Round], account: Callable[[Launch], float | None]
+) -> NDArray[np.float64]:
+    candidate = np.asarray([account(r.candidate) for r in rounds], dtype=np.float64)
+    anchor = np.asarray([account(r.anchor) for r in rounds], dtype=np.float64)
+    return np.log(candidate) - np.log(anchor)
+
+
+def _ratio(log_ratio: float) -> float | None:
+    """The ratio of a logarithm; None for one that floats do not hold."""
+    return math.exp(log_ratio) if abs(log_ratio) < LARGEST_LOG else None
+
+
+def _usable(value: float) -> bool:
+    return 0 < value < math.inf

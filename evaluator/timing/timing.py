@@ -1,0 +1,259 @@
+"""How long calls of a statement took: blocks of calls, by launch, and what they tell.
+
+Samples of one launch share its luck, so with several launches only their medians count as
+independent; merging therefore keeps launches apart.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ConfigDict
+from scipy import stats
+
+from evaluator.timing.figures import known_figures, select_unit
+from evaluator.timing.spread import Spread, spread
+from records.study import Value
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+FLUCTUATION, DISTURBANCE = 0.10, 0.25
+"""Interquartile range over median from which samples deserve a warning, and a strong one."""
+
+MIDDLE_HALF_Z = 1.645
+"""Two-sided 90 % of a normal distribution, in standard deviations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What was timed, and how it is called in tables; equal tasks are replicates."""
+
+    __pydantic_config__ = STRICT
+
+    stmt: str
+    setup: str = "pass"
+    global_setup: str = ""
+    label: str | None = None
+    sub_label: str | None = None
+    description: str | None = None
+    env: str | None = None
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_threads < 1:
+            raise ValueError(f"num_threads is {self.num_threads}; give 1 or more")
+
+    @property
+    def row_name(self) -> str:
+        """Name of its row in a table."""
+        return self.sub_label or self.stmt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTimes:
+    """Seconds of the blocks that were timed in one launch.
+
+    Different tasks timed under one launch name were timed in the same round.
+    """
+
+    __pydantic_config__ = STRICT
+
+    launch: str
+    raw_times_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.raw_times_s:
+            raise ValueError(f"launch {self.launch!r} has no raw_times_s; leave it out")
+        wrong = [time for time in self.raw_times_s if not 0 < time < math.inf]
+        if wrong:
+            raise ValueError(f"raw_times_s holds {wrong[0]}; times are finite and above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Block times of one task; times are seconds of one call.
+
+    `unmet_threshold` is the interquartile range over median that was asked for and not reached
+    before the time was used up.
+    """
+
+    __pydantic_config__ = STRICT
+
+    task: Task
+    number_per_run: int
+    launches: tuple[LaunchTimes, ...]
+    unmet_threshold: float | None = None
+    metadata: Mapping[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.number_per_run < 1:
+            raise ValueError(f"number_per_run is {self.number_per_run}; give 1 or more")
+        names = {group.launch for group in self.launches}
+        if not names or len(names) < len(self.launches):
+            raise ValueError("launches are none or share a name; give one or more, each once")
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Time of a call in every block, launch after launch."""
+        return tuple(time for group in self.launches for time in self._times(group))
+
+    @property
+    def median(self) -> float:
+        """Median over all blocks."""
+        return self._quantile(0.5)
+
+    @property
+    def mean(self) -> float:
+        """Mean over all blocks."""
+        return statistics.fmean(self.times)
+
+    @property
+    def p25(self) -> float:
+        """First quartile of all blocks."""
+        return self._quantile(0.25)
+
+    @property
+    def p75(self) -> float:
+        """Third quartile of all blocks."""
+        return self._quantile(0.75)
+
+    @property
+    def iqr(self) -> float:
+        """Interquartile range of all blocks."""
+        return self.p75 - self.p25
+
+    @property
+    def relative_iqr(self) -> float:
+        """Interquartile range over median."""
+        return relative_iqr(sorted(self.times))
+
+    @property
+    def launch_medians(self) -> dict[str, float]:
+        """Median of each launch."""
+        return {group.launch: statistics.median(self._times(group)) for group in self.launches}
+
+    @property
+    def estimate(self) -> Spread:
+        """Median with its 95 % interval, each launch counting once.
+
+        The interval is a t interval of launch medians. That of a single launch is from the order of
+        its samples, and says nothing about other launches. Without two values that differ, or with
+        too few samples, nothing is known and there is none.
+        """
+        count = len(self.launches)
+        values = self.times if count == 1 else tuple(self.launch_medians.values())
+        low, high = (_within_launch if count == 1 else _between_launches)(values)
+        centre = statistics.median(values)
+        return Spread(centre=centre, low=low, high=high, launch_count=count)
+
+    @property
+    def significant_figures(self) -> int | None:
+        """How many figures of the median are known, 1 to 4; None where no spread tells it."""
+        if len(self.launches) > 1:
+            told = self.estimate
+            if told.low is None or told.high is None:
+                return None
+            return known_figures(told.centre, (told.high - told.low) / 2)
+        ordered = sorted(self.times)
+        middle = ordered[len(ordered) // 4 : math.ceil(3 * len(ordered) / 4)]
+        if middle[0] == middle[-1]:
+            return None
+        error = MIDDLE_HALF_Z * statistics.pstdev(middle) / math.sqrt(len(middle))
+        return known_figures(self.median, error)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to keep in mind about these times, in words."""
+        said = []
+        share = f"the interquartile range is {self.relative_iqr:.1%} of the median"
+        if not self.meets_confidence(DISTURBANCE):
+            said.append(f"{share}: something else keeps this machine busy")
+        elif not self.meets_confidence(FLUCTUATION):
+            said.append(f"{share}: times fluctuate")
+        if self.unmet_threshold is not None:
+            limit = f"{self.unmet_threshold:.1%} of the median"
+            said.append(f"time was up before the interquartile range fell below {limit}")
+        return tuple(said)
+
+    def meets_confidence(self, threshold: float = FLUCTUATION) -> bool:
+        """Whether the interquartile range is below this share of the median."""
+        return self.relative_iqr < threshold
+
+    def __str__(self) -> str:
+        told = self.estimate
+        unit = select_unit(told.centre)
+        words = [f"median {told.centre / unit.size_s:.4g} {unit.symbol}"]
+        if told.low is not None and told.high is not None:
+            where = "within one launch" if told.launch_count == 1 else "over launches"
+            low, high = told.low / unit.size_s, told.high / unit.size_s
+            words.append(f"95 % interval {where} {low:.4g} to {high:.4g} {unit.symbol}")
+        words += [
+            f"launches {told.launch_count}",
+            f"blocks {len(self.times)}",
+            f"calls per block {self.number_per_run}",
+            f"threads {self.task.num_threads}",
+        ]
+        return "\n  ".join((self.task.row_name, ", ".join(words), *self.warnings))
+
+    def _times(self, group: LaunchTimes) -> tuple[float, ...]:
+        return tuple(time / self.number_per_run for time in group.raw_times_s)
+
+    def _quantile(self, share: float) -> float:
+        return quantile(sorted(self.times), share)
+
+
+def merge(timings: Iterable[Timing]) -> list[Timing]:
+    """Bring replicates of a task together, first seen first; launches of one name become one.
+
+    What has replicates loses its metadata, which may differ between them.
+    """
+    replicates: dict[Task, list[Timing]] = {}
+    for timing in timings:
+        replicates.setdefault(timing.task, []).append(timing)
+    return [_merged(group) if len(group) > 1 else group[0] for group in replicates.values()]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Give a quantile of ascending values, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    step = ordered[min(below + 1, len(ordered) - 1)] - ordered[below]
+    return ordered[below] + (place - below) * step
+
+
+def relative_iqr(ordered: Sequence[float]) -> float:
+    """Give the interquartile range of ascending values over their median."""
+    return (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / quantile(ordered, 0.5)
+
+
+def _merged(replicates: Sequence[Timing]) -> Timing:
+    by_launch: dict[str, list[float]] = defaultdict(list)
+    for timing in replicates:
+        for group in timing.launches:
+            by_launch[group.launch] += [time / timing.number_per_run for time in group.raw_times_s]
+    unmet = [t.unmet_threshold for t in replicates if t.unmet_threshold is not None]
+    return Timing(
+        task=replicates[0].task,
+        number_per_run=1,
+        launches=tuple(
+            LaunchTimes(launch=name, raw_times_s=tuple(times)) for name, times in by_launch.items()
+        ),
+        unmet_threshold=max(unmet, default=None),
+    )
+
+
+def _within_launch(times: Sequence[float]) -> tuple[float | None, float | None]:
+    """Interval from the order of samples; five or fewer cannot reach 95 %."""
+    ordered = sorted(times)
+    outside = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    if outside == 0 or ordered[0] == ordered[-1]:
+        return None, None
+    return ordered[outside - 1], ordered[-outside]
+
+
+def _between_launches(medians: Sequence[float]) -> tuple[float | None, float | None]:
+    told = spread(medians)
+    if told.low is None or told.low == told.high:
+        return None, None
+    return max(told.low, 0.0), told.high  # two launches may reach below zero, no time does

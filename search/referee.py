@@ -1,0 +1,141 @@
+"""Decides with further launches: how noisy this machine is, who leads, and who wins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from evaluator.objective import Scoring
+from records.store import Store
+from records.study import Measure
+from records.trial import History, Purpose, Repeat, Trial
+from search.contest import Contest
+from search.final import compared, confirming, unreliable
+from search.ports import Observer
+from search.rounds import centred_burdens, launch_of
+from search.rules import claim_rule
+from search.standing import Standing, judge_race, standing
+
+FINALISTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referee:
+    """Every answer comes from the store, so that a search that was killed goes on where it was."""
+
+    study_id: str
+    measure: Measure
+    scoring: Scoring
+    store: Store
+    contest: Contest
+    observer: Observer
+
+    def standing(self) -> Standing:
+        """Judge who leads by what is on record."""
+        history = self.store.history(self.study_id)
+        return standing(history, self._repeats, self.scoring, self.measure)
+
+    def settle(self) -> Standing:
+        """Do what the latest trial calls for: a self-test of the first, a race of a challenger."""
+        now = self.standing()
+        measured = now.history.measured
+        if not measured or now.history.trials[-1] is not measured[-1]:
+            return now
+        if len(measured) == 1:
+            self._test(measured[-1])
+        else:
+            self._race(measured[-1], now.history)
+        return self.standing()
+
+    def conclude(self) -> tuple[Repeat, ...]:
+        """Thin out the best few, then confirm who is left, and the seed, on fresh launches."""
+        history = self.standing().history
+        series, least = len(history), self.measure.confirm_rounds
+        if not least or not history.measured:
+            return ()
+        finalists = self._halved(history, series)
+        seed = [t for t in history.measured if t.ordinal == 0 and t not in finalists]
+        entrants: tuple[Trial, ...] = (*finalists, *seed)
+        for count in range(1, claim_rule(self.measure).max_rounds + 1):
+            broken = unreliable(confirming(self._repeats, series))
+            entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
+            fits = self.contest.bring_to(count, Purpose.CONFIRM, series, entrants)
+            launches = confirming(self._repeats, series)
+            if not fits or (count >= least and self._told_apart(launches, entrants)):
+                break
+        return confirming(self._repeats, series)
+
+    @property
+    def _repeats(self) -> tuple[Repeat, ...]:
+        return self.store.repeats(self.study_id)
+
+    def _test(self, trial: Trial) -> None:
+        """Launch the first trial against itself, to learn how much equal launches differ."""
+        tested = len(self._repeats)
+        self.contest.against_itself(
+            self.measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
+        )
+        noise = self.standing().noise
+        if noise is not None and len(self._repeats) > tested:
+            self.observer.noise_measured(noise)
+
+    def _race(self, challenger: Trial, history: History) -> None:
+        """Race a trial that would lead by its one launch against who led before it."""
+        series = challenger.ordinal + 1
+        led = standing(
+            History(history.trials[: challenger.ordinal]),
+            [repeat for repeat in self._repeats if repeat.series < series],
+            self.scoring,
+            self.measure,
+        ).history
+        incumbent = led.best
+        if incumbent is None or challenger.score is None or not self.measure.race_rounds:
+            return
+        if launch_of(challenger.outcome, self.scoring) is None:
+            return
+        if challenger.score.cost >= led.cost(incumbent):
+            return
+        raced = len(self._repeats)
+        for count in range(1, self.measure.race_rounds + 1):
+            fits = self.contest.bring_to(
+                count, Purpose.RACE, series, (challenger, incumbent), spare=self._reserve(3)
+            )
+            race = judge_race(self._repeats, series, self.scoring, self.measure)
+            broke = challenger.ordinal in unreliable(self.contest.repeats(Purpose.RACE, series))
+            if not fits or broke or (race is not None and race.comparison.settled):
+                break
+        if race is not None and len(self._repeats) > raced:
+            self.observer.race_decided(race)
+
+    def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
+        """The last few of the best, by rounds that double while their number halves.
+
+        The incumbent stays in: it is who the others have to beat.
+        """
+        alive = history.ranked[: self.measure.confirm_top]
+        rounds, rung = 0, 1
+        while len(alive) > FINALISTS:
+            rounds += rung
+            fits = self.contest.bring_to(
+                rounds, Purpose.HALVING, series, alive, spare=self._reserve(3)
+            )
+            if not fits:
+                break
+            burdens = centred_burdens(self.contest.repeats(Purpose.HALVING, series), self.scoring)
+            order = sorted(
+                (trial for trial in alive if trial.ordinal in burdens),
+                key=lambda trial: (trial.ordinal != history.incumbent, burdens[trial.ordinal]),
+            )
+            alive = tuple(order[: max(FINALISTS, len(alive) // 2)])
+            rung *= 2
+        return tuple(alive[:FINALISTS])
+
+    def _told_apart(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
+        """Whether more rounds would tell no two of them further apart."""
+        return all(
+            compared(launches, one.ordinal, other.ordinal, self.scoring, self.measure).settled
+            for one, other in combinations(entrants, 2)
+        )
+
+    def _reserve(self, entrant_count: int) -> int:
+        """Launches that are kept back to confirm the best."""
+        return self.measure.confirm_rounds * entrant_count

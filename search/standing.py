@@ -1,0 +1,104 @@
+"""Who leads a study, decided from records alone: a trial leads once it was shown to be faster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from evaluator.objective import Scoring
+from evaluator.objective import scoring as scoring_of
+from evaluator.timing.noise import Noise
+from evaluator.timing.paired import Comparison, decide
+from evaluator.timing.verdict import Verdict
+from records.rows import StudyRow
+from records.store import Store
+from records.study import Measure
+from records.trial import History, Purpose, Repeat
+from search.final import confirming, winner_of
+from search.rounds import noise_of, objective_values, rounds_between, took_turns
+from search.rules import race_rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """A challenger against the trial that led when it was measured."""
+
+    challenger: int
+    incumbent: int
+    comparison: Comparison
+
+    @property
+    def leader(self) -> int:
+        """Who leads after it: the incumbent, unless the challenger was shown to be faster."""
+        return self.challenger if self.comparison.verdict is Verdict.FAST else self.incumbent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A study's history with what its re-measuring launches say."""
+
+    history: History
+    races: tuple[Race, ...]
+    noise: Noise | None
+
+
+def standing(
+    history: History, repeats: Sequence[Repeat], scoring: Scoring, measure: Measure
+) -> Standing:
+    """Judge every race and every confirmation in the order in which they were run."""
+    races: list[Race] = []
+    incumbent: int | None = None
+    for series in sorted({repeat.series for repeat in repeats}):
+        race = judge_race(repeats, series, scoring, measure)
+        if race is not None:
+            races.append(race)
+            incumbent = race.leader
+        launches = confirming(repeats, series)
+        if launches:
+            before = [r for r in repeats if r.series < series or r not in launches]
+            known = _known(history, before, scoring, series, incumbent)
+            incumbent = winner_of(known, launches, scoring, measure)
+    return Standing(
+        history=_known(history, repeats, scoring, len(history), incumbent),
+        races=tuple(races),
+        noise=noise_of(repeats, scoring, together=any(took_turns(r.outcome) for r in repeats)),
+    )
+
+
+def standing_of(row: StudyRow, store: Store) -> Standing:
+    """Judge who leads a study on record."""
+    history, repeats = store.history(row.id), store.repeats(row.id)
+    return standing(history, repeats, scoring_of(row.study.objective), row.study.measure)
+
+
+def judge_race(
+    repeats: Sequence[Repeat], series: int, scoring: Scoring, measure: Measure
+) -> Race | None:
+    """Judge the race after `series` trials as far as it was run; None where there was none.
+
+    The noise comes from what was launched before it.
+    """
+    raced = [r for r in repeats if r.series == series and r.purpose is Purpose.RACE]
+    challenger = series - 1
+    others = {repeat.ordinal for repeat in raced} - {challenger}
+    if not others:
+        return None
+    (incumbent,) = others
+    rounds = rounds_between(raced, challenger, incumbent, scoring)
+    earlier = [repeat for repeat in repeats if repeat.series < series]
+    noise = noise_of(earlier, scoring, together=any(took_turns(r.outcome) for r in raced))
+    comparison = decide(rounds, race_rule(measure), noise=noise)
+    return Race(challenger=challenger, incumbent=incumbent, comparison=comparison)
+
+
+def _known(
+    history: History,
+    repeats: Sequence[Repeat],
+    scoring: Scoring,
+    count: int,
+    incumbent: int | None,
+) -> History:
+    """The first trials, with what these launches say of them."""
+    sign = 1 if scoring.lower_is_better else -1
+    values = objective_values(repeats, scoring)
+    costs = {ordinal: sign * median(found) for ordinal, found in values.items()}
+    return History(trials=history.trials[:count], costs=costs, incumbent=incumbent)

@@ -1,0 +1,121 @@
+"""Real launches of two ranks that decide by themselves how many steps they time."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.recipes.builtin import BuiltinRecipe
+from records.trial import Config, Failed, FailureKind, Measured
+
+CONFIG = Config({"dp_replicate": 2})
+ALWAYS_PRECISE, NEVER_PRECISE = 1e9, 1e-9
+ALWAYS_SLOWER_S, NEVER_SLOWER_S = 1e-9, 1e9
+
+
+class Entry(BuiltinRecipe):
+    """The built-in recipe, with another entry's work in its ranks."""
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+
+    def job(self, study, config):
+        job = super().job(study, config)
+        document = json.loads(job.files["job.json"]) | {"entry": self._entry}
+        return replace(job, files={"job.json": json.dumps(document)})
+
+
+@pytest.fixture
+def evaluated(study, launcher, tmp_path):
+    """Launches the small study, or another entry in it, with these numbers of steps."""
+
+    def evaluate(entry=None, *, profiled_steps=0, **measure):
+        asked = replace(study.measure, profiled_steps=profiled_steps, **measure)
+        recipe = BuiltinRecipe() if entry is None else Entry(entry)
+        evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
+        return evaluator.evaluate(replace(study, measure=asked), CONFIG, tmp_path)
+
+    return evaluate
+
+
+@pytest.mark.parametrize(
+    ("measure", "stopped", "step_count"),
+    [
+        ({"max_timed_steps": 12, "step_precision": ALWAYS_PRECISE}, "precise", 10),
+        ({"max_timed_steps": 12, "step_precision": NEVER_PRECISE}, "most_steps", 12),
+        ({"max_timed_steps": 12, "stop_above_s": ALWAYS_SLOWER_S}, "slower", 3),
+        ({"max_timed_steps": 5, "stop_above_s": ALWAYS_SLOWER_S}, "slower", 3),
+        (
+            {"stop_above_s": NEVER_SLOWER_S, "step_precision": NEVER_PRECISE},
+            "most_steps",
+            5,
+        ),
+        ({"max_timed_steps": 5}, None, 5),
+    ],
+)
+def test_a_launch_times_the_steps_that_it_needs(evaluated, measure, stopped, step_count):
+    outcome = evaluated(**measure)
+
+    assert isinstance(outcome, Measured), outcome
+    measurement = outcome.measurement
+    assert measurement.stopped == stopped
+    assert [len(steps) for steps in measurement.step_times_s] == [step_count] * 2
+    assert len(measurement.losses) == 1 + step_count
+
+
+def test_a_launch_that_is_slower_leaves_no_trace_and_needs_none(evaluated, tmp_path):
+    outcome = evaluated(profiled_steps=1, stop_above_s=ALWAYS_SLOWER_S)
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.measurement.caveats == ("stopped early, clearly slower than the best",)
+    assert outcome.breakdown is None
+    assert outcome.metric("step_time") > 0
+    assert outcome.metric("communication_fraction") is None
+    assert not list(tmp_path.glob("*trace*"))
+
+
+def test_a_launch_that_knows_its_median_is_still_profiled(evaluated, tmp_path):
+    outcome = evaluated(profiled_steps=1, max_timed_steps=12, step_precision=ALWAYS_PRECISE)
+
+    assert outcome.measurement.stopped == "precise"
+    assert outcome.breakdown is not None
+    assert len(list(tmp_path.glob("rank*_trace.json.gz"))) == 2
+
+
+def test_all_ranks_judge_by_the_slowest_of_them(evaluated):
+    """Rank 0 alone would never stop: its own steps last no time."""
+    outcome = evaluated("timed_entries:one_slow_rank", max_timed_steps=12, stop_above_s=0.005)
+
+    assert outcome.measurement.stopped == "slower"
+    assert [len(steps) for steps in outcome.measurement.step_times_s] == [3, 3]
+
+
+def test_inference_is_sampled_alike(study, launcher, tmp_path):
+    workload = replace(study.workload, phase="inference", output_length=4)
+    measure = replace(
+        study.measure, profiled_steps=0, max_timed_steps=8, step_precision=NEVER_PRECISE
+    )
+    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, lambda _: None)
+
+    outcome = evaluator.evaluate(
+        replace(study, workload=workload, measure=measure), CONFIG, tmp_path
+    )
+
+    assert isinstance(outcome, Measured), outcome
+    assert outcome.measurement.stopped == "most_steps"
+    assert [len(steps) for steps in outcome.measurement.serving.first_token_times_s] == [8, 8]
+
+
+def test_a_rank_that_hangs_between_looks_is_found_by_its_step(study, launcher, tmp_path):
+    """Its peer waits for it outside of any step, for the times of a block."""
+    measure = replace(study.measure, hang_after_s=1, stop_above_s=NEVER_SLOWER_S)
+    recipe = Entry("bad_entries:misbehave")
+    evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
+    misdeed = {"what": "hang", "rank": 1, "step": 3}
+    (tmp_path / "misdeed.json").write_text(json.dumps(misdeed), encoding="utf-8")
+
+    failed = evaluator.evaluate(replace(study, measure=measure), CONFIG, tmp_path)
+
+    assert isinstance(failed, Failed)
+    assert failed.kind is FailureKind.HANG

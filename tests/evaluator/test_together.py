@@ -1,0 +1,252 @@
+"""Real jobs of two ranks each that are on this machine at once and take turns."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.local import LocalLauncher
+from evaluator.recipes.builtin import BuiltinRecipe
+from records.errors import EnvironmentFault
+from records.trial import Config, Failed, FailureKind, Measured, Stage
+
+PLAIN, SHARDED = Config({"dp_replicate": 2}), Config({"dp_shard": 2})
+STEPS_PER_TURN, TURNS = 5, 4
+
+
+class Misbehaving(BuiltinRecipe):
+    """The built-in recipe, except that ranks of one configuration do what `misdeed` says."""
+
+    def __init__(self, config, entry="misbehave", **misdeed):
+        self._config = config
+        self._entry = f"bad_entries:{entry}"
+        self._misdeed = {"rank": 1, "step": 8} | misdeed
+
+    def job(self, study, config):
+        job = super().job(study, config)
+        if config != self._config:
+            return job
+        document = json.loads(job.files["job.json"]) | {"entry": self._entry}
+        files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(self._misdeed)}
+        return replace(job, files=files)
+
+
+@pytest.fixture(scope="module")
+def neighbour(launch_environment):
+    """A launcher beside the first, kept over all tests of this file."""
+    launcher = LocalLauncher(launch_environment, threads_per_rank=1)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def together(study, launcher, neighbour, tmp_path):
+    """Evaluates configurations together, each in a folder that is called by its place."""
+
+    def evaluate(*configs, recipe=None, seed=0, on_phase=lambda _: None, **measure):
+        asked = {"profiled_steps": 1, "max_timed_steps": STEPS_PER_TURN * TURNS} | measure
+        evaluator = TrialEvaluator(recipe or BuiltinRecipe(), launcher, on_phase, lambda: neighbour)
+        folders = [tmp_path / str(place) for place in range(len(configs))]
+        for folder in folders:
+            folder.mkdir()
+        changed = replace(study, measure=replace(study.measure, **asked))
+        return evaluator.evaluate_together(changed, configs, folders, seed)
+
+    return evaluate
+
+
+def steps_of(folder: Path) -> list[tuple[int, int]]:
+    """Beginning and end of all steps of all ranks, in ns, by their beats."""
+    spans = []
+    for path in sorted(folder.glob("rank*.progress.jsonl")):
+        beats = [json.loads(line) for line in path.read_text().splitlines()]
+        spans += [
+            (beat["at_ns"], after["at_ns"])
+            for beat, after in pairwise(beats)
+            if beat["step"] is not None
+        ]
+    return spans
+
+
+def ranks_in(folder: Path, pids: list[int]) -> list[int]:
+    """Processes that work in a folder."""
+    return [pid for pid in pids if Path(f"/proc/{pid}/cwd").resolve() == folder]
+
+
+def turns_of(folders: list[Path]) -> list[int]:
+    """Whose turn it was, in order: the numbers of the folders."""
+    spans = sorted(
+        (span, place) for place, folder in enumerate(folders) for span in steps_of(folder)
+    )
+    places = [place for _, place in spans]
+    return [
+        place for place, before in zip(places, [None, *places], strict=False) if place != before
+    ]
+
+
+def overlap(one: Path, other: Path) -> bool:
+    return any(
+        start < other_end and other_start < end
+        for start, end in steps_of(one)
+        for other_start, other_end in steps_of(other)
+    )
+
+
+def test_two_configurations_take_turns_and_never_step_at_once(together, tmp_path):
+    phases = []
+
+    outcomes = together(PLAIN, SHARDED, on_phase=phases.append)
+
+    assert phases == ["setup", "warmup", "timed", "done"]
+    for outcome in outcomes:
+        assert isinstance(outcome, Measured), outcome
+        assert outcome.measurement.turn_steps == (STEPS_PER_TURN,) * TURNS
+        assert [len(times) for times in outcome.measurement.step_times_s] == [20, 20]
+        assert len(outcome.measurement.losses) == 1 + TURNS * (STEPS_PER_TURN + 1)
+        assert outcome.measurement.stopped is None
+        assert outcome.metric("step_time") > 0
+        assert outcome.breakdown is None
+    assert not overlap(tmp_path / "0", tmp_path / "1")
+    # Warm-up of both, then back and forth: two turns that follow each other are one here.
+    assert turns_of([tmp_path / "0", tmp_path / "1"]) == [0, 1, 0, 1, 0, 1]
+
+
+def test_what_they_compute_is_what_they_compute_alone(together, study, launcher, tmp_path):
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    asked = replace(study, measure=replace(study.measure, profiled_steps=0))
+
+    measured = TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(asked, PLAIN, alone)
+    outcomes = together(PLAIN, PLAIN)
+
+    losses = measured.measurement.losses
+    assert [outcome.measurement.losses[: len(losses)] for outcome in outcomes] == [losses] * 2
+
+
+def test_the_record_starts_the_same_work_alone_by_hand(together, tmp_path):
+    together(PLAIN, SHARDED, max_timed_steps=5)
+
+    record = json.loads((tmp_path / "0" / "launch.json").read_text())
+    assert "CCLSEARCH_TURNS" not in record["environment"]
+    assert record["timeout_s"] == 60
+
+
+@pytest.mark.parametrize("step", [None, 0, 8], ids=["set-up", "warm-up", "turn"])
+def test_a_crash_is_told_as_that_configuration_s_own(together, step):
+    crashing = Misbehaving(SHARDED, what="raise", step=step)
+
+    innocent, crashed = together(PLAIN, SHARDED, recipe=crashing)
+
+    assert isinstance(crashed, Failed)
+    assert (crashed.stage, crashed.kind) == (Stage.LAUNCH, FailureKind.CRASH)
+    assert "wrong shape" in crashed.message
+    assert isinstance(innocent, Failed)
+    assert innocent.kind is FailureKind.INFRASTRUCTURE
+    assert innocent.message.startswith("ended because its partner failed (crash: ")
+
+
+def test_a_hang_ends_the_turns_of_all(together):
+    hanging = Misbehaving(PLAIN, what="hang")
+
+    hung, innocent = together(PLAIN, SHARDED, recipe=hanging, hang_after_s=1)
+
+    assert hung.kind is FailureKind.HANG
+    assert innocent.kind is FailureKind.INFRASTRUCTURE
+
+
+def test_a_job_that_is_late_in_its_set_up_ends_the_turns_of_all(together):
+    sleeping = Misbehaving(PLAIN, what="sleep", step=None)
+
+    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=1.5)
+
+    assert late.kind is FailureKind.HANG
+    assert innocent.kind is FailureKind.INFRASTRUCTURE
+
+
+def test_a_job_that_is_killed_at_its_gates_does_not_keep_the_other_waiting(
+    together, processes, tmp_path
+):
+    """All ranks are at their gates when the warm-up begins."""
+
+    def kill_second(phase):
+        if phase == "warmup":
+            for pid in ranks_in(tmp_path / "1", processes()):
+                os.kill(pid, signal.SIGKILL)
+
+    innocent, killed = together(PLAIN, SHARDED, on_phase=kill_second)
+
+    assert isinstance(killed, Failed)
+    assert killed.stage is Stage.LAUNCH
+    assert innocent.kind is FailureKind.INFRASTRUCTURE
+    assert innocent.message.startswith(f"ended because its partner failed ({killed}")
+
+
+def test_waiting_at_a_gate_is_no_hang(together):
+    """The other one's only turn takes longer than a rank may be silent in a step."""
+    slow = Misbehaving(SHARDED, entry="slow")
+
+    outcomes = together(PLAIN, SHARDED, recipe=slow, max_timed_steps=5, hang_after_s=1)
+
+    assert all(isinstance(outcome, Measured) for outcome in outcomes), outcomes
+
+
+def test_what_goes_wrong_here_ends_all_jobs_first(together, processes):
+    def interrupt(phase):
+        if phase == "timed":
+            raise KeyboardInterrupt
+
+    warm = set(processes())
+    with pytest.raises(KeyboardInterrupt):
+        together(PLAIN, SHARDED, on_phase=interrupt)
+
+    assert set(processes()) - warm == set()
+
+
+def test_a_launcher_that_starts_nothing_ends_all_and_is_heard(study, launcher, tmp_path):
+    class Broken:
+        def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
+            raise EnvironmentFault("no processes here; start some")
+
+        def close(self):
+            """Nothing is kept."""
+
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for folder in folders:
+        folder.mkdir()
+    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, lambda _: None, Broken)
+
+    with pytest.raises(EnvironmentFault, match="no processes here"):
+        evaluator.evaluate_together(study, [PLAIN, SHARDED], folders, 0)
+
+
+def test_launchers_that_were_made_are_closed_and_the_callers_is_not():
+    closed = []
+
+    class Noting:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+
+    evaluator = TrialEvaluator(BuiltinRecipe(), Noting("first"), print, lambda: Noting("more"))
+    evaluator._launchers_for(3)
+
+    evaluator.close()
+    evaluator.close()
+
+    assert closed == ["more", "more"]
+
+
+def test_no_thread_is_left_behind(together):
+    before = threading.enumerate()
+
+    together(PLAIN, SHARDED, max_timed_steps=5)
+
+    assert threading.enumerate() == before

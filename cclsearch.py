@@ -1,4 +1,4 @@
-"""The public Python API: `import cclsearch`, then read what searches recorded and traces tell.
+"""The public Python API: `import cclsearch`, read what searches recorded and traces tell, time code.
 
 Names are resolved on first use, so that importing costs nothing.
 """
@@ -7,13 +7,38 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from evaluator.timing.fuzzing.fuzzer import Fuzzer
+    from evaluator.timing.fuzzing.parameters import FuzzedParameter, ParameterAlias
+    from evaluator.timing.fuzzing.tensors import FuzzedTensor
+    from evaluator.timing.timer import Timer
+    from evaluator.timing.timing import Timing
     from search.frames import studies, trials
+    from search.timing_tables import print_timings
     from search.trace_frames import Trace, trace
 
-__all__ = ["Trace", "studies", "trace", "trials"]
+__all__ = [
+    "FuzzedParameter",
+    "FuzzedTensor",
+    "Fuzzer",
+    "ParameterAlias",
+    "Timer",
+    "Timing",
+    "Trace",
+    "print_timings",
+    "studies",
+    "trace",
+    "trials",
+]
 
 _HOMES = {
+    "FuzzedParameter": "evaluator.timing.fuzzing.parameters",
+    "FuzzedTensor": "evaluator.timing.fuzzing.tensors",
+    "Fuzzer": "evaluator.timing.fuzzing.fuzzer",
+    "ParameterAlias": "evaluator.timing.fuzzing.parameters",
+    "Timer": "evaluator.timing.timer",
+    "Timing": "evaluator.timing.timing",
     "Trace": "search.trace_frames",
+    "print_timings": "search.timing_tables",
     "studies": "search.frames",
     "trace": "search.trace_frames",
     "trials": "search.frames",

@@ -134,10 +134,9 @@ def _ranked(candidate: Array, anchor: Array) -> Verdict:
 
 
 def _noise(before: Sequence[Pair]) -> Noise | None:
-    """From launches that were taken before: each side is one configuration."""
-    return pooled(
-        [[pair.candidate.median_s for pair in before], [pair.anchor.median_s for pair in before]]
-    )
+    """From the rounds that were taken before."""
+    rounds = [[pair.candidate.median_s, pair.anchor.median_s] for pair in before]
+    return pooled([rounds]) if rounds else None
 
 
 def _round(pair: Pair) -> Round:
@@ -154,5 +153,6 @@ def _before(first: int | None, second: int | None) -> bool | None:
 
 @cache
 def _launch(taken: Taken) -> Launch:
-    steady = steady_part(taken.steps_s).settled
+    took_turns = taken.position is None
+    steady = took_turns or steady_part(taken.steps_s).settled
     return Launch(value=taken.median_s, mean=taken.mean_s, steady=steady)

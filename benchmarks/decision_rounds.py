@@ -76,7 +76,7 @@ class NoiseParts:
     between: float | None
     within: float
     step: float
-    detectable: float
+    detectable: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,9 @@ def print_noise(noise: NoiseParts) -> None:
     print(f"  ratio of a round      {noise.ratio:.2%}, of means {noise.ratio_of_means:.2%}")
     print(f"  a launch, all session {noise.launch:.2%}, {noise.launch_in_round:.2%} in its round")
     print(f"  of it between         {between}; within {noise.within:.2%} (a step {noise.step:.2%})")
-    print(f"  10 rounds would show  {noise.detectable - 1:.2%} with 80 % power, without a margin")
+    if noise.detectable is not None:
+        shown = f"{noise.detectable - 1:.2%}"
+        print(f"  10 rounds would show  {shown} with 80 % power, without a margin")
 
 
 def print_rates(methods: Mapping[str, Mapping[str, Outcomes]]) -> None:

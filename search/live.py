@@ -20,11 +20,10 @@ from rich.text import Text
 
 from evaluator.timing.noise import Noise
 from evaluator.timing.verdict import Verdict
-from records.study import Study
+from records.study import Measure, Study
 from records.trial import Breakdown, Config, Failed, History, Policy, Repeat, Score, Trial
-from search.comparison_words import percent
 from search.config_words import difference
-from search.repeat_words import PURPOSES, race_words
+from search.repeat_words import PURPOSES, noise_words, race_words
 from search.standing import Race
 from search.trial_words import caveats, one_line, score_words
 
@@ -109,10 +108,9 @@ class LiveProgress:
         self._history = history
         self._task, self._phase, self._activity = "", "", "proposing"
 
-    def noise_measured(self, noise: Noise) -> None:
-        """Print what equal launches differ by."""
-        words = f"rounds of equal launches differ by {percent(noise.sd)}"
-        self._console.print(Text(f"    noise: {words}", style="dim"))
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Print what equal launches differ by, and what the search can see."""
+        self._console.print(Text(f"    noise: {noise_words(noise, measure)}", style="dim"))
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Show which launch was made again."""

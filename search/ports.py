@@ -7,7 +7,7 @@ from typing import Protocol
 
 from evaluator.timing.noise import Noise
 from records.exchange import Exchange
-from records.study import Study
+from records.study import Measure, Study
 from records.trial import Config, History, Outcome, Policy, Repeat, Trial
 from search.standing import Race
 
@@ -60,7 +60,7 @@ class Observer(Protocol):
         """A trial ended and is on record."""
         ...
 
-    def noise_measured(self, noise: Noise) -> None:
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
         """Equal launches were compared: how much a round's ratio varies by itself."""
         ...
 

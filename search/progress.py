@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from evaluator.timing.noise import Noise
+from evaluator.timing.paired import detectable
 from records.codec import to_json
-from records.study import Study
+from records.study import Measure, Study
 from records.trial import (
     Config,
     Failed,
@@ -18,8 +19,8 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.comparison_words import percent
-from search.repeat_words import PURPOSES, race_words
+from search.repeat_words import PURPOSES, noise_words, race_words
+from search.rules import claim_rule
 from search.standing import Race
 from search.trial_words import caveats, number, one_line, score_words, shares
 
@@ -50,9 +51,9 @@ class PlainProgress:
         """Give the trial's line."""
         self._say(trial_line(trial, history))
 
-    def noise_measured(self, noise: Noise) -> None:
-        """Say how much equal launches differ."""
-        self._say(f"noise: rounds of equal launches differ by {percent(noise.sd)}")
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Say how much equal launches differ, and what the search can see."""
+        self._say(f"noise: {noise_words(noise, measure)}")
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Say how a launch of an earlier trial's configuration went."""
@@ -132,9 +133,10 @@ class JsonProgress:
             best=best.ordinal if best is not None else None,
         )
 
-    def noise_measured(self, noise: Noise) -> None:
-        """Give the standard deviation of a round's log ratio between equal sides."""
-        self._say("noise_measured", sd=noise.sd, freedom=noise.freedom)
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Give the standard deviation of a round's log ratio, and the ratio that can be seen."""
+        ratio = detectable(noise, claim_rule(measure))
+        self._say("noise_measured", sd=noise.sd, freedom=noise.freedom, detectable=ratio)
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Give the outcome of a launch that was made again."""

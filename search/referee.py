@@ -76,7 +76,7 @@ class Referee:
         )
         noise = self.standing().noise
         if noise is not None and len(self._repeats) > tested:
-            self.observer.noise_measured(noise)
+            self.observer.noise_measured(noise, self.measure)
 
     def _race(self, challenger: Trial, history: History) -> None:
         """Race a trial that would lead by its one launch against who led before it."""

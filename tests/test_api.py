@@ -50,7 +50,18 @@ def test_importing_loads_nothing_heavy():
 
 
 def test_the_public_names_are_these():
-    assert cclsearch.__all__ == ["Trace", "studies", "trace", "trials"]
+    assert cclsearch.__all__ == [
+        *(
+            "FuzzedParameter",
+            "FuzzedTensor",
+            "Fuzzer",
+            "ParameterAlias",
+            "Timer",
+            "Timing",
+            "Trace",
+        ),
+        *("print_timings", "studies", "trace", "trials"),
+    ]
     assert all(callable(getattr(cclsearch, name)) for name in cclsearch.__all__)
 
 

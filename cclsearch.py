@@ -1,6 +1,6 @@
-"""The public Python API: `import cclsearch`, read what searches recorded and traces tell, time code.
+"""The public Python API: what searches recorded, what traces tell, and timing of code.
 
-Names are resolved on first use, so that importing costs nothing.
+`import cclsearch` costs nothing: names are resolved on first use.
 """
 
 import importlib

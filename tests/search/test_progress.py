@@ -11,6 +11,7 @@ from evaluator.timing.noise import Noise
 from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
 from records import testing
+from records.study import Measure
 from records.trial import Breakdown, FailureKind, Repeat, Stage
 from search.live import LiveProgress, print_trials
 from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
@@ -276,7 +277,7 @@ def test_every_face_tells_the_noise_and_who_leads_after_a_race():
         assert "undecided: no, so trial 0 leads" in " ".join(out.getvalue().split())
     noise, _, won = [json.loads(line) for line in program.getvalue().splitlines()]
     assert noise.items() >= {"event": "noise_measured", "sd": 0.0512, "freedom": 2}.items()
-    assert noise["detectable"] == pytest.approx(1.0766, abs=1e-4)
+    assert noise["detectable"] == pytest.approx(1.0757, abs=1e-4)
     assert (won["event"], won["challenger"]) == ("race_decided", 1)
     assert (won["comparison"]["verdict"], won["comparison"]["ratio"]) == ("fast", 0.5)
 

@@ -104,9 +104,13 @@ class Contest:
         return rounds
 
     def _launch(self, places: Sequence["_Place"], *, whole: bool) -> None:
-        """Launch together what makes up a whole round and fits on the machine, else in turn."""
+        """Launch together what makes up a whole round and fits on the machine, else in turn.
+
+        What takes turns is not profiled.
+        """
         peaks = [_peak_memory_bytes(place.trial) for place in places]
-        if whole and len(places) > 1 and fits_together(self.study, peaks):
+        timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in places)
+        if whole and len(places) > 1 and timed_only and fits_together(self.study, peaks):
             seed = f"{self.study.random_seed}/{places[0].series}/{places[0].round}"
             configs = [_config(place.trial) for place in places]
             outcomes = self.turn.launch_together(self.study, configs, crc32(seed.encode()))

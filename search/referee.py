@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from evaluator.objective import Scoring
 from records.store import Store
@@ -130,10 +129,12 @@ class Referee:
         return tuple(alive[:FINALISTS])
 
     def _told_apart(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
-        """Whether more rounds would tell no two of them further apart."""
-        return all(
-            compared(launches, one.ordinal, other.ordinal, self.scoring, self.measure).settled
-            for one, other in combinations(entrants, 2)
+        """Whether more rounds would tell no other further apart from who leads."""
+        leader = self.standing().history.best
+        return leader is None or all(
+            compared(launches, leader.ordinal, other.ordinal, self.scoring, self.measure).settled
+            for other in entrants
+            if other.ordinal != leader.ordinal
         )
 
     def _reserve(self, entrant_count: int) -> int:

@@ -6,16 +6,25 @@ import numpy as np
 from scipy import optimize, stats
 
 PATH_COUNT = 100_000
+GROWTH = 2
+"""Power of the rounds by which levels grow: most is kept for the end, where it tells close sides
+apart; sides that are far apart are told apart early all the same."""
+
+
+def level_of_look(count: int, *, alpha: float, first: int, last: int) -> float:
+    """Level of Student's t at a look after `count` rounds, when all looks together err by `alpha`.
+
+    Looks begin after `first` rounds and end after `last`.
+    """
+    return _last_level(alpha, max(first, 2), last) * float(min(count, last) / last) ** GROWTH
 
 
 @cache
-def level_per_look(alpha: float, first: int, last: int) -> float:
-    """Level of Student's t at round `last` so that looks from round `first` on err by `alpha`.
+def _last_level(alpha: float, first: int, last: int) -> float:
+    """Level of the last look, found by following random rounds without a difference.
 
-    At earlier rounds the level is smaller in proportion. Found by following random rounds without a
-    difference: the t statistic of normal rounds does not depend on their noise.
+    The t statistic of normal rounds does not depend on their noise.
     """
-    first = max(first, 2)
     if first >= last:
         return alpha
     paths = np.random.default_rng(0).standard_normal((PATH_COUNT, last))
@@ -24,13 +33,13 @@ def level_per_look(alpha: float, first: int, last: int) -> float:
     looks = slice(first - 1, last)
     spread = (squares - sums**2 / counts)[:, looks] / (counts[looks] - 1)
     seen = np.abs(sums[:, looks]) / np.sqrt(spread * counts[looks])
+    shares = (counts[looks] / last) ** GROWTH
 
     def excess(level: float) -> float:
-        levels = level * counts[looks] / last
-        crossed = (seen > stats.t.ppf(1 - levels / 2, counts[looks] - 1)).any(axis=1)
-        return float(crossed.mean()) - alpha
+        limits = stats.t.ppf(1 - level * shares / 2, counts[looks] - 1)
+        return float((seen > limits).any(axis=1).mean()) - alpha
 
-    return float(optimize.bisect(excess, alpha / last, alpha * last / first, xtol=alpha * 1e-3))
+    return float(optimize.bisect(excess, alpha / last, alpha, xtol=alpha * 1e-3))
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.timing.looks import level_per_look, student_quantile
+from evaluator.timing.looks import level_of_look, student_quantile
 from evaluator.timing.noise import Noise
 from evaluator.timing.verdict import Verdict
 
@@ -189,8 +189,7 @@ def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
     """Half width of the interval of a mean, in standard deviations of one round."""
     level = alpha
     if rule.look_often:
-        first, last = rule.min_rounds, rule.max_rounds
-        level = level_per_look(alpha, first, last) * min(count, last) / last
+        level = level_of_look(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
     return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
 
 

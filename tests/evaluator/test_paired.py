@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluator.timing.looks import level_per_look
+from evaluator.timing.looks import level_of_look
 from evaluator.timing.noise import Noise, pooled
 from evaluator.timing.paired import Launch, Round, Rule, decide, detectable
 from evaluator.timing.verdict import Verdict
@@ -219,9 +219,11 @@ def test_a_real_difference_beyond_the_noise_is_found():
     assert slow == 0
 
 
-def test_a_single_look_spends_all_that_may_be_spent():
-    assert level_per_look(0.05, 6, 6) == 0.05
-    assert 0.05 / 7 < level_per_look(0.05, 4, 10) < 0.05
+def test_a_single_look_may_err_as_often_as_all_looks_together():
+    assert level_of_look(6, alpha=0.05, first=6, last=6) == 0.05
+    levels = [level_of_look(count, alpha=0.05, first=4, last=10) for count in range(4, 11)]
+    assert levels == sorted(levels)
+    assert 0.05 / 7 < levels[-1] < 0.05 < sum(levels)
 
 
 def test_the_noise_of_a_round_is_that_of_two_launches():

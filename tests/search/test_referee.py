@@ -251,6 +251,33 @@ def test_launches_that_fit_on_the_machine_take_turns(tabular):
     assert finding.against_seed.round_count == 4
 
 
+class Traced:
+    """Ends measured, with a metric that only traces tell."""
+
+    def __init__(self, step_time_s):
+        self._ending = Takes(step_time_s=step_time_s)
+
+    def outcome(self, *arguments):
+        found = self._ending.outcome(*arguments)
+        told = replace(found.metrics[0], name="total_communication_time", value=0.1)
+        return replace(found, metrics=(*found.metrics, told))
+
+
+def test_launches_are_made_one_by_one_for_an_objective_that_needs_traces(tabular):
+    study = tabular(
+        {0: Traced(0.5), 1: Traced(0.2)},
+        objective="step_time + total_communication_time",
+        direction="minimize",
+        measure=replace(TOGETHER, profiled_steps=1),
+    )
+
+    study.run()
+
+    launched = study.store.repeats(study.study_id)
+    assert launched
+    assert not any(took_turns(repeat.outcome) for repeat in launched)
+
+
 def test_a_finalist_that_breaks_spoils_one_round_only(tabular):
     once = InTurn((Takes(step_time_s=0.2), Fails(kind=FailureKind.OUT_OF_MEMORY)))
     measure = replace(TOGETHER, race_rounds=0)

@@ -14,9 +14,8 @@ from records.errors import CodecError, StoreError, StudyError, shown
 from records.rows import StudyRow, to_outcome
 from records.store import Store
 from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
-from search.finding import Finding
+from search.finding import leader_of
 from search.reading import recorded
-from search.standing import standing_of
 
 LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
 ON_RECORD, BEST = "trial", "best"
@@ -159,9 +158,7 @@ def _trial(which: str, store: Path | None) -> OnRecord:
 def _best(study_id: str, store: Path | None) -> OnRecord:
     with recorded(store) as records:
         row = records.find(study_id)
-        winner = from_json(Finding, row.summary).winner if row.summary else None
-        history = standing_of(row, records).history
-        best = history.best if winner is None else history.trials[winner]
+        best = leader_of(row, records)
         if best is None:
             raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
         return _on_record(row, best, records)

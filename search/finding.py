@@ -8,11 +8,14 @@ from evaluator.timing.noise import Noise
 from evaluator.timing.paired import Comparison
 from evaluator.timing.spread import Spread, spread
 from evaluator.timing.verdict import Verdict
+from records.codec import from_json
+from records.rows import StudyRow
+from records.store import Store
 from records.study import Measure
-from records.trial import History, Repeat
+from records.trial import History, Repeat, Trial
 from search.final import compared, unreliable
 from search.rounds import objective_values
-from search.standing import Race, Standing
+from search.standing import Race, Standing, standing_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,14 @@ def find(
         races=led.races,
         noise=led.noise,
     )
+
+
+def leader_of(row: StudyRow, store: Store) -> Trial | None:
+    """The trial of a study on record that won, or leads so far; None where none was measured."""
+    winner = from_json(Finding, row.summary).winner if row.summary else None
+    if winner is not None:
+        return store.history(row.id).trials[winner]
+    return standing_of(row, store).history.best
 
 
 def _result(history: History, winner: int, values: dict[int, list[float]]) -> Spread | None:

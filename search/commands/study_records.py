@@ -18,13 +18,12 @@ from records.study import Study
 from records.trial import Config, Trial
 from search.commands.options import store_flag
 from search.config_words import flags, spelled
-from search.finding import Finding
+from search.finding import Finding, leader_of
 from search.live import on_terminal, print_trials
 from search.progress import trial_line, trial_summary
 from search.reading import has_records, recorded, status
 from search.report import Record, print_report
 from search.settings import store_root
-from search.standing import standing_of
 from search.trial_words import caveats
 
 PIPE_WIDTH = 1000
@@ -106,24 +105,16 @@ def _variables(study: Study, config: Config) -> dict[str, str]:
 
 
 def _winner(row: StudyRow, records: Store) -> Trial:
-    winner = _leader(row, records)
+    winner = leader_of(row, records)
     if winner is None:
         command = f"cclsearch show {row.id}{store_flag(records.root)}"
         raise StoreError(f"study {row.id} has no measured trial; see `{command}`")
     return winner
 
 
-def _leader(row: StudyRow, records: Store) -> Trial | None:
-    """The trial that won, or leads so far."""
-    ordinal = from_json(Finding, row.summary).winner if row.summary else None
-    if ordinal is not None:
-        return records.history(row.id).trials[ordinal]
-    return standing_of(row, records).history.best
-
-
 def _facts(row: StudyRow, records: Store) -> dict[str, object]:
     """A study in short for programs; absent values are null."""
-    leader = _leader(row, records)
+    leader = leader_of(row, records)
     score = leader.score if leader is not None else None
     return {
         "id": row.id,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
+from records.conditions import Conditions
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, Measured, Measurement, Outcome, Stage
 
@@ -30,6 +31,7 @@ class Takes:
     noise: float = 0.0
     losses: tuple[float, ...] = LOSSES
     peak_memory_bytes: int = 1 << 20
+    conditions: Conditions | None = None
 
     def outcome(self, study: Study, launch: int, noise: Random) -> Outcome:  # noqa: ARG002 - the port
         """Give a measured outcome whose metrics are those of a launch without traces."""
@@ -43,6 +45,7 @@ class Takes:
             wall_s=step_s * (study.measure.timed_steps + study.measure.warmup_steps),
             device=study.environment.device,
             torch_version="tabular",
+            conditions=self.conditions,
         )
         measures = measure_all(evidence(study, measurement, traces=None))
         return Measured(measurement=measurement, metrics=measures.values, absent=measures.absent)

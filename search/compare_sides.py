@@ -14,6 +14,7 @@ from records.errors import CodecError, StoreError, StudyError, shown
 from records.rows import StudyRow, to_outcome
 from records.store import Store
 from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
+from search.disturbed import counted
 from search.finding import leader_of
 from search.reading import recorded
 
@@ -165,4 +166,4 @@ def _best(study_id: str, store: Path | None) -> OnRecord:
 
 
 def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
-    return OnRecord(row=row, trial=trial, repeats=records.repeats(row.id))
+    return OnRecord(row=row, trial=trial, repeats=counted(records.repeats(row.id)))

@@ -13,6 +13,7 @@ from records.store import Store
 from records.study import Study
 from records.trial import Config, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.budget import launches_used
+from search.disturbed import counted
 from search.ports import Observer
 from search.trial import Turn
 
@@ -29,8 +30,8 @@ class Contest:
     observer: Observer
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
-        """What is on record of one contest, in the order of launches."""
-        stored = self.store.repeats(self.study_id)
+        """What is on record of one contest and counts, in the order of launches."""
+        stored = counted(self.store.repeats(self.study_id))
         return tuple(r for r in stored if r.series == series and r.purpose is purpose)
 
     def bring_to(

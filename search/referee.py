@@ -8,6 +8,7 @@ from records.store import Store
 from records.study import Measure
 from records.trial import History, Purpose, Repeat, Trial
 from search.contest import Contest
+from search.disturbed import counted
 from search.final import compared, confirming, unreliable
 from search.ports import Observer
 from search.rounds import centred_burdens, launch_of
@@ -65,7 +66,7 @@ class Referee:
 
     @property
     def _repeats(self) -> tuple[Repeat, ...]:
-        return self.store.repeats(self.study_id)
+        return counted(self.store.repeats(self.study_id))
 
     def _test(self, trial: Trial) -> None:
         """Launch the first trial against itself, to learn how much equal launches differ."""

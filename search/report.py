@@ -23,6 +23,7 @@ from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words
 from search.config_words import difference, flags
+from search.disturbed import left_out_rounds
 from search.finding import Finding
 from search.live import on_terminal
 from search.repeat_words import PURPOSES, noise_words, race_words
@@ -49,6 +50,8 @@ class Record:
     """How many launches were made again, and what for."""
     conditions: tuple[Conditions, ...] = ()
     """Of every launch that was measured and watched."""
+    left_out_count: int = 0
+    """Rounds that were disturbed, and run again for it."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
@@ -62,6 +65,7 @@ class Record:
             history=history,
             launch_count=launches_used(history, repeats),
             purposes=Counter(repeat.purpose for repeat in repeats),
+            left_out_count=len(left_out_rounds(repeats)),
             store=store.root,
             conditions=tuple(conditions for conditions in seen if conditions is not None),
         )
@@ -122,7 +126,11 @@ def _failure_lines(history: History) -> list[Line]:
 
 def _disturbed_lines(record: Record) -> list[Line]:
     words = disturbed_words(record.conditions)
-    return [("disturbed", words)] if words else []
+    lines = [("disturbed", words)] if words else []
+    if record.left_out_count:
+        told = f"{record.left_out_count} rounds, in which a launch was disturbed; run again"
+        lines.append(("left out", told))
+    return lines
 
 
 def _noise_lines(finding: Finding, record: Record) -> list[Line]:

@@ -13,6 +13,7 @@ from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
 from records.trial import History, Purpose, Repeat
+from search.disturbed import counted
 from search.final import confirming, winner_of
 from search.rounds import noise_of, objective_values, rounds_between, took_turns
 from search.rules import race_rule
@@ -66,7 +67,7 @@ def standing(
 
 def standing_of(row: StudyRow, store: Store) -> Standing:
     """Judge who leads a study on record."""
-    history, repeats = store.history(row.id), store.repeats(row.id)
+    history, repeats = store.history(row.id), counted(store.repeats(row.id))
     return standing(history, repeats, scoring_of(row.study.objective), row.study.measure)
 
 

@@ -128,7 +128,7 @@ def _disturbed_lines(record: Record) -> list[Line]:
     words = disturbed_words(record.conditions)
     lines = [("disturbed", words)] if words else []
     if record.left_out_count:
-        told = f"{record.left_out_count} rounds, in which a launch was disturbed; run again"
+        told = f"rounds in which a launch was disturbed, run again: {record.left_out_count}"
         lines.append(("left out", told))
     return lines
 

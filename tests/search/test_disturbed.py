@@ -112,4 +112,4 @@ def test_the_report_says_how_many_rounds_were_run_again(tabular):
 
     lines = dict(report_lines(finding, Record.of(study.study_id, study.store), ""))
     assert lines["disturbed"].startswith("1 of 8 launches, the last because other processes used")
-    assert lines["left out"] == "1 rounds, in which a launch was disturbed; run again"
+    assert lines["left out"] == "rounds in which a launch was disturbed, run again: 1"

@@ -1,4 +1,4 @@
-"""The whole landscape of the default study: every valid configuration, launched several times.
+"""The whole landscape of a study: every valid configuration, launched several times.
 
 Rounds are interleaved in a shuffled order, so that whatever else the machine does hits all
 configurations alike. The data file gets one line a launch, after a first line that says of which
@@ -7,11 +7,11 @@ configurations run, how far the best is from the worst, how many are within reac
 how much launches of one configuration differ.
 
     python benchmarks/landscape.py --launches 3 --out benchmarks/data/landscape.jsonl
+    python benchmarks/landscape.py -c docs/examples/collectives/study.toml --out mpi.jsonl
 """
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,11 +26,13 @@ import torch
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
-from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.recipes.catalog import recipe_of
 from records.study import Study
 from records.trial import Config, Measured, Outcome
+from search import settings
 from search.builtin import builtin_study
 from search.spaces import completed, space_of
+from search.study_file import read_study_file
 
 TIE = 1.05
 
@@ -45,26 +47,32 @@ class Launch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The landscape of the default study.")
+    parser = argparse.ArgumentParser(description="The landscape of a study.")
+    parser.add_argument("-c", "--config", type=Path, help="study file; else the built-in study")
     parser.add_argument("--launches", type=int, default=3, help="launches of each configuration")
     parser.add_argument("--out", type=Path, required=True, help="data file, continued if there")
     parser.add_argument("--summary", action="store_true", help="only tell what the file holds")
     options = parser.parse_args()
     if not options.summary:
-        measure(options.out, options.launches)
+        measure(asked_study(options.config), options.out, options.launches)
     report(list(read(options.out)))
 
 
-def measure(out: Path, launches: int) -> None:
-    study = completed(unprofiled(builtin_study(local_environment())))
-    space = space_of(study)
+def asked_study(path: Path | None) -> Study:
+    study = builtin_study(local_environment())
+    return completed(unprofiled(read_study_file(path, study) if path else study))
+
+
+def measure(study: Study, out: Path, launches: int) -> None:
+    recipe, space = recipe_of(study), space_of(study)
+    recipe.check(study)
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(header(study)) + "\n", encoding="utf-8")
     done = Counter(launch.config for launch in read(out))
-    path = f"{Path(sys.executable).parent}:{os.defpath}"
-    launcher = LocalLauncher({"PATH": path}, study.launch.threads_per_rank)
-    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, lambda _phase: None)
+    environment = recipe.inherited(study, settings.trial_environment())
+    launcher = LocalLauncher(environment, study.launch.threads_per_rank)
+    evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
     try:
         for number in range(launches):
             waiting = [config for config in space.feasible if done[config] <= number]

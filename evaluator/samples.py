@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from evaluator.job import JobResult
+from evaluator.message_times import message_times_s, unmatched
 from evaluator.rank.job import Measure as RankMeasure
 from evaluator.rank.sampling import LEAST_SLOWER_STEPS, reason_to_stop
 from evaluator.readers.files import ReadLimits, read_bytes
@@ -17,7 +18,7 @@ from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
 from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
-from records.study import Measure, Study
+from records.study import Measure, Study, Workload
 from records.trial import Failed, FailureKind, Measurement, Stage
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
@@ -77,6 +78,7 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         torch_version=ranks[0].torch,
         serving=serving([rank.timed for rank in ranks], study.workload),
         stopped=ranks[0].stopped,
+        message_times_s=message_times_s([rank.timed for rank in ranks], study.workload.messages),
     )
 
 
@@ -94,7 +96,7 @@ def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
 
 
 def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
-    fault = _unreadable(ranks) or _uncounted(ranks, asked_of_ranks(study.measure))
+    fault = _unreadable(ranks, study.workload) or _uncounted(ranks, asked_of_ranks(study.measure))
     if fault is not None:
         return _no_samples(fault)
     tokens = sum(rank.tokens_per_step for rank in ranks)
@@ -108,12 +110,15 @@ def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
     return None
 
 
-def _unreadable(ranks: Sequence[RankSamples]) -> str | None:
+def _unreadable(ranks: Sequence[RankSamples], workload: Workload) -> str | None:
     """Why the steps are no times."""
     for rank in ranks:
         if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
             return f"rank {rank.rank} has a step that ends before it starts"
-    if uneven([rank.timed for rank in ranks]):
+    steps, messages = [rank.timed for rank in ranks], workload.messages
+    if messages and unmatched(steps, messages):
+        return f"steps differ in their parts, or have others than {len(messages)} messages"
+    if not messages and uneven(steps):
         return "steps differ in their parts, or have parts that do not pair"
     return None
 

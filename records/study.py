@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from pydantic import ConfigDict
 
 from records.errors import StudyError
+from records.message import Message
 
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
@@ -57,7 +58,10 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The work every trial must do; `None` where a card does not say."""
+    """The work every trial must do; `None` where a card does not say.
+
+    In the phase `communication` a step exchanges the `messages` and nothing else.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -66,7 +70,7 @@ class Workload:
     sequence_length: int
     model: str | None = None
     family: str | None = None
-    phase: Literal["training", "inference"] = "training"
+    phase: Literal["training", "inference", "communication"] = "training"
     precision: str = "fp32"
     layer_count: int | None = None
     hidden_size: int | None = None
@@ -83,8 +87,16 @@ class Workload:
     output_length: int | None = None
     text_file: str | None = None
     seed: int = 42
+    messages: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.phase == "communication" and not self.messages:
+            raise StudyError("[workload] phase 'communication' needs messages; give a [[message]]")
+        if self.messages and self.phase != "communication":
+            raise StudyError(
+                f"[workload] phase {self.phase!r} exchanges no messages of its own; leave "
+                "[[message]] out, or set phase to 'communication'"
+            )
         _at_least("workload", 1, global_batch=self.global_batch)
         _at_least("workload", 1, sequence_length=self.sequence_length)
         _at_least("workload", 1, layer_count=self.layer_count, hidden_size=self.hidden_size)
@@ -103,8 +115,10 @@ class Workload:
         """Tokens that one step processes, in every trial of the study.
 
         Of an optimizer step those that it trains on; of an inference step those of the prompts and
-        of the answers.
+        of the answers; none where messages are exchanged.
         """
+        if self.phase == "communication":
+            return 0
         answer_length = (self.output_length or 0) if self.phase == "inference" else 0
         return self.global_batch * (self.sequence_length + answer_length)
 

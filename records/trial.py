@@ -142,6 +142,9 @@ class Measurement:
     """Why no more steps were timed, `slower` than asked for; None where their number was fixed."""
     turn_steps: tuple[int, ...] = ()
     """Steps of each turn, where this launch took turns with others on the same machine."""
+    message_times_s: tuple[float, ...] = ()
+    """Seconds that each of the workload's messages took, over its calls in a step: median over the
+    steps of the slowest rank. Empty where several messages are not timed one by one."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from records.errors import (
     StoreError,
     StudyError,
 )
-from search.commands import compare, doctor, metrics, run, spaces, studies, traces, trials
+from search.commands import bench, compare, doctor, metrics, run, spaces, studies, traces, trials
 from search.commands.options import examples, installed_version
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
@@ -30,7 +30,7 @@ Start with:
 Exit codes:
   0    done
   2    wrong usage, study, card or trace
-  3    nothing could be measured; B is slower (compare --fail-on slow)
+  3    nothing could be measured; something is slower or broke, where that was to fail
   4    this machine, the store or the provider does not allow it
   75   interrupted; cclsearch resume goes on
   130  interrupted twice
@@ -78,6 +78,7 @@ app.command(
 app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))(
     doctor.doctor
 )
+app.add_typer(bench.app, name="bench")
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")
 app.add_typer(metrics.app, name="metrics")

@@ -3,32 +3,29 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 from evaluator.timing.bench_csv import LATENCY, BenchRow, Point
-from evaluator.timing.paired import Launch
+from evaluator.timing.paired import Launch, Rule
 from records.errors import StudyError
 from search.compare_sides import Bench
-from search.compared import Comparisons, Party, Terms
+from search.compared import Compared, Comparisons, Party, Terms
 from search.compared_points import ONCE, UNPAIRED, Replicates, Turn, judged
 
 RUN, ORDER = "RunId", "Order"
 ROUND_COLUMNS = ("LaunchId", "Block")
 
 Rows: TypeAlias = Sequence[BenchRow]
+K = TypeVar("K", bound=Hashable)
 
 
 def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
     """Judge the latencies of B against those of A; what one side lacks is not judged."""
     rule = terms.over(ONCE)
-    columns = _round_columns(a.rows, b.rows)
     of_a, of_b = _by_point(a.rows), _by_point(b.rows)
-    lines = tuple(
-        judged(str(point), _replicates(rows, columns), _replicates(of_b[point], columns), rule)
-        for point, rows in of_a.items()
-        if point in of_b
-    )
+    lines = tuple(judged_points(of_a, of_b, rule).values())
     if not lines:
         raise StudyError(
             f"{a.name} and {b.name} have no point in common ({next(iter(of_a))}, for example, "
@@ -51,6 +48,16 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
         if any(line.comparison.reason in UNPAIRED for line in lines)
         else (),
     )
+
+
+def judged_points(a: Mapping[K, Rows], b: Mapping[K, Rows], rule: Rule) -> Mapping[K, Compared]:
+    """Judge the latencies of B against those of A at each point that both have rows of."""
+    columns = _round_columns(*(list(chain.from_iterable(side.values())) for side in (a, b)))
+    return {
+        point: judged(str(point), _replicates(rows, columns), _replicates(b[point], columns), rule)
+        for point, rows in a.items()
+        if point in b
+    }
 
 
 def _by_point(rows: Rows) -> Mapping[Point, list[BenchRow]]:

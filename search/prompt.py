@@ -19,7 +19,7 @@ from records.study import Study
 from records.trial import Config, Failed, History, Measured, Trial
 from search.budget import launches_since_best
 from search.llm.request import Prompt
-from search.trial_words import change, fenced, number, one_line, row, score_words
+from search.trial_words import change, fenced, number, one_line, row, score_words, work_words
 
 TURN_TOKENS = 24_000
 CHARS_PER_TOKEN = 3
@@ -95,7 +95,7 @@ class PromptWriter:
             objective=study.objective.expression,
             unit=f" ({self._scoring.unit})" if self._scoring.unit else "",
             better="Lower is better." if lower else "Higher is better.",
-            tokens_per_step=study.workload.tokens_per_step,
+            work=work_words(study.workload),
             budget=study.budget.trials,
             fields=fenced("\n".join(fields), limit=SOURCE_CHARS),
             space=self._space.words(),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from records.errors import StudyError
 from records.study import Llm
@@ -10,6 +11,10 @@ from search.llm.settings import LlmSettings, Secret
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
 DEFAULT_STORE = ".cclsearch"
+_RANK_NUMBERS: Mapping[Literal["torchrun", "mpirun"], tuple[tuple[str, str], ...]] = {
+    "torchrun": (("RANK", "WORLD_SIZE"),),
+    "mpirun": (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")),
+}
 
 
 def store_root(option: Path | None) -> Path:
@@ -47,3 +52,16 @@ def trial_environment() -> Mapping[str, str]:
         for name, value in os.environ.items()
         if not any(word in name.upper() for word in SECRET_WORDS) and not (key and key in value)
     }
+
+
+def started_as_rank_by() -> Literal["torchrun", "mpirun"] | None:
+    """What started this process as one rank of several; None for a command typed by itself."""
+    for launcher, numbers in _RANK_NUMBERS.items():
+        if any(all(name in os.environ for name in pair) for pair in numbers):
+            return launcher
+    return None
+
+
+def is_told_where_to_meet() -> bool:
+    """Whether ranks of torch.distributed could find each other by their environment."""
+    return "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ

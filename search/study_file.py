@@ -13,6 +13,7 @@ from evaluator.recipes.script_files import located
 from policies.catalog import FIRST
 from records.codec import from_document
 from records.errors import StudyError
+from records.message import Message
 from records.models import known_model
 from records.study import (
     Budget,
@@ -29,6 +30,8 @@ from records.study import (
     Study,
     Workload,
 )
+from search.collective_study import RECIPE as COLLECTIVES
+from search.collective_study import collective_space, collective_study
 
 SECTIONS: Mapping[str, type] = {
     "workload": Workload,
@@ -40,7 +43,7 @@ SECTIONS: Mapping[str, type] = {
     "command": Command,
     "llm": Llm,
 }
-TABLES = (*SECTIONS, "space", "constraint")
+TABLES = (*SECTIONS, "space", "constraint", "message")
 UNKNOWN_KEY = "unexpected_keyword_argument"
 UNION_MEMBERS = {"bool", "int", "float", "str"}
 SCALARS = ("name", "seed_policy", "strategy", "random_seed")
@@ -49,7 +52,8 @@ SCALARS = ("name", "seed_policy", "strategy", "random_seed")
 def read_study_file(path: Path, base: Study) -> Study:
     """A study from a file; a table that is left out, or a key inside one, keeps the base's value.
 
-    `[space.NAME]` tables and `[[constraint]]` replace the base's as a whole. The file is only read.
+    `[space.NAME]` tables, `[[constraint]]` and `[[message]]` replace the base's as a whole. The
+    file is only read.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -85,9 +89,20 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
             merged[key] = {**_table(base[key] or {}, key), **_table(value, key)}
         elif key in SCALARS:
             merged[key] = value
-        else:
+        elif key != "message":
             raise StudyError(f"unknown key {key!r}; {suggestion(key, [*TABLES, *SCALARS])}")
+    if "message" in document:
+        merged["workload"] = {
+            **_table(merged["workload"], "workload"),
+            "messages": _messages(document["message"]),
+        }
     return merged
+
+
+def _messages(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise StudyError("[message] must be written [[message]], once for each kind of message")
+    return value
 
 
 def _model_sizes(workload: Mapping[str, object]) -> Mapping[str, object]:
@@ -97,19 +112,38 @@ def _model_sizes(workload: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
-    """The base as a document, without what only the built-in recipe trains if a script does it."""
-    plain: dict[str, object] = json.loads(_as_json(base))
+    """The base as a document, without what only the built-in recipe trains if another is asked."""
     asked = _table(document.get("launch", {}), "launch").get("recipe")
-    if asked != "command" or base.launch.recipe == "command":
-        return plain
+    if asked == base.launch.recipe:
+        return _as_document(base)
+    if asked == "command":
+        return _script_base(base, document)
+    if asked == COLLECTIVES:
+        return _collectives_base(base, document)
+    return _as_document(base)
+
+
+def _script_base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
     if "space" not in document:
         raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
     return {
-        **plain,
+        **_as_document(base),
         "workload": {},
         "seed_policy": FIRST,
         "launch": asdict(replace(base.launch, memory_budget_bytes=None)),
     }
+
+
+def _collectives_base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
+    """What to exchange and, unless the file says it, what to search depends on the device."""
+    device = _table(document.get("environment", {}), "environment").get("device")
+    environment = base.environment
+    if device in ("cpu", "cuda"):
+        environment = replace(environment, device="cuda" if device == "cuda" else "cpu")
+    study = collective_study(replace(base, environment=environment))
+    if "space" not in document:
+        study = replace(study, space=collective_space(environment.device))
+    return _as_document(study)
 
 
 def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
@@ -162,6 +196,8 @@ def _place(location: Sequence[int | str], document: Mapping[str, object]) -> lis
             place = ["space", names[index], *rest]
         case ["space", "constraints", *rest]:
             place = ["constraint", *rest]
+        case ["workload", "messages", int(), *_]:
+            place = ["message", *location[2:]]
         case _:
             place = [*location]
     return [str(part) for part in place]
@@ -177,6 +213,8 @@ def _known_keys(where: Sequence[str]) -> list[str]:
             return [name for name in _field_names(Dimension) if name != "name"]
         case ["constraint", *_]:
             return _field_names(Constraint)
+        case ["message", *_]:
+            return _field_names(Message)
         case _:
             return _field_names(SECTIONS[where[0]])
 
@@ -195,5 +233,6 @@ def suggestion(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-def _as_json(study: Study) -> str:
-    return json.dumps(asdict(study))
+def _as_document(study: Study) -> dict[str, object]:
+    document: dict[str, object] = json.loads(json.dumps(asdict(study)))
+    return document

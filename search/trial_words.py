@@ -4,6 +4,9 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Set
 
+from records.message import Message
+from records.rule import size_words
+from records.study import Workload
 from records.trial import Breakdown, Failed, FailureKind, Measured, Outcome, Score, Trial
 
 AUTHOR_CHARS = 40
@@ -54,6 +57,23 @@ def absences(absent: Mapping[str, str]) -> list[str]:
     ]
 
 
+def work_words(workload: Workload) -> str:
+    """What every step does, in words that follow `each step`."""
+    if workload.phase != "communication":
+        return f"processes {workload.tokens_per_step} tokens"
+    return f"exchanges {', '.join(map(message_words, workload.messages))}"
+
+
+def message_words(message: Message) -> str:
+    """A message and how often it is sent: `12 × all_reduce sum float32 4 MiB`."""
+    words = [f"{message.count} × {message.collective}"]
+    if "reduce" in message.collective:
+        words.append(message.reduce_op)
+    if message.collective != "barrier":
+        words += [message.dtype, size_words(message.size_bytes)]
+    return " ".join(words)
+
+
 def shares(breakdown: Breakdown) -> str:
     """Where a step went, in percent of the step; exposed and hidden are communication."""
     step_s = (
@@ -98,6 +118,9 @@ def _ended(trial: Trial, metrics: Set[str], message_chars: int) -> str:
             parts += [shares(measured.breakdown)] if measured.breakdown is not None else []
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
             parts += [f"peak memory {peak_bytes / 2**30:.3g} GiB"] if peak_bytes else []
+            call_times_s = map(number, measured.measurement.message_times_s)
+            told = ", ".join(call_times_s)
+            parts += [f"one call of each message takes {told} s"] if told else []
             parts += caveats(measured)
             return "; ".join(parts)
 

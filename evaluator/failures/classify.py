@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from evaluator.failures.files import elastic_findings, rank_error, rank_finding, rank_number
+from evaluator.failures.killed import killed_rank
 from evaluator.failures.logs import (
     Finding,
     last_line,
@@ -21,6 +22,7 @@ from evaluator.failures.logs import (
 from evaluator.failures.stacks import gist
 from evaluator.failures.texts import KILLED, TOO_LARGE, Tells
 from evaluator.job import Beat, JobResult, RankExit
+from evaluator.rank.files import error_name
 from records.trial import Failed, FailureKind, Stage
 
 MAX_MESSAGE = 400
@@ -120,7 +122,7 @@ def _weightiest(accounts: Sequence[_Account]) -> _Account | None:
 def _end(rank: RankExit, result: JobResult) -> tuple[bool, float, bool]:
     """Sorts ranks by when they ended, those told to end last; errors before signals."""
     ended_s = 0.0 if rank.ended_s is None else rank.ended_s
-    named = (result.workdir / f"rank{rank.rank}.error.json").is_file()
+    named = rank.rank is not None and (result.workdir / error_name(rank.rank)).is_file()
     return rank.ended_s is None, ended_s, not named
 
 
@@ -147,6 +149,10 @@ def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
     yield from _all_told(result)
     for found in elastic_findings(result.workdir):
         yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
+    killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
+    if killed is not None:
+        how = f"rank {killed.rank} died of {signal_name(killed.signal)}"
+        yield _died(how, killed.signal, None, result) or _Account(how, _crash(""))
     account = _ended("the command", command, result, COMMAND_LOG)
     if account is not None:
         yield account
@@ -161,7 +167,7 @@ def _all_told(result: JobResult) -> list[_Account]:
 
 def _told(rank: int, result: JobResult) -> _Account | None:
     """What a rank's own error file says."""
-    error = rank_error(result.workdir / f"rank{rank}.error.json")
+    error = rank_error(result.workdir / error_name(rank))
     if error is None:
         return None
     return _Account(f"rank {rank} in {error.phase}: ", rank_finding(error))

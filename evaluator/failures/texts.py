@@ -105,9 +105,22 @@ KILLED = _texts(
     r"signal 9 \(SIGKILL\)|exitcode *: *-9\b|: task \d+: Killed|^(\S+: line \d+: +\d+ )?Killed\b",
 )
 
-_OTHER_WORK = _texts(FailureKind.INVALID_CONFIG, "steps did unequal work", r"\bUnequalStepsError\b")
+_OTHER_WORK = (
+    _texts(FailureKind.INVALID_CONFIG, "steps did unequal work", r"\bUnequalStepsError\b"),
+    _texts(
+        FailureKind.INVALID_CONFIG, "a message came out wrong", r"\bexchange\.WrongResultError\b"
+    ),
+    _texts(
+        *(FailureKind.INVALID_CONFIG, "the communication library cannot do it"),
+        r"\badapters\.adapter\.UnsupportedError\b",
+    ),
+)
 
 _MACHINE = (
+    _texts(
+        *(FailureKind.INFRASTRUCTURE, "the communication library cannot be used"),
+        r"\badapters\.adapter\.UnavailableError\b",
+    ),
     _texts(
         FailureKind.INFRASTRUCTURE,
         "no device can be used",
@@ -245,7 +258,7 @@ RULES = (
     _POLICY,
     *_MEMORY,
     *_CONFIGURATION,
-    _OTHER_WORK,
+    *_OTHER_WORK,
     *_MACHINE,
     _OUT_OF_MEMORY_AT_ALL,
     *_PROGRAM,

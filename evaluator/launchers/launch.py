@@ -17,6 +17,7 @@ from evaluator.launchers.stacks import take_stacks
 from evaluator.launchers.warm import WarmProcess
 from evaluator.launchers.watch import Over, Process, Terms, Watch
 from evaluator.rank.confinement import confine, die_with
+from evaluator.rank.files import error_name
 from evaluator.rank.meeting import VARIABLE, log_name
 
 COMMAND_LOG = "job.log"
@@ -181,10 +182,13 @@ def _become_command(launch: Launch, meeting: Path, limits: Limits, supervisor: i
 
 
 def _terms(launch: Launch, limits: Limits, started_s: float) -> Terms:
+    folder = Path(launch["folder"])
+    errors = [folder / error_name(rank) for rank in range(launch["world_size"])]
     return Terms(
         deadline_s=started_s + launch["timeout_s"],
         hang_after_s=launch["hang_after_s"],
         limits=limits,
+        all_failed=lambda: all(error.exists() for error in errors),
     )
 
 

@@ -15,6 +15,8 @@ from evaluator.launchers.limits import Limits
 from evaluator.launchers.logs import Log
 
 LOOK_EVERY_S = 0.5
+FAILED_GRACE_S = 5.0
+"""For a command to end, and say why, whose ranks have all left an error."""
 PEER_GRACE_S = 1.0
 TERM_GRACE_S = 2.0
 KILL_LIMIT_S = 20.0
@@ -55,6 +57,8 @@ class Terms:
     deadline_s: float
     hang_after_s: float | None
     limits: Limits
+    all_failed: Callable[[], bool]
+    """Whether every rank has said that it failed; some commands then lock up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class Watch:
         self._beats = beats
         self._spared = spared
         self._next_look_s = time.monotonic() + LOOK_EVERY_S
+        self._failed_since_s: float | None = None
         self._abandoned = False
         self._told_to_end = False
         self._selector = selectors.DefaultSelector()
@@ -150,6 +155,10 @@ class Watch:
         self._next_look_s = now_s + LOOK_EVERY_S
         if terms.hang_after_s is not None and all_hang(self._beats, terms.hang_after_s, now_s):
             return Over(reason="hang")
+        if self._failed_since_s is None and terms.all_failed():
+            self._failed_since_s = now_s
+        if self._failed_since_s is not None and now_s - self._failed_since_s > FAILED_GRACE_S:
+            return Over(reason="rank_failed")
         overrun = terms.limits.overrun(self.living)
         return Over(reason=overrun.reason, message=overrun.message) if overrun else None
 

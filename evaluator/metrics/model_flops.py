@@ -21,6 +21,8 @@ _EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
 
 def flops_per_token(workload: Workload) -> float | Absent:
     """FLOP that one token costs on average, forward and in training backward too."""
+    if workload.phase == "communication":
+        return Absent("the workload only communicates")
     parameters = active_parameters(workload)
     if isinstance(parameters, Absent):
         return parameters

@@ -46,6 +46,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "bw_reducescatter": "evaluator.metrics.bandwidth:bw_reducescatter",
     "bw_alltoall": "evaluator.metrics.bandwidth:bw_alltoall",
     "bw_peertopeer": "evaluator.metrics.bandwidth:bw_peertopeer",
+    "bus_bandwidth": "evaluator.metrics.exchange:bus_bandwidth",
+    "latency": "evaluator.metrics.exchange:latency",
     "straggler": "evaluator.metrics.stragglers:straggler",
     "load_imbalance_ratio": "evaluator.metrics.stragglers:load_imbalance_ratio",
     "communication_volume": "evaluator.metrics.volume:communication_volume",

@@ -23,6 +23,7 @@ from evaluator.traces.rank import Device, RankTrace
 from evaluator.traces.spans import Activity
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import Span, rank_trace
+from records.message import Message
 from records.study import Environment, Workload
 from records.trial import MetricValue, Serving
 
@@ -36,6 +37,10 @@ CARD = Workload(
     head_count=4,
     ffn_size=192,
     vocab_size=256,
+)
+MIX = (
+    Message(collective="all_reduce", size_bytes=1 << 20, count=3),
+    Message(collective="barrier"),
 )
 MACHINE = Environment(
     name="node", device="cuda", accelerator="NVIDIA H100", world_size=2, ranks_per_node=2
@@ -116,6 +121,11 @@ def evidences() -> Mapping[str, Evidence]:
                 next_token_times_s=((0.01, 0.02, 0.01), (0.02, 0.01, 0.01)),
                 output_tokens_per_step=32,
             ),
+        ),
+        "exchanged messages": replace(
+            samples,
+            tokens_per_step=0,
+            workload=replace(CARD, phase="communication", messages=MIX),
         ),
         "steps that took no time": replace(samples, step_times_s=(0.0,)),
         "a card without sizes": Evidence(

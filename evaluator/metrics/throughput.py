@@ -44,12 +44,13 @@ def told_ranks(evidence: Evidence) -> int | Absent:
 
 
 def told_tokens(evidence: Evidence) -> int | Absent:
-    """Tokens that all ranks together process in one step."""
-    if evidence.tokens_per_step is not None:
-        return evidence.tokens_per_step
-    if evidence.workload is not None:
-        return evidence.workload.tokens_per_step
-    return Absent("nothing tells how many tokens a step processes")
+    """Tokens that all ranks together process in one step, at least one."""
+    tokens = evidence.tokens_per_step
+    if tokens is None and evidence.workload is not None:
+        tokens = evidence.workload.tokens_per_step
+    if tokens is None:
+        return Absent("nothing tells how many tokens a step processes")
+    return tokens or Absent("a step processes no tokens")
 
 
 def _step_time_s(evidence: Evidence) -> float | Absent:

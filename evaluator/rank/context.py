@@ -2,15 +2,26 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
+from evaluator.rank.entry import AnyJob
 from evaluator.rank.job import DeviceKind, Job
 from evaluator.rank.job_file import JobError
 
+JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
+
 _CPU_INFO = Path("/proc/cpuinfo")
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = (
+    *("LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+)
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +33,15 @@ class RankNumbers:
     world_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankContext:
+# Not slotted: a frozen class with slots cannot be called through an alias that names its job.
+@dataclass(frozen=True, kw_only=True)
+class Context(Generic[JobT_co]):
     """The rank's number, its device and its job: the only argument of an entry."""
 
     rank: int
     local_rank: int
     device: torch.device
-    job: Job
+    job: JobT_co
 
     @property
     def device_name(self) -> str:
@@ -43,14 +55,18 @@ class RankContext:
         return platform.machine()
 
 
+RankContext: TypeAlias = Context[Job]
+"""What entries of the training and inference workloads are given."""
+
+
 def read_rank_numbers() -> RankNumbers:
-    """Read RANK, LOCAL_RANK and WORLD_SIZE; raises `JobError` if a launcher left one out."""
+    """Read what torchrun, mpirun or srun told; raises `JobError` if a number is missing."""
     return RankNumbers(
-        rank=_number("RANK"), local_rank=_number("LOCAL_RANK"), world_size=_number("WORLD_SIZE")
+        rank=_number(_RANK), local_rank=_number(_LOCAL_RANK), world_size=_number(_WORLD_SIZE)
     )
 
 
-def place(numbers: RankNumbers, job: Job) -> RankContext:
+def place(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
     """Give the rank its device; raises `JobError` if the launcher started another world."""
     if numbers.world_size != job.world_size:
         raise JobError(
@@ -60,7 +76,7 @@ def place(numbers: RankNumbers, job: Job) -> RankContext:
         device = torch.device("cuda", numbers.local_rank)
     else:
         device = torch.device("cpu")
-    return RankContext(rank=numbers.rank, local_rank=numbers.local_rank, device=device, job=job)
+    return Context(rank=numbers.rank, local_rank=numbers.local_rank, device=device, job=job)
 
 
 def pin_to_cores(local_rank: int, thread_count: int) -> None:
@@ -75,8 +91,10 @@ def pin_to_cores(local_rank: int, thread_count: int) -> None:
     os.sched_setaffinity(0, own)
 
 
-def _number(name: str) -> int:
+def _number(names: Sequence[str]) -> int:
+    """The number in the first of these variables that is set."""
+    given = next((name for name in names if name in os.environ), names[0])
     try:
-        return int(os.environ[name])
+        return int(os.environ[given])
     except (KeyError, ValueError) as error:
-        raise JobError(f"the environment gives no number in {name}") from error
+        raise JobError(f"the environment gives no number in {given}") from error

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from evaluator.rank.files import write_json
+from evaluator.rank.files import error_name, write_json
 from evaluator.rank.progress import Phase
 
 MESSAGE_CHARS = 10_000
@@ -27,7 +27,7 @@ def write_failure(
         "memory_limited": memory_limited,
         "traceback": "".join(traceback.format_exception(error))[:TRACEBACK_CHARS],
     }
-    write_json(folder / f"rank{rank}.error.json", document)
+    write_json(folder / error_name(rank), document)
 
 
 def _words(error: BaseException) -> dict[str, str]:

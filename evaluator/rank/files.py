@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def error_name(rank: int) -> str:
+    """What the file is called in which a rank says why it failed."""
+    return f"rank{rank}.error.json"
+
+
 def write_json(path: Path, document: Mapping[str, object]) -> None:
     """Write one JSON document in a single rename."""
     partial = path.with_name(f".{path.name}.partial")

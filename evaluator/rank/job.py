@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 
-from evaluator.rank.job_file import JobError, parse
+from evaluator.rank.job_file import JobError
 
 
 class DeviceKind(StrEnum):
@@ -195,7 +194,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Everything one rank is told, apart from its number.
+    """Everything one rank of the training and inference workloads is told, apart from its number.
 
     The recipe has checked the configuration against its constraints.
     """
@@ -210,9 +209,6 @@ class Job:
     memory_budget_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        module, colon, function = self.entry.partition(":")
-        if not (module and colon and function):
-            raise JobError(f"entry: expected 'package.module:function', got {self.entry!r}")
         if self.config.world_size != self.world_size:
             raise JobError(
                 f"config: its degrees make {self.config.world_size} ranks, but world_size is"
@@ -220,14 +216,11 @@ class Job:
             )
 
     @property
+    def threads_per_rank(self) -> int:
+        """How many threads, and cores, each rank has for its computing."""
+        return self.config.threads_per_rank
+
+    @property
     def micro_batch_count(self) -> int:
         """Forward passes per rank and step."""
         return self.workload.global_batch // (self.config.dp * self.config.micro_batch)
-
-
-def read_job(path: Path) -> Job:
-    """Read a job file; raises `JobError` with the file's name and the part that is wrong."""
-    try:
-        return parse(Job, path.read_text(encoding="utf-8"))
-    except (OSError, JobError) as error:
-        raise JobError(f"{path.name}: {error}") from error

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
-from typing import TypeVar, get_args, get_type_hints
+from typing import TypeVar, get_args, get_origin, get_type_hints
 
 _Value = TypeVar("_Value")
 
@@ -18,7 +18,8 @@ class JobError(ValueError):
 def parse(kind: type[_Value], text: str) -> _Value:
     """Read a value of a frozen class from JSON; raises `JobError` for any departure from it.
 
-    Whole numbers are at least 1 unless the field's metadata has another `least`.
+    Of tuples those of any length and one kind are known. Whole numbers are at least 1 unless the
+    field's metadata has another `least`.
     """
     try:
         document: object = json.loads(text)
@@ -56,6 +57,8 @@ def _convert(hint: object, value: object, name: str, least: int) -> object:
         if value is None:
             return None
         hint = next(option for option in get_args(hint) if option is not types.NoneType)
+    if get_origin(hint) is tuple:
+        return _convert_all(get_args(hint)[0], value, name, least)
     if hint is bool:
         return _expected(isinstance(value, bool), name, "true or false", value)
     if hint is int:
@@ -73,6 +76,12 @@ def _convert(hint: object, value: object, name: str, least: int) -> object:
     if isinstance(hint, type):
         return _build(hint, value, name.rpartition(": ")[2])
     raise TypeError(f"{name}: no JSON for {hint}")
+
+
+def _convert_all(hint: object, value: object, name: str, least: int) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise _wrong(name, "a list", value)
+    return tuple(_convert(hint, each, f"{name}[{i}]", least) for i, each in enumerate(value))
 
 
 def _expected(holds: bool, name: str, expected: str, value: object) -> object:

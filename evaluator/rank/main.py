@@ -1,29 +1,27 @@
 """One rank from start to end: join the group, build the work, clock it, leave the results."""
 
-import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from evaluator.rank.context import RankContext, pin_to_cores, place, read_rank_numbers
+from evaluator.rank.context import Context, pin_to_cores, place, read_rank_numbers
+from evaluator.rank.entry import AnyJob, load_entry, read_job
 from evaluator.rank.failure import write_failure
 from evaluator.rank.files import write_json
-from evaluator.rank.job import Job, read_job
-from evaluator.rank.job_file import JobError
+from evaluator.rank.job import DeviceKind, Job
 from evaluator.rank.meeting import VARIABLE, meet
 from evaluator.rank.memory import budgeted, open_memory, require_room_for_groups
 from evaluator.rank.profile import profile_steps
 from evaluator.rank.progress import Phase, Progress
 from evaluator.rank.sampling import Stop
-from evaluator.rank.steps import StepClock, Window, Work, finite_losses
+from evaluator.rank.steps import ClosedWork, StepClock, Window, finite_losses
 from evaluator.rank.turns import Gate, open_gate
 
-Entry = Callable[[RankContext], Work]
+MEETING_FILE = "file://"
 
 
 def run(job_path: str) -> int:
@@ -53,15 +51,15 @@ def run(job_path: str) -> int:
     return 0
 
 
-def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
+def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None:
     job = context.job
-    torch.set_num_threads(job.config.threads_per_rank)
+    torch.set_num_threads(job.threads_per_rank)
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     else:
-        pin_to_cores(context.local_rank, job.config.threads_per_rank)
+        pin_to_cores(context.local_rank, job.threads_per_rank)
     # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
-    entry = _load_entry(job)
+    entry = load_entry(job.entry)
     memory = open_memory(context.device)
     with budgeted(memory, job.memory_budget_bytes):
         _join_group(context)
@@ -84,19 +82,31 @@ def _run_job(context: RankContext, folder: Path, progress: Progress) -> None:
     # Nobody asks where the time of a configuration goes that is out of the race.
     if job.measure.profiled_steps and stopped is not Stop.SLOWER:
         trace = folder / f"rank{context.rank}_trace.json.gz"
-        # Distributed tensors run ten times as many operators as others, and on CPU ranks their
-        # shapes would take the profiler longer than the step.
-        shapes = context.device.type == "cuda" or job.config.tp == 1
         profile_steps(
-            clock, job.measure.profiled_steps, device=context.device, shapes=shapes, path=trace
+            clock,
+            job.measure.profiled_steps,
+            device=context.device,
+            shapes=_records_shapes(job),
+            path=trace,
         )
     progress.beat(Phase.DONE)
     dist.barrier()
+    if isinstance(work, ClosedWork):
+        work.close()
     dist.destroy_process_group()
 
 
+def _records_shapes(job: AnyJob) -> bool:
+    """Whether a trace is to hold the shapes of operands.
+
+    Distributed tensors run ten times as many operators as others, and on CPU ranks their shapes
+    would take the profiler longer than the step.
+    """
+    return not (isinstance(job, Job) and job.device is DeviceKind.CPU and job.config.tp > 1)
+
+
 def _steps(
-    clock: StepClock, job: Job, gate: Gate | None
+    clock: StepClock, job: AnyJob, gate: Gate | None
 ) -> tuple[list[Window], list[Window], Stop | None]:
     """Steps to warm up, timed steps, and why there are not more of these."""
     if gate is not None:
@@ -105,26 +115,25 @@ def _steps(
     return warmup, *clock.sample(job.measure)
 
 
-def _join_group(context: RankContext) -> None:
+def _join_group(context: Context[AnyJob]) -> None:
     on_cuda = context.device.type == "cuda"
     require_room_for_groups(1)
     dist.init_process_group(
         backend="nccl" if on_cuda else "gloo",
-        # A launcher that forks ranks side by side gives each launch a meeting place of its own.
-        init_method=os.environ.get("CCLSEARCH_INIT_METHOD", context.job.init_method),
+        init_method=_init_method(context.job),
         rank=context.rank,
         world_size=context.job.world_size,
         device_id=context.device if on_cuda else None,
     )
 
 
-def _load_entry(job: Job) -> Entry:
-    module, _, function = job.entry.partition(":")
-    try:
-        entry: Entry = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise JobError(f"entry: {job.entry} cannot be loaded: {error}") from error
-    return entry
+def _init_method(job: AnyJob) -> str:
+    # A launcher that forks ranks side by side gives each launch a meeting place of its own.
+    told = os.environ.get("CCLSEARCH_INIT_METHOD", job.init_method)
+    if told != MEETING_FILE:
+        return told
+    # Ranks of an mpirun are told no address; those that are started by hand have no meeting either.
+    return f"{MEETING_FILE}{Path(os.environ.get(VARIABLE, '')).absolute() / 'store'}"
 
 
 if __name__ == "__main__":

@@ -42,6 +42,14 @@ class MarkedWork(Work, Protocol):
         """When each part of the latest step ended, by `time.perf_counter_ns`, but for the last."""
 
 
+@runtime_checkable
+class ClosedWork(Work, Protocol):
+    """Work that holds on to something beyond the default group, such as a group of its own."""
+
+    def close(self) -> None:
+        """Let go of it; every rank must call it, once, when all have done their steps."""
+
+
 class UnequalStepsError(RuntimeError):
     """Two steps of one run fed different token counts, so their times do not compare."""
 

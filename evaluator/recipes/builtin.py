@@ -1,11 +1,9 @@
 """The built-in trainer as a recipe: a configuration becomes its job file."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 from evaluator.job import Job, JobResult
 from evaluator.machine import check_local
@@ -15,8 +13,10 @@ from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.job import Job as RankJob
 from evaluator.recipes.completion import completed_space
+from evaluator.recipes.constraints import broken
 from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
-from evaluator.recipes.rules import broken, rules
+from evaluator.recipes.rules import rules
+from evaluator.recipes.torchrun import JOB_FILE, torchrun_command
 from evaluator.recipes.workload import rank_workload
 from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
 from records.errors import StudyError
@@ -69,8 +69,8 @@ class BuiltinRecipe:
 
         Raises `StudyError` when the configuration breaks a rule of the recipe.
         """
-        module, function = ENTRIES[study.workload.phase]
         work = rank_workload(study.workload)
+        module, function = ENTRIES[study.workload.phase]
         asked = _checked(study, config)
         job = RankJob(
             entry=f"{module}:{function}",
@@ -84,9 +84,9 @@ class BuiltinRecipe:
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
         return Job(
-            argv=_cold_start(job.world_size),
+            argv=torchrun_command(job.world_size),
             world_size=job.world_size,
-            files={"job.json": json.dumps(asdict(job), indent=1)},
+            files={JOB_FILE: json.dumps(asdict(job), indent=1)},
             modules=imported if study.launch.start == "warm" else (),
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
@@ -121,12 +121,3 @@ def _checked(study: Study, config: Config) -> RankConfig:
     if faults:
         raise StudyError(f"[space] {config}: {'; '.join(faults)}")
     return rank_config(settings)
-
-
-def _cold_start(world_size: int) -> tuple[str, ...]:
-    python = Path(sys.executable).name
-    return (
-        *(python, "-P", "-m", "torch.distributed.run", "--standalone"),
-        f"--nproc-per-node={world_size}",
-        *("--no-python", python, "-P", "-m", "evaluator.rank.main", "job.json"),
-    )

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from evaluator.ports import Recipe
 from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.recipes.collectives.recipe import CollectivesRecipe
 from evaluator.recipes.command import CommandRecipe
 from records.errors import StudyError
 from records.study import Study
@@ -12,6 +13,7 @@ from records.study import Study
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "builtin": BuiltinRecipe,
     "command": CommandRecipe,
+    "collectives": CollectivesRecipe,
 }
 
 

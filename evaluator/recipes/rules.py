@@ -5,7 +5,7 @@ study (use of ranks, memory, nodes) only bind the search, and a study's own rule
 takes their place.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from evaluator.memory.shares import FOLDED, SPLIT_BACKWARD
 from evaluator.rank.job import (
@@ -18,7 +18,7 @@ from evaluator.rank.job import (
     Schedule,
 )
 from evaluator.recipes.knobs import CPU_BACKENDS, LOOPED, listed
-from records.expression import Operand, parse
+from records.expression import parse
 from records.rule import Rule
 from records.study import Constraint, Study
 
@@ -273,9 +273,3 @@ def counts_ranks(study: Study) -> bool:
     """Whether the objective is about cost, so that fewer ranks can be better."""
     names = parse(study.objective.expression).names
     return any(word in name for name in names for word in COST_WORDS)
-
-
-def broken(rules: tuple[Rule, ...], names: Mapping[str, Operand | None]) -> list[str]:
-    """How a configuration breaks rules, in words."""
-    found = (rule.broken(names) for rule in rules)
-    return [words for words in found if words is not None]

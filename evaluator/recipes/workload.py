@@ -14,6 +14,11 @@ ROTARY_PAIR = 2
 
 def rank_workload(workload: Workload) -> RankWorkload:
     """What the ranks are told; raises `StudyError` for work that they cannot do."""
+    if workload.phase == "communication":
+        raise StudyError(
+            "[workload] phase 'communication' trains nothing; give recipe = \"collectives\" "
+            "under [launch]"
+        )
     given = {field.name: getattr(workload, field.name) for field in fields(RankWorkload)}
     for field in fields(RankWorkload):
         if field.default is MISSING and given[field.name] is None:

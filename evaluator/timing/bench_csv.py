@@ -14,11 +14,19 @@ from records.errors import StudyError, shown
 
 ABSENT = "n/a"
 LATENCY = "LatAvg(us)"
+LEAST_LATENCY, MOST_LATENCY = "LatMin(us)", "LatMax(us)"
+BUS_BANDWIDTH = "BusBw(GB/s)"
+SCHEMA, STATUS, MEASURED = "SchemaVersion", "Status", "measured"
 POINT_COLUMNS = (
     *("Collective", "ReduceOp", "DType", "SendMsgSize(B)"),
     *("Ranks", "DispatchMode", "SyncInterval"),
 )
 NEEDED = (*POINT_COLUMNS, LATENCY)
+ACCOMPANYING = {
+    "least_latency_us": LEAST_LATENCY,
+    "most_latency_us": MOST_LATENCY,
+    "bus_gb_per_s": BUS_BANDWIDTH,
+}
 WHOLE_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
@@ -45,12 +53,21 @@ class Point:
 class BenchRow:
     """Mean latency of one point in microseconds, None where it was not measured.
 
+    The least and the greatest latency and the bus bandwidth are None where the file tells none.
     `columns` holds every cell that is not empty, by the name of its column.
     """
 
     point: Point
     latency_us: float | None
     columns: Mapping[str, str]
+    least_latency_us: float | None = None
+    most_latency_us: float | None = None
+    bus_gb_per_s: float | None = None
+
+    @property
+    def status(self) -> str:
+        """How it ended, which files without such a column tell for none of their rows."""
+        return self.columns.get(STATUS, MEASURED)
 
 
 def read_bench(path: Path) -> tuple[BenchRow, ...]:
@@ -59,40 +76,76 @@ def read_bench(path: Path) -> tuple[BenchRow, ...]:
     Raises `StudyError` for a file that is no such table, and for rows of several adapters, which
     would pass for replicates of each other.
     """
-    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    rows = tuple(row for file in files for row in _rows(file))
+    files = bench_files(path) if path.is_dir() else (path,)
+    rows = tuple(row for file in files for row in _rows(file, NEEDED))
     if not rows:
-        raise StudyError(f"{path}: holds no results; give a CSV file with a row for each of them")
+        raise _empty(path)
+    check_one_adapter(path, rows)
+    return rows
+
+
+def bench_files(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder that may hold results, by name."""
+    return tuple(sorted(folder.glob("*.csv")))
+
+
+def read_bench_file(path: Path, needed: Sequence[str]) -> tuple[BenchRow, ...]:
+    """The rows of one file with these columns; raises `StudyError` for one that is no such table.
+
+    A file without a row is none, and neither is one that was written by several versions.
+    """
+    rows = tuple(_rows(path, needed))
+    if not rows:
+        raise _empty(path)
+    return rows
+
+
+def check_one_adapter(path: Path, rows: Sequence[BenchRow]) -> None:
+    """Raise `StudyError` where several adapters gave these rows: they are no replicates."""
     adapters = sorted({row.columns.get("CommAdapter", "") for row in rows})
     if len(adapters) > 1:
         raise StudyError(
             f"{path}: holds results of several adapters ({', '.join(adapters)}); "
             "give those of one, in a file or folder of its own"
         )
-    return rows
 
 
-def _rows(path: Path) -> Iterator[BenchRow]:
+def _empty(path: Path) -> StudyError:
+    return StudyError(f"{path}: holds no results; give a CSV file with a row for each of them")
+
+
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[BenchRow]:
+    schema = None
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, skipinitialspace=True)
             header = [name.strip() for name in next(lines, [])]
-            _check_header(path, header)
+            _check_header(path, header, needed)
             for cells in lines:
-                if any(cell.strip() for cell in cells):
-                    yield _row(f"{path}: line {lines.line_num}", header, cells)
+                if not any(cell.strip() for cell in cells):
+                    continue
+                where = f"{path}: line {lines.line_num}"
+                row = _row(where, header, cells)
+                told = row.columns.get(SCHEMA, "")
+                schema = told if schema is None else schema
+                if told != schema:
+                    raise StudyError(
+                        f"{where}: {SCHEMA} is {shown(told)}, but {shown(schema)} above; "
+                        "give files that one version has written"
+                    )
+                yield row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StudyError(
             f"{path}: cannot be read as CSV ({error}); give a CSV file of a collective benchmark"
         ) from error
 
 
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    missing = [name for name in NEEDED if name not in header]
+def _check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in header]
     if missing:
         raise StudyError(
             f"{path}: has no column {', '.join(missing)}; a benchmark CSV needs "
-            f"{', '.join(NEEDED)}, others are allowed"
+            f"{', '.join(needed)}, others are allowed"
         )
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
@@ -114,10 +167,16 @@ def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> BenchRow:
         dispatch_mode=named["DispatchMode"],
         sync_interval=_count(where, named, "SyncInterval"),
     )
+    columns = {name: cell for name, cell in named.items() if cell}
+    measured = columns.get(STATUS, MEASURED) == MEASURED
     return BenchRow(
         point=point,
-        latency_us=_latency(where, named[LATENCY]),
-        columns={name: cell for name, cell in named.items() if cell},
+        latency_us=_number(where, LATENCY, named[LATENCY]) if measured else None,
+        columns=columns,
+        **{
+            field: _number(where, column, columns.get(column, ABSENT)) if measured else None
+            for field, column in ACCOMPANYING.items()
+        },
     )
 
 
@@ -133,7 +192,7 @@ def _count(where: str, named: Mapping[str, str], column: str) -> int:
     return int(text)
 
 
-def _latency(where: str, text: str) -> float | None:
+def _number(where: str, column: str, text: str) -> float | None:
     if text == ABSENT:
         return None
     try:
@@ -141,5 +200,5 @@ def _latency(where: str, text: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise StudyError(f"{where}: {LATENCY} is {shown(text)}; it must be a number, or {ABSENT}")
+        raise StudyError(f"{where}: {column} is {shown(text)}; it must be a number, or {ABSENT}")
     return value

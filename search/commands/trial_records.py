@@ -1,6 +1,7 @@
 """Prints one trial on record, what its ranks wrote, or copies its files out."""
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 from shutil import copyfile
 
@@ -10,12 +11,13 @@ from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.rows import StudyRow
 from records.store import Store
+from records.study import Workload
 from records.trial import Artifact, Failed, Measured, Trial
 from search.commands.options import store_flag
 from search.condition_words import conditions_words
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
-from search.trial_words import absences, number, one_line
+from search.trial_words import absences, message_words, number, one_line
 
 CAUSE_CHARS = 500
 
@@ -36,7 +38,7 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
         typer.echo(f"{_printable(trial.policy.source).rstrip()}\n")
         match trial.outcome:
             case Measured() as measured:
-                _print_measured(measured)
+                _print_measured(measured, row.study.workload)
             case Failed() as failed:
                 _print_failed(failed)
         for artifact in trial.outcome.artifacts:
@@ -60,9 +62,13 @@ def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
     return commands
 
 
-def _print_measured(measured: Measured) -> None:
+def _print_measured(measured: Measured, workload: Workload) -> None:
     for metric in measured.metrics:
         typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+    times_s = measured.measurement.message_times_s
+    for message, time_s in zip_longest(workload.messages, times_s):
+        each = "" if time_s is None else f": {number(time_s)} s a call"
+        typer.echo(f"each step: {message_words(message)}{each}")
     for line in absences(measured.absent):
         typer.echo(line)
     if measured.measurement.conditions is not None:

@@ -175,3 +175,20 @@ def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
     assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_MEETING"])
     assert "ANTHROPIC_API_KEY" not in told
     assert log_of(launched) == f"{launched.folder}\n"
+
+
+def test_a_command_that_locks_up_after_its_ranks_have_failed_is_ended(command):
+    error = {
+        "rank": 0,
+        "phase": "setup",
+        "type": "RuntimeError",
+        "message": "no such algorithm",
+        "causes": [],
+        "memory_limited": False,
+        "traceback": "",
+    }
+
+    launched = command(f"echo '{json.dumps(error)}' > rank0.error.json; sleep 99")
+
+    assert launched.result.reason == "rank_failed"
+    assert classify(launched.result).message == "rank 0 in setup: RuntimeError: no such algorithm"

@@ -1,11 +1,10 @@
 import copy
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
-from evaluator.rank.job import Checkpointing, Config, Job, Measure, Precision, Schedule, read_job
+from evaluator.rank.job import Checkpointing, Config, Job, Measure, Precision, Schedule
 from evaluator.rank.job_file import JobError, parse
 
 JOB = {
@@ -103,7 +102,6 @@ def test_a_memory_budget_is_read():
 @pytest.mark.parametrize(
     ("section", "key", "value", "complaint"),
     [
-        (None, "entry", "module.function", "entry: expected 'package.module:function', got"),
         (None, "entry", 3, "job: entry must be a text, got 3"),
         (None, "device", "tpu", 'job: device must be cpu or cuda, got "tpu"'),
         (None, "workload", [], "workload must be an object, got []"),
@@ -145,8 +143,3 @@ def test_a_missing_key_is_named():
 def test_text_that_is_not_json_is_told():
     with pytest.raises(JobError, match="not JSON"):
         parse_job("{")
-
-
-def test_an_unreadable_file_is_named(tmp_path: Path):
-    with pytest.raises(JobError, match=r"absent\.json"):
-        read_job(tmp_path / "absent.json")

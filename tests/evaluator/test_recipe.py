@@ -14,6 +14,7 @@ from evaluator.rank.job import Job, Schedule
 from evaluator.rank.job_file import parse
 from evaluator.recipes.builtin import COMPILER_MODULES, BuiltinRecipe
 from records.errors import StudyError
+from records.message import Message
 from records.trial import Config
 
 GOLDEN = """{
@@ -284,6 +285,10 @@ EXPERTS = {"expert_count": 8, "experts_per_token": 2, "expert_ffn_size": 16}
         ({"kv_head_count": 3, "head_count": 4}, "head_count 4 does not divide by kv_head_count 3"),
         ({"head_count": 32, "kv_head_count": 32}, "heads of size 1 do not divide into the pairs"),
         ({"phase": "inference"}, "phase 'inference' needs output_length"),
+        (
+            {"phase": "communication", "messages": (Message(collective="barrier"),)},
+            'recipe = "collectives"',
+        ),
         (EXPERTS | {"experts_per_token": None}, "needs experts_per_token, at least 1"),
         (EXPERTS | {"expert_ffn_size": None}, "needs expert_ffn_size, at least 1"),
         (EXPERTS | {"experts_per_token": 9}, "experts_per_token 9 is above expert_count 8"),

@@ -224,7 +224,7 @@ def test_an_exception_in_a_rank_says_where_it_was(ranks):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"entry": "nowhere:train"}, r"entry: nowhere:train cannot be loaded: .*"),
+        ({"entry": "nowhere:train"}, r"job\.json: entry: nowhere:train cannot be loaded: .*"),
         ({"device": "tpu"}, r'job\.json: job: device must be cpu or cuda, got "tpu"'),
         (
             {"workload": SMALL | {"text_file": "no/such/text"}},

@@ -23,7 +23,8 @@ RUN_OPTIONS = [
     *("--seed-policy", "--store", "--json", "--help"),
 ]
 COMMANDS = [
-    *("best", "compare", "doctor", "list", "metrics compute", "metrics list", "metrics show"),
+    *("bench analyze", "bench collectives", "bench mix", "best", "compare", "doctor", "list"),
+    *("metrics compute", "metrics list", "metrics show"),
     *("resume", "run", "show", "space check", "space explain", "space sample", "space size"),
     *(
         "trace breakdown",

@@ -181,7 +181,10 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(tmp_pa
         ("[workload]\nglobal_batch = 16.0", "[workload] global_batch: Input should be a valid int"),
         ("[workload]\nglobal_batch = true", "[workload] global_batch: Input should be a valid int"),
         ("[workload]\nglobal_batch = 0", "[workload] global_batch is 0; it must be at least 1"),
-        ("[workload]\nphase = 'train'", "[workload] phase: Input should be 'training' or"),
+        (
+            "[workload]\nphase = 'train'",
+            "[workload] phase: Input should be 'training', 'inference' or",
+        ),
         ("[environment]\ndevice = 'tpu'", "[environment] device: Input should be 'cpu' or 'cuda'"),
         ("[environment]\nscale_up = 400", "[environment] scale_up: "),
         (

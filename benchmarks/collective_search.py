@@ -1,0 +1,134 @@
+"""Whether a search over collective settings finds the best one, in how few launches.
+
+Every configuration of a study is launched several times, in shuffled rounds: its cost is the median
+over its launches, the lowest is the optimum. Then the same study is searched by `cclsearch run`,
+with a third of so many trials, several times from different seeds. Told are for each search what it
+announced, how far that is from the optimum by the exhaustive costs (which no search sees), and the
+trials that it had used when the configuration that it announced was first measured.
+
+    python benchmarks/collective_search.py --launches 2 --searches 3
+    python benchmarks/collective_search.py -c study.toml --data mpi.jsonl   # goes on
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from landscape import Launch, asked_study, measure, read
+
+from records.store import Store
+from records.trial import Config
+from search.reading import recorded
+from search.spaces import space_of
+from search.standing import standing_of
+
+STUDY = Path(__file__).parent / "data" / "mpi_all_reduce.toml"
+REACH = 1.05
+SHARE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One search: what it announced, at which trial it was first measured, and all launches."""
+
+    found: Config
+    trial_count: int
+    found_at: int
+    launch_count: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A search against the exhaustive optimum.")
+    parser.add_argument("-c", "--config", type=Path, default=STUDY, help="study file")
+    parser.add_argument("--launches", type=int, default=3, help="launches of each configuration")
+    parser.add_argument("--data", type=Path, help="exhaustive launches; continued if there")
+    parser.add_argument("--searches", type=int, default=3, help="searches, each from its seed")
+    parser.add_argument("--strategy", default="coordinate")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = options.data or Path(folder, "landscape.jsonl")
+        study = asked_study(options.config)
+        measure(study, data, options.launches)
+        costs = exhaustive_costs(list(read(data)))
+        report_landscape(costs, len(space_of(study).feasible))
+        budget = len(space_of(study).feasible) // SHARE
+        for seed in range(options.searches):
+            store = Path(folder, f"store{seed}")
+            search(options.config, options.strategy, budget, seed, store)
+            report_search(seed, searched(store), costs)
+    print(f"load at the end       {os.getloadavg()[0]:.1f}")
+
+
+def exhaustive_costs(launches: Sequence[Launch]) -> Mapping[Config, float]:
+    """Median step time of each configuration that was measured, seconds."""
+    times: dict[Config, list[float]] = defaultdict(list)
+    for launch in launches:
+        if launch.step_s is not None:
+            times[launch.config].append(launch.step_s)
+    return {config: statistics.median(values) for config, values in times.items()}
+
+
+def report_landscape(costs: Mapping[Config, float], feasible_count: int) -> None:
+    ranked = sorted(costs, key=lambda config: costs[config])
+    best, worst = ranked[0], ranked[-1]
+    print(f"configurations        {feasible_count}, measured {len(costs)}")
+    print(f"best                  {costs[best] * 1e3:.2f} ms  {best}")
+    print(f"worst                 {costs[worst] * 1e3:.2f} ms  {worst}")
+    print(f"worst to best         {costs[worst] / costs[best]:.2f}x")
+    near = sum(cost <= REACH * costs[best] for cost in costs.values())
+    print(f"within 5 % of best    {near}")
+
+
+def search(config: Path, strategy: str, budget: int, seed: int, store: Path) -> None:
+    asked = config.read_text(encoding="utf-8")
+    seeded = config.with_name(f".{config.stem}-seed{seed}.toml")
+    seeded.write_text(f"random_seed = {seed}\n{asked}", encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("cclsearch")), "run", "-c", str(seeded)]
+    command += ["--strategy", strategy, "--store", str(store)]
+    command += ["--trials", str(budget), "--patience", str(budget)]
+    try:
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    finally:
+        seeded.unlink()
+
+
+def searched(store: Path) -> Search:
+    with recorded(store) as records:
+        return _search(records)
+
+
+def _search(records: Store) -> Search:
+    row = records.find("")
+    standing = standing_of(row, records)
+    best = standing.history.best
+    if best is None or best.config is None:
+        raise SystemExit("the search measured nothing")
+    launched = [trial.ordinal for trial in standing.history if trial.launched]
+    return Search(
+        found=best.config,
+        trial_count=len(launched),
+        found_at=launched.index(best.ordinal) + 1,
+        launch_count=len(launched) + len(records.repeats(row.id)),
+    )
+
+
+def report_search(seed: int, found: Search, costs: Mapping[Config, float]) -> None:
+    best = min(costs.values())
+    above = costs[found.found] / best
+    verdict = "within 5 %" if above <= REACH else "not within 5 %"
+    print(f"search {seed}              {verdict}: {above:.3f}x the optimum, {found.found}")
+    print(
+        f"                      {found.trial_count} trials of {len(costs)} configurations, "
+        f"found at trial {found.found_at}; {found.launch_count} launches with races and final"
+    )
+
+
+if __name__ == "__main__":
+    main()

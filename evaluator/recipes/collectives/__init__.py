@@ -1,0 +1,1 @@
+"""Setups of communication libraries as configurations: knobs, rules, environment variables."""

@@ -1,0 +1,1 @@
+"""Collectives by themselves: measured one by one, or exchanged as the mix of a training step."""

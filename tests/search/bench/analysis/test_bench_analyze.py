@@ -1,0 +1,211 @@
+"""`bench analyze`: its tree, what it says, and how it ends."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def analyze(cclsearch, made):
+    """Analyses the folders of these rows into `out`; gives how the command ended."""
+
+    def run(sides, *flags):
+        folders = [f"--dir={label}:{made.folder(label, rows)}" for label, rows in sides.items()]
+        return cclsearch("bench", "analyze", *folders, "--outdir", made.root / "out", *flags)
+
+    return run
+
+
+@pytest.fixture
+def files(made):
+    """What lies in the tree, without plots."""
+
+    def found():
+        root = made.root / "out"
+        return {
+            path.relative_to(root).as_posix()
+            for path in root.rglob("*")
+            if path.is_file() and path.suffix != ".png"
+        }
+
+    return found
+
+
+def test_a_comparison_ends_with_where_to_look_first(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(12.0)}
+
+    ended = analyze(sides, "--baseline", "old")
+
+    out = made.root / "out"
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines() == [
+        f"old: 1 point in {made.root / 'old'}",
+        f"new: 1 point in {made.root / 'new'}",
+        "new against old: 1 regression",
+        f"written: {out}",
+        f"look first at {out / 'new_vs_old' / 'perf_regress.txt'}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("latency", "flags", "code"),
+    [
+        (12.0, ["--fail-on-regression"], 3),
+        (12.0, [], 0),
+        (8.0, ["--fail-on-regression"], 0),
+        (12.0, ["--fail-on-regression", "--regression-threshold", 25], 0),
+    ],
+)
+def test_the_exit_code_is_3_only_for_a_regression_that_was_to_fail(
+    analyze, made, latency, flags, code
+):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(latency)}
+
+    ended = analyze(sides, "--baseline", "old", "--json", *flags)
+
+    assert ended.code == code
+    assert json.loads(ended.out)["exit"] == code
+    assert json.loads((made.root / "out" / "verdict.json").read_text())["exit"] == code
+
+
+def test_what_was_measured_once_fails_only_where_that_was_asked(analyze, made):
+    sides = {"old": [made.row(10.0)], "new": [made.row(20.0)]}
+    flags = ("--baseline", "old", "--fail-on-regression")
+
+    careful, bold = analyze(sides, *flags), analyze(sides, *flags, "--unreplicated")
+
+    assert (careful.code, bold.code) == (0, 3)
+    assert (
+        "caveat: 1 of 1 points of new were measured too seldom to decide; measure it and the "
+        "baseline in turns, 4 rounds or more" in careful.out
+    )
+    assert "caveat" not in bold.out
+    text = (made.root / "out" / "new_vs_old" / "perf_regress.txt").read_text()
+    assert "threshold only" in text
+
+
+def test_a_summary_alone_compares_nothing(analyze, made, files):
+    ended = analyze({"a": [made.row(10.0)], "b": [made.row(10.0)]}, "--summary-only")
+
+    assert ended.code == 0
+    assert files() == {f"perf_summary_{label}.{end}" for label in "ab" for end in ("csv", "txt")}
+
+
+def test_without_a_baseline_there_is_nothing_to_judge(analyze, made, files):
+    ended = analyze({"a": [made.row(10.0)], "b": [made.row(10.0)]})
+
+    assert "next: add --baseline LABEL to compare them" in ended.out
+    assert "perf_comparison.txt" not in files()
+    assert json.loads((made.root / "out" / "verdict.json").read_text())["points"] == []
+
+
+def test_verdicts_of_an_earlier_analysis_do_not_stay(analyze, made, files):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(12.0)}
+    analyze(sides, "--baseline", "old")
+
+    analyze(sides, "--summary-only")
+
+    assert "verdict.json" not in files()
+
+
+def test_what_is_left_out_is_told_on_the_side(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(10.0)}
+    (made.folder("new", sides["new"]) / "empty.csv").write_text("")
+
+    ended = analyze(sides, "--baseline", "old", "--dir", "gone:/no/such/folder", "--json")
+
+    assert ended.code == 0
+    lines = ended.err.splitlines()
+    assert lines[0] == "warning: gone: there is no folder /no/such/folder; it is left out"
+    assert "empty.csv: has no column Collective" in lines[1]
+    assert json.loads(ended.out)["warnings"] == [line.removeprefix("warning: ") for line in lines]
+
+
+def test_results_without_a_common_point_are_a_caveat(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(10.0, DeviceName="H100")}
+
+    ended = analyze(sides, "--baseline", "old")
+
+    assert ended.code == 0
+    assert "caveat: new and old have no point in common, so nothing was compared" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--baseline", "olf"], "--baseline olf is no label of a --dir; did you mean old?"),
+        (["--baseline", "xyz"], "--baseline xyz is no label of a --dir; give one of old, new"),
+        (["--fail-on-regression"], "--fail-on-regression needs verdicts; add --baseline LABEL"),
+        (["--baseline", "old", "--alpha", 2], "--alpha 2: give 0.001 or more"),
+        (["--regression-threshold", -1], "--regression-threshold -1: give a percentage"),
+        (["--improvement-threshold", 100], "--improvement-threshold 100: give a percentage"),
+        (["--dir", "old:/elsewhere"], "several folders are labelled old; give each a label"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_is_written(analyze, made, flags, fault):
+    sides = {"old": [made.row(10.0)], "new": [made.row(10.0)]}
+
+    ended = analyze(sides, *flags)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert fault in ended.err
+    assert not (made.root / "out").exists()
+
+
+def test_a_gate_does_not_pass_because_the_candidate_is_missing(analyze, made):
+    flags = ("--baseline", "old", "--fail-on-regression", "--dir", "new:/no/such/folder")
+
+    ended = analyze({"old": made.rounds(10.0)}, *flags)
+
+    assert ended.code == 2
+    assert "nothing but the baseline old has results" in ended.err
+
+
+def test_a_baseline_without_results_is_refused(analyze, made):
+    ended = analyze({"old": [made.row("n/a")], "new": [made.row(10.0)], "x": []}, "--baseline", "x")
+
+    assert ended.code == 2
+    assert "the baseline x has no results" in ended.err
+
+
+def test_nothing_to_read_is_refused(cclsearch, tmp_path):
+    missing = cclsearch("bench", "analyze", "--dir", tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    empty = cclsearch("bench", "analyze", "--dir", tmp_path / "empty")
+
+    assert (missing.code, empty.code) == (2, 2)
+    assert "none of the folders is there; give those" in missing.err
+    assert "no CSV file with results is in" in empty.err
+
+
+def test_a_folder_that_cannot_be_written_is_named(analyze, made):
+    (made.root / "out").write_text("a file")
+
+    ended = analyze({"a": [made.row(10.0)]})
+
+    assert ended.code == 4
+    assert f"cannot make {made.root / 'out'}" in ended.err
+
+
+@pytest.mark.parametrize(("status", "code"), [("failed", 3), ("timeout", 3), ("skipped", 0)])
+def test_a_gate_does_not_let_pass_what_broke(analyze, made, status, code):
+    broke = made.row("n/a", **{"SendMsgSize(B)": 2048}, Status=status, Reason="rank 1 died")
+    sides = {
+        "old": [*made.rounds(10.0), *made.rounds(10.0, **{"SendMsgSize(B)": 2048})],
+        "new": [*made.rounds(10.0, Status="measured"), broke],
+    }
+
+    ended = analyze(sides, "--baseline", "old", "--fail-on-regression")
+
+    told = json.loads((made.root / "out" / "verdict.json").read_text())
+    assert (ended.code, told["exit"]) == (code, code)
+    assert [point["size_bytes"] for point in told["broken"]["new"]] == [2048] * (code == 3)
+
+
+def test_a_gate_that_compared_nothing_is_an_error(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(10.0, **{"SendMsgSize(B)": 2048})}
+
+    ended = analyze(sides, "--baseline", "old", "--fail-on-regression")
+
+    assert ended.code == 2
+    assert "new and old have no point in common, so nothing was compared" in ended.err

@@ -13,6 +13,7 @@ from evaluator.mpi import mpirun_command, mpirun_environment
 from evaluator.ports import Launcher
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.job_file import parse
+from evaluator.torchrun import torchrun_command
 from evaluator.workloads.collectives.adapters.adapter import AdapterName
 from evaluator.workloads.collectives.points_file import POINTS_NAME
 from evaluator.workloads.collectives.sweep_request import PointSamples, SweepFacts, SweepRequest
@@ -37,8 +38,7 @@ def launch_job(request: SweepRequest, rank_count: int) -> Job:
     if request.adapter is AdapterName.MPI:
         argv, environment = mpirun_command(rank_count, PROGRAM), mpirun_environment()
     else:
-        torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone")
-        argv = (*torchrun, f"--nproc-per-node={rank_count}", "--no-python", *PROGRAM)
+        argv = torchrun_command(rank_count, PROGRAM)
     return Job(
         argv=argv,
         world_size=rank_count,

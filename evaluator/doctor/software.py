@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from evaluator.doctor.finding import Finding, State
+from evaluator.mpi import mpi_library
 
 _SLURM = ("sbatch", "srun", "squeue", "scancel")
 
@@ -51,8 +52,17 @@ def stack_reader() -> Finding:
 
 
 def mpi() -> Finding:
-    """A command that starts MPI programs."""
-    return _tool("MPI", ("mpirun", "srun"), "only needed to launch by MPI: install Open MPI")
+    """The MPI that ranks load, and the command that starts them with it."""
+    library = mpi_library()
+    remedy = 'only needed to measure and search MPI: pip install "cclsearch[mpi]"'
+    if library is None:
+        told = "mpi4py loads no MPI library"
+        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
+    name = f"{library.kind} {library.version}"
+    if library.mpirun is None:
+        told = f"{name} without the mpirun of this version"
+        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
+    return Finding(subject="MPI", state=State.OK, told=f"{name}, {library.mpirun}")
 
 
 def slurm() -> Finding:

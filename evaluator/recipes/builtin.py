@@ -15,10 +15,11 @@ from evaluator.rank.job import Job as RankJob
 from evaluator.recipes.completion import completed_space
 from evaluator.recipes.constraints import broken
 from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
+from evaluator.recipes.rank_program import JOB_FILE, rank_program
 from evaluator.recipes.rules import rules
-from evaluator.recipes.torchrun import JOB_FILE, torchrun_command
 from evaluator.recipes.workload import rank_workload
 from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
+from evaluator.torchrun import torchrun_command
 from records.errors import StudyError
 from records.rule import facts
 from records.study import Study, Value
@@ -84,7 +85,7 @@ class BuiltinRecipe:
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
         return Job(
-            argv=torchrun_command(job.world_size),
+            argv=torchrun_command(job.world_size, rank_program()),
             world_size=job.world_size,
             files={JOB_FILE: json.dumps(asdict(job), indent=1)},
             modules=imported if study.launch.start == "warm" else (),

@@ -13,6 +13,7 @@ from evaluator.doctor.launching import (
     noise_finding,
     smallest_difference,
 )
+from evaluator.mpi import MpiLibrary
 from evaluator.testing import Fails, InTurn, TabularEvaluator, Takes
 from records.conditions import Conditions
 from records.trial import Config, FailureKind
@@ -135,10 +136,28 @@ def test_without_loopback_no_rank_meets_another(tmp_path):
 def test_a_tool_that_is_not_installed_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    lacking = [software.compiler(), software.stack_reader(), software.mpi(), software.slurm()]
+    lacking = [software.compiler(), software.stack_reader(), software.slurm()]
 
     assert all(found.state is State.MISSING and found.remedy for found in lacking)
     assert not any(found.needed for found in lacking)
+
+
+@pytest.mark.parametrize(
+    ("library", "state", "told"),
+    [
+        (None, State.MISSING, "mpi4py loads no MPI library"),
+        (("5.0.1", None), State.MISSING, "openmpi 5.0.1 without the mpirun of this version"),
+        (("5.0.1", "/opt/mpirun"), State.OK, "openmpi 5.0.1, /opt/mpirun"),
+    ],
+)
+def test_mpi_is_the_library_that_ranks_load_with_its_mpirun(library, state, told, monkeypatch):
+    found = library and MpiLibrary(kind="openmpi", version=library[0], mpirun=library[1])
+    monkeypatch.setattr(software, "mpi_library", lambda: found)
+
+    finding = software.mpi()
+
+    assert (finding.state, finding.told) == (state, told)
+    assert (finding.remedy is None) == (state is State.OK)
 
 
 def test_torch_is_named_with_its_backends():

@@ -16,8 +16,9 @@ from evaluator.recipes.collectives.nccl import nccl_rules, nccl_variables
 from evaluator.recipes.collectives.open_mpi import open_mpi_rules, open_mpi_variables
 from evaluator.recipes.collectives.setup_knobs import setup_document, setup_rules
 from evaluator.recipes.constraints import broken, can_break, own_constraints
-from evaluator.recipes.torchrun import JOB_FILE, rank_program, torchrun_command
+from evaluator.recipes.rank_program import JOB_FILE, rank_program
 from evaluator.samples import asked_of_ranks, read_measurement
+from evaluator.torchrun import torchrun_command
 from records.errors import EnvironmentFault, StudyError
 from records.rule import Rule, facts
 from records.study import Measure, Study, Value
@@ -76,7 +77,7 @@ class CollectivesRecipe:
             argv=(
                 mpirun_command(world_size, rank_program(sys.executable))
                 if with_mpi
-                else torchrun_command(world_size)
+                else torchrun_command(world_size, rank_program())
             ),
             world_size=world_size,
             files={JOB_FILE: json.dumps(_job_document(study, settings), indent=1)},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,6 +107,8 @@ KILL_POINTS = {
     "in set-up of the first trial": {"phase": "setup"},
     "in the timed steps of the first trial": {"phase": "timed"},
     "in the profiled steps of the first trial": {"phase": "profile"},
+}
+KILL_POINTS_OF_REPEATS = {
     "just after the second trial finished": {"event": "trial_finished", "ordinal": 1},
     "between launches that test the noise": {"event": "repeat_finished", "round": 0},
     "between launches that confirm": {"event": "repeat_finished", "purpose": "confirm"},
@@ -114,8 +117,22 @@ KILL_POINTS = {
 
 @pytest.mark.parametrize("point", KILL_POINTS.values(), ids=KILL_POINTS)
 def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
-    store = tmp_path / "store"
-    search = RunningSearch("run", "-c", str(TINY), "--trials", "2", store=store)
+    plain = tmp_path / "plain.toml"
+    text = TINY.read_text(encoding="utf-8")
+    for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
+        text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
+    plain.write_text(text, encoding="utf-8")
+
+    kill_and_resume(plain, point, tmp_path / "store")
+
+
+@pytest.mark.parametrize("point", KILL_POINTS_OF_REPEATS.values(), ids=KILL_POINTS_OF_REPEATS)
+def test_a_killed_search_repeats_no_finished_launch(point, tmp_path):
+    kill_and_resume(TINY, point, tmp_path / "store")
+
+
+def kill_and_resume(study, point, store):
+    search = RunningSearch("run", "-c", str(study), "--trials", "2", store=store)
     search.until(**point)
     before = search.finished()
     started = search.kill()

@@ -110,7 +110,7 @@ def test_a_rank_that_dies_in_the_middle_leaves_its_rows_and_the_reason(start, tm
     assert measured
     assert {row.columns["Status"] for row in measured} == {"measured"}
     assert (last.latency_us, last.columns["Status"]) == (None, "failed")
-    assert last.columns["Reason"] == "rank 1 died of SIGKILL"
+    assert last.columns["Reason"] == "rank 1 died of SIGKILL, sent from outside"
     assert last.point.size_bytes == 2 * measured[-1].point.size_bytes
     assert f"error: c10d: {csv.stem} sum float32 {last.point.size_bytes} B: failed: rank 1" in err
 

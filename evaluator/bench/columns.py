@@ -9,7 +9,7 @@ from evaluator.bench.record import BenchRecord
 from evaluator.timing.bench_csv import ABSENT
 
 Value: TypeAlias = str | int | float | None
-DECIMALS = 2
+DECIMALS, DIGITS = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,11 @@ class Column:
         return ABSENT if value is None else str(value)
 
     def short(self, record: BenchRecord) -> str:
-        """The cell of a terminal."""
+        """The cell of a terminal; what decimals would hide has significant digits instead."""
         value = self.value(record)
-        return f"{value:.{DECIMALS}f}" if isinstance(value, float) else self.exact(record)
+        if not isinstance(value, float):
+            return self.exact(record)
+        return f"{value:.{DECIMALS}f}" if abs(value) >= 1 else f"{value:.{DIGITS}g}"
 
 
 def _measured(name: str) -> Callable[[BenchRecord], Value]:

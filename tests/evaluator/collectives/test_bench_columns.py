@@ -86,13 +86,13 @@ def test_a_record_survives_as_a_json_line():
     assert "\n" not in to_json(made)
 
 
-def test_rows_of_a_terminal_stand_under_their_names_with_two_decimals():
+def test_rows_of_a_terminal_stand_under_their_names_and_hide_no_small_number():
     header, shown = terminal_header(), terminal_row(record())
 
     assert header.split() == [column.name for column in COLUMNS if column.width is not None]
     assert shown.split() == [
         *("all_reduce", "float32", "sum", "1024", "2"),
-        *("0.25", "0.20", "0.30", "4.10"),
+        *("0.25", "0.2", "0.3", "4.10"),
     ]
     assert len(header) == len(shown)
     ends = [header.index(name) + len(name) for name in ("DType", "Ranks", "LatAvg(us)")]

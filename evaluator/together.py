@@ -20,6 +20,8 @@ from evaluator.rank.turns import ANSWERS, GO, NO_MORE, READY, VARIABLE, gate_nam
 from records.study import Study
 
 ENDED = b"e"
+RECIPES = ("builtin", "collectives")
+"""Those whose ranks wait for their turn."""
 MEMORY_SHARE = 0.5
 """Of the memory that is free now, what launches that are there at once may take."""
 
@@ -37,7 +39,7 @@ class Together:
 
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
     """Whether launches that took so much on each rank may be on this machine at once."""
-    can_wait = study.environment.device == "cpu" and study.launch.recipe == "builtin"
+    can_wait = study.environment.device == "cpu" and study.launch.recipe in RECIPES
     if study.measure.together == "never" or not can_wait:
         return False
     return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()

@@ -251,5 +251,6 @@ def test_launches_are_together_that_take_half_of_what_is_free(study, monkeypatch
     ],
 )
 def test_some_launches_are_never_together(study, part, changes):
+    assert fits_together(changed(study, "launch", recipe="collectives"), [(1,), (1,)])
     assert fits_together(study, [(1,), (1,)])
     assert not fits_together(changed(study, part, **changes), [(1,), (1,)])

@@ -19,7 +19,10 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median over launches with the t interval of their mean; one launch has no known spread."""
+    """Median over launches with the t interval of their mean; one launch has no known spread.
+
+    Where all values are above zero the interval ends there.
+    """
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
         raise ValueError("no launches")
@@ -29,4 +32,5 @@ def spread(values: Sequence[float]) -> Spread:
     error = float(data.std(ddof=1)) / math.sqrt(data.size)
     half = error * float(stats.t.ppf(0.975, data.size - 1))
     mean = float(data.mean())
-    return Spread(centre=centre, low=mean - half, high=mean + half, launch_count=int(data.size))
+    low = max(mean - half, 0.0) if data.min() > 0 else mean - half
+    return Spread(centre=centre, low=low, high=mean + half, launch_count=int(data.size))

@@ -24,3 +24,8 @@ def test_one_launch_has_no_known_spread():
 def test_no_launches_have_no_centre():
     with pytest.raises(ValueError, match="no launches"):
         spread([])
+
+
+def test_an_interval_of_positive_values_does_not_reach_below_zero():
+    assert spread([1.0, 2.0, 9.0]).low == 0.0
+    assert spread([-1.0, 2.0, 9.0]).low < 0

@@ -25,8 +25,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectives_peer import interval
 from landscape import Launch, asked_study, measure, read
-from scipy.stats import binom
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
@@ -112,16 +112,9 @@ def report_turns(study: Study, found: Config, rivals: Sequence[Config], rounds: 
         for rival in configs[1:]:
             ratios[rival].append(steps_s[0] / steps_s[configs.index(rival)])
     for rival, values in ratios.items():
-        low, high = interval(values)
+        low, high = interval(sorted(values))
         ratio = f"{statistics.median(values):.3f}x [{low:.3f}, {high:.3f}]"
         print(f"  in turns, {rounds} rounds  {ratio} of {rival}")
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Of the median, from the ranks of the sorted values, whatever their distribution."""
-    outside = max(0, int(binom.ppf(0.025, len(values), 0.5)) - 1)
-    ordered = sorted(values)
-    return ordered[outside], ordered[-1 - outside]
 
 
 def step_times_together(study: Study, configs: Sequence[Config], seed: int) -> list[float]:

@@ -132,17 +132,19 @@ def by_turns(sizes: Sequence[int], rounds: int) -> None:
             for number in range(rounds)
         ]
         if numbers.rank == 0:
-            rows = [(each.ours_us, each.peer_us) for each in found]
-            print(json.dumps({"bytes": size, "rounds": rows}), flush=True)
+            print(json.dumps({"bytes": size, "rounds": found}), flush=True)
     adapter.finalize()
 
 
-def one_round(adapter: CommAdapter, size: int, calls: int, *, ours_first: bool) -> Round:
+def one_round(
+    adapter: CommAdapter, size: int, calls: int, *, ours_first: bool
+) -> tuple[float | None, float]:
+    """Ours, as far as this rank is told, and the loop by hand, in this order or the other."""
     if ours_first:
         ours = ours_us(adapter, size, calls)
-        return Round(ours, by_hand_us(size, calls))
+        return ours, by_hand_us(size, calls)
     peer = by_hand_us(size, calls)
-    return Round(ours_us(adapter, size, calls), peer)
+    return ours_us(adapter, size, calls), peer
 
 
 def opened(name: AdapterName, rank: int, world: int) -> CommAdapter:
@@ -174,8 +176,8 @@ def by_hand_us(size: int, calls: int) -> float:
     return slowest.item() / calls * 1e6
 
 
-def ours_us(adapter: CommAdapter, size: int, calls: int) -> float:
-    """The same by the sweep; NaN on ranks that are not told."""
+def ours_us(adapter: CommAdapter, size: int, calls: int) -> float | None:
+    """The same by the sweep; None on ranks that are not told."""
     found: list[PointSamples] = []
     request = SweepRequest(
         adapter=adapter.name,
@@ -187,7 +189,7 @@ def ours_us(adapter: CommAdapter, size: int, calls: int) -> float:
     )
     run_bench_sweep(request, adapter, device=torch.device("cpu"), on_point=found.append)
     if not found:
-        return float("nan")
+        return None
     if not found[0].block_ns:
         raise SystemExit(f"not measured: {found[0].reason}")
     return max(map(sum, found[0].block_ns)) / sum(found[0].block_calls) / 1e3

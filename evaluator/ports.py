@@ -33,6 +33,13 @@ class Recipe(Protocol):
         """Give more names that rules may use, each from a value of every knob; often none."""
         ...
 
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Guess from sizes alone the seconds of a step, by what takes them; None where it cannot.
+
+        It ranks what was not measured, and is never a result.
+        """
+        ...
+
     def check(self, study: Study) -> None:
         """Raise `StudyError` or `EnvironmentFault` when no configuration could be launched here."""
         ...

@@ -18,8 +18,12 @@ from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
 from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
-from records.study import Measure, Study, Workload
+from records.study import (
+    Measure,
+    Study,
+)
 from records.trial import Failed, FailureKind, Measurement, Stage
+from records.workload import Workload
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
 Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]

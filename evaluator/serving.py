@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TypeAlias
 
-from records.study import Workload
 from records.trial import Serving
+from records.workload import Workload
 
 Steps: TypeAlias = Sequence[tuple[int, ...]]
 """Timed steps of one rank, each its start and the end of each part in ns.

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from policies.sandbox import Refusal, SandboxUnavailable, run_policy
 from policies.space import Space
 from records.errors import EnvironmentFault
-from records.study import Environment, Workload
+from records.study import Environment
 from records.trial import Config, Failed, FailureKind, Policy, Stage
+from records.workload import Workload
 
 MAX_FAULTS = 5
 

@@ -16,8 +16,13 @@ from records.choices import list_words
 from records.errors import SHOWN_CHARS, StudyError, shown
 from records.expression import Expression, Operand
 from records.rule import Rule, facts
-from records.study import Environment, SearchSpace, Value, Workload
+from records.study import (
+    Environment,
+    SearchSpace,
+    Value,
+)
 from records.trial import Config
+from records.workload import Workload
 
 Derived: TypeAlias = Mapping[str, Callable[[Mapping[str, Value]], Value]]
 """More names for rules: each value follows from a configuration with its defaults filled in."""

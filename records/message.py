@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from records.errors import StudyError
+from records.strict import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +14,7 @@ class Message:
     What a size means is in `evaluator.workloads.collectives.operations`.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    __pydantic_config__ = STRICT
 
     collective: Literal[
         "all_reduce",

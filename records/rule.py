@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from records.expression import Expression, Operand, parse
-from records.study import Constraint, Environment, Value, Workload
+from records.study import (
+    Constraint,
+    Environment,
+    Value,
+)
+from records.workload import Workload
 
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MANY_UNITS = 1024

@@ -4,20 +4,18 @@ Knows nothing of how a configuration is launched or where a trial is kept.
 """
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from pydantic import ConfigDict
-
+from records.checks import above_zero, at_least
 from records.errors import StudyError
-from records.message import Message
+from records.strict import STRICT
+from records.workload import Workload
 
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 MIN_TIMED_STEPS = 5
 
 
@@ -31,8 +29,8 @@ class Link:
     latency_s: float | None = None
 
     def __post_init__(self) -> None:
-        _above_zero("environment", bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
-        _at_least("environment", 0, latency_s=self.latency_s)
+        above_zero("environment", bandwidth_bytes_per_s=self.bandwidth_bytes_per_s)
+        at_least("environment", 0, latency_s=self.latency_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,75 +50,8 @@ class Environment:
     software: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
-        _at_least("environment", 1, memory_bytes=self.memory_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """The work every trial must do; `None` where a card does not say.
-
-    In the phase `communication` a step exchanges the `messages` and nothing else.
-    """
-
-    __pydantic_config__ = STRICT
-
-    name: str
-    global_batch: int
-    sequence_length: int
-    model: str | None = None
-    family: str | None = None
-    phase: Literal["training", "inference", "communication"] = "training"
-    precision: str = "fp32"
-    layer_count: int | None = None
-    hidden_size: int | None = None
-    head_count: int | None = None
-    kv_head_count: int | None = None
-    ffn_size: int | None = None
-    vocab_size: int | None = None
-    parameter_count: int | None = None
-    expert_count: int | None = None
-    experts_per_token: int | None = None
-    shared_expert_count: int | None = None
-    expert_ffn_size: int | None = None
-    dense_layer_count: int | None = None
-    output_length: int | None = None
-    text_file: str | None = None
-    seed: int = 42
-    messages: tuple[Message, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.phase == "communication" and not self.messages:
-            raise StudyError("[workload] phase 'communication' needs messages; give a [[message]]")
-        if self.messages and self.phase != "communication":
-            raise StudyError(
-                f"[workload] phase {self.phase!r} exchanges no messages of its own; leave "
-                "[[message]] out, or set phase to 'communication'"
-            )
-        _at_least("workload", 1, global_batch=self.global_batch)
-        _at_least("workload", 1, sequence_length=self.sequence_length)
-        _at_least("workload", 1, layer_count=self.layer_count, hidden_size=self.hidden_size)
-        _at_least("workload", 1, head_count=self.head_count, kv_head_count=self.kv_head_count)
-        _at_least("workload", 1, ffn_size=self.ffn_size, vocab_size=self.vocab_size)
-        _at_least("workload", 1, parameter_count=self.parameter_count)
-        _at_least("workload", 0, expert_count=self.expert_count)
-        _at_least("workload", 1, experts_per_token=self.experts_per_token)
-        _at_least("workload", 0, shared_expert_count=self.shared_expert_count)
-        _at_least("workload", 1, expert_ffn_size=self.expert_ffn_size)
-        _at_least("workload", 0, dense_layer_count=self.dense_layer_count)
-        _at_least("workload", 1, output_length=self.output_length)
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens that one step processes, in every trial of the study.
-
-        Of an optimizer step those that it trains on; of an inference step those of the prompts and
-        of the answers; none where messages are exchanged.
-        """
-        if self.phase == "communication":
-            return 0
-        answer_length = (self.output_length or 0) if self.phase == "inference" else 0
-        return self.global_batch * (self.sequence_length + answer_length)
+        at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
+        at_least("environment", 1, memory_bytes=self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +120,8 @@ class Budget:
     """When to stop; `trials` counts launches that ended by the configuration's own doing.
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
-    may be three for each trial and 16.
+    may be three for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
+    asked: beyond them the search goes on without it.
     """
 
     __pydantic_config__ = STRICT
@@ -199,12 +131,15 @@ class Budget:
     patience: int = 5
     max_failures: int = 6
     max_wall_s: float | None = None
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
 
     def __post_init__(self) -> None:
-        _at_least("budget", 1, trials=self.trials, patience=self.patience)
-        _at_least("budget", 1, max_failures=self.max_failures)
-        _at_least("budget", 1, launches=self.launches)
-        _above_zero("budget", max_wall_s=self.max_wall_s)
+        at_least("budget", 1, trials=self.trials, patience=self.patience)
+        at_least("budget", 1, max_failures=self.max_failures)
+        at_least("budget", 1, launches=self.launches)
+        at_least("budget", 0, max_tokens=self.max_tokens, max_cost_usd=self.max_cost_usd)
+        above_zero("budget", max_wall_s=self.max_wall_s)
 
     @property
     def launch_limit(self) -> int:
@@ -245,16 +180,16 @@ class Measure:
     together: Literal["auto", "never"] = "auto"
 
     def __post_init__(self) -> None:
-        _at_least("measure", MIN_TIMED_STEPS, timed_steps=self.timed_steps)
-        _at_least("measure", 1, warmup_steps=self.warmup_steps, timeout_s=self.timeout_s)
-        _at_least("measure", 1, hang_after_s=self.hang_after_s, race_ratio=self.race_ratio)
-        _at_least("measure", 0, profiled_steps=self.profiled_steps)
-        _at_least("measure", 0, infrastructure_retries=self.infrastructure_retries)
-        _at_least("measure", 0, confirm_top=self.confirm_top, confirm_rounds=self.confirm_rounds)
-        _at_least("measure", 0, self_test_rounds=self.self_test_rounds)
-        _at_least("measure", 0, race_rounds=self.race_rounds, margin=self.margin)
-        _above_zero("measure", step_precision=self.step_precision, alpha=self.alpha)
-        _above_zero("measure", stop_above_s=self.stop_above_s)
+        at_least("measure", MIN_TIMED_STEPS, timed_steps=self.timed_steps)
+        at_least("measure", 1, warmup_steps=self.warmup_steps, timeout_s=self.timeout_s)
+        at_least("measure", 1, hang_after_s=self.hang_after_s, race_ratio=self.race_ratio)
+        at_least("measure", 0, profiled_steps=self.profiled_steps)
+        at_least("measure", 0, infrastructure_retries=self.infrastructure_retries)
+        at_least("measure", 0, confirm_top=self.confirm_top, confirm_rounds=self.confirm_rounds)
+        at_least("measure", 0, self_test_rounds=self.self_test_rounds)
+        at_least("measure", 0, race_rounds=self.race_rounds, margin=self.margin)
+        above_zero("measure", step_precision=self.step_precision, alpha=self.alpha)
+        above_zero("measure", stop_above_s=self.stop_above_s)
         if self.alpha >= 0.5:
             raise StudyError(f"[measure] alpha is {self.alpha}; it must be below 0.5")
 
@@ -272,8 +207,8 @@ class Launch:
     start: Literal["warm", "cold"] = "warm"
 
     def __post_init__(self) -> None:
-        _at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
-        _at_least("launch", 1, threads_per_rank=self.threads_per_rank)
+        at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
+        at_least("launch", 1, threads_per_rank=self.threads_per_rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,8 +250,8 @@ class Llm:
     max_output_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        _above_zero("llm", timeout_s=self.timeout_s)
-        _at_least("llm", 1, max_output_tokens=self.max_output_tokens)
+        above_zero("llm", timeout_s=self.timeout_s)
+        at_least("llm", 1, max_output_tokens=self.max_output_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,18 +281,6 @@ class Study:
         return (
             self.environment if budget is None else replace(self.environment, memory_bytes=budget)
         )
-
-
-def _at_least(section: str, least: int, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value >= least:
-            raise StudyError(f"[{section}] {name} is {value}; it must be at least {least}")
-
-
-def _above_zero(section: str, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise StudyError(f"[{section}] {name} is {value}; it must be finite and above 0")
 
 
 def digest(text: str) -> str:

@@ -7,7 +7,6 @@ from records.study import (
     SearchSpace,
     Study,
     Value,
-    Workload,
 )
 from records.trial import (
     Breakdown,
@@ -24,6 +23,7 @@ from records.trial import (
     Stage,
     Trial,
 )
+from records.workload import Workload
 
 START = "2026-01-01T00:00:00.000+00:00"
 END = "2026-01-01T00:00:01.000+00:00"

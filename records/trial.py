@@ -293,12 +293,13 @@ class History:
 
     `costs` are those of trials that were launched again, by ordinal, which count more than the one
     launch that a trial had. `incumbent` is the trial that was shown to be the best, None while
-    nothing was: then the lowest cost leads.
+    nothing was: then the lowest cost leads. `pending` are configurations that are being measured.
     """
 
     trials: tuple[Trial, ...] = field(default=())
     costs: Mapping[int, float] = field(default_factory=dict)
     incumbent: int | None = None
+    pending: tuple[Config, ...] = ()
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)

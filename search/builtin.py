@@ -13,8 +13,8 @@ from records.study import (
     SearchSpace,
     Study,
     Value,
-    Workload,
 )
+from records.workload import Workload
 
 CPU_WORKLOAD = Workload(
     name="decoder-4L-128d",

@@ -20,8 +20,8 @@ from records.study import (
     SearchSpace,
     Study,
     Value,
-    Workload,
 )
+from records.workload import Workload
 from search.card_file import Card, is_number
 from search.card_scripts import with_script
 from search.study_file import suggestion

@@ -6,7 +6,15 @@ from dataclasses import replace
 from evaluator.recipes.collectives.availability import absence
 from policies.catalog import FIRST
 from records.message import Message
-from records.study import Dimension, Launch, Objective, SearchSpace, Study, Value, Workload
+from records.study import (
+    Dimension,
+    Launch,
+    Objective,
+    SearchSpace,
+    Study,
+    Value,
+)
+from records.workload import Workload
 
 RECIPE = "collectives"
 KIB, MIB = 1 << 10, 1 << 20

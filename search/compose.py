@@ -1,7 +1,7 @@
 """Puts the parts of a search together from a study; the only place that knows all of them."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
@@ -15,17 +15,18 @@ from policies.space import Space
 from records.errors import StudyError
 from records.store import Store
 from records.study import Study
+from records.trial import Config
 from search import settings
+from search.choosers.catalog import CHOOSERS, chooser_named
 from search.loop import Search
 from search.ports import Observer, Proposer
 from search.prompt import PromptWriter
-from search.proposers.coordinate import CoordinateProposer
-from search.proposers.random import RandomProposer
+from search.proposers.offline import OfflineProposer
 from search.spaces import space_of
 from search.study_file import suggestion
 from search.trial import Turn
 
-STRATEGIES = ("auto", "llm", "coordinate", "random")
+STRATEGIES = ("auto", "llm", *CHOOSERS)
 
 
 def new_study_id() -> str:
@@ -41,7 +42,7 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
         return strategy, f"strategy {strategy}"
     if settings.has_key():
         return "llm", "strategy llm: ANTHROPIC_API_KEY is set"
-    return "coordinate", "strategy coordinate: no ANTHROPIC_API_KEY, so no model is asked"
+    return "offline", "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
     seed = seed_policy(study.seed_policy, space)
     first = recipe.job(study, space.feasible[0])
     with ExitStack() as opened:
-        proposer = _proposer(study, space, objective, opened)
+        proposer = _proposer(study, recipe, space, objective, opened)
         launcher = _launcher(study, recipe)
         opened.callback(launcher.close)
         launcher.prepare(first)
@@ -85,26 +86,26 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
         )
 
 
-def _proposer(study: Study, space: Space, objective: Scoring, opened: ExitStack) -> Proposer:
-    match study.strategy:
-        case "coordinate":
-            return CoordinateProposer(space)
-        case "random":
-            return RandomProposer(space)
-        case "llm":
-            # Imported here: the SDK takes seconds to load and the other strategies do without.
-            from search.llm.client import LlmClient
-            from search.proposers.llm import LlmProposer
+def _proposer(
+    study: Study, recipe: Recipe, space: Space, objective: Scoring, opened: ExitStack
+) -> Proposer:
+    def estimates(config: Config) -> Mapping[str, float] | None:
+        return recipe.estimate(study, config)
 
-            client = LlmClient(settings.llm_settings(study.llm))
-            opened.callback(client.close)
-            prompts = PromptWriter(space, objective)
-            return LlmProposer(client, space, prompts, CoordinateProposer(space))
-        case _:
-            raise StudyError(
-                f"strategy {study.strategy!r} is unknown; "
-                f"{suggestion(study.strategy, [*STRATEGIES])}"
-            )
+    if study.strategy in CHOOSERS:
+        return OfflineProposer(chooser_named(study.strategy, space, estimates))
+    if study.strategy == "llm":
+        # Imported here: the SDK takes seconds to load and the other strategies do without.
+        from search.llm.client import LlmClient
+        from search.proposers.llm import LlmProposer
+
+        client = LlmClient(settings.llm_settings(study.llm))
+        opened.callback(client.close)
+        fallback = OfflineProposer(chooser_named("offline", space, estimates))
+        return LlmProposer(client, space, PromptWriter(space, objective), fallback)
+    raise StudyError(
+        f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"
+    )
 
 
 def _launcher(study: Study, recipe: Recipe) -> Launcher:

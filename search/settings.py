@@ -33,7 +33,7 @@ def llm_settings(llm: Llm) -> LlmSettings:
     if not key:
         raise StudyError(
             "strategy 'llm' needs a key in ANTHROPIC_API_KEY: export it, "
-            "or use --strategy coordinate"
+            "or use --strategy offline"
         )
     return LlmSettings(
         api_key=Secret(key),

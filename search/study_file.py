@@ -28,8 +28,8 @@ from records.study import (
     Objective,
     Range,
     Study,
-    Workload,
 )
+from records.workload import Workload
 from search.collective_study import RECIPE as COLLECTIVES
 from search.collective_study import collective_space, collective_study
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 
 from records.message import Message
 from records.rule import size_words
-from records.study import Workload
 from records.trial import Breakdown, Failed, FailureKind, Measured, Outcome, Score, Trial
+from records.workload import Workload
 
 AUTHOR_CHARS = 40
 REASON_CHARS = 300

@@ -15,8 +15,9 @@ from evaluator.analysis.matching import Matches, match
 from evaluator.analysis.volume import Volume, volume
 from evaluator.traces.job import TraceSet
 from records.errors import SHOWN_CHARS, StudyError, shown
-from records.study import Environment, Workload
+from records.study import Environment
 from records.trial import Serving
+from records.workload import Workload
 
 Better: TypeAlias = Literal["lower", "higher"]
 Source: TypeAlias = Literal["samples", "kineto", "xla", "nsys", "card"]

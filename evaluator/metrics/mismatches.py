@@ -8,7 +8,8 @@ from evaluator.metrics.peaks import accelerator
 from evaluator.traces.job import TraceSet
 from evaluator.traces.steps import StepKind
 from records.errors import shown
-from records.study import Environment, Workload
+from records.study import Environment
+from records.workload import Workload
 
 MEMORY_TOLERANCE = 0.15
 """A device shows less memory than is on it, and makers count in other units."""

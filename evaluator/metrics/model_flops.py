@@ -12,7 +12,7 @@ from evaluator.memory.layer_sizes import edge_weights, layer_weights
 from evaluator.metrics.base import Absent
 from evaluator.rank.job import Precision
 from evaluator.rank.job import Workload as Decoder
-from records.study import Workload
+from records.workload import Workload
 
 TRAINING_PER_FORWARD = 3
 _SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")

@@ -24,8 +24,9 @@ from evaluator.traces.spans import Activity
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import Span, rank_trace
 from records.message import Message
-from records.study import Environment, Workload
+from records.study import Environment
 from records.trial import MetricValue, Serving
+from records.workload import Workload
 
 CARD = Workload(
     name="decoder",

@@ -57,6 +57,10 @@ class BuiltinRecipe:
         parts = {f"estimated_{part}_bytes": partial(size, part) for part in PARTS}
         return {"estimated_memory_bytes": lambda each: estimate(each).total_bytes, **parts}
 
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
+        """Give None: nothing is known beforehand."""
+        return None
+
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` when this machine cannot hold the ranks."""
         check_local(study.environment)

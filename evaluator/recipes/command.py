@@ -41,6 +41,10 @@ class CommandRecipe:
         """Give none: what a script's knobs mean is not known."""
         return {}
 
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
+        """Give None: nothing is known beforehand."""
+        return None
+
     def check(self, study: Study) -> None:
         """Raise `StudyError` when the script cannot be started or told its configuration."""
         command = _command(study)

@@ -7,7 +7,7 @@ from evaluator.rank.job import Workload as RankWorkload
 from evaluator.rank.job_file import JobError, parse
 from records.errors import StudyError
 from records.models import MODELS
-from records.study import Workload
+from records.workload import Workload
 
 ROTARY_PAIR = 2
 

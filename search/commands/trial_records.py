@@ -11,8 +11,8 @@ from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.rows import StudyRow
 from records.store import Store
-from records.study import Workload
 from records.trial import Artifact, Failed, Measured, Trial
+from records.workload import Workload
 from search.commands.options import store_flag
 from search.condition_words import conditions_words
 from search.progress import trial_line, trial_summary

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from search.llm.errors import ProviderError
 
 DEFAULT_URL = "https://api.anthropic.com"
-OFFLINE = "or use --strategy coordinate"
+OFFLINE = "or use --strategy offline"
 SHOWN = "[key]"
 
 

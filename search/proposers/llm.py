@@ -10,11 +10,11 @@ from policies.space import Space
 from records.exchange import Exchange
 from records.study import Study
 from records.trial import Failed, FailureKind, History, Policy, Trial
+from search.choosers.chooser import untried
 from search.llm.client import Asked, NoSubmission, Submission
 from search.llm.request import Prompt
 from search.ports import Proposal, Proposer
 from search.prompt import PromptWriter, remaining_launches
-from search.proposers.classical import untried
 
 MAX_EMPTY_TURNS = 3
 RATIONALE_CHARS = 2000

@@ -15,7 +15,8 @@ from evaluator.traces.rank import Device
 from evaluator.traces.spans import Activity
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import Span, rank_trace
-from records.study import Environment, Workload
+from records.study import Environment
+from records.workload import Workload
 
 SYNTHETIC = Path(__file__).parents[1] / "data" / "traces" / "synth_fsdp_4rank_straggler2"
 COMPUTE, COMMUNICATION, COPY = Activity.COMPUTE, Activity.COMMUNICATION, Activity.COPY

@@ -14,7 +14,8 @@ from evaluator.traces.spans import Activity
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import Span, rank_trace
 from records.models import MODELS
-from records.study import Environment, Workload
+from records.study import Environment
+from records.workload import Workload
 
 
 def workload(model="llama-3.1-8b", **changed):

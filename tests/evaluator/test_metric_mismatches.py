@@ -7,7 +7,8 @@ from evaluator.traces.job import TraceSet
 from evaluator.traces.rank import Device
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import rank_trace
-from records.study import Environment, Workload
+from records.study import Environment
+from records.workload import Workload
 
 THREE = ((1, 0, 9), (2, 9, 20), (3, 20, 30))
 

@@ -9,7 +9,8 @@ from evaluator.traces.job import TraceSet
 from evaluator.traces.rank import MemoryUse, RankTrace
 from evaluator.traces.steps import StepKind
 from evaluator.traces.testing import rank_trace
-from records.study import Environment, Workload
+from records.study import Environment
+from records.workload import Workload
 
 PREFILL, DECODE = StepKind.PREFILL, StepKind.DECODE
 CARD = Workload(name="w", global_batch=4, sequence_length=25)

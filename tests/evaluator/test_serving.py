@@ -7,9 +7,9 @@ import pytest
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.serving import serving, uneven
-from records.study import Workload
 from records.testing import study
 from records.trial import Measurement, Serving
+from records.workload import Workload
 
 S = 10**9
 WORKLOAD = Workload(

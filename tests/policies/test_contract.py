@@ -8,8 +8,15 @@ import pytest
 from policies.contract import decide, environment_fields, workload_fields
 from policies.space import Space
 from records.errors import EnvironmentFault
-from records.study import Constraint, Dimension, Environment, Link, SearchSpace, Workload
+from records.study import (
+    Constraint,
+    Dimension,
+    Environment,
+    Link,
+    SearchSpace,
+)
 from records.trial import Config, Failed, FailureKind, Policy, Stage
+from records.workload import Workload
 
 WORKLOAD = Workload(name="w", global_batch=16, sequence_length=128, layer_count=4)
 ENVIRONMENT = Environment(

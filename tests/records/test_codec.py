@@ -23,7 +23,6 @@ from records.study import (
     Range,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.testing import failed, measured, study
 from records.trial import (
@@ -38,6 +37,7 @@ from records.trial import (
     Serving,
     Stage,
 )
+from records.workload import Workload
 
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=20)

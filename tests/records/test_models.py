@@ -6,7 +6,7 @@ import pytest
 
 from records.errors import StudyError
 from records.models import MODELS, Model, known_model, model_named
-from records.study import Workload
+from records.workload import Workload
 
 
 @pytest.mark.parametrize(

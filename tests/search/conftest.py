@@ -19,12 +19,13 @@ from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
+from search.choosers.coordinate import CoordinateChooser
 from search.cli import main
 from search.finding import Finding
 from search.loop import Search
 from search.ports import Proposer
 from search.progress import PlainProgress
-from search.proposers.coordinate import CoordinateProposer
+from search.proposers.offline import OfflineProposer
 from search.trial import Turn
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
@@ -53,7 +54,7 @@ class TabularStudy:
             together="never",
         )
     )
-    proposer: Callable[[Space], Proposer] = CoordinateProposer
+    proposer: Callable[[Space], Proposer] = lambda space: OfflineProposer(CoordinateChooser(space))
     clock: Callable[[], float] = time.monotonic
     noise_seed: int = 0
     study_id: str = "20260101-000000-aaaa"

@@ -135,7 +135,7 @@ def test_the_version_is_that_of_the_installation(cclsearch):
         ("run --objective step_tmie", "did you mean 'step_time'?"),
         ("run --objective 2*step_time", "with --minimize or --maximize"),
         ("run --strategy cordinate", "did you mean 'coordinate'?"),
-        ("run --strategy llm", "export it, or use --strategy coordinate"),
+        ("run --strategy llm", "export it, or use --strategy offline"),
         ("run --seed-policy shraded", "did you mean 'sharded'?"),
         ("run -c missing.toml", "error: missing.toml"),
         ("run --card missing.yaml", "error: missing.yaml"),

@@ -142,7 +142,7 @@ def test_a_lasting_fault_says_what_to_do_in_one_line(reply: ScriptedReply, words
         client.ask(PROMPT)
 
     assert words in str(raised.value)
-    assert str(raised.value).endswith("or use --strategy coordinate")
+    assert str(raised.value).endswith("or use --strategy offline")
     assert "\n" not in str(raised.value)
     assert raised.value.exchange is not None
     assert raised.value.exchange.request_count == len(server.requests) == 1

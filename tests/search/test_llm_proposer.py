@@ -19,7 +19,6 @@ from records.study import (
     Objective,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.trial import (
     Config,
@@ -34,12 +33,14 @@ from records.trial import (
     Stage,
     Trial,
 )
+from records.workload import Workload
+from search.choosers.coordinate import CoordinateChooser
 from search.llm.client import LlmClient
 from search.llm.errors import ProviderError
 from search.llm.settings import LlmSettings, Secret
 from search.prompt import PromptWriter
-from search.proposers.coordinate import CoordinateProposer
 from search.proposers.llm import LlmProposer
+from search.proposers.offline import OfflineProposer
 from search.testing import (
     Script,
     ScriptedMessagesServer,
@@ -93,7 +94,7 @@ def proposing(script: Script) -> Iterator[tuple[ScriptedMessagesServer, LlmPropo
             client.close()
 
 
-OFFLINE = CoordinateProposer(SPACE)
+OFFLINE = OfflineProposer(CoordinateChooser(SPACE))
 
 
 def trial(

@@ -9,9 +9,11 @@ from evaluator.timing.verdict import Verdict
 from records.errors import StoreBusy
 from records.study import Budget, Measure
 from records.trial import Config, Failed, FailureKind, Policy
+from search.choosers.coordinate import CoordinateChooser
+from search.choosers.grid import GridChooser
+from search.choosers.random import RandomChooser
 from search.ports import Proposal
-from search.proposers.coordinate import CoordinateProposer
-from search.proposers.random import RandomProposer
+from search.proposers.offline import OfflineProposer
 
 OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
 INFRASTRUCTURE = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
@@ -58,9 +60,11 @@ def kinds(history):
     return [t.outcome.kind for t in history if isinstance(t.outcome, Failed)]
 
 
-@pytest.mark.parametrize("proposer", [CoordinateProposer, RandomProposer])
-def test_a_search_with_budget_left_tries_every_configuration_and_finds_the_best(tabular, proposer):
-    study = tabular(seconds(0.5, 0.4, 0.1, 0.3), proposer=proposer)
+@pytest.mark.parametrize("chooser", [CoordinateChooser, RandomChooser, GridChooser])
+def test_a_search_with_budget_left_tries_every_configuration_and_finds_the_best(tabular, chooser):
+    study = tabular(
+        seconds(0.5, 0.4, 0.1, 0.3), proposer=lambda space: OfflineProposer(chooser(space))
+    )
 
     finding = study.run()
 

@@ -8,7 +8,7 @@ from records import testing
 from records.message import Message
 from records.rows import Intent
 from records.store import Store
-from records.study import Workload
+from records.workload import Workload
 from search.commands.trial_records import print_trial
 from search.trial_words import message_words, row, work_words
 

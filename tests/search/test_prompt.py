@@ -19,7 +19,6 @@ from records.study import (
     Range,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.trial import (
     Breakdown,
@@ -36,9 +35,10 @@ from records.trial import (
     Stage,
     Trial,
 )
+from records.workload import Workload
+from search.choosers.chooser import untried
 from search.llm.request import Prompt
 from search.prompt import PromptWriter, estimated_tokens
-from search.proposers.classical import untried
 
 GOLDEN = Path(__file__).parent / "golden"
 RULES = "The policy runs in a sandbox without files or network."

@@ -48,6 +48,10 @@ class CollectivesRecipe:
         """Give none: nothing about a setup is worth knowing before it is tried."""
         return {}
 
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
+        """Give None: nothing is known beforehand."""
+        return None
+
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` or `StudyError` for ranks and libraries that are not here."""
         check_local(study.environment)

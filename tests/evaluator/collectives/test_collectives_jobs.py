@@ -24,9 +24,9 @@ from records.study import (
     Objective,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.trial import Config
+from records.workload import Workload
 
 MIX = (
     Message(collective="all_reduce", size_bytes=1 << 20, count=3, reduce_op="avg"),

@@ -23,8 +23,8 @@ from records.study import (
     Range,
     SearchSpace,
     Study,
-    Workload,
 )
+from records.workload import Workload
 
 ALL_REDUCE = Message(collective="all_reduce", size_bytes=4 << 20)
 

@@ -21,9 +21,9 @@ from records.study import (
     Objective,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.trial import Config, Failed, FailureKind, Measured, Outcome
+from records.workload import Workload
 
 RANKS = 4
 ENTRY = "evaluator.workloads.collectives.exchange:exchange"

@@ -14,9 +14,9 @@ from evaluator.metrics.exchange import bus_bandwidth, latency
 from evaluator.metrics.registry import measure_all
 from evaluator.samples import read_measurement
 from records.message import Message
-from records.study import Workload
 from records.testing import study
 from records.trial import Failed
+from records.workload import Workload
 
 MIB = 1 << 20
 MESSAGE = Message(collective="all_reduce", size_bytes=MIB)

@@ -21,9 +21,9 @@ from records.study import (
     Objective,
     SearchSpace,
     Study,
-    Workload,
 )
 from records.trial import Config, Failed, Measured, Measurement, Outcome
+from records.workload import Workload
 
 RECIPE = CommandRecipe()
 TWO_RANKS = Config({"dp": 2, "fast": True})

@@ -3,11 +3,10 @@
 from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
-from search.ports import Proposal
-from search.proposers.classical import as_policy, untried
+from search.choosers.chooser import Choice, change_words, differing, untried
 
 
-class CoordinateProposer:
+class CoordinateChooser:
     """Moves from the best configuration to the nearest untried one.
 
     Nearest means: fewest knobs differ, then fewest neighbours known to run out of memory, then the
@@ -20,20 +19,18 @@ class CoordinateProposer:
     def __init__(self, space: Space) -> None:
         self._space = space
 
-    def propose(self, study: Study, history: History) -> Proposal | None:  # noqa: ARG002 - the port
+    def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
         """Give the next move, or None when everything was tried."""
         left = untried(self._space, history)
         if not left:
             return None
         centre = _centre(history)
         if centre is None:
-            return as_policy(left[0], self.name, "first feasible configuration")
+            return Choice(config=left[0], why="first feasible configuration")
         choice = self._nearest(left, centre, history)
-        changes = ", ".join(
-            f"{knob} {centre.values.get(knob)} to {choice.values.get(knob)}"
-            for knob in _differing(centre, choice)
+        return Choice(
+            config=choice, why=f"from the best so far, change {change_words(centre, choice)}"
         )
-        return as_policy(choice, self.name, f"from the best so far, change {changes}")
 
     def _nearest(self, left: list[Config], centre: Config, history: History) -> Config:
         varied = _last_varied(history, centre)
@@ -42,7 +39,7 @@ class CoordinateProposer:
         def order(config: Config) -> tuple[int, int, int, int]:
             knob_count, steps = self._space.distance(centre, config)
             risk = sum(self._space.distance(config, bad)[0] <= 1 for bad in exhausted)
-            age = max((varied.get(knob, 0) for knob in _differing(centre, config)), default=0)
+            age = max((varied.get(knob, 0) for knob in differing(centre, config)), default=0)
             return knob_count, risk, age, steps
 
         return min(left, key=order)
@@ -62,13 +59,8 @@ def _last_varied(history: History, centre: Config) -> dict[str, int]:
         knob: trial.ordinal + 1
         for trial in history
         if trial.config is not None
-        for knob in _differing(centre, trial.config)
+        for knob in differing(centre, trial.config)
     }
-
-
-def _differing(one: Config, other: Config) -> list[str]:
-    knobs = sorted({*one.values, *other.values})
-    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
 
 
 def _ran_out_of_memory(trial: Trial) -> bool:

@@ -1,4 +1,4 @@
-"""Offline proposers are pure, never repeat a launch, and end when everything was tried."""
+"""Offline strategies are pure, never repeat a launch, and end when everything was tried."""
 
 from dataclasses import replace
 
@@ -11,9 +11,11 @@ from policies.space import Space
 from records.study import Constraint, Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, study, trial
 from records.trial import Config, FailureKind, History, Stage
-from search.proposers.classical import as_policy, attempted, untried
-from search.proposers.coordinate import CoordinateProposer
-from search.proposers.random import RandomProposer
+from search.choosers.catalog import CHOOSERS, chooser_named
+from search.choosers.chooser import attempted, untried
+from search.choosers.coordinate import CoordinateChooser
+from search.choosers.random import RandomChooser
+from search.proposers.offline import OfflineProposer, as_policy
 
 STUDY = study(
     Dimension(name="tp", choices=(1, 2, 4)),
@@ -29,7 +31,12 @@ STUDY = replace(
     ),
 )
 SPACE = Space(STUDY.space, STUDY.workload, STUDY.environment)
-PROPOSERS = [CoordinateProposer(SPACE), RandomProposer(SPACE)]
+
+
+def proposer_named(name):
+    return OfflineProposer(chooser_named(name, SPACE, lambda _: None))
+
+
 OUT_OF_MEMORY = failed(FailureKind.OUT_OF_MEMORY)
 INFRASTRUCTURE = failed(FailureKind.INFRASTRUCTURE)
 DUPLICATE = failed(FailureKind.DUPLICATE, Stage.CHECK)
@@ -60,7 +67,7 @@ def small(*dimensions, constraints=()):
 
 def chosen(space, history):
     """What coordinate descent proposes, by the constants in its policy."""
-    proposal = CoordinateProposer(space).propose(STUDY, history)
+    proposal = OfflineProposer(CoordinateChooser(space)).propose(STUDY, history)
     return str(decided(proposal, space))
 
 
@@ -69,13 +76,13 @@ histories = st.lists(
 ).map(lambda rows: past(*rows))
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS, ids=lambda p: p.name)
+@pytest.mark.parametrize("name", CHOOSERS)
 @given(history=histories)
 @settings(deadline=None, max_examples=40)
-def test_the_same_history_gives_the_same_new_proposal(proposer, history):
-    first, again = proposer.propose(STUDY, history), type(proposer)(SPACE).propose(STUDY, history)
+def test_the_same_history_gives_the_same_new_proposal(name, history):
+    first, again = (proposer_named(name).propose(STUDY, history) for _ in range(2))
     assert first == again
-    assert first.policy.author == proposer.name
+    assert first.policy.author == proposer_named(name).name
     assert first.exchange is None
     namespace = {}
     exec(first.policy.source, namespace)
@@ -85,9 +92,9 @@ def test_the_same_history_gives_the_same_new_proposal(proposer, history):
     assert history.tried(config) is None
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS, ids=lambda p: p.name)
-def test_every_feasible_configuration_is_proposed_once_and_then_none(proposer):
-    history, seen = History(), []
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_every_feasible_configuration_is_proposed_once_and_then_none(name):
+    proposer, history, seen = proposer_named(name), History(), []
     while (proposal := proposer.propose(STUDY, history)) is not None:
         namespace = {}
         exec(proposal.policy.source, namespace)
@@ -99,8 +106,8 @@ def test_every_feasible_configuration_is_proposed_once_and_then_none(proposer):
     assert {*seen} == {*SPACE.feasible}
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS, ids=lambda p: p.name)
-def test_a_proposal_runs_in_the_sandbox_and_gives_exactly_its_configuration(proposer):
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_a_proposal_runs_in_the_sandbox_and_gives_exactly_its_configuration(name):
     history = past(({"tp": 1, "pp": 1, "mode": "none"}, 1.0))
     proposal = proposer.propose(STUDY, history)
     config = decided(proposal)
@@ -123,10 +130,9 @@ def test_a_proposal_runs_in_the_sandbox_and_gives_exactly_its_configuration(prop
 def test_any_configuration_survives_being_written_as_a_policy(values):
     space = small(*(Dimension(name=name, choices=(value,)) for name, value in values.items()))
     rationale = 'because """ \\ {x} \N{SNOWMAN}\n'
-    proposal = as_policy(Config(values), "test", rationale)
-    config = decided(proposal, space)
-    assert config == Config(values)
-    assert proposal.policy.rationale == rationale
+    policy = as_policy(Config(values), "test", rationale)
+    assert decide(policy, WORKLOAD, ENVIRONMENT, space) == Config(values)
+    assert policy.rationale == rationale
 
 
 def test_a_configuration_counts_as_attempted_once_a_launch_was_tried():
@@ -153,13 +159,13 @@ def test_the_first_proposal_without_a_past_is_the_first_feasible_configuration()
 
 def test_a_move_changes_one_knob_around_the_best_by_the_smallest_step():
     history = past(({"a": 2, "b": 2}, 1.0), ({"a": 4, "b": 4}, 2.0))
-    config = decided(CoordinateProposer(SQUARE).propose(STUDY, history), SQUARE)
+    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
     assert SQUARE.distance(Config({"a": 2, "b": 2}), config) == (1, 1)
 
 
 def test_a_better_trial_becomes_the_centre():
     history = past(({"a": 1, "b": 1}, 1.0), ({"a": 4, "b": 4}, 0.5))
-    config = decided(CoordinateProposer(SQUARE).propose(STUDY, history), SQUARE)
+    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
     assert SQUARE.distance(Config({"a": 4, "b": 4}), config) == (1, 1)
 
 
@@ -196,13 +202,13 @@ def test_where_constraints_tie_knobs_a_move_changes_both():
 
 def test_while_nothing_is_measured_the_last_decided_configuration_is_the_centre():
     history = past(({"a": 4, "b": 4}, OUT_OF_MEMORY), (None, POLICY_ERROR))
-    config = decided(CoordinateProposer(SQUARE).propose(STUDY, history), SQUARE)
+    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
     assert SQUARE.distance(Config({"a": 4, "b": 4}), config) == (1, 1)
 
 
 def test_a_rationale_says_what_is_changed():
     line = small(Dimension(name="a", choices=(1, 2)))
-    proposal = CoordinateProposer(line).propose(STUDY, past(({"a": 1}, 1.0)))
+    proposal = OfflineProposer(CoordinateChooser(line)).propose(STUDY, past(({"a": 1}, 1.0)))
     assert proposal.policy.rationale == "from the best so far, change a 1 to 2"
 
 
@@ -213,7 +219,9 @@ def test_another_seed_draws_other_configurations():
     def draws(seed):
         asked = replace(STUDY, random_seed=seed)
         return [
-            RandomProposer(SPACE).propose(asked, past(*[(None, POLICY_ERROR)] * n)).policy.source
+            OfflineProposer(RandomChooser(SPACE))
+            .propose(asked, past(*[(None, POLICY_ERROR)] * n))
+            .policy.source
             for n in range(6)
         ]
 
@@ -222,6 +230,6 @@ def test_another_seed_draws_other_configurations():
 
 
 def test_a_random_draw_says_what_it_was_drawn_from():
-    proposal = RandomProposer(SPACE).propose(STUDY, History())
+    proposal = OfflineProposer(RandomChooser(SPACE)).propose(STUDY, History())
     expected = f"random draw among {len(SPACE.feasible)} untried configurations"
     assert proposal.policy.rationale == expected

@@ -5,11 +5,10 @@ from random import Random
 from policies.space import Space
 from records.study import Study
 from records.trial import History
-from search.ports import Proposal
-from search.proposers.classical import as_policy, untried
+from search.choosers.chooser import Choice, untried
 
 
-class RandomProposer:
+class RandomChooser:
     """Draws from what was not tried; the same history gives the same draw."""
 
     name = "random"
@@ -17,10 +16,11 @@ class RandomProposer:
     def __init__(self, space: Space) -> None:
         self._space = space
 
-    def propose(self, study: Study, history: History) -> Proposal | None:
+    def choose(self, study: Study, history: History) -> Choice | None:
         """Give a random untried configuration, or None when all were tried."""
         left = untried(self._space, history)
         if not left:
             return None
         config = Random(f"{study.random_seed}/{len(history)}").choice(left)
-        return as_policy(config, self.name, f"random draw among {len(left)} untried configurations")
+        why = f"random draw among {len(left)} untried configurations"
+        return Choice(config=config, why=why)

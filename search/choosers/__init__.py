@@ -1,0 +1,1 @@
+"""Offline strategies: each chooses the next configuration from what is on record."""

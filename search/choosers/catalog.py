@@ -1,0 +1,24 @@
+"""The offline strategies by name."""
+
+from collections.abc import Callable, Mapping
+
+from policies.space import Space
+from records.errors import StudyError
+from search.choosers.chooser import Chooser, Estimates
+from search.choosers.coordinate import CoordinateChooser
+from search.choosers.grid import GridChooser
+from search.choosers.random import RandomChooser
+
+CHOOSERS: Mapping[str, Callable[[Space, Estimates], Chooser]] = {
+    "offline": lambda space, _: CoordinateChooser(space),
+    "coordinate": lambda space, _: CoordinateChooser(space),
+    "grid": lambda space, _: GridChooser(space),
+    "random": lambda space, _: RandomChooser(space),
+}
+
+
+def chooser_named(name: str, space: Space, estimates: Estimates) -> Chooser:
+    """The strategy of this name for a space; `estimates` say what a step should take."""
+    if name not in CHOOSERS:
+        raise StudyError(f"offline strategy {name!r} is unknown; known are {', '.join(CHOOSERS)}")
+    return CHOOSERS[name](space, estimates)

@@ -1,0 +1,62 @@
+"""What an offline strategy is asked, and what all of them look at: what was not tried yet."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from policies.space import Space
+from records.study import Study
+from records.trial import Config, History
+
+Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
+"""Seconds that a step of a configuration should take, by what takes them; None where unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A configuration to try next, and why in one line."""
+
+    config: Config
+    why: str
+
+
+class Chooser(Protocol):
+    """Chooses configurations; a pure function of its arguments and its construction.
+
+    What it chooses is feasible and was not tried: no duplicate costs a launch.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name under which its policies are recorded."""
+        ...
+
+    def choose(self, study: Study, history: History) -> Choice | None:
+        """Give the next configuration; None when every feasible one was tried."""
+        ...
+
+
+def untried(space: Space, history: History) -> list[Config]:
+    """Feasible configurations that were not launched yet, in the order of the space."""
+    seen = attempted(history)
+    return [config for config in space.feasible if config not in seen]
+
+
+def attempted(history: History) -> Set[Config]:
+    """Configurations that reached a launch, whatever came of it, or are about to."""
+    launched = {t.config for t in history if t.config is not None and t.reached_launch}
+    return launched | set(history.pending)
+
+
+def differing(one: Config, other: Config) -> Sequence[str]:
+    """Knobs that are set differently, or only in one of the two, in alphabetical order."""
+    knobs = sorted({*one.values, *other.values})
+    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
+
+
+def change_words(before: Config, after: Config) -> str:
+    """What changes from one configuration to another: `pp 1 to 2, tp 4 to 2`."""
+    return ", ".join(
+        f"{knob} {before.values.get(knob)} to {after.values.get(knob)}"
+        for knob in differing(before, after)
+    )

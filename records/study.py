@@ -273,6 +273,10 @@ class Study:
     llm: Llm = field(default_factory=Llm)
     strategy: str = "auto"
     random_seed: int = 42
+    parallel: int = 1
+    """Trials that may be measured at once, where the environment has room for them."""
+    revoked: tuple[str, ...] = ()
+    """Names of constraints that were learnt from failures and that a person took back."""
 
     @property
     def usable_environment(self) -> Environment:

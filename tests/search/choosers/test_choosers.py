@@ -109,7 +109,7 @@ def test_every_feasible_configuration_is_proposed_once_and_then_none(name):
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_a_proposal_runs_in_the_sandbox_and_gives_exactly_its_configuration(name):
     history = past(({"tp": 1, "pp": 1, "mode": "none"}, 1.0))
-    proposal = proposer.propose(STUDY, history)
+    proposal = proposer_named(name).propose(STUDY, history)
     config = decided(proposal)
     assert config in SPACE.feasible
     assert all(

@@ -1,17 +1,22 @@
 """Configurations, launched and measured: the path from a config to an outcome."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from threading import Condition
 from typing import TypeAlias
 
 from evaluator.analysis.breakdown import breakdown
 from evaluator.conditions import Snapshot, conditions_between, gpu_conditions, take_snapshot
+from evaluator.diagnosis import diagnose
 from evaluator.failures.classify import classify
 from evaluator.job import Job, JobResult
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
+from evaluator.places import Places
 from evaluator.ports import Launcher, PhaseListener, Reading, Recipe
 from evaluator.timing.steady import steady_part
 from evaluator.together import run_together, turn_orders
@@ -36,8 +41,9 @@ LauncherFactory: TypeAlias = Callable[[], Launcher]
 class TrialEvaluator:
     """Launches through a recipe and a launcher, and measures what came back.
 
-    Launches that are to be together need a launcher each: `more_launchers` makes those beyond the
-    first, which are kept until `close`.
+    Launches that are to be together, or in several threads, need a launcher each: `more_launchers`
+    makes those beyond the first, which are kept until `close`. Those in threads get `places` of
+    their own, as long as there are enough.
     """
 
     def __init__(
@@ -46,18 +52,29 @@ class TrialEvaluator:
         launcher: Launcher,
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,
+        places: Places | None = None,
     ) -> None:
         self._recipe = recipe
         self._launchers = [launcher]
         self._on_phase = on_phase
         self._more_launchers = more_launchers
+        self._places = places or Places()
+        self._taken_places: set[int] = set()
+        self._busy: set[int] = set()
+        self._stopped = False
+        self._changed = Condition()
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
-        """Launch and measure in `workdir`, an empty folder; its files stay for the caller."""
-        launch = _Launch.of(self._recipe.job(study, config), workdir)
-        before = take_snapshot()
-        result = self._launchers[0].run(launch.job, workdir, self._on_phase)
-        return self._outcome(study, launch, result, _conditions_since(before, study))
+        """Launch and measure in `workdir`, an empty folder; its files stay for the caller.
+
+        Several threads may call it at once. Raises `KeyboardInterrupt` once this is stopped.
+        """
+        with self._apart(self._recipe.job(study, config)) as (launcher, job):
+            launch = _Launch.of(job, workdir)
+            before = take_snapshot()
+            result = launcher.run(launch.job, workdir, self._on_phase)
+            conditions = _conditions_since(before, study)
+        return self._outcome(study, launch, result, conditions)
 
     def evaluate_together(
         self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
@@ -93,10 +110,44 @@ class TrialEvaluator:
         turn_steps = (study.measure.timed_steps,) * turn_count
         return tuple(_in_turns(outcome, turn_steps) for outcome in outcomes)
 
+    def prepare(self, job: Job, launcher_count: int) -> None:
+        """Begin to make ready what jobs like this need in so many threads; returns at once."""
+        for launcher in self._launchers_for(launcher_count):
+            launcher.prepare(job)
+
+    def stop(self) -> None:
+        """End every launch that another thread waits for, and let none start after it."""
+        with self._changed:
+            self._stopped = True
+            for launcher in self._launchers:
+                launcher.stop()
+            self._changed.wait_for(lambda: not self._busy)
+
     def close(self) -> None:
         """Close the launchers that were made here; the first one is the caller's."""
         while len(self._launchers) > 1:
             self._launchers.pop().close()
+
+    @contextmanager
+    def _apart(self, job: Job) -> Iterator[tuple[Launcher, Job]]:
+        """A launcher that nobody else uses, and the job in places that nobody else has."""
+        with self._changed:
+            if self._stopped:
+                raise KeyboardInterrupt
+            number = next(n for n in count() if n not in self._busy)
+            launcher = self._launchers_for(number + 1)[number]
+            free = [n for n in range(self._places.count) if n not in self._taken_places]
+            needed = self._places.needed(job)
+            places = free[:needed] if len(free) >= needed else []
+            self._busy.add(number)
+            self._taken_places.update(places)
+        try:
+            yield launcher, self._places.confine(job, places) if places else job
+        finally:
+            with self._changed:
+                self._busy.remove(number)
+                self._taken_places.difference_update(places)
+                self._changed.notify_all()
 
     def _launchers_for(self, count: int) -> Sequence[Launcher]:
         while len(self._launchers) < count:
@@ -225,4 +276,5 @@ def _measured(study: Study, reading: Reading) -> Measured:
         metrics=measures.values,
         absent=measures.absent,
         breakdown=breakdown(seen.split) if seen.split else None,
+        diagnosis=diagnose(seen),
     )

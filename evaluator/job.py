@@ -20,7 +20,7 @@ class Job:
     `hang_after_s` hangs; before its steps, and without signs of life, only `timeout_s` holds. Each
     of `folders` is made empty in the working folder, for the variable that it is listed under. The
     processes of a job that `maps_freely` are not held to a share of the host's memory: drivers of
-    GPUs map far more than they use.
+    GPUs map far more than they use. Its processes stay on `cores`, if any are given.
     """
 
     argv: tuple[str, ...]
@@ -31,6 +31,8 @@ class Job:
     timeout_s: float
     hang_after_s: float | None = None
     maps_freely: bool = False
+    threads_per_rank: int = 1
+    cores: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -19,6 +19,9 @@ _GPU = re.compile(
     r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*,\s*(?P<uuid>GPU-[-0-9a-f]+)\s*"
 )
 
+# What `local_environment` tells of the processor of CPU ranks.
+_CORES = re.compile(r", ([1-9]\d{0,5}) cores$")
+
 
 def local_environment() -> Environment:
     """Give the machine we run on as an environment: every GPU, or four CPU ranks."""
@@ -107,9 +110,17 @@ def check_local(environment: Environment) -> None:
         )
 
 
+def core_count(environment: Environment) -> int | None:
+    """Cores of a node as the name of its processor tells them; None where ranks have devices."""
+    told = _CORES.search(environment.accelerator)
+    return int(told[1]) if environment.device == "cpu" and told else None
+
+
 def _cpu_name() -> str:
+    name = platform.machine()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
-            return f"{value.strip()}, {os.cpu_count()} cores"
-    return platform.machine()
+            name = value.strip()
+            break
+    return f"{name}, {os.cpu_count()} cores"

@@ -76,6 +76,13 @@ class Launcher(Protocol):
         """Run a job in `workdir`, an empty folder; raises `EnvironmentFault` if none can start."""
         ...
 
+    def stop(self) -> None:
+        """End the job that another thread waits for: its `run` raises KeyboardInterrupt.
+
+        So does every `run` after it.
+        """
+        ...
+
     def close(self) -> None:
         """End what was kept warm."""
         ...

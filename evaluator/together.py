@@ -40,7 +40,7 @@ class Together:
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
     """Whether launches that took so much on each rank may be on this machine at once."""
     can_wait = study.environment.device == "cpu" and study.launch.recipe in RECIPES
-    if study.measure.together == "never" or not can_wait:
+    if study.measure.together == "never" or study.contexts or not can_wait:
         return False
     return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
 

@@ -87,6 +87,10 @@ class Space:
         """The configuration with the defaults of what it leaves out."""
         return {**self._defaults, **config.values}
 
+    def answer(self, config: Config) -> Mapping[str, Value]:
+        """What a policy has to return to get this configuration."""
+        return config.values
+
     def derived(self, config: Config) -> Mapping[str, Value]:
         """What follows from the configuration, under the names that rules may use."""
         settings = self.settings(config)

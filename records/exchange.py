@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+SUBMITTED = "submitted"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -12,12 +14,33 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """All of them, whatever they cost."""
+        return (
+            self.input_tokens
+            + self.output_tokens
+            + self.cache_read_tokens
+            + self.cache_write_tokens
+        )
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A finished exchange; `request` and `reply` are JSON texts without credentials.
+    """A finished conversation about one turn; its texts are JSON without credentials.
 
-    `result` is `submitted`, or the reason why no policy came of it.
+    `request` lists the bodies of all requests, `reply` an object for every answer: the index of its
+    `request`, the `form` of asking, the HTTP `status` or null, and the `body` as text. Of exchanges
+    recorded earlier, `request` is one body and the answers name none. `result` is `submitted`, or
+    the reason why no policy came of it.
     """
 
     model: str
@@ -27,3 +50,17 @@ class Exchange:
     usage: Usage
     latency_s: float
     request_count: int
+    host: str | None = None
+    """Name of the provider, which some results hold; None where it was not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUse:
+    """What one model was asked in a study, and what it used; `last_result` is of its last turn."""
+
+    model: str
+    turn_count: int
+    policy_count: int
+    request_count: int
+    usage: Usage
+    last_result: str

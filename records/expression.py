@@ -1,12 +1,13 @@
 """Arithmetic and logic over named values, parsed from text and never run as Python.
 
 Used by constraints and dimension conditions (names are knobs, workload and environment) and by
-composite objectives (names are metrics).
+objectives and limits (names are metrics; `step_time@seed` is a name too).
 """
 
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +20,11 @@ Operand: TypeAlias = Value | tuple[Value, ...]
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
 MAX_EXPONENT = 64
+
+_SEED_NAME = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|([A-Za-z_]\w*)\s*@\s*seed\b""", re.DOTALL
+)
+"""A text in quotes, which stays as it is, or a name of what the seed had."""
 
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -61,12 +67,12 @@ class Expression:
 
     text: str
     names: frozenset[str]
-    _body: ast.expr
+    body: ast.expr
 
     def evaluate(self, values: Mapping[str, Operand | None]) -> Operand:
         """Value for these names; raises `ExpressionError` for an unknown or absent one, or x/0."""
         try:
-            return _evaluate(self._body, values)
+            return _evaluate(self.body, values)
         except (ArithmeticError, TypeError, ValueError, KeyError) as error:
             raise ExpressionError(f"{self.text!r}: {_why(error)}") from error
 
@@ -92,21 +98,35 @@ def parse(text: str) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression of {len(text)} characters; at most {MAX_LENGTH}")
     try:
-        body = ast.parse(text, mode="eval").body
+        body = ast.parse(_with_seed_names(text), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{text!r} is not an expression: {error}") from error
     names = frozenset(_names(body, text, MAX_DEPTH))
     return Expression(text, names, body)
 
 
+def seed_name(node: ast.expr) -> str | None:
+    """The name in `name@seed`, what the seed had; None for anything else."""
+    match node:
+        case ast.BinOp(left=ast.Name(id=name), op=ast.MatMult(), right=ast.Name(id="seed")):
+            return name
+        case _:
+            return None
+
+
+def _with_seed_names(text: str) -> str:
+    """The text with `x@seed` in parentheses, as Python takes `a / x@seed` for `(a / x) @ seed`."""
+    return _SEED_NAME.sub(lambda found: f"({found[0]})" if found[1] else found[0], text)
+
+
 def _names(node: ast.expr, text: str, depth: int) -> set[str]:
     if depth == 0:
         raise ExpressionError(f"{text!r} is nested more than {MAX_DEPTH} deep")
+    if (name := _name(node)) is not None:
+        return {name}
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
             return set()
-        case ast.Name(id=name):
-            return {name}
         case ast.BoolOp(values=children) | ast.Tuple(elts=children) | ast.List(elts=children):
             pass
         case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
@@ -124,19 +144,28 @@ def _names(node: ast.expr, text: str, depth: int) -> set[str]:
         case _:
             allowed = f"+ - * / // % ** comparisons and or not if in {' '.join(_FUNCTIONS)}"
             # Not unparse: it recurses as deep as the text is nested.
-            refused = ast.get_source_segment(text, node) or type(node).__name__
+            source = ast.get_source_segment(_with_seed_names(text), node)
+            refused = source or type(node).__name__
             raise ExpressionError(
                 f"{text!r}: {refused!r} is not allowed; use names, numbers and {allowed}"
             )
     return set().union(*(_names(child, text, depth - 1) for child in children))
 
 
+def _name(node: ast.expr) -> str | None:
+    """What stands for a value: a name, or one of what the seed had."""
+    at_seed = seed_name(node)
+    if at_seed is not None:
+        return f"{at_seed}@seed"
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def _evaluate(node: ast.expr, values: Mapping[str, Operand | None]) -> Operand:  # noqa: C901 - one arm per construct
+    if (name := _name(node)) is not None:
+        return _look_up(name, values)
     match node:
         case ast.Constant(value=value):
             return value  # type: ignore[return-value]  # _names let only scalars through
-        case ast.Name(id=name):
-            return _look_up(name, values)
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             return tuple(_scalar(_evaluate(e, values)) for e in elements)
         case ast.BoolOp(op=op, values=parts):

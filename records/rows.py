@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from records.codec import from_json, to_json
-from records.exchange import Exchange
+from records.exchange import Exchange, ModelUse, Usage
 from records.study import Study
 from records.trial import Config, Failed, Measured, Outcome, Policy, Score, Trial
 
@@ -35,6 +35,19 @@ class Intent:
     exchange: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a study's search: the study as it took it, and what was on record by then.
+
+    `begun` counts the trials that an earlier run had begun and not finished.
+    """
+
+    trials: int
+    repeats: int
+    begun: int
+    study: Study
+
+
 def to_study(row: Row) -> StudyRow:
     """Study as listings show it."""
     return StudyRow(
@@ -44,6 +57,16 @@ def to_study(row: Row) -> StudyRow:
         created_at=str(row["created_at"]),
         study=from_json(Study, str(row["study"])),
         summary=_text(row["summary"]),
+    )
+
+
+def to_run(row: Row) -> Run:
+    """Run of a search."""
+    return Run(
+        trials=int(row["trials"] or 0),
+        repeats=int(row["repeats"] or 0),
+        begun=int(row["begun"] or 0),
+        study=from_json(Study, str(row["study"])),
     )
 
 
@@ -85,6 +108,7 @@ def trial_columns(trial: Trial) -> dict[str, object]:
         "score_value": trial.score.value if trial.score else None,
         "score_unit": trial.score.unit if trial.score else None,
         "score_cost": trial.score.cost if trial.score else None,
+        "score_broken": json.dumps(trial.score.broken) if trial.score else None,
         "failure_kind": failure.kind.value if failure else None,
         "failure_stage": failure.stage.value if failure else None,
         "message": failure.message if failure else None,
@@ -121,6 +145,7 @@ def _score(row: Row) -> Score | None:
         cost=float(row["score_cost"]),
         value=float(row["score_value"]),
         unit=str(row["score_unit"]),
+        broken=tuple(json.loads(str(row["score_broken"]))) if row["score_broken"] else (),
     )
 
 
@@ -176,6 +201,23 @@ def exchange_columns(
         "latency_s": exchange.latency_s,
         "request_count": exchange.request_count,
     }
+
+
+def to_model_use(row: Row) -> ModelUse:
+    """Use of one model from a row of sums."""
+    return ModelUse(
+        model=str(row["model"]),
+        turn_count=int(row["turn_count"] or 0),
+        policy_count=int(row["policy_count"] or 0),
+        request_count=int(row["request_count"] or 0),
+        usage=Usage(
+            input_tokens=int(row["input_tokens"] or 0),
+            output_tokens=int(row["output_tokens"] or 0),
+            cache_read_tokens=int(row["cache_read_tokens"] or 0),
+            cache_write_tokens=int(row["cache_write_tokens"] or 0),
+        ),
+        last_result=str(row["last_result"]),
+    )
 
 
 def _text(value: str | int | float | None) -> str | None:

@@ -121,3 +121,18 @@ def tell_why_launches_were_repeated(db: Database) -> None:
     table = db.table("confirmations")
     table.add_column("purpose", str, not_null_default="confirm")
     table.add_column("position", int, not_null_default=0)
+
+
+@migrations()
+def tell_which_limits_a_trial_breaks(db: Database) -> None:
+    """A list of sentences as JSON; before, studies had no limits."""
+    db.table("trials").add_column("score_broken", str)
+
+
+@migrations()
+def tell_where_every_run_began(db: Database) -> None:
+    """The study as each run took it, and how much was on record by then; before, unknown."""
+    db.table("runs").create(
+        {"study_id": str, "trials": int, "repeats": int, "begun": int, "study": str},
+        foreign_keys=[("study_id", "studies", "id")],
+    )

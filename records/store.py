@@ -1,7 +1,7 @@
 """The store: one SQLite database and one artifact folder; the only writer of records.
 
 Intent is written before a launch and a result in one transaction after it, so that a kill at any
-point loses no finished trial and leaves at most one to repeat.
+point loses no finished trial and leaves only those under way to repeat.
 """
 
 import fcntl
@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -17,16 +18,19 @@ from sqlite_utils import Database
 from records.artifacts import Artifacts
 from records.codec import from_json, to_json
 from records.errors import StoreBusy, StoreError, StudyError
-from records.exchange import Exchange
+from records.exchange import SUBMITTED, Exchange, ModelUse
 from records.rows import (
     Intent,
+    Run,
     StudyRow,
     artifact_rows,
     exchange_columns,
     metric_rows,
     policy_columns,
     to_intent,
+    to_model_use,
     to_outcome,
+    to_run,
     to_study,
     to_trial,
     trial_columns,
@@ -121,6 +125,23 @@ class Store:
         with self._transaction():
             self._db.table("studies").update(study_id, {"study": to_json(study)})
 
+    def start_run(self, study_id: str, study: Study) -> None:
+        """Record that the search begins, or goes on, and from where."""
+        with self._transaction():
+            self._db.table("studies").update(study_id, {"status": "running"})
+            self._db.execute(
+                "insert into runs (study_id, study, trials, repeats, begun) select ?1, ?2,"
+                " (select count(*) from trials where study_id = ?1),"
+                " (select count(*) from confirmations where study_id = ?1),"
+                " (select count(*) from intents where study_id = ?1)",
+                [study_id, to_json(study)],
+            )
+
+    def runs(self, study_id: str) -> tuple[Run, ...]:
+        """Every run of a study's search, oldest first; none where it is not known."""
+        rows = self._rows("select * from runs where study_id = ? order by rowid", study_id)
+        return tuple(to_run(row) for row in rows)
+
     def studies(self) -> tuple[StudyRow, ...]:
         """All studies, newest first."""
         rows = self._rows("select * from studies order by created_at desc, id desc")
@@ -165,14 +186,14 @@ class Store:
             )
         return stored
 
-    def pending(self, study_id: str) -> Intent | None:
-        """The trial that was begun and never finished."""
+    def pending(self, study_id: str) -> tuple[Intent, ...]:
+        """The trials that were begun and never finished, oldest first."""
         rows = self._rows(
             "select i.*, p.source from intents i join policies p on p.digest = i.policy_digest"
-            " where study_id = ?",
+            " where study_id = ? order by ordinal",
             study_id,
         )
-        return next((to_intent(row) for row in rows), None)
+        return tuple(to_intent(row) for row in rows)
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""
@@ -233,8 +254,25 @@ class Store:
         """A stored LLM exchange."""
         path = self.artifacts.path(digest)
         if not path.is_file():
-            raise StoreError(f"artifact {digest} is missing from {self.root}")
-        return from_json(Exchange, path.read_text(encoding="utf-8"))
+            raise StoreError(f"artifact {digest} is missing from {self.root}; restore it there")
+        text = path.read_bytes()
+        if sha256(text).hexdigest() != digest:
+            raise StoreError(f"{path} was changed since it was recorded; restore what it was")
+        return from_json(Exchange, text.decode("utf-8", "surrogatepass"))
+
+    def model_uses(self, study_id: str) -> tuple[ModelUse, ...]:
+        """What each model was asked in a study, and what it used; in alphabetical order."""
+        # SQLite takes a bare column from the row of the maximum: the last turn's.
+        rows = self._rows(
+            "select model, count(*) as turn_count, sum(result = ?) as policy_count,"
+            " sum(request_count) as request_count, sum(input_tokens) as input_tokens,"
+            " sum(output_tokens) as output_tokens, sum(cache_read_tokens) as cache_read_tokens,"
+            " sum(cache_write_tokens) as cache_write_tokens, result as last_result, max(ordinal)"
+            " from exchanges where study_id = ? group by model order by model",
+            SUBMITTED,
+            study_id,
+        )
+        return tuple(to_model_use(row) for row in rows)
 
     def _lock_file(self, name: str) -> int:
         path = self.root / "locks" / name

@@ -4,12 +4,14 @@ Knows nothing of how a configuration is launched or where a trial is kept.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from records.checks import above_zero, at_least
 from records.errors import StudyError
+from records.price import Price
 from records.strict import STRICT
 from records.workload import Workload
 
@@ -48,10 +50,12 @@ class Environment:
     scale_up: Link | None = None
     scale_out: Link | None = None
     software: Mapping[str, str] = field(default_factory=dict)
+    accelerator_usd_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
         at_least("environment", 1, memory_bytes=self.memory_bytes)
+        above_zero("environment", accelerator_usd_per_hour=self.accelerator_usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,7 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A metric name or an expression over metrics; without a direction the metric's own holds."""
+    """A metric name or an expression over metrics; without a direction the metrics' own holds."""
 
     __pydantic_config__ = STRICT
 
@@ -240,7 +244,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llm:
-    """Which model writes policies; the key is never part of a study."""
+    """Which model writes policies; the key is never part of a study.
+
+    A reply that is cut is asked for again with `most_output_tokens`. `price` comes before the known
+    one of the model.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -248,10 +256,36 @@ class Llm:
     base_url: str | None = None
     timeout_s: float = 600.0
     max_output_tokens: int = 8192
+    most_output_tokens: int = 16384
+    price: Price | None = None
 
     def __post_init__(self) -> None:
         above_zero("llm", timeout_s=self.timeout_s)
         at_least("llm", 1, max_output_tokens=self.max_output_tokens)
+        at_least("llm", 1, most_output_tokens=self.most_output_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Other work, or another machine, for which the study's policies have to decide as well.
+
+    What is `held_out` is not launched while searching, only at the end. `space` is the study's with
+    what its recipe knows about this context; None before the recipe was asked.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    workload: Workload
+    environment: Environment
+    held_out: bool = False
+    space: SearchSpace | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", self.name):
+            raise StudyError(
+                f"[context] name is {self.name!r}; it must be of letters, digits, - and _"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +311,23 @@ class Study:
     """Trials that may be measured at once, where the environment has room for them."""
     revoked: tuple[str, ...] = ()
     """Names of constraints that were learnt from failures and that a person took back."""
+    replay_of: str | None = None
+    """Id of the study whose policies the strategy `replay` launches again."""
+    more_objectives: tuple[Objective, ...] = ()
+    """Beside the main one: no configuration is best in all, so the search looks for a front."""
+    limits: tuple[str, ...] = ()
+    """What a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`."""
+
+    contexts: tuple[Context, ...] = ()
+    """What policies have to decide for beside the study's own workload and environment."""
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1:
+            raise StudyError(f"parallel is {self.parallel}; it must be at least 1")
+        names = [self.name, *(context.name for context in self.contexts)]
+        for name in names:
+            if names.count(name) > 1:
+                raise StudyError(f"[context] {name!r} names two contexts, or one and the study")
 
     @property
     def usable_environment(self) -> Environment:

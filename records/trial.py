@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from records.conditions import Conditions
+from records.diagnosis import Diagnosis
+from records.raced import Raced
 from records.study import Value, digest
 
 
@@ -43,9 +45,14 @@ class Config:
     """One validated point of a space, read-only, knobs in alphabetical order."""
 
     values: Mapping[str, Value]
+    _digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", dict(sorted(self.values.items())))
+        values = dict(sorted(self.values.items()))
+        object.__setattr__(self, "values", values)
+        # Kept, because searches look configurations up by the thousand.
+        text = json.dumps(values, separators=(",", ":"))
+        object.__setattr__(self, "_digest", digest(text))
 
     def __getitem__(self, knob: str) -> Value:
         return self.values[knob]
@@ -62,7 +69,7 @@ class Config:
     @property
     def digest(self) -> str:
         """Identity of the point: equal settings have equal digests, 4 and 4.0 and True differ."""
-        return digest(json.dumps(dict(self.values), separators=(",", ":")))
+        return self._digest
 
     def __str__(self) -> str:
         return " ".join(f"{knob}={value}" for knob, value in self.values.items())
@@ -145,6 +152,8 @@ class Measurement:
     message_times_s: tuple[float, ...] = ()
     """Seconds that each of the workload's messages took, over its calls in a step: median over the
     steps of the slowest rank. Empty where several messages are not timed one by one."""
+    beside_count: int = 0
+    """Other trials that were measured on the same machine meanwhile."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -157,10 +166,12 @@ class Measurement:
         unverified = "tokens per step declared, not verified"
         profiled = "timed in profiled steps, which the profiler slows down"
         slower = "stopped early, clearly slower than the best"
+        beside = f"measured beside {self.beside_count} other trial{'s'[: self.beside_count - 1]}"
         return (
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
             *((slower,) if self.stopped == "slower" else ()),
+            *((beside,) if self.beside_count else ()),
         )
 
 
@@ -187,8 +198,19 @@ class Measured:
     metrics: tuple[MetricValue, ...]
     absent: Mapping[str, str] = field(default_factory=dict)
     breakdown: Breakdown | None = None
+    diagnosis: Diagnosis | None = None
     artifacts: tuple[Artifact, ...] = ()
+    contexts: tuple["InContext", ...] = ()
+    """Where a study has several: the launch in each, of which the metrics are the means."""
     status: Literal["measured"] = "measured"
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Samples of every launch: of each context, where a study has several."""
+        each = tuple(
+            one.outcome.measurement for one in self.contexts if isinstance(one.outcome, Measured)
+        )
+        return each or (self.measurement,)
 
     def metric(self, name: str) -> float | None:
         """Value of a metric, or None when this trial could not answer it."""
@@ -203,6 +225,8 @@ class Failed:
     kind: FailureKind
     message: str
     artifacts: tuple[Artifact, ...] = ()
+    contexts: tuple["InContext", ...] = ()
+    """Where a study has several: the launches up to the one that failed."""
     status: Literal["failed"] = "failed"
 
     def __str__(self) -> str:
@@ -213,12 +237,24 @@ Outcome: TypeAlias = Measured | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InContext:
+    """How the launch in one of several contexts ended; its files are among those of the whole."""
+
+    name: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`cost` is what is compared, lower is better; `value` and `unit` are what was asked for."""
+    """`cost` is what is compared, lower is better; `value` and `unit` are what was asked for.
+
+    `broken` are the limits of the study that the trial breaks, in words: such a trial never leads.
+    """
 
     cost: float
     value: float
     unit: str
+    broken: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.cost) and math.isfinite(self.value)):
@@ -269,6 +305,7 @@ class Purpose(StrEnum):
     RACE = "race"
     HALVING = "halving"
     CONFIRM = "confirm"
+    HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,15 +328,24 @@ class Repeat:
 class History:
     """The trials of a study, oldest first: the only view of the past that a proposer gets.
 
+    Of trials that are measured at once a later one may end first: until the others have, ordinals
+    have gaps.
+
     `costs` are those of trials that were launched again, by ordinal, which count more than the one
     launch that a trial had. `incumbent` is the trial that was shown to be the best, None while
-    nothing was: then the lowest cost leads. `pending` are configurations that are being measured.
+    nothing was: then the lowest cost leads. `pending` are configurations that are being measured,
+    `raced` what races said, in the order in which they were run. `front` are the ordinals of trials
+    that no other beats in all of several objectives, best in the main one first; `weights` say by
+    how much each objective counts where `costs` stand for all of them.
     """
 
     trials: tuple[Trial, ...] = field(default=())
     costs: Mapping[int, float] = field(default_factory=dict)
     incumbent: int | None = None
     pending: tuple[Config, ...] = ()
+    raced: tuple[Raced, ...] = ()
+    front: tuple[int, ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -308,8 +354,20 @@ class History:
         return len(self.trials)
 
     def append(self, trial: Trial) -> "History":
-        """Give the history with one more trial."""
-        return replace(self, trials=(*self.trials, trial))
+        """Give the history with one more trial, in its place, which is pending no more."""
+        return replace(
+            self,
+            trials=tuple(sorted((*self.trials, trial), key=lambda each: each.ordinal)),
+            pending=tuple(config for config in self.pending if config != trial.config),
+        )
+
+    def before(self, ordinal: int) -> "History":
+        """Give the history with the trials before this one only."""
+        return replace(self, trials=tuple(t for t in self.trials if t.ordinal < ordinal))
+
+    def find(self, ordinal: int) -> Trial | None:
+        """The trial with this ordinal; None while it has not ended, though later ones may have."""
+        return next((trial for trial in self.trials if trial.ordinal == ordinal), None)
 
     @property
     def measured(self) -> tuple[Trial, ...]:
@@ -322,14 +380,19 @@ class History:
         return sum(trial.launched for trial in self.trials)
 
     @property
+    def admissible(self) -> tuple[Trial, ...]:
+        """Measured trials that break no limit."""
+        return tuple(t for t in self.measured if t.score is not None and not t.score.broken)
+
+    @property
     def ranked(self) -> tuple[Trial, ...]:
-        """Measured trials, best first; ties keep their order."""
-        return tuple(sorted(self.measured, key=self._rank))
+        """Admissible trials, best first; ties keep their order."""
+        return tuple(sorted(self.admissible, key=self._rank))
 
     @property
     def best(self) -> Trial | None:
-        """The incumbent, or else the measured trial with the lowest cost."""
-        return self.ranked[0] if self.measured else None
+        """The incumbent, or else the admissible trial with the lowest cost."""
+        return next(iter(self.ranked), None)
 
     def cost(self, trial: Trial) -> float:
         """Cost of a measured trial by all that is known, lower is better."""

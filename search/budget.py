@@ -1,8 +1,10 @@
 """When a search stops, and the words for why."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from records.study import Budget
+from policies.space import Space
+from records.study import Budget, Study
 from records.trial import History, Repeat, Trial
 
 
@@ -21,6 +23,42 @@ def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -
     return None
 
 
+def enumerating(study: Study, space: Space) -> Study:
+    """The study without patience where its budget pays for every feasible configuration."""
+    trials = study.budget.trials
+    if not space.is_listable or len(space.feasible) > trials:
+        return study
+    return replace(study, budget=replace(study.budget, patience=max(trials, study.budget.patience)))
+
+
+def nothing_left(study: Study) -> str:
+    """Why nothing more is proposed, where no limit of the budget says stop."""
+    if study.replay_of is not None:
+        return f"every policy of study {study.replay_of} was launched again"
+    return "every feasible configuration was tried"
+
+
+def most_at_once(study: Study, history: History, used: int) -> int:
+    """Trials that may be begun together now, so that no limit is passed however they end.
+
+    One of several may need all of its launches twice: beside others, and alone.
+    """
+    budget = study.budget
+    launches_each = 2 * (1 + study.measure.infrastructure_retries)
+    left = (
+        budget.trials - history.launched_count,
+        (budget.launch_limit - used) // launches_each,
+        budget.patience - launches_since_best(history),
+        budget.max_failures - failures_in_a_row(history),
+    )
+    return max(1, min(left))
+
+
+def remaining_launches(study: Study, history: History) -> int:
+    """Launches that the budget of trials still pays for."""
+    return max(0, study.budget.trials - history.launched_count - len(history.pending))
+
+
 def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
     """Every start of all ranks: trials with their repetitions, and launches made again."""
     own = sum(trial.attempts for trial in history if trial.reached_launch)
@@ -28,11 +66,15 @@ def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
 
 
 def launches_since_best(history: History) -> int:
-    """Launches that the budget counts, after the one that is best; 0 while none is measured."""
+    """Launches that the budget counts, after the one that is best; 0 while none is measured.
+
+    Of several objectives, after the newest one on the front.
+    """
     best = history.best
     if best is None:
         return 0
-    return sum(trial.launched for trial in history if trial.ordinal > best.ordinal)
+    newest = max([best.ordinal, *history.front])
+    return sum(trial.launched for trial in history if trial.ordinal > newest)
 
 
 def failures_in_a_row(history: History) -> int:

@@ -15,7 +15,19 @@ from records.errors import (
     StoreError,
     StudyError,
 )
-from search.commands import bench, compare, doctor, metrics, run, spaces, studies, traces, trials
+from search.commands import (
+    bench,
+    compare,
+    doctor,
+    metrics,
+    policies,
+    replay,
+    run,
+    spaces,
+    studies,
+    traces,
+    trials,
+)
 from search.commands.options import examples, installed_version
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
@@ -32,6 +44,7 @@ Exit codes:
   2    wrong usage, study, card or trace
   3    nothing could be measured; something is slower or broke, where that was to fail
   4    this machine, the store or the provider does not allow it
+  7    a replay came out otherwise, where that was to fail
   75   interrupted; cclsearch resume goes on
   130  interrupted twice
 """
@@ -50,7 +63,8 @@ app.command(
     epilog=examples(
         "cclsearch run --objective step_time --trials 15",
         "cclsearch run --objective tokens_per_s -c study.toml",
-        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3" --minimize',
+        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
+        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
     ),
 )(run.run)
 app.command(
@@ -60,12 +74,25 @@ app.command(
 app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))(
     studies.list_studies
 )
-app.command("show", epilog=examples("cclsearch show", "cclsearch show 20260131-120000-ab12"))(
-    studies.show
-)
-app.command("best", epilog=examples("cclsearch best --format args", "cclsearch best --json"))(
-    studies.best
-)
+app.command(
+    "show",
+    epilog=examples(
+        "cclsearch show",
+        "cclsearch show 20260131-120000-ab12",
+        "cclsearch show --front --objective step_time --objective gpus --plot front.png",
+    ),
+)(studies.show)
+app.command(
+    "best",
+    epilog=examples(
+        "cclsearch best --format args",
+        "cclsearch best --objective rank_seconds --limit 'step_time < 500 ms'",
+    ),
+)(studies.best)
+app.command(
+    "replay",
+    epilog=examples("cclsearch replay", "cclsearch replay 20260131-120000-ab12 --strict --json"),
+)(replay.replay)
 app.command(
     "compare",
     cls=compare.InOrder,
@@ -81,6 +108,7 @@ app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --no
 app.add_typer(bench.app, name="bench")
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")
+app.add_typer(policies.app, name="policy")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(traces.app, name="trace")
 

@@ -28,11 +28,15 @@ SIDES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnRecord:
-    """A trial of a study, with all launches by which trials of that study were re-measured."""
+    """A trial of a study, with all launches by which trials of that study were re-measured.
+
+    `seed` is the outcome of the first measured trial, which an objective may name.
+    """
 
     row: StudyRow
     trial: Trial
     repeats: tuple[Repeat, ...]
+    seed: tuple[Outcome, ...] = ()
 
     @property
     def name(self) -> str:
@@ -148,12 +152,13 @@ def _trial(which: str, store: Path | None) -> OnRecord:
         row = records.find(study_id)
         history = records.history(row.id)
         ordinal = int(number)
-        if ordinal >= len(history):
+        trial = history.find(ordinal)
+        if trial is None:
             raise StudyError(
                 f"study {row.id} has no trial {ordinal}; it has {len(history)}, "
                 f"see `cclsearch show {row.id}`"
             )
-        return _on_record(row, history.trials[ordinal], records)
+        return _on_record(row, trial, records)
 
 
 def _best(study_id: str, store: Path | None) -> OnRecord:
@@ -166,4 +171,10 @@ def _best(study_id: str, store: Path | None) -> OnRecord:
 
 
 def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
-    return OnRecord(row=row, trial=trial, repeats=counted(records.repeats(row.id)))
+    measured = records.history(row.id).measured
+    return OnRecord(
+        row=row,
+        trial=trial,
+        repeats=counted(records.repeats(row.id)),
+        seed=tuple(first.outcome for first in measured[:1]),
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
-from evaluator.objective import Scoring, scoring
+from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.paired import Comparison, Launch, Round, Rule, decide
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
@@ -41,7 +41,7 @@ def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
     if a.name == b.name:
         raise StudyError(f"A and B are both {a.name}; give two trials")
     study = a.row.study
-    objective = scoring(study.objective)
+    objective = scoring_of(study).against(a.seed)
     rule = terms.over(claim_rule(study.measure))
     found = (
         _failure("A", a)

@@ -1,32 +1,68 @@
 """Puts the parts of a search together from a study; the only place that knows all of them."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
-from evaluator.objective import Scoring, scoring
+from evaluator.objective import Scoring, scoring_of
+from evaluator.places import VISIBLE_DEVICES, Places, places_of
 from evaluator.ports import Launcher, Recipe
 from evaluator.recipes.catalog import recipe_of
+from evaluator.together import fits_together
 from policies.catalog import seed_policy
 from policies.space import Space
 from records.errors import StudyError
+from records.exchange import Usage
 from records.store import Store
 from records.study import Study
-from records.trial import Config
+from records.trial import Config, Policy
 from search import settings
+from search.batch import Room
+from search.budget import enumerating
 from search.choosers.catalog import CHOOSERS, chooser_named
+from search.context_launches import ContextEvaluator
+from search.contexts import estimate, parts
+from search.judging import Judge
+from search.llm.allowance import Allowance
+from search.llm.prices import priced
 from search.loop import Search
-from search.ports import Observer, Proposer
+from search.phases import Phases
+from search.ports import Evaluator, Observer, Proposer
 from search.prompt import PromptWriter
+from search.proposers.front import FrontProposer
 from search.proposers.offline import OfflineProposer
-from search.spaces import space_of
+from search.proposers.replay import ReplayProposer, policies_again
+from search.spaces import space_of, study_in
 from search.study_file import suggestion
-from search.trial import Turn
+from search.trial import Fits, Turn
 
-STRATEGIES = ("auto", "llm", *CHOOSERS)
+if TYPE_CHECKING:
+    from search.llm.client import LlmClient
+    from search.proposers.llm import Turns
+
+MODEL_TURNS: Mapping[str, "Turns"] = {"hybrid": "seldom", "llm": "every"}
+"""Strategies that ask a model, and how often."""
+STRATEGIES = ("auto", *MODEL_TURNS, *CHOOSERS, ReplayProposer.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a search meets outside of itself; a replay puts a record in the place of all of it."""
+
+    evaluator: Evaluator
+    model: "Callable[[Study], LlmClient]"
+    seed: Policy
+    again: tuple[Policy, ...] = ()
+    """Policies that the strategy `replay` proposes, the seed among them."""
+    fits: Fits = fits_together
+    room: Room = field(default_factory=Room)
+    sleep: Callable[[float], None] = time.sleep
 
 
 def new_study_id() -> str:
@@ -41,7 +77,7 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
     if strategy != "auto":
         return strategy, f"strategy {strategy}"
     if settings.has_key():
-        return "llm", "strategy llm: ANTHROPIC_API_KEY is set"
+        return "hybrid", "strategy hybrid: ANTHROPIC_API_KEY is set"
     return "offline", "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
 
 
@@ -49,63 +85,150 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
 def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
     recipe = recipe_of(study)
-    recipe.check(study)
+    for inside in (study, *(study_in(study, context) for context in study.contexts)):
+        recipe.check(inside)
     space = space_of(study)
+    own = space_of(replace(study, contexts=())) if study.contexts else space
+    _require_feasible(own)
+    if study.strategy in CHOOSERS:
+        _require_feasible(space)
+    again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
+    seed = again[0] if again else seed_policy(study.seed_policy, space)
+    first = recipe.job(study, own.feasible[0])
+    with ExitStack() as opened:
+        launcher = _launcher(study, recipe)
+        opened.callback(launcher.close)
+        phases, places = Phases(), _places(study)
+        evaluator = TrialEvaluator(
+            recipe, launcher, phases, lambda: _launcher(study, recipe), places
+        )
+        opened.callback(evaluator.close)
+        around = Surroundings(
+            evaluator=ContextEvaluator(evaluator),
+            model=_live_model,
+            seed=seed,
+            again=again,
+            room=Room(
+                trial_count=study.parallel,
+                place_count=places.count,
+                places_of=lambda config: _place_count(study, recipe, places, config),
+                share_memory=study.environment.device == "cpu",
+                stop=evaluator.stop,
+                phases=phases,
+            ),
+        )
+        search = opened.enter_context(composed(study_id, study, space, store, observer, around))
+        evaluator.prepare(first, max(1, min(study.parallel, places.count)))
+        yield search
+
+
+def _require_feasible(space: Space) -> None:
     if not space.feasible:
         why = "; ".join(space.obstacles()) or "several exclude each other"
         raise StudyError(f"[space] no configuration satisfies the constraints; relax one: {why}")
-    objective = scoring(study.objective)
-    seed = seed_policy(study.seed_policy, space)
-    first = recipe.job(study, space.feasible[0])
+
+
+@contextmanager
+def composed(
+    study_id: str,
+    study: Study,
+    space: Space,
+    store: Store,
+    observer: Observer,
+    around: Surroundings,
+) -> Iterator[Search]:
+    """A search in these surroundings, ready to run; what it asks is closed at the end."""
+    study = enumerating(study, space)
+    objective = scoring_of(study)
+    turn = Turn(
+        study=study,
+        space=space,
+        scoring=objective,
+        evaluator=around.evaluator,
+        artifacts=store.artifacts,
+        workdir=store.workdir(study_id),
+        fits=around.fits,
+        sleep=around.sleep,
+    )
     with ExitStack() as opened:
-        proposer = _proposer(study, recipe, space, objective, opened)
-        launcher = _launcher(study, recipe)
-        opened.callback(launcher.close)
-        launcher.prepare(first)
-        evaluator = TrialEvaluator(
-            recipe, launcher, observer.phase, lambda: _launcher(study, recipe)
-        )
-        opened.callback(evaluator.close)
+        proposer = _proposer(study_id, study, space, objective, store, observer, around, opened)
         yield Search(
             study_id=study_id,
             study=study,
-            seed=seed,
-            proposer=proposer,
+            seed=around.seed,
+            proposer=FrontProposer(proposer, objective) if objective.more else proposer,
             scoring=objective,
             store=store,
-            turn=Turn(
-                study=study,
-                space=space,
-                scoring=objective,
-                evaluator=evaluator,
-                artifacts=store.artifacts,
-                workdir=store.workdir(study_id),
-                observer=observer,
-            ),
+            turn=turn,
             observer=observer,
+            room=around.room,
         )
 
 
 def _proposer(
-    study: Study, recipe: Recipe, space: Space, objective: Scoring, opened: ExitStack
+    study_id: str,
+    study: Study,
+    space: Space,
+    objective: Scoring,
+    store: Store,
+    observer: Observer,
+    around: Surroundings,
+    opened: ExitStack,
 ) -> Proposer:
+    recipe = recipe_of(study)
+
     def estimates(config: Config) -> Mapping[str, float] | None:
-        return recipe.estimate(study, config)
+        return estimate(recipe, study, config)
 
     if study.strategy in CHOOSERS:
         return OfflineProposer(chooser_named(study.strategy, space, estimates))
-    if study.strategy == "llm":
+    if study.strategy == ReplayProposer.name:
+        return ReplayProposer(around.again)
+    if study.strategy in MODEL_TURNS:
         # Imported here: the SDK takes seconds to load and the other strategies do without.
-        from search.llm.client import LlmClient
         from search.proposers.llm import LlmProposer
 
-        client = LlmClient(settings.llm_settings(study.llm))
+        def spent() -> Usage:
+            return sum((use.usage for use in store.model_uses(study_id)), Usage())
+
+        llm = priced(study.llm)
+        allowance = Allowance(study.budget, llm.model, llm.price, spent)
+        client = around.model(study)
         opened.callback(client.close)
-        fallback = OfflineProposer(chooser_named("offline", space, estimates))
-        return LlmProposer(client, space, PromptWriter(space, objective), fallback)
+        return LlmProposer(
+            client,
+            space,
+            PromptWriter(space, objective),
+            chooser_named("offline", space, estimates),
+            Judge(study, space),
+            turns=MODEL_TURNS[study.strategy],
+            allowance=allowance,
+            notice=observer.notice,
+        )
     raise StudyError(
         f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"
     )
+
+
+def _live_model(study: Study) -> "LlmClient":
+    """The model of a study, over the network."""
+    from search.llm.client import LlmClient
+    from search.llm.transport import AnthropicTransport
+
+    llm = settings.llm_settings(study.llm)
+    return LlmClient(llm, AnthropicTransport(llm))
+
+
+def _places(study: Study) -> Places:
+    """Where trials that are measured at once may be; none where they are measured one by one."""
+    if study.parallel == 1:
+        return Places()
+    return places_of(study, settings.trial_environment().get(VISIBLE_DEVICES))
+
+
+def _place_count(study: Study, recipe: Recipe, places: Places, config: Config) -> int:
+    """The most places that a configuration takes in any of its contexts."""
+    return max(places.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
 
 
 def _launcher(study: Study, recipe: Recipe) -> Launcher:

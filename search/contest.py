@@ -8,12 +8,11 @@ from zlib import crc32
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
-from evaluator.together import fits_together
 from records.store import Store
 from records.study import Study
 from records.trial import Config, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.budget import launches_used
-from search.disturbed import counted
+from search.disturbed import undisturbed
 from search.ports import Observer
 from search.trial import Turn
 
@@ -31,7 +30,7 @@ class Contest:
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
         """What is on record of one contest and counts, in the order of launches."""
-        stored = counted(self.store.repeats(self.study_id))
+        stored = undisturbed(self.store.repeats(self.study_id))
         return tuple(r for r in stored if r.series == series and r.purpose is purpose)
 
     def bring_to(
@@ -111,7 +110,7 @@ class Contest:
         """
         peaks = [_peak_memory_bytes(place.trial) for place in places]
         timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in places)
-        if whole and len(places) > 1 and timed_only and fits_together(self.study, peaks):
+        if whole and len(places) > 1 and timed_only and self.turn.fits_together(self.study, peaks):
             seed = f"{self.study.random_seed}/{places[0].series}/{places[0].round}"
             configs = [_config(place.trial) for place in places]
             outcomes = self.turn.launch_together(self.study, configs, crc32(seed.encode()))

@@ -7,6 +7,7 @@ looks slow would be choosing the result. A disturbed round is left out whole.
 from collections import defaultdict
 from collections.abc import Iterable
 
+from records.conditions import Conditions
 from records.trial import Measured, Purpose, Repeat
 
 MOST_RUN_AGAIN = 2
@@ -14,6 +15,11 @@ MOST_RUN_AGAIN = 2
 
 
 def counted(repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
+    """The launches that count where the study searches, so none in contexts that are held out."""
+    return undisturbed(r for r in repeats if r.purpose is not Purpose.HELD_OUT)
+
+
+def undisturbed(repeats: Iterable[Repeat]) -> tuple[Repeat, ...]:
     """The launches whose rounds count, in their order; a self-test is about the noise and stays."""
     launches = tuple(repeats)
     left_out = left_out_rounds(launches)
@@ -36,8 +42,9 @@ def left_out_rounds(launches: Iterable[Repeat]) -> frozenset[tuple[int, Purpose,
 
 def _disturbed(launches: Iterable[Repeat]) -> bool:
     """Whether all were measured, and some while the machine did something else."""
-    conditions = [
-        launch.outcome.measurement.conditions if isinstance(launch.outcome, Measured) else None
-        for launch in launches
-    ]
+    conditions: list[Conditions | None] = []
+    for launch in launches:
+        if not isinstance(launch.outcome, Measured):
+            return False
+        conditions += [measurement.conditions for measurement in launch.outcome.measurements]
     return None not in conditions and any(each.disturbances for each in conditions if each)

@@ -26,14 +26,15 @@ def winner_of(
     faster, or to be the same in less memory or on fewer ranks. A finalist that failed by its own
     doing wins only when no other is left.
     """
-    values = objective_values(launches, scoring)
+    admissible = {trial.ordinal for trial in history.admissible}
+    found = objective_values(launches, scoring)
+    values = {ordinal: found[ordinal] for ordinal in found if ordinal in admissible}
     if not values or history.best is None:
         return history.incumbent
     incumbent = history.best.ordinal
     failed = unreliable(launches)
     sound = [ordinal for ordinal in values if ordinal not in failed] or list(values)
-    sign = 1 if scoring.lower_is_better else -1
-    costs = {ordinal: sign * median(values[ordinal]) for ordinal in sound}
+    costs = {ordinal: scoring.sign * median(values[ordinal]) for ordinal in sound}
     if incumbent not in costs:
         return min(costs, key=lambda ordinal: (costs[ordinal], ordinal))
     verdicts = {
@@ -68,8 +69,8 @@ def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:
 
 def _demand(history: History, ordinal: int) -> tuple[int, int]:
     """What a trial takes: peak memory of its fullest rank, and ranks."""
-    outcome = history.trials[ordinal].outcome
-    if not isinstance(outcome, Measured):
+    trial = history.find(ordinal)
+    if trial is None or not isinstance(trial.outcome, Measured):
         raise ValueError(f"trial {ordinal} was not measured")
-    peaks = outcome.measurement.peak_memory_bytes
-    return max(peaks, default=0), len(outcome.measurement.step_times_s)
+    measurement = trial.outcome.measurement
+    return max(measurement.peak_memory_bytes, default=0), len(measurement.step_times_s)

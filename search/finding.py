@@ -14,8 +14,22 @@ from records.store import Store
 from records.study import Measure
 from records.trial import History, Repeat, Trial
 from search.final import compared, unreliable
+from search.front import Member
 from search.rounds import objective_values
 from search.standing import Race, Standing, standing_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InContextFinding:
+    """The winner against the seed in one context, or on average over `context_count` of them.
+
+    `against_seed` compares burdens, so a ratio below 1 is better; None where they share no round.
+    """
+
+    name: str
+    held_out: bool
+    against_seed: Comparison | None
+    context_count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +39,7 @@ class Finding:
     `result` is in the unit of the objective, from confirming launches only when there are any.
     `against_seed` compares burdens, so a ratio below 1 is better whatever the direction.
     `unreliable` finalists failed in a confirming launch by their own doing. `noise` is how much a
-    round's ratio varies between equal sides.
+    round's ratio varies between equal sides. `front` is empty where the study has one objective.
     """
 
     stop_reason: str
@@ -37,6 +51,8 @@ class Finding:
     unreliable: tuple[int, ...]
     races: tuple[Race, ...] = ()
     noise: Noise | None = None
+    contexts: tuple[InContextFinding, ...] = ()
+    front: tuple[Member, ...] = ()
 
 
 def find(
@@ -48,6 +64,7 @@ def find(
 ) -> Finding:
     """Name the winner among the finalists by the launches that confirmed them."""
     history, values = led.history, objective_values(launches, scoring)
+    admissible = {trial.ordinal for trial in history.admissible}
     winner = None if history.best is None else history.best.ordinal
     failed = unreliable(launches)
     against = {
@@ -64,11 +81,14 @@ def find(
         ties=tuple(
             ordinal
             for ordinal, comparison in against.items()
-            if comparison.verdict is not Verdict.FAST and ordinal not in failed
+            if comparison.verdict is not Verdict.FAST
+            and ordinal in admissible
+            and ordinal not in failed
         ),
         unreliable=failed,
         races=led.races,
         noise=led.noise,
+        front=led.front,
     )
 
 
@@ -76,12 +96,12 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
     """The trial of a study on record that won, or leads so far; None where none was measured."""
     winner = from_json(Finding, row.summary).winner if row.summary else None
     if winner is not None:
-        return store.history(row.id).trials[winner]
+        return store.history(row.id).find(winner)
     return standing_of(row, store).history.best
 
 
 def _result(history: History, winner: int, values: dict[int, list[float]]) -> Spread | None:
     if winner in values:
         return spread(values[winner])
-    score = history.trials[winner].score
-    return None if score is None else spread([score.value])
+    trial = history.find(winner)
+    return None if trial is None or trial.score is None else spread([trial.score.value])

@@ -7,7 +7,7 @@ import pandas as pd
 
 from records.trial import Failed, Trial
 from search.reading import recorded, status
-from search.trial_words import caveats
+from search.trial_words import remarks
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [
@@ -58,7 +58,7 @@ def _columns(trial: Trial) -> dict[str, object]:
         "status": trial.outcome.status,
         "score": trial.score.value if trial.score else None,
         "unit": trial.score.unit if trial.score else None,
-        "caveats": "; ".join(caveats(trial.outcome)) or None,
+        "caveats": "; ".join(remarks(trial)) or None,
         "failure_kind": failed.kind.value if failed else None,
         "message": failed.message if failed else None,
         "started_at": pd.Timestamp(trial.started_at),

@@ -6,8 +6,8 @@ Rows are printed once and scroll away like any output, so a long search stays re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -23,9 +23,10 @@ from evaluator.timing.verdict import Verdict
 from records.study import Measure, Study
 from records.trial import Breakdown, Config, Failed, History, Policy, Repeat, Score, Trial
 from search.config_words import difference
+from search.objective_words import objective_words
 from search.repeat_words import PURPOSES, noise_words, race_words
 from search.standing import Race
-from search.trial_words import caveats, one_line, score_words
+from search.trial_words import one_line, remarks, score_words
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3
@@ -55,9 +56,8 @@ class LiveProgress:
         self._history = history
         self._study: Study | None = None
         self._repeat_count = 0
-        self._task = ""
-        self._phase = ""
-        self._activity = ""
+        self._under_way: Mapping[int | None, _Doing] = {}
+        """By ordinal; None for launches that are made again. Replaced, as it is drawn meanwhile."""
         self._clock = clock
         self._started_s = clock()
         self._spinner = Spinner("bouncingBar")
@@ -80,64 +80,70 @@ class LiveProgress:
         """Say what is searched."""
         self._study = study
         self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
-        self._console.print(Text(f"objective {study.objective.expression}; {strategy}\n"))
+        self._console.print(Text(f"objective {objective_words(study)}; {strategy}\n"))
         if self._history:
             print_trials(self._console, self._history.trials, self._history)
-        self._activity = "proposing"
         self._live.start()
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
         """Show who proposed and why."""
-        self._activity = f"{policy.author}: {policy.rationale}"
-        self._task, self._phase = f"trial {ordinal}", "deciding"
+        self._over(None)
+        self._do(ordinal, "proposed", f"{policy.author}: {policy.rationale}")
 
     def config_decided(self, ordinal: int, config: Config) -> None:
         """Show the configuration under way."""
-        self._activity = _settings(config, self._history)
-        self._task, self._phase = f"trial {ordinal}", "starting"
+        self._do(ordinal, "starting", _settings(config, self._history))
 
-    def phase(self, name: str) -> None:
-        """Show the phase of the job under way."""
-        if not self._task:
-            self._task, self._activity = "launching again", ""
-        self._phase = name
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Show the phase of a job under way."""
+        doing = self._under_way.get(ordinal)
+        self._do(ordinal, name, doing.activity if doing else "")
 
     def trial_finished(self, trial: Trial, history: History) -> None:
         """Print the trial's row."""
         print_trials(self._console, (trial,), history)
         self._history = history
-        self._task, self._phase, self._activity = "", "", "proposing"
+        self._over(trial.ordinal)
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
         """Print what equal launches differ by, and what the search can see."""
         self._console.print(Text(f"    noise: {noise_words(noise, measure)}", style="dim"))
+        self._over(None)
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Show which launch was made again."""
         self._repeat_count += 1
-        self._task, self._phase = "launching again", ""
-        self._activity = (
-            f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
-        )
+        which = f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
+        self._do(None, "", which)
 
     def race_decided(self, race: Race) -> None:
         """Print who leads after a race."""
         self._console.print(Text(f"    raced: {race_words(race)}", style="dim"))
         if race.comparison.verdict is Verdict.FAST:
             self._history = replace(self._history, incumbent=race.challenger)
-        self._task, self._phase, self._activity = "", "", "proposing"
+        self._over(None)
+
+    def notice(self, words: str) -> None:
+        """Print it so that it is seen among the trials."""
+        self._console.print(Text(f"    NOTICE: {words}", style="bold yellow"))
 
     def footer(self) -> RenderableType:
         """What is under way, and what is used up."""
-        parts = (self._task, self._phase, one_line(self._activity, ACTIVITY_CHARS))
-        words = " · ".join(part for part in parts if part)
         footer = Table.grid(padding=(0, 1, 0, 0))
-        footer.add_row(self._spinner, _on_one_line(words))
+        lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
+        for number, line in enumerate(lines or ["proposing"]):
+            footer.add_row(self._spinner if number == 0 else "", _on_one_line(line))
         if self._study is not None:
             used, total = self._history.launched_count, self._study.budget.trials
             bar = ProgressBar(total=total, completed=min(used, total), width=BUDGET_CELLS)
             footer.add_row(bar, _on_one_line(", ".join(self._facts(used, total))))
         return Group("", footer)
+
+    def _do(self, ordinal: int | None, phase: str, activity: str) -> None:
+        self._under_way = {**self._under_way, ordinal: _Doing(phase, activity)}
+
+    def _over(self, ordinal: int | None) -> None:
+        self._under_way = {n: doing for n, doing in self._under_way.items() if n != ordinal}
 
     def _facts(self, used: int, total: int) -> list[str]:
         """What is used up, how it stands, and what went wrong."""
@@ -147,9 +153,23 @@ class LiveProgress:
         best = self._history.best
         if best is not None and best.score is not None:
             facts.append(f"best {score_words(best.score)} in trial {best.ordinal}")
-            facts += caveats(best.outcome)
+            facts += remarks(best)
         kinds = Counter(t.outcome.kind for t in self._history if isinstance(t.outcome, Failed))
         return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """What is under way in one place."""
+
+    phase: str
+    activity: str
+
+    def line(self, ordinal: int | None) -> str:
+        """It in words."""
+        task = "launching again" if ordinal is None else f"trial {ordinal}"
+        parts = (task, self.phase, one_line(self.activity, ACTIVITY_CHARS))
+        return " · ".join(part for part in parts if part)
 
 
 def print_trials(console: Console, trials: Sequence[Trial], history: History) -> None:
@@ -204,7 +224,7 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
     result = Text(score_words(trial.score) if trial.score else "", style=style)
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
     told = Text(words, style=style)
-    for caveat in caveats(trial.outcome):
+    for caveat in remarks(trial):
         told.append(f"\n{caveat}", style="dim")
     return (*head, told, result, Text(_to_seed(trial, history)), bar)
 

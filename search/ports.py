@@ -52,8 +52,11 @@ class Observer(Protocol):
         """The policy gave a valid configuration that is about to be launched."""
         ...
 
-    def phase(self, name: str) -> None:
-        """The job under way entered a phase: setup, warmup, timed, profile."""
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """A job entered a phase: setup, warmup, timed, profile.
+
+        `ordinal` is that of its trial; None where earlier trials are launched again.
+        """
         ...
 
     def trial_finished(self, trial: Trial, history: History) -> None:
@@ -70,6 +73,10 @@ class Observer(Protocol):
 
     def race_decided(self, race: Race) -> None:
         """A challenger was raced against the trial that led."""
+        ...
+
+    def notice(self, words: str) -> None:
+        """Something happened that a person should know now; the search goes on."""
         ...
 
 

@@ -19,10 +19,11 @@ from records.trial import (
     Repeat,
     Trial,
 )
+from search.objective_words import objective_words
 from search.repeat_words import PURPOSES, noise_words, race_words
 from search.rules import claim_rule
 from search.standing import Race
-from search.trial_words import caveats, number, one_line, score_words, shares
+from search.trial_words import caveats, number, one_line, remarks, score_words, shares
 
 MESSAGE_CHARS = 200
 
@@ -35,7 +36,7 @@ class PlainProgress:
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Say what is searched."""
-        self._say(f"study {study_id}: {study.name}, objective {study.objective.expression}")
+        self._say(f"study {study_id}: {study.name}, objective {objective_words(study)}")
         self._say(strategy)
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
@@ -44,7 +45,7 @@ class PlainProgress:
     def config_decided(self, ordinal: int, config: Config) -> None:
         """Stay silent."""
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, ordinal: int | None) -> None:
         """Stay silent."""
 
     def trial_finished(self, trial: Trial, history: History) -> None:
@@ -71,6 +72,10 @@ class PlainProgress:
         """Say who leads after a race."""
         self._say(f"raced: {race_words(race)}")
 
+    def notice(self, words: str) -> None:
+        """Say it so that it is seen among the trials."""
+        self._say(f"NOTICE: {words}")
+
     def _say(self, line: str) -> None:
         _print(line, self._out)
 
@@ -83,9 +88,10 @@ def trial_line(trial: Trial, history: History) -> str:
         failed = trial.outcome
         return f"{head}  FAILED {failed.kind}: {one_line(failed.message, MESSAGE_CHARS)}"
     score = score_words(trial.score) if trial.score else ""
-    best = "  best so far" if history.best is trial else ""
+    front = "  on the front" if trial.ordinal in history.front else ""
+    best = "  best so far" if history.best is trial else front
     parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
-    return f"{head}  {score}{best}{parts}{_in_parentheses(caveats(trial.outcome))}"
+    return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
 
 
 def _in_parentheses(words: Sequence[str]) -> str:
@@ -105,6 +111,8 @@ class JsonProgress:
             study_id=study_id,
             name=study.name,
             objective=study.objective.expression,
+            more_objectives=[more.expression for more in study.more_objectives],
+            limits=list(study.limits),
             strategy=study.strategy,
             why=strategy,
             trials=study.budget.trials,
@@ -120,9 +128,9 @@ class JsonProgress:
         """Give the configuration about to be launched."""
         self._say("config_decided", ordinal=ordinal, config=dict(config.values))
 
-    def phase(self, name: str) -> None:
-        """Give the phase entered."""
-        self._say("phase", phase=name)
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Give the phase entered, and whose launch it is."""
+        self._say("phase", phase=name, ordinal=ordinal)
 
     def trial_finished(self, trial: Trial, history: History) -> None:
         """Give the result."""
@@ -153,6 +161,10 @@ class JsonProgress:
         """Give the verdict on a challenger."""
         self._say("race_decided", **json.loads(to_json(race)))
 
+    def notice(self, words: str) -> None:
+        """Give the words."""
+        self._say("notice", words=words)
+
     def _say(self, event: str, **facts: object) -> None:
         text = json.dumps({"event": event, **facts}, allow_nan=False)
         _print(text, self._out)
@@ -166,6 +178,7 @@ def trial_summary(trial: Trial) -> dict[str, object]:
         "config": dict(trial.config.values) if trial.config else None,
         "score": trial.score.value if trial.score else None,
         "unit": trial.score.unit if trial.score else None,
+        "broken_limits": list(trial.score.broken) if trial.score else [],
         **outcome_summary(trial.outcome),
         "policy": trial.policy.digest,
         "started_at": trial.started_at,

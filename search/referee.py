@@ -10,6 +10,7 @@ from records.trial import History, Purpose, Repeat, Trial
 from search.contest import Contest
 from search.disturbed import counted
 from search.final import compared, confirming, unreliable
+from search.held_out import hold_out
 from search.ports import Observer
 from search.rounds import centred_burdens, launch_of
 from search.rules import claim_rule
@@ -34,39 +35,65 @@ class Referee:
         history = self.store.history(self.study_id)
         return standing(history, self._repeats, self.scoring, self.measure)
 
-    def settle(self) -> Standing:
-        """Do what the latest trial calls for: a self-test of the first, a race of a challenger."""
+    @property
+    def settled_count(self) -> int:
+        """Trials that are surely settled: those before the last that was launched again."""
+        series = (repeat.series for repeat in self.store.repeats(self.study_id))
+        return max(0, max(series, default=0) - 1)
+
+    def settle(self, settled_count: int) -> Standing:
+        """Do what each trial after the settled ones calls for, one after the other.
+
+        That is a self-test of the first that was measured, and a race of each challenger. What is
+        on record of it is not done again.
+        """
         now = self.standing()
         measured = now.history.measured
-        if not measured or now.history.trials[-1] is not measured[-1]:
-            return now
-        if len(measured) == 1:
-            self._test(measured[-1])
-        else:
-            self._race(measured[-1], now.history)
-        return self.standing()
+        due = [trial for trial in measured if trial.ordinal >= settled_count]
+        for trial in due:
+            if trial is measured[0]:
+                self._test(trial)
+            else:
+                self._race(trial, now.history)
+        return self.standing() if due else now
 
     def conclude(self) -> tuple[Repeat, ...]:
         """Thin out the best few, then confirm who is left, and the seed, on fresh launches."""
         history = self.standing().history
         series, least = len(history), self.measure.confirm_rounds
-        if not least or not history.measured:
+        if not least or not history.admissible:
             return ()
         finalists = self._halved(history, series)
         seed = [t for t in history.measured if t.ordinal == 0 and t not in finalists]
         entrants: tuple[Trial, ...] = (*finalists, *seed)
+        front = [history.trials[n] for n in history.front if history.trials[n] not in entrants]
+        entrants += tuple(front[: max(0, self._affordable(series) - len(entrants))])
         for count in range(1, claim_rule(self.measure).max_rounds + 1):
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
-            fits = self.contest.bring_to(count, Purpose.CONFIRM, series, entrants)
+            spare = self._reserve(0) if count > least else 0
+            fits = self.contest.bring_to(count, Purpose.CONFIRM, series, entrants, spare=spare)
             launches = confirming(self._repeats, series)
             if not fits or (count >= least and self._told_apart(launches, entrants)):
                 break
         return confirming(self._repeats, series)
 
+    def hold_out(self) -> tuple[Repeat, ...]:
+        """Launch who won, and the seed, in the contexts that were held out."""
+        history = self.standing().history
+        seeds = [trial for trial in history.measured if trial.ordinal == 0]
+        if history.best is None or not seeds:
+            return ()
+        return hold_out(self.contest, len(history), history.best, seeds[0])
+
     @property
     def _repeats(self) -> tuple[Repeat, ...]:
         return counted(self.store.repeats(self.study_id))
+
+    def _affordable(self, series: int) -> int:
+        """Trials that the budget lets be confirmed, with what was launched for it already."""
+        launches = self.contest.launches_left + len(confirming(self._repeats, series))
+        return launches // self.measure.confirm_rounds
 
     def _test(self, trial: Trial) -> None:
         """Launch the first trial against itself, to learn how much equal launches differ."""
@@ -82,13 +109,15 @@ class Referee:
         """Race a trial that would lead by its one launch against who led before it."""
         series = challenger.ordinal + 1
         led = standing(
-            History(history.trials[: challenger.ordinal]),
+            History(history.before(challenger.ordinal).trials),
             [repeat for repeat in self._repeats if repeat.series < series],
             self.scoring,
             self.measure,
         ).history
         incumbent = led.best
         if incumbent is None or challenger.score is None or not self.measure.race_rounds:
+            return
+        if challenger.score.broken:
             return
         if launch_of(challenger.outcome, self.scoring) is None:
             return
@@ -139,5 +168,6 @@ class Referee:
         )
 
     def _reserve(self, entrant_count: int) -> int:
-        """Launches that are kept back to confirm the best."""
-        return self.measure.confirm_rounds * entrant_count
+        """Launches that are kept back to confirm the best, and for contexts that are held out."""
+        held_out = any(context.held_out for context in self.contest.study.contexts)
+        return self.measure.confirm_rounds * (entrant_count + 2 * held_out)

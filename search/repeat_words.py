@@ -16,6 +16,7 @@ PURPOSES: Mapping[Purpose, str] = {
     Purpose.RACE: "to race",
     Purpose.HALVING: "to thin out",
     Purpose.CONFIRM: "to confirm",
+    Purpose.HELD_OUT: "in what was held out",
 }
 
 

@@ -4,7 +4,7 @@ Every line stands for itself, so that it can be found with grep and quoted alone
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -16,19 +16,24 @@ from rich.text import Text
 
 from evaluator.timing.spread import Spread
 from records.conditions import Conditions
+from records.exchange import ModelUse
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Failed, FailureKind, History, Measured, Purpose, Trial
 from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words
-from search.config_words import difference, flags
+from search.config_words import difference
+from search.context_words import context_finding_words, settings_words
+from search.diagnosis_words import diagnosis_of, diagnosis_words
 from search.disturbed import left_out_rounds
 from search.finding import Finding
 from search.live import on_terminal
+from search.model_words import use_words
+from search.objective_words import baseline_words, front_words, limit_words
 from search.repeat_words import PURPOSES, noise_words, race_words
 from search.standing import standing_of
-from search.trial_words import caveats, number, one_line
+from search.trial_words import number, one_line, remarks
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
@@ -52,6 +57,8 @@ class Record:
     """Of every launch that was measured and watched."""
     left_out_count: int = 0
     """Rounds that were disturbed, and run again for it."""
+    uses: tuple[ModelUse, ...] = ()
+    """Of every model that was asked."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
@@ -59,13 +66,15 @@ class Record:
         row = store.find(study_id)
         history, repeats = standing_of(row, store).history, store.repeats(study_id)
         launches = [launch.outcome for launch in (*history, *repeats)]
-        seen = [x.measurement.conditions for x in launches if isinstance(x, Measured)]
+        measured = [x for x in launches if isinstance(x, Measured)]
+        seen = [one.conditions for x in measured for one in x.measurements]
         return cls(
             row=row,
             history=history,
             launch_count=launches_used(history, repeats),
             purposes=Counter(repeat.purpose for repeat in repeats),
             left_out_count=len(left_out_rounds(repeats)),
+            uses=store.model_uses(study_id),
             store=store.root,
             conditions=tuple(conditions for conditions in seen if conditions is not None),
         )
@@ -73,7 +82,11 @@ class Record:
 
 def print_report(finding: Finding, record: Record, store_flag: str) -> None:
     """Print the closing report as fits whoever looks."""
-    lines = report_lines(finding, record, store_flag)
+    print_lines(report_lines(finding, record, store_flag))
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print labelled lines as fits whoever looks."""
     if not on_terminal():
         for label, words in lines:
             typer.echo(f"{label}: {words}")
@@ -91,14 +104,22 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
     return (
         ("stopped", finding.stop_reason),
         ("trials", _trials_words(record)),
+        *(("model", use_words(use, record.row.study.llm)) for use in record.uses),
         *_failure_lines(record.history),
+        *_told("limits", limit_words(record.history)),
         *_disturbed_lines(record),
         *_noise_lines(finding, record),
         *(("raced", race_words(race)) for race in finding.races),
+        *_told("baseline", baseline_words(record.row.study, record.history)),
         *_result_lines(finding, record),
+        *(("front", words) for words in front_words(finding.front, record.history)),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
     )
+
+
+def _told(label: str, words: str | None) -> list[Line]:
+    return [] if words is None else [(label, words)]
 
 
 def _trials_words(record: Record) -> str:
@@ -141,17 +162,23 @@ def _noise_lines(finding: Finding, record: Record) -> list[Line]:
 
 def _result_lines(finding: Finding, record: Record) -> list[Line]:
     if finding.winner is None or finding.result is None:
-        return [("best", "none, because no configuration could be measured")]
+        limited = "every measured configuration breaks a limit"
+        why = limited if record.history.measured else "no configuration could be measured"
+        return [("best", f"none, because {why}")]
     winner = record.history.trials[finding.winner]
-    settings = flags(winner.config) if winner.config is not None else ""
+    study = record.row.study
+    settings = settings_words(winner.config, study) if winner.config is not None else ""
+    diagnosis = diagnosis_of(winner.outcome)
     return [
         ("best", f"trial {winner.ordinal}: {settings}"),
         (
             record.row.study.objective.expression,
             spread_words(finding.result, finding.unit),
         ),
-        *(("caveat", caveat) for caveat in caveats(winner.outcome)),
+        *(("caveat", caveat) for caveat in remarks(winner)),
+        *_told("where time goes", None if diagnosis is None else diagnosis_words(diagnosis)),
         ("against the seed", _against_seed(finding, record.history)),
+        *(context_finding_words(found) for found in finding.contexts),
         *_tie_lines(finding, winner, record.history),
         *(
             ("unreliable", f"trial {ordinal} failed when it was launched again")

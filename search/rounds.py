@@ -4,6 +4,7 @@ What is compared is a launch's burden: the objective where less is better, its i
 is. Only a positive objective has one.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,12 +32,13 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> Launch | None:
     if not isinstance(score, Score) or score.value <= 0:
         return None
     burden = score.value if scoring.lower_is_better else 1 / score.value
-    steps_s = outcome.measurement.slowest_rank_s
-    to_mean = statistics.fmean(steps_s) / statistics.median(steps_s)
+    each_steps_s = [measurement.slowest_rank_s for measurement in outcome.measurements]
+    to_means = [statistics.fmean(steps_s) / statistics.median(steps_s) for steps_s in each_steps_s]
+    to_mean = math.prod(to_means) ** (1 / len(to_means))
     return Launch(
         value=burden,
         mean=burden * to_mean if is_step_time(scoring) else None,
-        steady=took_turns(outcome) or steady_part(steps_s).settled,
+        steady=took_turns(outcome) or all(steady_part(steps).settled for steps in each_steps_s),
     )
 
 

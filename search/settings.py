@@ -35,12 +35,18 @@ def llm_settings(llm: Llm) -> LlmSettings:
             "strategy 'llm' needs a key in ANTHROPIC_API_KEY: export it, "
             "or use --strategy offline"
         )
+    return reached(llm, key, llm.base_url or os.environ.get("ANTHROPIC_BASE_URL"))
+
+
+def reached(llm: Llm, key: str, base_url: str | None) -> LlmSettings:
+    """How a model is reached with this key at this address."""
     return LlmSettings(
         api_key=Secret(key),
         model=llm.model,
-        base_url=llm.base_url or os.environ.get("ANTHROPIC_BASE_URL"),
+        base_url=base_url,
         timeout_s=llm.timeout_s,
         max_output_tokens=llm.max_output_tokens,
+        most_output_tokens=llm.most_output_tokens,
     )
 
 

@@ -1,20 +1,21 @@
 """Who leads a study, decided from records alone: a trial leads once it was shown to be faster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from evaluator.objective import Scoring
-from evaluator.objective import scoring as scoring_of
+from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.noise import Noise
 from evaluator.timing.paired import Comparison, decide
 from evaluator.timing.verdict import Verdict
+from records.raced import Raced
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
 from records.trial import History, Purpose, Repeat
 from search.disturbed import counted
 from search.final import confirming, winner_of
+from search.front import Member, front_of
 from search.rounds import noise_of, objective_values, rounds_between, took_turns
 from search.rules import race_rule
 
@@ -32,6 +33,18 @@ class Race:
         """Who leads after it: the incumbent, unless the challenger was shown to be faster."""
         return self.challenger if self.comparison.verdict is Verdict.FAST else self.incumbent
 
+    @property
+    def raced(self) -> Raced:
+        """The same as a value of the history."""
+        return Raced(
+            challenger=self.challenger,
+            incumbent=self.incumbent,
+            verdict=self.comparison.verdict.value,
+            ratio=self.comparison.ratio,
+            ratio_low=self.comparison.ratio_low,
+            ratio_high=self.comparison.ratio_high,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -40,12 +53,16 @@ class Standing:
     history: History
     races: tuple[Race, ...]
     noise: Noise | None
+    front: tuple[Member, ...] = ()
 
 
 def standing(
     history: History, repeats: Sequence[Repeat], scoring: Scoring, measure: Measure
 ) -> Standing:
     """Judge every race and every confirmation in the order in which they were run."""
+    scoring = scoring.over(history)
+    if scoring.needs_seed:  # trials at once may have been scored before it was clear who stands in
+        history = replace(history, trials=tuple(map(scoring.scored, history)))
     races: list[Race] = []
     incumbent: int | None = None
     for series in sorted({repeat.series for repeat in repeats}):
@@ -56,19 +73,26 @@ def standing(
         launches = confirming(repeats, series)
         if launches:
             before = [r for r in repeats if r.series < series or r not in launches]
-            known = _known(history, before, scoring, series, incumbent)
+            known = _known(history.before(series), before, scoring, incumbent)
             incumbent = winner_of(known, launches, scoring, measure)
+    known = _known(history, repeats, scoring, incumbent)
+    front = front_of(history, repeats, scoring)
     return Standing(
-        history=_known(history, repeats, scoring, len(history), incumbent),
+        history=replace(
+            known,
+            raced=tuple(race.raced for race in races),
+            front=tuple(member.ordinal for member in front),
+        ),
         races=tuple(races),
         noise=noise_of(repeats, scoring, together=any(took_turns(r.outcome) for r in repeats)),
+        front=front,
     )
 
 
 def standing_of(row: StudyRow, store: Store) -> Standing:
     """Judge who leads a study on record."""
     history, repeats = store.history(row.id), counted(store.repeats(row.id))
-    return standing(history, repeats, scoring_of(row.study.objective), row.study.measure)
+    return standing(history, repeats, scoring_of(row.study), row.study.measure)
 
 
 def judge_race(
@@ -95,11 +119,9 @@ def _known(
     history: History,
     repeats: Sequence[Repeat],
     scoring: Scoring,
-    count: int,
     incumbent: int | None,
 ) -> History:
-    """The first trials, with what these launches say of them."""
-    sign = 1 if scoring.lower_is_better else -1
+    """The trials, with what these launches say of them."""
     values = objective_values(repeats, scoring)
-    costs = {ordinal: sign * median(found) for ordinal, found in values.items()}
-    return History(trials=history.trials[:count], costs=costs, incumbent=incumbent)
+    costs = {ordinal: scoring.sign * median(found) for ordinal, found in values.items()}
+    return History(trials=history.trials, costs=costs, incumbent=incumbent)

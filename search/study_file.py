@@ -15,6 +15,7 @@ from records.codec import from_document
 from records.errors import StudyError
 from records.message import Message
 from records.models import known_model
+from records.price import Price
 from records.study import (
     Budget,
     Command,
@@ -43,10 +44,13 @@ SECTIONS: Mapping[str, type] = {
     "command": Command,
     "llm": Llm,
 }
-TABLES = (*SECTIONS, "space", "constraint", "message")
+TABLES = (*SECTIONS, "space", "constraint", "message", "context")
+CONTEXT_KEYS = ["name", "held_out", "workload", "environment"]
+OBJECTIVE_LISTS = {"more": "more_objectives", "limits": "limits"}
+"""Keys under [objective], and the fields of a study that they are."""
 UNKNOWN_KEY = "unexpected_keyword_argument"
 UNION_MEMBERS = {"bool", "int", "float", "str"}
-SCALARS = ("name", "seed_policy", "strategy", "random_seed")
+SCALARS = ("name", "seed_policy", "strategy", "random_seed", "parallel")
 
 
 def read_study_file(path: Path, base: Study) -> Study:
@@ -62,7 +66,8 @@ def read_study_file(path: Path, base: Study) -> Study:
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: not TOML: {error}") from error
     try:
-        study = from_document(Study, _laid_over(_base(base, document), document))
+        merged = _laid_over(_base(base, document), document)
+        study = from_document(Study, _with_contexts(_objectives_apart(merged), document))
         return _with_script(study, document, path.parent)
     except ValidationError as error:
         raise StudyError(f"{path}: {_explained(error, document)}") from error
@@ -89,7 +94,7 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
             merged[key] = {**_table(base[key] or {}, key), **_table(value, key)}
         elif key in SCALARS:
             merged[key] = value
-        elif key != "message":
+        elif key not in ("message", "context"):
             raise StudyError(f"unknown key {key!r}; {suggestion(key, [*TABLES, *SCALARS])}")
     if "message" in document:
         merged["workload"] = {
@@ -97,6 +102,41 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
             "messages": _messages(document["message"]),
         }
     return merged
+
+
+def _with_contexts(
+    study: dict[str, object], document: Mapping[str, object]
+) -> Mapping[str, object]:
+    """The study with the contexts of the file, each laid over its own workload and environment."""
+    given = document.get("context", [])
+    if not isinstance(given, list):
+        raise StudyError("[context] must be written [[context]], once for each context")
+    return {**study, "contexts": [_context(_table(body, "context"), study) for body in given]}
+
+
+def _context(given: Mapping[str, object], study: Mapping[str, object]) -> dict[str, object]:
+    for key in given:
+        if key not in CONTEXT_KEYS:
+            raise StudyError(f"[context] unknown key {key!r}; {suggestion(key, CONTEXT_KEYS)}")
+    workload = _table(given.get("workload", {}), "context.workload")
+    environment = _table(given.get("environment", {}), "context.environment")
+    return {
+        **given,
+        "workload": {
+            **_table(study["workload"], "workload"),
+            **_model_sizes(workload),
+            **workload,
+        },
+        "environment": {**_table(study["environment"], "environment"), **environment},
+    }
+
+
+def _objectives_apart(study: dict[str, object]) -> dict[str, object]:
+    """The study with what its objective table lists beside the main one, and limits, as its own."""
+    given = _table(study["objective"], "objective")
+    main = {key: value for key, value in given.items() if key not in OBJECTIVE_LISTS}
+    apart = {field: given[key] for key, field in OBJECTIVE_LISTS.items() if key in given}
+    return {**study, **apart, "objective": main}
 
 
 def _messages(value: object) -> list[object]:
@@ -196,6 +236,12 @@ def _place(location: Sequence[int | str], document: Mapping[str, object]) -> lis
             place = ["space", names[index], *rest]
         case ["space", "constraints", *rest]:
             place = ["constraint", *rest]
+        case ["contexts", int(), *rest]:
+            place = ["context", *rest]
+        case ["more_objectives", int(), *rest]:
+            place = ["objective", "more", *rest]
+        case ["limits", *rest]:
+            place = ["objective", "limits", *rest]
         case ["workload", "messages", int(), *_]:
             place = ["message", *location[2:]]
         case _:
@@ -205,8 +251,14 @@ def _place(location: Sequence[int | str], document: Mapping[str, object]) -> lis
 
 def _known_keys(where: Sequence[str]) -> list[str]:
     match where:
+        case ["context"]:
+            return CONTEXT_KEYS
+        case ["context", *rest]:
+            return _known_keys(rest)
         case ["environment", _]:
             return _field_names(Link)
+        case ["llm", "price"]:
+            return _field_names(Price)
         case ["space", _, "range"]:
             return _field_names(Range)
         case ["space", _]:
@@ -215,6 +267,8 @@ def _known_keys(where: Sequence[str]) -> list[str]:
             return _field_names(Constraint)
         case ["message", *_]:
             return _field_names(Message)
+        case ["objective"]:
+            return [*_field_names(Objective), *OBJECTIVE_LISTS]
         case _:
             return _field_names(SECTIONS[where[0]])
 

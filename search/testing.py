@@ -19,13 +19,19 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One HTTP answer; `dropped` closes the connection instead, `delay_s` waits before either."""
+    """One HTTP answer; `dropped` closes the connection instead, `delay_s` waits before either.
+
+    Half of a `truncated` body is announced as all of it. After half of an `interrupted` one the
+    connection ends, and after half of a `stalled` one nothing more comes.
+    """
 
     status: int = 200
     body: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     dropped: bool = False
     truncated: bool = False
+    interrupted: bool = False
+    stalled: bool = False
     delay_s: float = 0.0
 
 
@@ -59,6 +65,15 @@ def tool_use(tool_input: object, *, name: str = "submit_policy") -> ScriptedRepl
     """A message that calls a tool with any input, well formed or not."""
     block = {"type": "tool_use", "id": "toolu_scripted", "name": name, "input": tool_input}
     return message(block, stop_reason="tool_use")
+
+
+def tool_uses(*inputs: object, name: str = "submit_policy") -> ScriptedReply:
+    """A message that calls the same tool several times, which it was asked not to."""
+    blocks = [
+        {"type": "tool_use", "id": f"toolu_scripted_{place}", "name": name, "input": each}
+        for place, each in enumerate(inputs)
+    ]
+    return message(*blocks, stop_reason="tool_use")
 
 
 def submission(
@@ -97,6 +112,16 @@ def forcing_refused() -> ScriptedReply:
     return fault(400, "tool_choice: forcing a tool is not supported by this model")
 
 
+def prompt_too_long() -> ScriptedReply:
+    """The error of a model that cannot hold the prompt."""
+    return fault(400, "prompt is too long: 250000 tokens > 200000 maximum")
+
+
+def cut(reply: ScriptedReply) -> ScriptedReply:
+    """The same message, ended by the limit of output tokens."""
+    return replace(reply, body={**reply.body, "stop_reason": "max_tokens"})
+
+
 def dropped_connection() -> ScriptedReply:
     """No answer: the connection ends after the request was read."""
     return ScriptedReply(dropped=True)
@@ -105,6 +130,16 @@ def dropped_connection() -> ScriptedReply:
 def truncated(reply: ScriptedReply) -> ScriptedReply:
     """The same answer with only the first half of its body, announced as if it were whole."""
     return replace(reply, truncated=True)
+
+
+def interrupted(reply: ScriptedReply) -> ScriptedReply:
+    """The same answer, whose connection ends after half of its body."""
+    return replace(reply, interrupted=True)
+
+
+def stalled(reply: ScriptedReply) -> ScriptedReply:
+    """The same answer, of which nothing comes after half of its body."""
+    return replace(reply, stalled=True)
 
 
 def slow(reply: ScriptedReply, delay_s: float) -> ScriptedReply:
@@ -159,6 +194,10 @@ class ScriptedMessagesServer:
                 reply = replace(reply, body=self._completed(reply.body, request.body))
         self._closing.wait(reply.delay_s)
         return reply
+
+    def wait_for_close(self) -> None:
+        """Wait until the context is left."""
+        self._closing.wait()
 
     def _completed(
         self, reply: Mapping[str, object], request: Mapping[str, object]
@@ -226,26 +265,29 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
                 body=json.loads(self.rfile.read(length)),
             )
             reply = server.answer(request)
-            if reply.dropped:
+            if not reply.dropped:
+                self._send(reply)
+            if reply.stalled:
+                server.wait_for_close()
+            if reply.dropped or reply.interrupted or reply.stalled:
                 # Without it the client would wait for its own timeout.
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
-                return
-            self._send(reply)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: what came in is in `requests`."""
 
         def _send(self, reply: ScriptedReply) -> None:
             body = json.dumps(reply.body).encode()
+            half = body[: len(body) // 2]
             if reply.truncated:
-                body = body[: len(body) // 2]
+                body = half
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(half if reply.interrupted or reply.stalled else body)
 
     return Handler

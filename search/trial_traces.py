@@ -12,6 +12,7 @@ from records.errors import StudyError
 from records.store import Store
 from records.study import Study
 from records.trial import Artifact, Measured
+from search.context_launches import FOLDER
 from search.reading import recorded
 from search.traced import Traced
 
@@ -30,9 +31,10 @@ def traced_trial(which: str, store: Path | None) -> Traced:
     with recorded(store) as records:
         row = records.find(study_id)
         history = records.history(row.id)
-        if ordinal >= len(history):
+        trial = history.find(ordinal)
+        if trial is None:
             raise StudyError(f"study {row.id} has no trial {ordinal}; it has {len(history)}")
-        outcome = history.trials[ordinal].outcome
+        outcome = trial.outcome
         paths = _trace_files(row.study, outcome.artifacts, records)
     if not paths:
         raise StudyError(
@@ -58,6 +60,7 @@ def _trace_files(study: Study, artifacts: tuple[Artifact, ...], records: Store) 
         records.artifacts.path(artifact.digest): artifact.name
         for artifact in artifacts
         if PurePosixPath(artifact.name).name != "steps.json"
+        and not (study.contexts and PurePosixPath(artifact.name).is_relative_to(FOLDER))
         and any(PurePosixPath(artifact.name).match(pattern) for pattern in patterns)
     }
 

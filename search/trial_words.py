@@ -11,6 +11,8 @@ from records.workload import Workload
 
 AUTHOR_CHARS = 40
 REASON_CHARS = 300
+NO_CONFIG = "(no configuration)"
+NOTHING_RAN = "nothing ran on the device"
 OMITTED = "[... {} characters left out ...]"
 
 
@@ -43,7 +45,16 @@ def score_words(score: Score) -> str:
 
 def caveats(outcome: Outcome) -> tuple[str, ...]:
     """What to keep in mind about a result, in words."""
-    return outcome.measurement.caveats if isinstance(outcome, Measured) else ()
+    if not isinstance(outcome, Measured):
+        return ()
+    found = (caveat for measurement in outcome.measurements for caveat in measurement.caveats)
+    return tuple(dict.fromkeys(found))
+
+
+def remarks(trial: Trial) -> tuple[str, ...]:
+    """What keeps a trial from leading, and what to keep in mind about its result."""
+    broken = trial.score.broken if trial.score is not None else ()
+    return (*broken, *caveats(trial.outcome))
 
 
 def absences(absent: Mapping[str, str]) -> list[str]:
@@ -76,16 +87,20 @@ def message_words(message: Message) -> str:
 
 def shares(breakdown: Breakdown) -> str:
     """Where a step went, in percent of the step; exposed and hidden are communication."""
-    step_s = (
-        breakdown.compute_s
-        + breakdown.exposed_communication_s
-        + breakdown.other_s
-        + breakdown.idle_s
-    )
+    step_s = sum(part_s for _, part_s in _parts(breakdown))
     if step_s <= 0:
-        return "nothing ran on the device"
+        return NOTHING_RAN
     parts = (*_parts(breakdown), ("hidden", breakdown.hidden_communication_s))
     return ", ".join(f"{name} {part_s / step_s:.0%}" for name, part_s in parts)
+
+
+def brief_shares(breakdown: Breakdown) -> str:
+    """The same without names: `60/30/2/8 hidden 10`."""
+    step_s = sum(part_s for _, part_s in _parts(breakdown))
+    if step_s <= 0:
+        return NOTHING_RAN
+    told = "/".join(f"{100 * part_s / step_s:.0f}" for _, part_s in _parts(breakdown))
+    return f"{told} hidden {100 * breakdown.hidden_communication_s / step_s:.0f}"
 
 
 def change(new: Breakdown, old: Breakdown) -> str:
@@ -96,13 +111,18 @@ def change(new: Breakdown, old: Breakdown) -> str:
 
 def row(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
     """One trial on one line; `metrics` are shown beside the score when it was measured."""
-    config = str(trial.config) if trial.config is not None else "(no configuration)"
-    author = one_line(trial.policy.author, AUTHOR_CHARS)
-    return f"#{trial.ordinal} {author}: {config} -> {_ended(trial, metrics, message_chars)}"
+    config = str(trial.config) if trial.config is not None else NO_CONFIG
+    ended = ending(trial, metrics=metrics, message_chars=message_chars, brief=False)
+    return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
 
 
-def _ended(trial: Trial, metrics: Set[str], message_chars: int) -> str:
-    """The score with its parts, or the failure with its cause."""
+def author(trial: Trial) -> str:
+    """Who wrote its policy."""
+    return one_line(trial.policy.author, AUTHOR_CHARS)
+
+
+def ending(trial: Trial, *, metrics: Set[str], message_chars: int, brief: bool) -> str:
+    """The score with its parts, or the failure with its cause; `brief` leaves names out."""
     match trial.outcome:
         case Failed(stage=stage, kind=kind, message=message):
             infrastructure = kind is FailureKind.INFRASTRUCTURE
@@ -115,13 +135,16 @@ def _ended(trial: Trial, metrics: Set[str], message_chars: int) -> str:
                 for value in measured.metrics
                 if value.name in metrics
             ]
-            parts += [shares(measured.breakdown)] if measured.breakdown is not None else []
+            if measured.breakdown is not None:
+                tell = brief_shares if brief else shares
+                parts.append(tell(measured.breakdown))
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
-            parts += [f"peak memory {peak_bytes / 2**30:.3g} GiB"] if peak_bytes else []
+            peak = f"{peak_bytes / 2**30:.3g} GiB"
+            parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
             call_times_s = map(number, measured.measurement.message_times_s)
             told = ", ".join(call_times_s)
             parts += [f"one call of each message takes {told} s"] if told else []
-            parts += caveats(measured)
+            parts += remarks(trial)
             return "; ".join(parts)
 
 

@@ -40,6 +40,7 @@ class Launch(TypedDict):
     hang_after_s: float | None
     disk_bytes: int
     maps_freely: bool
+    cores: list[int]
 
 
 class LostError(Exception):
@@ -68,6 +69,7 @@ def run_launch(
             launch["world_size"],
             launch["disk_bytes"],
             maps_freely=launch["maps_freely"],
+            cores=launch["cores"],
         )
         try:
             processes = _start(launch, forker, meeting, limits)
@@ -144,6 +146,7 @@ def _fork(forker: WarmProcess, launch: Launch, meeting: Path, limits: Limits) ->
             "environment": _environment(launch, meeting),
             "memory_bytes": confinement.memory_bytes,
             "file_bytes": confinement.file_bytes,
+            "cores": confinement.cores,
         }
     )
     if answer is None:

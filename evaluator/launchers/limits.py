@@ -46,11 +46,13 @@ class Limits:
         disk_bytes: int,
         *,
         maps_freely: bool = False,
+        cores: Sequence[int] = (),
     ) -> None:
         self._folders = folders
         usable = free_memory_bytes() - MEMORY_RESERVE_BYTES
         self._share_bytes = max(LEAST_SHARE_BYTES, usable // world_size)
         self._maps_freely = maps_freely
+        self._cores = tuple(cores)
         free = os.statvfs(folders[0])
         self._disk_bytes = min(disk_bytes, free.f_bavail * free.f_frsize // 2)
         self._next_look_s = 0.0
@@ -59,7 +61,9 @@ class Limits:
     def each_process(self) -> Confinement:
         """What the kernel holds each process to."""
         memory_bytes = None if self._maps_freely else self._share_bytes
-        return Confinement(memory_bytes=memory_bytes, file_bytes=self._disk_bytes)
+        return Confinement(
+            memory_bytes=memory_bytes, file_bytes=self._disk_bytes, cores=self._cores
+        )
 
     def overrun(self, living: Callable[[], Sequence[int]]) -> Overrun | None:
         """What the job has taken too much of; `living` gives its processes."""

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 
 from evaluator.job import Job, JobResult
 from evaluator.launchers.beats import Beats
@@ -47,6 +48,7 @@ class LocalLauncher:
         }
         self._disk_bytes = disk_bytes
         self._supervisor: Connection | None = None
+        self._stopped = Event()
 
     def prepare(self, job: Job) -> None:
         """Begin to import what the job needs; returns at once."""
@@ -64,7 +66,7 @@ class LocalLauncher:
             supervisor = self._connected()
             launch = self._launch(job, workdir, meeting)
             supervisor.ask({"modules": job.modules, "launch": launch})
-            ended = _follow(supervisor, job, workdir, on_phase)
+            ended = _follow(supervisor, job, workdir, on_phase, self._stopped)
         except BaseException:
             self.close()
             raise
@@ -88,6 +90,10 @@ class LocalLauncher:
             memory_kill_count=ended.memory_kill_count,
             message=ended.message,
         )
+
+    def stop(self) -> None:
+        """End the job that another thread waits for, whose `run` raises KeyboardInterrupt."""
+        self._stopped.set()
 
     def close(self) -> None:
         """End the supervisor and with it everything below."""
@@ -113,16 +119,19 @@ class LocalLauncher:
             "hang_after_s": job.hang_after_s,
             "disk_bytes": self._disk_bytes,
             "maps_freely": job.maps_freely,
+            "cores": job.cores,
         }
 
 
 def _follow(
-    supervisor: Connection, job: Job, workdir: Path, on_phase: PhaseListener
+    supervisor: Connection, job: Job, workdir: Path, on_phase: PhaseListener, stopped: Event
 ) -> Ended | None:
     """Pass the phases of a job on until it ended; None when the supervisor is lost or late."""
     deadline_s, phase = float("inf"), ""
     first_rank = Beats(workdir, 0)
     while time.monotonic() < deadline_s:
+        if stopped.is_set():
+            raise KeyboardInterrupt
         events = list(supervisor.events(POLL_S))
         for sign in first_rank.read():
             if sign.phase != phase:

@@ -27,6 +27,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "rank_seconds": "evaluator.metrics.cost:rank_seconds",
     "rank_seconds_per_token": "evaluator.metrics.cost:rank_seconds_per_token",
     "tokens_per_s_per_rank": "evaluator.metrics.cost:tokens_per_s_per_rank",
+    "cost_per_step": "evaluator.metrics.cost:cost_per_step",
+    "cost_per_million_tokens": "evaluator.metrics.cost:cost_per_million_tokens",
     "mfu": "evaluator.metrics.compute:mfu",
     "achieved_tflops": "evaluator.metrics.compute:achieved_tflops",
     "ttft": "evaluator.metrics.inference:ttft",
@@ -67,6 +69,10 @@ _BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 
+ALIASES: Final[Mapping[str, str]] = {"gpus": "rank_count", "memory_peak": "peak_memory"}
+"""Names that others have for metrics of ours, where no metric is called so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measures:
     """Every metric that has a value, and why each of the others has none, both by rising name."""
@@ -79,10 +85,17 @@ def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     """The metric of this name. Raises MetricError when there is none, or it is broken."""
     known = _origins(added)
     if name not in known:
+        name = ALIASES.get(name, name)
+    if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
         raise MetricError(f"no metric is called {name!r}; {hint}")
     return _load(known[name])
+
+
+def is_built_in(name: str) -> bool:
+    """Whether a metric of this name comes with us."""
+    return name in _BUILT_IN
 
 
 def metric_names(added: Sequence[Metric] = ()) -> tuple[str, ...]:

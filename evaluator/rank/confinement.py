@@ -15,11 +15,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Confinement:
     """The most that one process of a job may map of its own memory and write to one file.
 
-    `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do.
+    `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
+    run on `cores` only; on all where none are given.
     """
 
     memory_bytes: int | None
     file_bytes: int
+    cores: tuple[int, ...] = ()
 
 
 def confine(limits: Confinement) -> None:
@@ -33,6 +35,8 @@ def confine(limits: Confinement) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if limits.memory_bytes is not None:
         _lower(resource.RLIMIT_DATA, mapped_bytes() + limits.memory_bytes)
+    if limits.cores:
+        os.sched_setaffinity(0, limits.cores)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_CORE, 0)
 

@@ -35,6 +35,7 @@ class Request(TypedDict):
     environment: dict[str, str]
     memory_bytes: int | None
     file_bytes: int
+    cores: list[int]
 
 
 def serve(modules: Sequence[str]) -> None:
@@ -130,7 +131,13 @@ def _become_rank(number: int, request: Request, leader: int, adopter: int) -> No
     die_with(adopter)
     meet(meeting, number)
     os.chdir(request["folder"])
-    confine(Confinement(memory_bytes=request["memory_bytes"], file_bytes=request["file_bytes"]))
+    confine(
+        Confinement(
+            memory_bytes=request["memory_bytes"],
+            file_bytes=request["file_bytes"],
+            cores=tuple(request["cores"]),
+        )
+    )
 
 
 def _say(to: int, event: Mapping[str, object]) -> None:

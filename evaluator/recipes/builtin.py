@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
+from evaluator.estimate.step import estimated_step
 from evaluator.job import Job, JobResult
 from evaluator.machine import check_local
 from evaluator.memory.estimate import PARTS, MemoryEstimate, estimated_memory
@@ -57,9 +58,10 @@ class BuiltinRecipe:
         parts = {f"estimated_{part}_bytes": partial(size, part) for part in PARTS}
         return {"estimated_memory_bytes": lambda each: estimate(each).total_bytes, **parts}
 
-    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
-        """Give None: nothing is known beforehand."""
-        return None
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Give what computes, communicates and waits in a step of a configuration of the space."""
+        asked = rank_config({**defaults(study), **config.values})
+        return estimated_step(rank_workload(study.workload), asked, study.environment)
 
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` when this machine cannot hold the ranks."""
@@ -96,6 +98,7 @@ class BuiltinRecipe:
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
             maps_freely=job.device is DeviceKind.CUDA,
+            threads_per_rank=asked.threads_per_rank,
         )
 
     def read(

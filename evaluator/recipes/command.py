@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from evaluator.estimate.script import estimated_script
 from evaluator.job import Job, JobResult
 from evaluator.ports import Reading
 from evaluator.recipes.script_files import check_program, check_unchanged
@@ -41,9 +42,14 @@ class CommandRecipe:
         """Give none: what a script's knobs mean is not known."""
         return {}
 
-    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
-        """Give None: nothing is known beforehand."""
-        return None
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Give what a trainer of ours would take, where knobs and sizes have names that tell."""
+        return estimated_script(
+            study.workload,
+            study.environment,
+            {**study.space.defaults, **config.values},
+            int(_ranks(study, _command(study), config)),
+        )
 
     def check(self, study: Study) -> None:
         """Raise `StudyError` when the script cannot be started or told its configuration."""
@@ -74,6 +80,7 @@ class CommandRecipe:
             folders={TRACE_DIR: TRACE_FOLDER},
             timeout_s=study.measure.timeout_s,
             maps_freely=study.environment.device == "cuda",
+            threads_per_rank=study.launch.threads_per_rank,
             environment={
                 **command.environment,
                 **told(study, rank_count),
@@ -137,11 +144,17 @@ def _check_ranks(study: Study, expression: Expression) -> None:
 
 
 def _rank_count(study: Study, command: Command, config: Config) -> int:
-    expression = _ranks_expression(study, command)
-    count = expression.number({**_given(study), **config.values})
+    count = _ranks(study, command, config)
     if not count.is_integer() or count < 1:
-        raise StudyError(f"[command] rank_count {expression.text!r} is {count:g} for {config}")
+        text = _ranks_expression(study, command).text
+        raise StudyError(f"[command] rank_count {text!r} is {count:g} for {config}")
     return int(count)
+
+
+def _ranks(study: Study, command: Command, config: Config) -> float:
+    """What the expression comes to, which may be no whole number."""
+    expression = _ranks_expression(study, command)
+    return expression.number({**_given(study), **config.values})
 
 
 def _given(study: Study) -> dict[str, Value | None]:

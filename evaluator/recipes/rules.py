@@ -8,6 +8,7 @@ takes their place.
 from collections.abc import Iterator
 
 from evaluator.memory.shares import FOLDED, SPLIT_BACKWARD
+from evaluator.metrics.registry import ALIASES
 from evaluator.rank.job import (
     AttentionBackend,
     Checkpointing,
@@ -27,7 +28,7 @@ MICRO_BATCHES = "global_batch // (dp_replicate * dp_shard * micro_batch)"
 IN_ROUNDS = (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZERO_BUBBLE)
 HALF_BACKENDS = (AttentionBackend.FLASH, AttentionBackend.CUDNN)
 WORLD = "world"
-COST_WORDS = ("rank_count", "rank_seconds", "device_seconds", "per_rank", "per_device")
+COST_WORDS = ("rank_count", "rank_seconds", "device_seconds", "per_rank", "per_device", "cost_per")
 FITS = {
     "cpu": "estimated_memory_bytes <= memory_bytes",
     "cuda": "estimated_memory_bytes <= 1.3 * memory_bytes",
@@ -270,6 +271,8 @@ def ranks_rule(study: Study) -> Rule:
 
 
 def counts_ranks(study: Study) -> bool:
-    """Whether the objective is about cost, so that fewer ranks can be better."""
-    names = parse(study.objective.expression).names
+    """Whether an objective is about cost, so that fewer ranks can be better."""
+    asked = (study.objective, *study.more_objectives)
+    typed = set().union(*(parse(objective.expression).names for objective in asked))
+    names = [ALIASES.get(name, name) for name in typed]
     return any(word in name for name in names for word in COST_WORDS)

@@ -7,13 +7,18 @@ from records.errors import StudyError
 from search.choosers.chooser import Chooser, Estimates
 from search.choosers.coordinate import CoordinateChooser
 from search.choosers.grid import GridChooser
+from search.choosers.hybrid import HybridChooser
 from search.choosers.random import RandomChooser
+from search.choosers.ranked import RankedChooser
+from search.choosers.tpe import TpeChooser
 
 CHOOSERS: Mapping[str, Callable[[Space, Estimates], Chooser]] = {
-    "offline": lambda space, _: CoordinateChooser(space),
+    "offline": HybridChooser,
+    "ranked": RankedChooser,
     "coordinate": lambda space, _: CoordinateChooser(space),
     "grid": lambda space, _: GridChooser(space),
     "random": lambda space, _: RandomChooser(space),
+    "tpe": lambda space, _: TpeChooser(space),
 }
 
 

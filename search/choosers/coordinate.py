@@ -1,5 +1,7 @@
 """Coordinate descent over the feasible configurations: one knob at a time around the best."""
 
+from collections.abc import Sequence
+
 from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
@@ -22,17 +24,18 @@ class CoordinateChooser:
     def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
         """Give the next move, or None when everything was tried."""
         left = untried(self._space, history)
-        if not left:
-            return None
+        return self.move(left, history) if left else None
+
+    def move(self, left: Sequence[Config], history: History) -> Choice:
+        """Give the next move among what is left, which is not nothing."""
         centre = _centre(history)
         if centre is None:
             return Choice(config=left[0], why="first feasible configuration")
         choice = self._nearest(left, centre, history)
-        return Choice(
-            config=choice, why=f"from the best so far, change {change_words(centre, choice)}"
-        )
+        why = f"from the best so far, change {change_words(centre, choice)}"
+        return Choice(config=choice, why=why)
 
-    def _nearest(self, left: list[Config], centre: Config, history: History) -> Config:
+    def _nearest(self, left: Sequence[Config], centre: Config, history: History) -> Config:
         varied = _last_varied(history, centre)
         exhausted = [t.config for t in history if t.config is not None and _ran_out_of_memory(t)]
 

@@ -21,6 +21,7 @@ class RandomChooser:
         left = untried(self._space, history)
         if not left:
             return None
-        config = Random(f"{study.random_seed}/{len(history)}").choice(left)
+        begun = len(history) + len(history.pending)
+        config = Random(f"{study.random_seed}/{begun}").choice(left)
         why = f"random draw among {len(left)} untried configurations"
         return Choice(config=config, why=why)

@@ -1,4 +1,4 @@
-"""`bench collectives|analyze|mix`: how fast libraries carry messages between ranks."""
+"""`bench collectives|analyze|mix|search`: how fast libraries carry messages, how well we search."""
 
 from typing import Annotated
 
@@ -6,12 +6,13 @@ import typer
 
 from search.commands.bench_analyze import analyze
 from search.commands.bench_mix import mix
+from search.commands.bench_search import search
 from search.commands.options import JsonOption, examples
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure communication libraries, and tell what changed.",
+    help="Measure communication libraries, tell what changed, and compare search strategies.",
 )
 ADAPTERS = "torchcomms, c10d, c10d_torchcomms or mpi"
 MORE = """\b
@@ -156,3 +157,11 @@ app.command(
         "cclsearch bench mix traces/", "cclsearch bench mix trial:3 --out messages.toml"
     ),
 )(mix)
+app.command(
+    "search",
+    epilog=examples(
+        "cclsearch bench search",
+        "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
+        "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
+    ),
+)(search)

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from records.codec import to_json
-from records.errors import CclsearchError
+from records.errors import CclsearchError, StudyError
 from records.store import Store
 from records.study import Study
 from records.trial import History
@@ -24,9 +24,11 @@ from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
 from search.finding import Finding
 from search.live import LiveProgress, on_terminal
+from search.llm.prices import priced
 from search.loop import Search
 from search.ports import Observer
 from search.progress import JsonProgress, PlainProgress
+from search.proposers.replay import ReplayProposer, study_again
 from search.reading import recorded
 from search.report import Record, print_report
 from search.settings import store_root
@@ -38,7 +40,8 @@ INTERRUPTED_TWICE = 130
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
     """Record a new study and search it to its end."""
     chosen, why = resolved_strategy(strategy)
-    study = replace(study, strategy=chosen)
+    # The price goes on record too: the known one may be another tomorrow.
+    study = replace(study, strategy=chosen, llm=priced(study.llm))
     study_id = new_study_id()
     with closing(Store(store_root(store))) as records:
         with (
@@ -69,6 +72,17 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
             typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)
         _report(finding, row.id, records, as_json)
     return finding
+
+
+def launched_again(study_id: str, strategy: str | None, store: Path | None) -> Study:
+    """A new study that launches the policies of one on record."""
+    if strategy not in {None, ReplayProposer.name}:
+        raise StudyError(
+            f"--from launches what is on record, and strategy {strategy!r} proposes anew; "
+            "leave out one of them"
+        )
+    with recorded(store) as records:
+        return study_again(records.find(study_id), records)
 
 
 def _extended(study_id: str, more: int, records: Store) -> Study:

@@ -1,7 +1,8 @@
 """Options that several commands share, and the study they describe together."""
 
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +56,30 @@ BandwidthsOption = Annotated[
         "scale_up,scale_out.",
     ),
 ]
+MinimizeOption = Annotated[
+    bool,
+    typer.Option("--minimize", help="Lower is better, where the metrics themselves do not tell."),
+]
+MaximizeOption = Annotated[bool, typer.Option("--maximize", help="Higher is better.")]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="CONDITION",
+        help="What a trial must satisfy to lead, as in 'peak_memory < 30 GiB'; units are B, KiB, "
+        "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. May be given several times. "
+        "[default: the study's]",
+    ),
+]
+OtherObjectiveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objective",
+        metavar="EXPRESSION",
+        help="Score what is on record by another objective; nothing is launched. "
+        "[default: the study's]",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StudyArgument = Annotated[
     str,
@@ -94,9 +119,10 @@ def chosen_study(
     tuning: Path | None,
     bandwidths: str | None,
     command: Path | None,
+    base: Study | None = None,
 ) -> Study:
-    """The built-in study, with a card laid over it and a study file over that."""
-    study = builtin_study(local_environment())
+    """The base, by default the built-in study, with a card laid over it and a file over that."""
+    study = base or builtin_study(local_environment())
     if card is not None:
         study = card_study(card, tuning, bandwidths, study, command)
     elif tuning is not None or bandwidths is not None or command is not None:
@@ -106,15 +132,43 @@ def chosen_study(
     return read_study_file(config, study) if config is not None else study
 
 
-def with_objective(study: Study, objective: str | None, minimize: bool, maximize: bool) -> Study:
-    """The study with the objective that the flags name, if they name one."""
-    if minimize and maximize:
-        raise StudyError("--minimize and --maximize exclude each other; give one of them")
-    expression = objective or study.objective.expression
-    direction = study.objective.direction if objective is None else None
-    if minimize or maximize:
-        direction = "minimize" if minimize else "maximize"
-    return replace(study, objective=Objective(expression=expression, direction=direction))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The objectives and limits that flags name; the first objective is the main one.
+
+    `minimize` and `maximize` are said of the main one.
+    """
+
+    objectives: Sequence[str] = ()
+    minimize: bool = False
+    maximize: bool = False
+    limits: Sequence[str] = ()
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any flag was given."""
+        return bool(self.objectives or self.minimize or self.maximize or self.limits)
+
+    def of(self, study: Study) -> Study:
+        """The study with what was asked for in the place of its own."""
+        if self.minimize and self.maximize:
+            raise StudyError("--minimize and --maximize exclude each other; give one of them")
+        main, more = study.objective, study.more_objectives
+        if self.objectives:
+            main, *others = (Objective(expression=text) for text in self.objectives)
+            more = tuple(others)
+        if self.minimize or self.maximize:
+            main = replace(main, direction="minimize" if self.minimize else "maximize")
+        limits = tuple(self.limits) or study.limits
+        return replace(study, objective=main, more_objectives=more, limits=limits)
+
+    @property
+    def flags(self) -> str:
+        """The same flags, as they are typed after a command."""
+        words = [f"--objective {shlex.quote(text)}" for text in self.objectives]
+        words += ["--minimize"] * self.minimize + ["--maximize"] * self.maximize
+        words += [f"--limit {shlex.quote(text)}" for text in self.limits]
+        return "".join(f" {word}" for word in words)
 
 
 def store_flag(store: Path) -> str:

@@ -7,16 +7,19 @@ import typer
 
 from records.study import Study
 from search.commands.options import (
+    Asked,
     BandwidthsOption,
     CardOption,
     CommandOption,
     ConfigOption,
     JsonOption,
+    LimitOption,
+    MaximizeOption,
+    MinimizeOption,
     StoreOption,
     StudyArgument,
     TuningOption,
     chosen_study,
-    with_objective,
 )
 
 NOTHING_MEASURED = 3
@@ -24,16 +27,17 @@ NOTHING_MEASURED = 3
 
 def run(
     objective: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="EXPRESSION",
-            help="Metric name, or an expression over metrics. [default: step_time]",
+            help="Metric name, or an expression over metrics; step_time@seed is what the seed "
+            "had. Given several times, the first is the main one and the search looks for all "
+            "trials that no other beats in every one. [default: step_time]",
         ),
     ] = None,
-    minimize: Annotated[
-        bool, typer.Option("--minimize", help="Lower is better; an expression needs to be told.")
-    ] = False,
-    maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
@@ -43,8 +47,8 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="llm, coordinate, random, or auto: llm if ANTHROPIC_API_KEY is set, else "
-            "coordinate. [default: auto]",
+            help="hybrid, llm, offline, ranked, coordinate, tpe, random, grid, replay, or auto: "
+            "hybrid if ANTHROPIC_API_KEY is set, else offline. [default: auto]",
         ),
     ] = None,
     trials: Annotated[
@@ -73,11 +77,47 @@ def run(
             help="Propose nothing more after so many seconds. [default: no limit]",
         ),
     ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Tokens that the model may use, in and out; then the search goes on without it. "
+            "[default: no limit]",
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="USD",
+            help="Money that the model may cost; then the search goes on without it. "
+            "[default: no limit]",
+        ),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Trials to measure at once, where their ranks fit beside each other: each has "
+            "GPUs, or cores, of its own. [default: the study's; built-in 1]",
+        ),
+    ] = None,
     seed_policy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
             help="Built-in seed or policy file to start from. [default: sharded]",
+        ),
+    ] = None,
+    replay_of: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STUDY",
+            help="Strategy replay: launch every policy of this study again, in order, as a new "
+            "study; what else is given here changes how it is measured, and what for.",
         ),
     ] = None,
     store: StoreOption = None,
@@ -89,16 +129,23 @@ def run(
     few and the seed are launched again, in turns, before one of them is called the best.
     """
     # Imported here, as wherever a command works: help does not wait for what it does not need.
-    from search.commands.conduct import begin
+    from search.commands.conduct import begin, launched_again
     from search.spaces import completed
 
-    study = with_objective(
-        chosen_study(config, card, tuning, card_bandwidths, command), objective, minimize, maximize
+    base = None if replay_of is None else launched_again(replay_of, strategy, store)
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
-    # Whether all ranks must be used depends on the objective.
+    study = asked.of(chosen_study(config, card, tuning, card_bandwidths, command, base))
+    # Whether all ranks must be used depends on the objectives.
     study = _with_budget(completed(study), trials, patience, max_wall)
+    study = _with_model_limits(study, max_tokens, max_cost)
     if seed_policy is not None:
         study = replace(study, seed_policy=seed_policy)
+    if parallel is not None:
+        study = replace(study, parallel=parallel)
+    if base is not None:  # whatever a study file says of its own search
+        study, strategy = replace(study, replay_of=base.replay_of), base.strategy
     finding = begin(study, strategy or study.strategy, store, as_json=as_json)
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)
@@ -135,5 +182,17 @@ def _with_budget(
             trials=budget.trials if trials is None else trials,
             patience=budget.patience if patience is None else patience,
             max_wall_s=budget.max_wall_s if max_wall_s is None else max_wall_s,
+        ),
+    )
+
+
+def _with_model_limits(study: Study, max_tokens: int | None, max_cost_usd: float | None) -> Study:
+    budget = study.budget
+    return replace(
+        study,
+        budget=replace(
+            budget,
+            max_tokens=budget.max_tokens if max_tokens is None else max_tokens,
+            max_cost_usd=budget.max_cost_usd if max_cost_usd is None else max_cost_usd,
         ),
     )

@@ -1,4 +1,4 @@
-"""`space size|check|sample|explain`: the search space before anything is launched."""
+"""`space size|check|sample|estimate|explain`: the search space before anything is launched."""
 
 import json
 from dataclasses import asdict
@@ -106,6 +106,48 @@ def sample(
     else:
         for point in drawn:
             typer.echo(str(point))
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch space estimate", "cclsearch space estimate tp=2 pp=2 micro_batch=4 --json"
+    )
+)
+def estimate(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KNOB=VALUE",
+            help="The configuration, by each knob that is not to be what it is if left out; "
+            "without any, the best of all are listed.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="How many are listed.", min=1)] = 10,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Guess the time of a step from sizes alone; it orders configurations, and is no result."""
+    from search.estimated import cheapest, estimated, list_document, list_lines, parts_lines
+    from search.spaces import completed, space_of
+
+    study = completed(chosen_study(config, card, tuning, card_bandwidths, command))
+    space = space_of(study)
+    if not settings:
+        best = cheapest(study, space, count)
+        lines = [list_document(best, space)] if as_json else list_lines(best, space)
+    else:
+        answer = space.check(dict(_setting(text) for text in settings))
+        if not isinstance(answer, Config):
+            raise StudyError("; ".join(answer))
+        told_of = estimated(study, space, answer)
+        lines = [json.dumps(told_of.document)] if as_json else parts_lines(told_of)
+    for line in lines:
+        typer.echo(line)
 
 
 @app.command(epilog=examples("cclsearch space explain", "cclsearch space explain --card card.yaml"))

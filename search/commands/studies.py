@@ -4,7 +4,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from search.commands.options import JsonOption, StoreOption, StudyArgument
+from records.errors import StudyError
+from search.commands.options import (
+    Asked,
+    JsonOption,
+    LimitOption,
+    MaximizeOption,
+    MinimizeOption,
+    OtherObjectiveOption,
+    PlotOption,
+    StoreOption,
+    StudyArgument,
+)
 
 
 def list_studies(store: StoreOption = None, as_json: JsonOption = False) -> None:
@@ -15,29 +26,83 @@ def list_studies(store: StoreOption = None, as_json: JsonOption = False) -> None
 
 
 def show(
-    study_id: StudyArgument = "", store: StoreOption = None, as_json: JsonOption = False
+    study_id: StudyArgument = "",
+    objective: OtherObjectiveOption = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help="Only trials that no other beats in all of its objectives."),
+    ] = False,
+    plot: PlotOption = None,
+    constraints: Annotated[
+        bool,
+        typer.Option(
+            "--constraints", help="Only what must hold: as given, and as learnt from failures."
+        ),
+    ] = False,
+    revoke: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Take a learnt constraint back; with --constraints."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show a study: all its trials and what it found."""
+    """Show a study: all its trials and what it found.
+
+    With --objective or --limit it is as if the study had been asked that: what is on record is
+    scored again, and nothing is launched.
+    """
+    from search.commands.constraint_records import print_constraints
+    from search.commands.front_records import print_front
     from search.commands.study_records import print_study
 
-    print_study(study_id, store, as_json=as_json)
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
+    )
+    if constraints or revoke is not None:
+        print_constraints(study_id, revoke, store, as_json=as_json)
+        return
+    if front:
+        print_front(study_id, asked, plot, store, as_json=as_json)
+        return
+    if plot is not None:
+        raise StudyError("--plot draws a front; add --front")
+    print_study(study_id, asked, store, as_json=as_json)
 
 
 def best(
     study_id: StudyArgument = "",
     form: Annotated[
-        Literal["json", "env", "args"],
+        Literal["json", "env", "args", "policy"],
         typer.Option(
             "--format",
-            help="The knobs as a JSON object, as KEY=value lines, or as command-line arguments.",
+            help="The knobs as a JSON object, as KEY=value lines, or as command-line arguments; or "
+            "the program that decided them.",
         ),
     ] = "json",
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What it is in this context. [default: the study's own]"),
+    ] = None,
+    objective: OtherObjectiveOption = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
     store: StoreOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON with the whole trial instead.")
     ] = False,
 ) -> None:
-    """Print the best configuration in a form that other programs take."""
+    """Print the best configuration in a form that other programs take.
+
+    With --objective or --limit the best by that: what is on record is scored again, and nothing is
+    launched.
+    """
     from search.commands.study_records import print_best
 
-    print_best(study_id, form, store, as_json=as_json)
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
+    )
+    print_best(study_id, asked, form, context, store, as_json=as_json)

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,15 +18,19 @@ from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
 from records.trial import Config, Trial
-from search.commands.options import store_flag
+from search.commands.options import Asked, store_flag
 from search.config_words import flags, spelled
+from search.contexts import part_named
 from search.finding import Finding, leader_of
 from search.live import on_terminal, print_trials
+from search.model_words import use_facts, use_words
+from search.objective_words import objective_words
 from search.progress import trial_line, trial_summary
 from search.reading import has_records, recorded, status
-from search.report import Record, print_report
+from search.report import Line, Record, print_lines, print_report, report_lines
+from search.rescoring import rescored
 from search.settings import store_root
-from search.trial_words import caveats
+from search.trial_words import remarks
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""
@@ -37,7 +43,7 @@ def print_studies(store: Path | None, *, as_json: bool) -> None:
     if has_records(store):
         with recorded(store) as records:
             rows = records.studies()
-            facts = [_facts(row, records) for row in rows]
+            facts = [_facts(row, leader_of(row, records), records) for row in rows]
     if as_json:
         typer.echo(json.dumps(facts))
     elif rows:
@@ -47,53 +53,91 @@ def print_studies(store: Path | None, *, as_json: bool) -> None:
         typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
 
 
-def print_study(study_id: str, store: Path | None, *, as_json: bool) -> None:
+def print_study(study_id: str, asked: Asked, store: Path | None, *, as_json: bool) -> None:
     """Print all trials of a study, and what it found or how to go on."""
     with recorded(store) as records:
-        record = Record.of(records.find(study_id).id, records)
+        record, leader = _seen(study_id, asked, records)
         row = record.row
         if as_json:
-            typer.echo(json.dumps({**_facts(row, records), **_details(record)}))
+            facts = {**_facts(row, leader, records), "scored_again": asked.is_given}
+            typer.echo(json.dumps({**facts, **_details(record)}))
             return
         if on_terminal():
             print_trials(Console(), record.history.trials, record.history)
         else:
             for trial in record.history:
                 typer.echo(trial_line(trial, record.history))
+        if asked.is_given:
+            print_lines(_scored_again_lines(record, asked))
+            return
         now = status(row, records)
         if row.summary is not None and now == "finished":
             print_report(from_json(Finding, row.summary), record, store_flag(records.root))
             return
+        for use in record.uses:
+            typer.echo(f"model: {use_words(use, row.study.llm)}")
         typer.echo(f"status: {now}")
         if now != "running":
             typer.echo(f"next: cclsearch resume {row.id}{store_flag(records.root)}")
 
 
+def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
+    """A study with its leader, as it is on record or scored again by what is asked."""
+    row = records.find(study_id)
+    record = Record.of(row.id, records)
+    if not asked.is_given:
+        return record, leader_of(row, records)
+    again = rescored(row, records, asked.of(row.study))
+    return replace(record, row=again.row, history=again.history), again.history.best
+
+
+def _scored_again_lines(record: Record, asked: Asked) -> Iterator[Line]:
+    """The report without why the search stopped, and with the same question for the best."""
+    finding = from_json(Finding, record.row.summary or "")
+    found = report_lines(finding, record, store_flag(record.store))
+    yield "scored again", f"by {objective_words(record.row.study)}; nothing was launched"
+    yield from (line for line in found if line[0] not in ("stopped", "next"))
+    if finding.winner is not None:
+        command = f"cclsearch best {record.row.id} --format args{asked.flags}"
+        yield "next", f"{command}{store_flag(record.store)}"
+
+
 def print_best(
     study_id: str,
-    form: Literal["json", "env", "args"],
+    asked: Asked,
+    form: Literal["json", "env", "args", "policy"],
+    context: str | None,
     store: Path | None,
     *,
     as_json: bool,
 ) -> None:
     """Print the configuration that won, or is best so far."""
     with recorded(store) as records:
-        row = records.find(study_id)
-        trial = _winner(row, records)
-    config = trial.config
-    if config is None:
+        record, trial = _seen(study_id, asked, records)
+    row = record.row
+    if trial is None:
+        which = "no trial that breaks no limit" if record.history.measured else "no measured trial"
+        command = f"cclsearch show {row.id}{asked.flags}{store_flag(record.store)}"
+        raise StoreError(f"study {row.id} has {which}; see `{command}`")
+    if trial.config is None:
         raise StoreError(f"trial {trial.ordinal} of study {row.id} has no configuration on record")
+    part = part_named(trial.policy, trial.config, row.study, context)
     if as_json:
-        typer.echo(json.dumps({"study_id": row.id, **trial_summary(trial)}))
+        facts = {"study_id": row.id, "scored_again": asked.is_given, **trial_summary(trial)}
+        typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
         return
+    for words in _notes(record, trial, asked):
+        typer.echo(words, err=True)
     match form:
         case "json":
-            typer.echo(json.dumps(dict(config.values), indent=1))
+            typer.echo(json.dumps(dict(part.config.values), indent=1))
         case "env":
-            for name, value in _variables(row.study, config).items():
+            for name, value in _variables(part.study, part.config).items():
                 typer.echo(f"{name}={value}")
         case "args":
-            typer.echo(flags(config))
+            typer.echo(flags(part.config))
+        case "policy":
+            typer.echo(trial.policy.source.rstrip())
 
 
 def _variables(study: Study, config: Config) -> dict[str, str]:
@@ -104,29 +148,32 @@ def _variables(study: Study, config: Config) -> dict[str, str]:
     return {name: shlex.quote(value) for name, value in told.items()}
 
 
-def _winner(row: StudyRow, records: Store) -> Trial:
-    winner = leader_of(row, records)
-    if winner is None:
-        command = f"cclsearch show {row.id}{store_flag(records.root)}"
-        raise StoreError(f"study {row.id} has no measured trial; see `{command}`")
-    return winner
+def _notes(record: Record, trial: Trial, asked: Asked) -> Iterator[str]:
+    """What a reader of the best alone would miss: how it was scored, and who else is as good."""
+    if asked.is_given:
+        yield f"scored again by {objective_words(record.row.study)}; nothing was launched"
+    others = [str(ordinal) for ordinal in record.history.front if ordinal != trial.ordinal]
+    if others:
+        command = f"cclsearch show {record.row.id} --front{asked.flags}{store_flag(record.store)}"
+        yield f"no trial beats these in all objectives either: {', '.join(others)}; see `{command}`"
 
 
-def _facts(row: StudyRow, records: Store) -> dict[str, object]:
+def _facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
     """A study in short for programs; absent values are null."""
-    leader = leader_of(row, records)
     score = leader.score if leader is not None else None
     return {
         "id": row.id,
         "name": row.study.name,
         "objective": row.study.objective.expression,
+        "more_objectives": [more.expression for more in row.study.more_objectives],
+        "limits": list(row.study.limits),
         "strategy": row.strategy,
         "status": status(row, records),
         "created_at": row.created_at,
         "trials": len(records.history(row.id)),
         "best": score.value if score is not None else None,
         "unit": score.unit if score is not None else None,
-        "caveats": None if leader is None else "; ".join(caveats(leader.outcome)) or None,
+        "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
     }
 
 
@@ -134,6 +181,7 @@ def _details(record: Record) -> dict[str, object]:
     return {
         "finding": json.loads(record.row.summary) if record.row.summary else None,
         "study": json.loads(to_json(record.row.study)),
+        "models": use_facts(record.uses, record.row.study.llm),
         "trials": [trial_summary(trial) for trial in record.history],
     }
 

@@ -1,6 +1,7 @@
 """Prints one trial on record, what its ranks wrote, or copies its files out."""
 
 import json
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from shutil import copyfile
@@ -15,6 +16,8 @@ from records.trial import Artifact, Failed, Measured, Trial
 from records.workload import Workload
 from search.commands.options import store_flag
 from search.condition_words import conditions_words
+from search.context_words import results_in_contexts
+from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
 from search.trial_words import absences, message_words, number, one_line
@@ -31,7 +34,8 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             typer.echo(json.dumps(_facts(trial, row, records)))
             return
         typer.echo(f"study {row.id}")
-        typer.echo(trial_line(trial, records.history(row.id)))
+        history = records.history(row.id)
+        typer.echo(trial_line(trial, history))
         typer.echo(f"started {trial.started_at}, ended {trial.ended_at}")
         typer.echo(f"launches: {trial.attempts}")
         typer.echo(f"rationale: {_printable(trial.policy.rationale)}\n")
@@ -41,6 +45,8 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
                 _print_measured(measured, row.study.workload)
             case Failed() as failed:
                 _print_failed(failed)
+        for found in results_in_contexts(trial, history, row.study):
+            typer.echo(f"in context {found.name}: {found.words}")
         for artifact in trial.outcome.artifacts:
             path = records.artifacts.path(artifact.digest)
             typer.echo(f"{artifact.name}  {artifact.size_bytes} bytes  {path}")
@@ -71,6 +77,10 @@ def _print_measured(measured: Measured, workload: Workload) -> None:
         typer.echo(f"each step: {message_words(message)}{each}")
     for line in absences(measured.absent):
         typer.echo(line)
+    if measured.diagnosis is not None:
+        typer.echo(f"where time went: {diagnosis_words(measured.diagnosis)}")
+        for line in diagnosis_lines(measured.diagnosis):
+            typer.echo(f"  {line}")
     if measured.measurement.conditions is not None:
         typer.echo(f"machine: {conditions_words(measured.measurement.conditions)}")
 
@@ -125,18 +135,21 @@ def copy_files(
 
 def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
     history = records.history(row.id)
-    if ordinal >= len(history):
+    trial = history.find(ordinal)
+    if trial is None:
         command = f"cclsearch show {row.id}{store_flag(records.root)}"
         raise StudyError(
             f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
         )
-    return history.trials[ordinal]
+    return trial
 
 
 def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
+    contexts = results_in_contexts(trial, records.history(row.id), row.study)
     exchange = None
     if trial.exchange is not None:
         exchange = json.loads(to_json(records.exchange(trial.exchange)))
+    diagnosis = diagnosis_of(trial.outcome)
     return {
         "study_id": row.id,
         **trial_summary(trial),
@@ -144,6 +157,8 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
         "rationale": trial.policy.rationale,
         "attempts": trial.attempts,
         "outcome": json.loads(to_json(trial.outcome)),
+        "where_time_went": None if diagnosis is None else diagnosis_words(diagnosis),
+        "contexts": [asdict(found) for found in contexts],
         "files": {a.name: str(records.artifacts.path(a.digest)) for a in trial.outcome.artifacts},
         "exchange": exchange,
     }

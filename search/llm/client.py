@@ -1,55 +1,59 @@
-"""Asks a language model for a policy; tells a submission, its absence and a dead provider apart."""
+"""Asks a language model for a policy, in one conversation a turn, and says what came of it."""
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from records.codec import from_json
 from records.errors import CodecError
-from records.exchange import Exchange, Usage
-from search.llm.errors import ProviderError
+from records.exchange import SUBMITTED, Exchange
+from search.llm.allowance import Allowance
+from search.llm.answer import Answer
+from search.llm.conversation import Conversation
+from search.llm.faults import fault_of, refuses_form
+from search.llm.problem import Cure, Problem
 from search.llm.reply import Draft, Reply, drafted
-from search.llm.request import Form, Prompt, message_request
-from search.llm.settings import OFFLINE, LlmSettings
+from search.llm.request import Form, Prompt
+from search.llm.settings import LlmSettings
+from search.llm.tokens import estimated_tokens
 
 if TYPE_CHECKING:
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
-    from search.llm.transport import Answer
-
 logger = logging.getLogger(__name__)
 
-MAX_FAULT_CHARS = 300
+Check: TypeAlias = Callable[[Draft], str | None]
+"""Says what is wrong with a draft, exactly; None where it can be launched."""
+
+
+class Transport(Protocol):
+    """Sends requests to a provider, again where that helps."""
+
+    def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
+        """Give the answer to every attempt, the last one final; raises nothing of the network."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A whole policy that the model submitted; nobody has run it yet."""
+    """A whole policy that the model submitted and the check passed."""
 
-    code: str
-    rationale: str
-    expected_effect: str
+    draft: Draft
     exchange: Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSubmission:
-    """The model gave no policy this time; asking again later may help."""
+    """The model gave no policy in this turn, because of the last of its problems."""
 
-    reason: str
+    problem: Problem
     exchange: Exchange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """One request and its answer, as the exchange records it; `body` is the text as received."""
-
-    form: Form
-    status: int | None
-    body: str
 
 
 Asked: TypeAlias = Submission | NoSubmission
@@ -58,134 +62,83 @@ Asked: TypeAlias = Submission | NoSubmission
 class LlmClient:
     """A model that writes policies; remembers which form of asking it takes."""
 
-    def __init__(self, settings: LlmSettings) -> None:
-        # The SDK takes seconds to import: a command that asks no model must not pay for it.
-        from search.llm.transport import Transport
-
+    def __init__(self, settings: LlmSettings, transport: Transport) -> None:
         self._settings = settings
-        self._transport = Transport(settings)
+        self._transport = transport
         self._form = Form.FORCED
 
-    def ask(self, prompt: Prompt) -> Asked:
-        """Give the model's policy; raises `ProviderError` when no later request can succeed."""
-        started = perf_counter()
-        sent: list[Sent] = []
+    def ask(
+        self,
+        prompt: Prompt,
+        check: Check,
+        *,
+        shorter: Callable[[], Prompt] | None = None,
+        allowance: Allowance | None = None,
+    ) -> Asked:
+        """Give the model's policy, or why there is none; what it gets wrong, it is told.
+
+        `shorter` gives another prompt where the first is too long. Nothing is sent that the
+        allowance refuses: then nothing may have been asked at all.
+        """
+        talk = Conversation(prompt, self._settings)
         while True:
-            body = message_request(prompt, self._form, self._settings)
-            answers = self._transport.send(body)
-            sent.extend(Sent(form=self._form, status=a.status, body=a.text) for a in answers)
-            weaker = self._form.weaker
-            if weaker is None or not _refuses_form(answers[-1]):
-                break
-            logger.info("refused_form=%s next_form=%s", self._form, weaker)
-            self._form = weaker
-        return self._concluded(body, sent, answers[-1], perf_counter() - started)
+            reply = self._reply(talk, allowance)
+            draft = reply if isinstance(reply, Problem) else drafted(reply)
+            if isinstance(draft, Draft):
+                violation = check(draft)
+                if violation is None:
+                    return Submission(draft=draft, exchange=_ended(talk, SUBMITTED))
+                draft = Problem(words=violation, cure=Cure.REPLY)
+            if draft.cure is Cure.PROMPT and shorter is not None:
+                talk.starts_again(shorter())
+                shorter = None
+            elif not (isinstance(reply, Reply) and talk.objects(draft, reply.content or ())):
+                return NoSubmission(problem=draft, exchange=_ended(talk, draft.words))
 
     def close(self) -> None:
         """Close the connection to the provider."""
         self._transport.close()
 
-    def _concluded(
-        self,
-        body: "MessageCreateParamsNonStreaming",
-        sent: Sequence[Sent],
-        last: "Answer",
-        latency_s: float,
-    ) -> Asked:
-        reply = _reply(last.text) if last.status == 200 else None
-        draft = self._draft(last, reply)
-        exchange = Exchange(
-            model=self._settings.model,
-            request=self._settings.api_key.scrub(json.dumps(body, ensure_ascii=False)),
-            reply=_transcript(sent),
-            result="submitted" if isinstance(draft, Draft) else draft,
-            usage=reply.billed if isinstance(reply, Reply) else Usage(),
-            latency_s=latency_s,
-            request_count=len(sent),
-        )
-        logger.info(
-            "model=%s requests=%d latency_s=%.1f output_tokens=%d submitted=%s",
-            exchange.model,
-            exchange.request_count,
-            exchange.latency_s,
-            exchange.usage.output_tokens,
-            isinstance(draft, Draft),
-        )
-        if isinstance(draft, Draft):
-            return Submission(
-                code=draft.code,
-                rationale=draft.rationale,
-                expected_effect=draft.expected_effect,
-                exchange=exchange,
+    def _reply(self, talk: Conversation, allowance: Allowance | None) -> Reply | Problem:
+        """What the model says next, in the firmest form of asking that it takes."""
+        while True:
+            body = talk.next_request(self._form)
+            refusal = allowance and allowance.refusal(
+                talk.usage,
+                input_tokens=estimated_tokens(json.dumps(body, ensure_ascii=False)),
+                output_tokens=talk.max_tokens,
             )
-        if last.status == 200 or last.passing:
-            return NoSubmission(reason=draft, exchange=exchange)
-        raise ProviderError(draft, exchange)
+            if refusal:
+                return Problem(words=refusal, cure=Cure.USER)
+            answers = self._transport.send(body)
+            talk.heard(body, self._form, answers)
+            weaker = self._form.weaker
+            if weaker is None or not refuses_form(answers[-1]):
+                break
+            logger.info("refused_form=%s next_form=%s", self._form, weaker)
+            self._form = weaker
+        return self._read(answers[-1], talk)
 
-    def _draft(self, last: "Answer", reply: Reply | str | None) -> Draft | str:
-        match reply:
-            case Reply():
-                return drafted(reply)
-            case str():
-                return reply
-        return self._fault(last)
-
-    def _fault(self, answer: "Answer") -> str:
-        """One line on a request that failed: what, where, and what to do where only a user can."""
-        host, model = self._settings.host, self._settings.model
-        said = _said(answer.text)
-        if answer.status is None:
-            return f"{host} could not be reached: {said}"
-        if answer.passing:
-            return f"{host} is overloaded or unavailable ({answer.status}): {said}"
-        match answer.status:
-            case 401:
-                return (
-                    f"the key in ANTHROPIC_API_KEY was rejected (401) by {host}: "
-                    f"set a valid key, {OFFLINE}"
-                )
-            case 403:
-                return (
-                    f"the key in ANTHROPIC_API_KEY may not use {model!r} (403) at {host}: "
-                    f"set another key or model, {OFFLINE}"
-                )
-            case 404:
-                return (
-                    f"{host} has no model {model!r} or no Messages API there (404): "
-                    f"correct the model or the base URL, {OFFLINE}"
-                )
-        return (
-            f"{host} rejected the request for {model!r} ({answer.status}: {said}): "
-            f"correct the model settings, {OFFLINE}"
-        )
+    def _read(self, answer: Answer, talk: Conversation) -> Reply | Problem:
+        if answer.status != 200:
+            return fault_of(answer, self._settings, was_answered=talk.was_answered)
+        try:
+            reply = from_json(Reply, answer.text)
+        except CodecError as error:
+            words = f"the reply is not a message of the Messages API: {error}"
+            return Problem(words=words, cure=Cure.TIME)
+        talk.usage += reply.billed
+        return reply
 
 
-def _reply(text: str) -> Reply | str:
-    try:
-        return from_json(Reply, text)
-    except CodecError as error:
-        return f"the reply is not a message of the Messages API: {error}"
-
-
-def _refuses_form(answer: "Answer") -> bool:
-    """Whether a request was refused for its tool, which some models may not be forced to use."""
-    return answer.status in {400, 422} and "tool" in answer.text.lower()
-
-
-def _transcript(sent: Sequence[Sent]) -> str:
-    """JSON list of every answer, oldest first."""
-    rows = [{"form": s.form, "status": s.status, "body": s.body} for s in sent]
-    return json.dumps(rows, ensure_ascii=False)
-
-
-def _said(text: str) -> str:
-    """The provider's own words in one line, taken out of its error object if it sent one."""
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        body = None
-    match body:
-        case {"error": {"message": str(message)}}:
-            text = message
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_FAULT_CHARS else f"{line[:MAX_FAULT_CHARS]}..."
+def _ended(talk: Conversation, result: str) -> Exchange:
+    exchange = talk.exchange(result)
+    logger.info(
+        "model=%s requests=%d latency_s=%.1f output_tokens=%d submitted=%s",
+        exchange.model,
+        exchange.request_count,
+        exchange.latency_s,
+        exchange.usage.output_tokens,
+        result == SUBMITTED,
+    )
+    return exchange

@@ -3,8 +3,12 @@
 import re
 from dataclasses import dataclass
 
+from policies.sandbox import SandboxLimits
 from records.exchange import Usage
-from search.llm.request import TOOL_NAME
+from search.llm.problem import Cure, Problem
+
+TOOL_NAME = "submit_policy"
+MAX_CODE_BYTES = SandboxLimits().source_bytes
 
 _FENCE = re.compile(
     r"^(?P<fence>`{3,}|~{3,})[ \t]*(?:python|py|python3)?[ \t]*\r?\n"
@@ -14,20 +18,19 @@ _FENCE = re.compile(
 )
 _ENTRY = re.compile(r"^def generate_config\b", re.MULTILINE)
 
-_STOPPED = {
-    "refusal": "the model refused to answer",
-    "model_context_window_exceeded": "the conversation is longer than the model can hold",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One piece of a reply: text, or the use of a tool."""
+    """One piece of a reply: text, the use of a tool, or a thought, which goes back as it came."""
 
     type: str
     text: str | None = None
+    id: str | None = None
     name: str | None = None
     input: object = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,48 +81,81 @@ class Draft:
     expected_effect: str = ""
 
 
-def drafted(reply: Reply) -> Draft | str:
-    """The policy in a reply, or one line that says why there is none."""
+def drafted(reply: Reply) -> Draft | Problem:
+    """The policy in a reply, or why there is none."""
+    stopped = _stopped(reply)
+    if stopped is not None:
+        return stopped
     blocks = reply.content or ()
-    match reply.stop_reason:
-        case "max_tokens":
-            return "the reply was cut at the limit of output tokens"
-        case "refusal" | "model_context_window_exceeded" as stop:
-            details = reply.stop_details or StopDetails()
-            more = "; ".join(filter(None, (details.category, details.explanation)))
-            return f"{_STOPPED[stop]}{f' ({more})' if more else ''}"
     used = [block for block in blocks if block.type == "tool_use"]
-    submitted = next((block for block in used if block.name == TOOL_NAME), None)
-    if submitted is not None:
-        return _from_tool(submitted.input)
+    if len(used) > 1:
+        return _wrong(f"the reply calls tools {len(used)} times; call {TOOL_NAME} once")
+    if used and used[0].name != TOOL_NAME:
+        return _wrong(f"the model called {used[0].name!r} instead of {TOOL_NAME}")
     if used:
-        return f"the model called {used[0].name!r} instead of {TOOL_NAME}"
+        return _from_tool(used[0].input)
     return _from_text("\n".join(block.text or "" for block in blocks), reply.stop_reason)
 
 
-def _from_tool(given: object) -> Draft | str:
+def _stopped(reply: Reply) -> Problem | None:
+    """Why the reply ended before its policy did, if it says so."""
+    details = reply.stop_details or StopDetails()
+    more = "; ".join(filter(None, (details.category, details.explanation)))
+    why = f" ({more})" if more else ""
+    match reply.stop_reason:
+        case "max_tokens":
+            words = "the reply was cut at the limit of output tokens; answer with a shorter one"
+            return Problem(words=words, cure=Cure.ROOM)
+        case "refusal":
+            return Problem(words=f"the model refused to answer{why}", cure=Cure.TIME)
+        case "model_context_window_exceeded":
+            words = f"the conversation is longer than the model can hold{why}"
+            return Problem(words=words, cure=Cure.PROMPT)
+    return None
+
+
+def _from_tool(given: object) -> Draft | Problem:
     match given:
-        case {"code": str(code), **rest} if code.strip():
-            return Draft(
-                code=code,
-                rationale=_text(rest.get("rationale")),
-                expected_effect=_text(rest.get("expected_effect")),
+        case {"code": str(code), **rest}:
+            return _checked(
+                Draft(
+                    code=code,
+                    rationale=_text(rest.get("rationale")),
+                    expected_effect=_text(rest.get("expected_effect")),
+                )
             )
-        case {"code": str()}:
-            return "the submitted code is empty"
         case {"code": code}:
-            return f"the submitted code is of type {type(code).__name__}, not text"
+            return _wrong(f"the submitted code is of type {type(code).__name__}, not text")
         case dict():
-            return "the submission has no code"
-    return f"the submission is of type {type(given).__name__}, not an object"
+            return _wrong("the submission has no code")
+    return _wrong(f"the submission is of type {type(given).__name__}, not an object")
 
 
-def _from_text(text: str, stop_reason: str | None) -> Draft | str:
+def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
     fenced = [m for m in _FENCE.finditer(text) if _ENTRY.search(m["code"])]
     if not fenced:
-        return f"the reply (stop reason {stop_reason}) holds no policy"
+        return _wrong(f"the reply (stop reason {stop_reason}) holds no policy")
     last = fenced[-1]
-    return Draft(code=last["code"], rationale=text[: fenced[0].start()].strip())
+    return _checked(Draft(code=last["code"], rationale=text[: fenced[0].start()].strip()))
+
+
+def _checked(draft: Draft) -> Draft | Problem:
+    """The draft, unless no sandbox would read its code."""
+    if not draft.code.strip():
+        return _wrong("the submitted code is empty")
+    if "\0" in draft.code:
+        line = draft.code.count("\n", 0, draft.code.index("\0")) + 1
+        return _wrong(f"the submitted code holds a null byte in line {line}")
+    size_bytes = len(draft.code.encode())
+    if size_bytes > MAX_CODE_BYTES:
+        return _wrong(
+            f"the submitted code is {size_bytes} bytes long; {MAX_CODE_BYTES} are the most"
+        )
+    return draft
+
+
+def _wrong(words: str) -> Problem:
+    return Problem(words=words, cure=Cure.REPLY)
 
 
 def _text(value: object) -> str:

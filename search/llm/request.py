@@ -1,16 +1,16 @@
 """What is sent to the model: the prompt, the tool it submits with, the forms of asking."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from search.llm.settings import LlmSettings
+from search.llm.objection import Objection
+from search.llm.reply import TOOL_NAME
 
 if TYPE_CHECKING:
-    from anthropic.types import TextBlockParam, ToolParam
+    from anthropic.types import ContentBlockParam, MessageParam, TextBlockParam, ToolParam
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-
-TOOL_NAME = "submit_policy"
 
 _TOOL: "ToolParam" = {
     "name": TOOL_NAME,
@@ -54,6 +54,11 @@ class Form(StrEnum):
         """The form to use when a model refuses this one."""
         return {Form.FORCED: Form.AUTO, Form.AUTO: Form.TEXT}.get(self)
 
+    @property
+    def words(self) -> str:
+        """How to answer, in words for the model."""
+        return _BY_TEXT if self is Form.TEXT else _BY_TOOL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -65,9 +70,17 @@ class Prompt:
 
 
 def message_request(
-    prompt: Prompt, form: Form, settings: LlmSettings
+    prompt: Prompt,
+    form: Form,
+    objections: Sequence[Objection] = (),
+    *,
+    model: str,
+    max_tokens: int,
 ) -> "MessageCreateParamsNonStreaming":
-    """Body of one Messages request, its unchanging part first and marked for caching."""
+    """Body of one Messages request, its unchanging part first and marked for caching.
+
+    `objections` are what was said against earlier replies to the prompt, oldest first.
+    """
     system: list[TextBlockParam] = [
         {"type": "text", "text": prompt.system},
         # An hour, because one trial often takes longer than the default of five minutes.
@@ -77,14 +90,11 @@ def message_request(
             "cache_control": {"type": "ephemeral", "ttl": "1h"},
         },
     ]
-    how = _BY_TEXT if form is Form.TEXT else _BY_TOOL
     body: MessageCreateParamsNonStreaming = {
-        "model": settings.model,
-        "max_tokens": settings.max_output_tokens,
+        "model": model,
+        "max_tokens": max_tokens,
         "system": system,
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": f"{prompt.turn}\n{how}"}]}
-        ],
+        "messages": _messages(f"{prompt.turn}\n{form.words}", form, objections),
     }
     if form is not Form.TEXT:
         body["tools"] = [_TOOL]
@@ -96,3 +106,17 @@ def message_request(
             "disable_parallel_tool_use": True,
         }
     return body
+
+
+def _messages(question: str, form: Form, objections: Sequence[Objection]) -> "list[MessageParam]":
+    """The question and, for each reply, what is wrong with it; users and model take turns."""
+    messages: list[MessageParam] = []
+    told: list[ContentBlockParam] = [{"type": "text", "text": question}]
+    for objection in objections:
+        reply = objection.reply()
+        if reply:
+            messages.append({"role": "user", "content": told})
+            messages.append({"role": "assistant", "content": reply})
+            told = []
+        told = [*told, *objection.answer(form.words)]
+    return [*messages, {"role": "user", "content": told}]

@@ -9,6 +9,7 @@ from search.llm.errors import ProviderError
 DEFAULT_URL = "https://api.anthropic.com"
 OFFLINE = "or use --strategy offline"
 SHOWN = "[key]"
+LEAST_KEY_CHARS = 8
 
 
 class Secret:
@@ -29,7 +30,13 @@ class Secret:
         return self._text
 
     def scrub(self, text: str) -> str:
-        """The text with every copy of the key taken out."""
+        """The text with every copy of the key taken out.
+
+        A shorter one than any provider gives stays: servers that need none are told `none` or such
+        a word, which a reply holds anyway.
+        """
+        if len(self._text) < LEAST_KEY_CHARS:
+            return text
         return text.replace(self._text, SHOWN)
 
     def __repr__(self) -> str:
@@ -41,13 +48,17 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmSettings:
-    """One model at one provider; `retry_wait_s` is the first wait, doubled at each attempt."""
+    """One model at one provider; `retry_wait_s` is the first wait, doubled at each attempt.
+
+    A reply that is cut is asked for again with `most_output_tokens`, where those are more.
+    """
 
     api_key: Secret
     model: str = "claude-opus-5-5"
     base_url: str | None = None
     timeout_s: float = 600.0
     max_output_tokens: int = 8192
+    most_output_tokens: int = 16384
     attempts: int = 4
     retry_wait_s: float = 1.0
 

@@ -4,7 +4,6 @@ The only module that imports the SDK, which takes seconds: import it when a clie
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import TYPE_CHECKING
@@ -20,37 +19,17 @@ from tenacity import (
     wait_random,
 )
 
+from search.llm.answer import Answer
 from search.llm.settings import LlmSettings
 
 if TYPE_CHECKING:
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
 MAX_WAIT_S = 60.0
-_PASSING_STATUSES = frozenset({408, 409, 429})
 _ADVICE = {"true": True, "false": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What one request brought: an HTTP status and body, or why there is none."""
-
-    text: str
-    status: int | None = None
-    retry_advice: bool | None = None
-    retry_after_s: float | None = None
-
-    @property
-    def passing(self) -> bool:
-        """Whether the fault lies with the moment, not with what was asked or who asked."""
-        return self.status is None or self.status in _PASSING_STATUSES or self.status >= 500
-
-    @property
-    def worth_retrying(self) -> bool:
-        """Whether to ask again at once: the provider's advice, else by the fault."""
-        return self.passing if self.retry_advice is None else self.retry_advice
-
-
-class Transport:
+class AnthropicTransport:
     """A connection to one provider; nothing it returns holds the key."""
 
     def __init__(self, settings: LlmSettings) -> None:

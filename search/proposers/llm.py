@@ -1,56 +1,108 @@
-"""A language model as proposer, with an offline one for the turns that it cannot or need not take.
+"""A language model as proposer, with an offline strategy for the turns that it does not take.
 
 Knows nothing of the provider: it is given something that can be asked.
 """
 
-from dataclasses import replace
-from typing import Protocol, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from policies.space import Space
 from records.exchange import Exchange
 from records.study import Study
-from records.trial import Failed, FailureKind, History, Policy, Trial
-from search.choosers.chooser import untried
-from search.llm.client import Asked, NoSubmission, Submission
+from records.trial import Config, History, Policy
+from search.budget import launches_since_best, remaining_launches
+from search.choosers.chooser import Choice, Chooser, untried
+from search.learnt import learnt
+from search.llm.allowance import Allowance
+from search.llm.client import Asked, Check, NoSubmission
+from search.llm.problem import Cure, Problem
+from search.llm.reply import Draft
 from search.llm.request import Prompt
-from search.ports import Proposal, Proposer
-from search.prompt import PromptWriter, remaining_launches
+from search.llm.tokens import estimated_tokens
+from search.ports import Proposal
+from search.prompt import PromptWriter
+from search.proposers.offline import OfflineProposer
 
-MAX_EMPTY_TURNS = 3
+Turns: TypeAlias = Literal["every", "seldom"]
+"""Which turns the model takes: all, or the first few and those at which the search is stuck."""
+
+CANDIDATE_COUNT = 5
+FIRST_TURNS, FLAT_LAUNCHES = 3, 2
+EMPTY_TURNS, ASK_AT_EACH = 3, 3
 RATIONALE_CHARS = 2000
-_NOTHING_TO_LAUNCH = frozenset(
-    {FailureKind.POLICY_ERROR, FailureKind.INVALID_CONFIG, FailureKind.DUPLICATE}
-)
 
 
 class PolicyWriter(Protocol):
-    """Writes a policy for a prompt; raises `ProviderError` when it never can again."""
+    """Writes a policy for a prompt."""
 
-    def ask(self, prompt: Prompt) -> Asked:
-        """Give a policy, or why there is none this time."""
+    def ask(
+        self,
+        prompt: Prompt,
+        check: Check,
+        *,
+        shorter: Callable[[], Prompt] | None = None,
+        allowance: Allowance | None = None,
+    ) -> Asked:
+        """Give a policy that passes the check, or why there is none this time."""
         ...
 
 
+@runtime_checkable
+class Ranking(Protocol):
+    """An offline strategy that can name several next configurations."""
+
+    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
+        """Give the best few that were not tried, best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A draft that passed, as the policy of the next trial, and what it decides."""
+
+    policy: Policy
+    config: Config
+
+
 class LlmProposer:
-    """Asks a model for each policy, except where an offline proposer does as well.
+    """Asks a model for policies, each judged before it becomes a trial.
 
-    The fallback takes the turn, and its rationale says so, when
+    The offline strategy takes a turn
 
-    - the untried feasible configurations all fit in the remaining launches: to try one after the
-      other needs no model;
-    - the last three trials were the model's and gave nothing to launch;
-    - the model was asked and gave no policy.
+    - that `turns` leaves to it: with "seldom" the model takes the first three after the seed, and
+      each one before which two launches in a row brought nothing better;
+    - once the untried feasible configurations all fit in the remaining launches;
+    - when the model gives no policy; after three such turns in a row it is asked in every third;
+    - for the rest of the run once only a person can make the model answer, who is told by `notice`.
     """
 
     name = "llm"
 
     def __init__(
-        self, model: PolicyWriter, space: Space, prompts: PromptWriter, fallback: Proposer
+        self,
+        client: PolicyWriter,
+        space: Space,
+        prompts: PromptWriter,
+        offline: Chooser,
+        judge: Callable[[Policy, History], Config | str],
+        *,
+        turns: Turns,
+        allowance: Allowance | None = None,
+        notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._model = model
+        self._client = client
         self._space = space
         self._prompts = prompts
-        self._fallback = fallback
+        self._ranking = offline if isinstance(offline, Ranking) else None
+        self._offline = OfflineProposer(offline)
+        self._judge = judge
+        self._turns = turns
+        self._allowance = allowance
+        self._notice = notice
+        self._lasting: str | None = None
+        self._empty_count = 0
+        self._skipped_count = 0
 
     def propose(self, study: Study, history: History) -> Proposal | None:
         """Give the next policy; None when every feasible configuration was launched."""
@@ -59,56 +111,121 @@ class LlmProposer:
             return None
         launches = remaining_launches(study, history)
         if left is not None and len(left) <= launches:
-            return self._instead(
-                study,
-                history,
+            why = (
                 f"the {len(left)} untried configurations fit in the {launches} launches left, "
-                "so they are tried one after the other and no model is asked",
+                "so they are tried one after the other and no model is asked"
             )
-        if self._is_stuck(history):
-            return self._instead(
-                study,
-                history,
-                f"the model's last {MAX_EMPTY_TURNS} policies gave nothing to launch",
+            return self._instead(study, history, why)
+        if not self._has_turn(history):
+            return self._offline.propose(study, history)
+        silence = self._silence()
+        if silence is not None:
+            return self._instead(study, history, silence)
+        return self._asked(study, history, left)
+
+    def _has_turn(self, history: History) -> bool:
+        if self._turns == "every":
+            return True
+        is_early = len(history) + len(history.pending) <= FIRST_TURNS
+        return is_early or launches_since_best(history) >= FLAT_LAUNCHES
+
+    def _silence(self) -> str | None:
+        """Why the model is not asked in a turn that is its own, or None."""
+        if self._lasting is not None:
+            return f"the model is not asked: {self._lasting}"
+        if self._empty_count < EMPTY_TURNS or self._skipped_count == ASK_AT_EACH - 1:
+            self._skipped_count = 0
+            return None
+        self._skipped_count += 1
+        return (
+            f"the model gave no policy in its last {self._empty_count} turns "
+            "and is asked in every third"
+        )
+
+    def _asked(
+        self, study: Study, history: History, left: Sequence[Config] | None
+    ) -> Proposal | None:
+        candidates = self._candidates(study, history)
+        prompt = self._prompt(study, history, left, candidates)
+        judged: list[_Judged] = []
+
+        def check(draft: Draft) -> str | None:
+            policy = self._policy(draft, history)
+            config = self._judge(policy, history)
+            if isinstance(config, str):
+                return config
+            judged.append(_Judged(policy=policy, config=config))
+            return None
+
+        def shorter() -> Prompt:
+            turn_tokens = estimated_tokens(prompt.turn) // 2
+            return self._prompt(study, history, left, candidates, turn_tokens)
+
+        asked = self._client.ask(prompt, check, shorter=shorter, allowance=self._allowance)
+        if isinstance(asked, NoSubmission):
+            self._note(asked.problem)
+            why = f"the model gave no policy: {asked.problem.words}"
+            exchange = asked.exchange if asked.exchange.request_count else None
+            return self._instead(study, history, why, exchange)
+        self._empty_count = 0
+        return Proposal(policy=_told(judged[-1], candidates), exchange=asked.exchange)
+
+    def _note(self, problem: Problem) -> None:
+        """Remember a turn without a policy, and say so once if no later one will have one."""
+        self._empty_count += 1
+        if problem.cure is Cure.USER:
+            self._lasting = problem.words
+            self._notice(
+                f"the model is not asked any more, the search goes on without it: {problem.words}"
             )
-        asked = self._model.ask(self._prompts.write(study, history, left))
-        match asked:
-            case Submission():
-                return Proposal(policy=self._policy(asked, history), exchange=asked.exchange)
-            case NoSubmission(reason=reason, exchange=exchange):
-                return self._instead(
-                    study, history, f"the model gave no policy: {reason}", exchange
-                )
-        assert_never(asked)
+
+    def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
+        if self._ranking is None:
+            return ()
+        return self._ranking.candidates(study, history, CANDIDATE_COUNT)
+
+    def _prompt(
+        self,
+        study: Study,
+        history: History,
+        left: Sequence[Config] | None,
+        candidates: Sequence[Choice],
+        turn_tokens: int | None = None,
+    ) -> Prompt:
+        return self._prompts.write(
+            study,
+            history,
+            left,
+            candidates=candidates,
+            learnt=learnt(self._space, history, study.revoked),
+            turn_tokens=turn_tokens,
+        )
 
     def _instead(
         self, study: Study, history: History, why: str, exchange: Exchange | None = None
     ) -> Proposal | None:
-        proposal = self._fallback.propose(study, history)
+        proposal = self._offline.propose(study, history)
         if proposal is None:
             return None
         rationale = f"{proposal.policy.rationale} ({why})"
         return Proposal(policy=replace(proposal.policy, rationale=rationale), exchange=exchange)
 
-    def _policy(self, submission: Submission, history: History) -> Policy:
-        effect = submission.expected_effect
-        rationale = submission.rationale + (f" Expected: {effect}" if effect else "")
+    def _policy(self, draft: Draft, history: History) -> Policy:
+        effect = draft.expected_effect
         parent = history.best or (history.trials[-1] if len(history) else None)
         return Policy(
-            source=submission.code,
+            source=draft.code,
             author=self.name,
             parent=parent.policy.digest if parent is not None else None,
-            rationale=rationale[:RATIONALE_CHARS],
+            rationale=draft.rationale + (f" Expected: {effect}" if effect else ""),
         )
 
-    def _is_stuck(self, history: History) -> bool:
-        latest = history.trials[-MAX_EMPTY_TURNS:]
-        return len(latest) == MAX_EMPTY_TURNS and all(self._was_empty(t) for t in latest)
 
-    def _was_empty(self, trial: Trial) -> bool:
-        outcome = trial.outcome
-        return (
-            trial.policy.author == self.name
-            and isinstance(outcome, Failed)
-            and outcome.kind in _NOTHING_TO_LAUNCH
-        )
+def _told(judged: _Judged, candidates: Sequence[Choice]) -> Policy:
+    """The policy, whose rationale says so where it gives what was offered to the model."""
+    offered = [choice.config for choice in candidates]
+    accepts = ""
+    if judged.config in offered:
+        accepts = f"accepts candidate {offered.index(judged.config) + 1}: "
+    rationale = f"{accepts}{judged.policy.rationale}"
+    return replace(judged.policy, rationale=rationale[:RATIONALE_CHARS])

@@ -5,6 +5,7 @@ import json
 from records.study import Study
 from records.trial import Config, History, Policy
 from search.choosers.chooser import Chooser
+from search.joined import own_part
 from search.ports import Proposal
 
 
@@ -24,7 +25,8 @@ class OfflineProposer:
         choice = self._chooser.choose(study, history)
         if choice is None:
             return None
-        return Proposal(policy=as_policy(choice.config, self.name, choice.why))
+        config = own_part(choice.config) if study.contexts else choice.config
+        return Proposal(policy=as_policy(config, self.name, choice.why))
 
 
 def as_policy(config: Config, author: str, rationale: str) -> Policy:

@@ -1,8 +1,9 @@
+import os
 from dataclasses import replace
 
 import pytest
 
-from evaluator.machine import check_local, local_environment, local_gpus
+from evaluator.machine import check_local, core_count, local_environment, local_gpus
 from records.errors import EnvironmentFault
 
 GIB = 1 << 30
@@ -32,6 +33,7 @@ def test_a_machine_without_a_driver_holds_four_cpu_ranks(driver):
     assert (found.device, found.world_size, found.ranks_per_node) == ("cpu", 4, 4)
     assert found.memory_bytes is None
     assert found.accelerator
+    assert core_count(found) == os.cpu_count()
     assert local_gpus() == ()
 
 

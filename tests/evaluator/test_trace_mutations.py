@@ -12,11 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluator.diagnosis import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.readers.files import ReadLimits
 from evaluator.readers.folder import read_folder
 from evaluator.traces.errors import TraceError
+from records.codec import from_json, to_json
+from records.diagnosis import Diagnosis
 
 LIMITS = ReadLimits(file_bytes=1 << 24, decompressed_bytes=1 << 24, event_count=10_000)
 
@@ -210,6 +213,10 @@ def comes_to(path):
         )
         assert np.all(np.array(told) >= 0)
         assert np.array_equal(sum(told), parts.window_ns)
+    diagnosis = diagnose(evidence)
+    if diagnosis is not None:
+        assert from_json(Diagnosis, to_json(diagnosis)) == diagnosis
+        assert all(min(one.exposed_s, one.hidden_s) >= 0 for one in diagnosis.collectives)
     return len(values)
 
 

@@ -26,7 +26,7 @@ def append_trials(root: Path, acknowledged: int) -> None:
         store.create(STUDY_ID, study(), "1")
     while True:
         ordinal = len(store.history(STUDY_ID))
-        if store.pending(STUDY_ID) is None:
+        if not store.pending(STUDY_ID):
             policy = trial(ordinal, 0.5).policy
             intent = Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
             store.begin(STUDY_ID, intent, None)

@@ -240,3 +240,31 @@ def test_the_names_it_reads_are_known_before_it_is_evaluated():
 
 def test_a_refused_expression_is_a_fault_of_the_study():
     assert issubclass(ExpressionError, StudyError)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a / a@seed", 1.5),
+        ("a@seed * 2 - b@seed", 3.0),
+        ("-a @ seed ** 2", -4.0),
+        ("(a@seed)", 2.0),
+        ("'a@seed' == 'a' + 'x' if False else a@seed", 2.0),
+    ],
+)
+def test_a_name_at_the_seed_is_a_name_of_its_own(text, value):
+    known = {"a": 3.0, "a@seed": 2.0, "b@seed": 1.0}
+    expression = parse(text)
+    assert "seed" not in expression.names
+    assert "a@seed" in expression.names
+    assert expression.number(known) == value
+
+
+def test_a_text_in_quotes_is_left_as_it_is():
+    assert parse("mode == 'a@seed'").holds({"mode": "a@seed"})
+
+
+@pytest.mark.parametrize("text", ["(a / b)@seed", "a@seeds", "a@1", "2@seed", "a@seed@seed"])
+def test_only_a_name_has_a_value_at_the_seed(text):
+    with pytest.raises(ExpressionError, match="is not allowed"):
+        parse(text)

@@ -26,7 +26,8 @@ from records.trial import (
 )
 
 TEXT = st.text(max_size=40)
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+# SQLite has no negative zero.
+NUMBER = st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0)
 KNOBS = st.dictionaries(
     TEXT, st.one_of(st.booleans(), st.integers(-(2**63), 2**63), NUMBER, TEXT), max_size=4
 )
@@ -105,7 +106,7 @@ def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
     intent = Intent(ordinal=7, policy=policy, started_at=START, exchange=None)
     with closing(Store(tmp_path_factory.mktemp("store"))) as store:
         assert store.begin("one", intent, None) == intent
-        assert store.pending("one") == intent
+        assert store.pending("one") == (intent,)
 
 
 def test_a_trial_that_was_never_launched_has_no_attempts(store):
@@ -153,7 +154,7 @@ def test_a_study_comes_back_as_it_was(store):
 def test_an_exchange_is_kept_whole_and_addressed_by_the_intent(store):
     paid = replace(EXCHANGE, request='{"text": "\N{SNOWMAN} \\ud83d"}', reply="x" * 100_000)
     intent = store.begin("one", begun(), paid)
-    assert store.pending("one") == intent
+    assert store.pending("one") == (intent,)
     with reopened(store) as other:
         assert other.exchange(intent.exchange) == paid
 
@@ -231,9 +232,9 @@ def test_a_trial_that_cannot_be_stored_leaves_nothing_behind(store):
     with pytest.raises(StoreError):
         store.finish("one", trial(0, replace(measured(), artifacts=(twice, twice))))
     assert len(store.history("one")) == 0
-    assert store.pending("one") == begun()
+    assert store.pending("one") == (begun(),)
     store.finish("one", trial(0, 0.5))
-    assert store.pending("one") is None
+    assert store.pending("one") == ()
 
 
 def test_a_refused_write_is_one_line_that_names_the_store(store):

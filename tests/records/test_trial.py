@@ -142,6 +142,29 @@ def test_a_configuration_is_tried_once_a_launch_ended_by_its_own_doing():
     assert past.tried(Config({"n": 1.0})) is None
 
 
+def test_a_trial_that_ends_late_takes_its_place_and_is_pending_no_more():
+    first, second, third = (trial(n, 0.5, {"n": n}) for n in range(3))
+    past = History((first,), pending=(second.config, third.config)).append(third)
+    assert (past.trials, past.pending) == ((first, third), (second.config,))
+    assert (past.find(1), past.find(2)) == (None, third)
+    assert past.before(2).trials == (first,)
+    past = past.append(second)
+    assert (past.trials, past.pending) == ((first, second, third), ())
+    assert past.before(2).trials == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (0, ()),
+        (1, ("measured beside 1 other trial",)),
+        (3, ("measured beside 3 other trials",)),
+    ],
+)
+def test_a_measurement_says_what_it_was_made_beside(count, told):
+    assert replace(measured().measurement, beside_count=count).caveats == told
+
+
 def test_appending_leaves_the_earlier_history_as_it_was():
     before = history(0.5)
     after = before.append(trial(1, 0.25))

@@ -4,13 +4,16 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.analysis.breakdown import breakdown, job_split
-from evaluator.objective import scoring
+from evaluator.analysis.breakdown import breakdown
+from evaluator.diagnosis import diagnose
+from evaluator.metrics.base import Evidence
+from evaluator.objective import scoring_of
 from evaluator.readers.job import read_traces
 from evaluator.testing import Ending, TabularEvaluator
 from policies.space import Space
@@ -19,13 +22,23 @@ from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
+from search.batch import Room
+from search.choosers.chooser import Chooser
 from search.choosers.coordinate import CoordinateChooser
 from search.cli import main
 from search.finding import Finding
+from search.judging import Judge
+from search.llm.client import LlmClient
+from search.llm.settings import LlmSettings, Secret
 from search.loop import Search
 from search.ports import Proposer
 from search.progress import PlainProgress
+from search.prompt import PromptWriter
+from search.proposers.front import FrontProposer
+from search.proposers.llm import LlmProposer
 from search.proposers.offline import OfflineProposer
+from search.testing import Script
+from search.testing import ScriptedMessagesServer as Server
 from search.trial import Turn
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
@@ -40,6 +53,8 @@ class TabularStudy:
     endings: Mapping[int, Ending]
     objective: str = "step_time"
     direction: str | None = None
+    more: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     seed: str = SEED
     budget: Budget = field(default_factory=lambda: Budget(trials=10, patience=10, max_failures=10))
     measure: Measure = field(
@@ -57,6 +72,7 @@ class TabularStudy:
     proposer: Callable[[Space], Proposer] = lambda space: OfflineProposer(CoordinateChooser(space))
     clock: Callable[[], float] = time.monotonic
     noise_seed: int = 0
+    room: Room = field(default_factory=Room)
     study_id: str = "20260101-000000-aaaa"
 
     def __post_init__(self) -> None:
@@ -73,6 +89,8 @@ class TabularStudy:
         return replace(
             testing.study(Dimension(name="n", choices=tuple(self.endings))),
             objective=Objective(expression=self.objective, direction=self.direction),
+            more_objectives=tuple(Objective(expression=text) for text in self.more),
+            limits=self.limits,
             budget=self.budget,
             measure=self.measure,
             strategy="coordinate",
@@ -81,25 +99,26 @@ class TabularStudy:
     def run(self) -> Finding:
         study = self.study
         space = Space(study.space, study.workload, study.environment)
-        observer = PlainProgress(self.said)
+        observer, scoring = PlainProgress(self.said), scoring_of(study)
+        proposer = self.proposer(space)
         turn = Turn(
             study=study,
             space=space,
-            scoring=scoring(study.objective),
+            scoring=scoring,
             evaluator=self.evaluator,
             artifacts=self.store.artifacts,
             workdir=self.store.workdir(self.study_id),
-            observer=observer,
         )
         return Search(
             study_id=self.study_id,
             study=study,
             seed=Policy(source=self.seed, author="seed"),
-            proposer=self.proposer(space),
-            scoring=scoring(study.objective),
+            proposer=FrontProposer(proposer, scoring) if scoring.more else proposer,
+            scoring=scoring,
             store=self.store,
             turn=turn,
             observer=observer,
+            room=self.room,
             clock=self.clock,
         ).run()
 
@@ -125,6 +144,36 @@ def tabular(tmp_path) -> Iterator[Callable[..., TabularStudy]]:
     yield make
     for study in made:
         study.store.close()
+
+
+@pytest.fixture
+def proposing() -> Callable[..., AbstractContextManager[tuple[Server, LlmProposer]]]:
+    """Opens a scripted model and a proposer that asks it; `fields` are those of the proposer."""
+
+    @contextmanager
+    def opened(
+        study: Study, script: Script, offline: Chooser | None = None, **fields: object
+    ) -> Iterator[tuple[Server, LlmProposer]]:
+        # Imported here: the SDK takes seconds to load.
+        from search.llm.transport import AnthropicTransport
+
+        space = Space(study.space, study.workload, study.environment)
+        with Server(script) as server:
+            settings = LlmSettings(
+                api_key=Secret("sk-test"), base_url=server.url, attempts=2, retry_wait_s=0.001
+            )
+            with closing(LlmClient(settings, AnthropicTransport(settings))) as client:
+                proposer = LlmProposer(
+                    client,
+                    space,
+                    PromptWriter(space, scoring_of(study)),
+                    offline or CoordinateChooser(space),
+                    Judge(study, space),
+                    **{"turns": "every", **fields},
+                )
+                yield server, proposer
+
+    return opened
 
 
 @dataclass(frozen=True)
@@ -165,9 +214,10 @@ def traced_store(tmp_path) -> Callable[..., Path]:
         store = Store(tmp_path / "traced")
         store.create("20260101-000000-aaaa", study or testing.study(), "test")
         paths = sorted(GLOO.glob("*.gz"))
-        split = job_split(read_traces(paths))
+        seen = Evidence(traces=read_traces(paths))
+        read = {"breakdown": breakdown(seen.split), "diagnosis": diagnose(seen)}
         kept = tuple(store.artifacts.keep(path, f"{folder}{path.name}") for path in paths)
-        outcomes = (replace(testing.measured(), breakdown=breakdown(split), artifacts=kept),)
+        outcomes = (replace(testing.measured(), **read, artifacts=kept),)
         for trial in testing.history(*outcomes, testing.failed()):
             intent = Intent(
                 ordinal=trial.ordinal,

@@ -1,11 +1,14 @@
 """A search stops for one reason, said in words."""
 
+from dataclasses import replace
+
 import pytest
 
-from records.study import Budget
-from records.testing import failed, history
+from policies.space import Space
+from records.study import Budget, Dimension
+from records.testing import failed, history, study
 from records.trial import FailureKind, Stage
-from search.budget import failures_in_a_row, launches_since_best, stop_reason
+from search.budget import enumerating, failures_in_a_row, launches_since_best, stop_reason
 
 CRASH = failed(FailureKind.CRASH)
 INFRASTRUCTURE = failed(FailureKind.INFRASTRUCTURE)
@@ -66,3 +69,11 @@ def test_a_trial_that_was_never_launched_costs_nothing():
 def test_of_equal_results_the_first_is_the_one_to_beat():
     assert launches_since_best(history(1.0, 1.0, 1.0)) == 2
     assert launches_since_best(history(CRASH, CRASH)) == 0
+
+
+@pytest.mark.parametrize(("trials", "patience"), [(3, 1), (4, 4), (9, 9)])
+def test_a_budget_for_the_whole_space_is_not_cut_short_by_patience(trials, patience):
+    asked = study(Dimension(name="n", choices=(1, 2, 3, 4)))
+    asked = replace(asked, budget=Budget(trials=trials, patience=1))
+    space = Space(asked.space, asked.workload, asked.environment)
+    assert enumerating(asked, space).budget.patience == patience

@@ -18,14 +18,43 @@ from search.errors import Interrupted
 from search.llm.errors import ProviderError
 
 RUN_OPTIONS = [
-    *("--objective", "--minimize", "--maximize", "--config", "--card", "--tuning"),
+    *("--objective", "--minimize", "--maximize", "--limit", "--config", "--card", "--tuning"),
     *("--card-bandwidths", "--command", "--strategy", "--trials", "--patience", "--max-wall"),
-    *("--seed-policy", "--store", "--json", "--help"),
+    *(
+        "--max-tokens",
+        "--max-cost",
+        "--parallel",
+        "--seed-policy",
+        "--from",
+        "--store",
+        "--json",
+        "--help",
+    ),
 ]
 COMMANDS = [
-    *("bench analyze", "bench collectives", "bench mix", "best", "compare", "doctor", "list"),
+    *(
+        "bench analyze",
+        "bench collectives",
+        "bench mix",
+        "bench search",
+        "best",
+        "compare",
+        "doctor",
+        "list",
+    ),
     *("metrics compute", "metrics list", "metrics show"),
-    *("resume", "run", "show", "space check", "space explain", "space sample", "space size"),
+    *(
+        "policy check",
+        "replay",
+        "resume",
+        "run",
+        "show",
+        "space check",
+        "space estimate",
+        "space explain",
+        "space sample",
+        "space size",
+    ),
     *(
         "trace breakdown",
         "trace collectives",
@@ -133,7 +162,9 @@ def test_the_version_is_that_of_the_installation(cclsearch):
         ("best --format yaml", "--format"),
         ("run --minimize --maximize", "error: --minimize and --maximize exclude each other"),
         ("run --objective step_tmie", "did you mean 'step_time'?"),
-        ("run --objective 2*step_time", "with --minimize or --maximize"),
+        ("run --objective step_time*mfu", "with --minimize or --maximize"),
+        ("run --limit peak_memory", "write it as in 'peak_memory < 30 GiB'"),
+        ("run --limit step_time<3GiB", "GiB is a unit of size, but step_time is in s"),
         ("run --strategy cordinate", "did you mean 'coordinate'?"),
         ("run --strategy llm", "export it, or use --strategy offline"),
         ("run --seed-policy shraded", "did you mean 'sharded'?"),

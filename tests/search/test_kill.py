@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,7 @@ KILL_POINTS_OF_REPEATS = {
 @pytest.mark.parametrize("point", KILL_POINTS.values(), ids=KILL_POINTS)
 def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
     plain = tmp_path / "plain.toml"
-    text = TINY.read_text(encoding="utf-8")
-    for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
-        text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
-    plain.write_text(text, encoding="utf-8")
+    plain.write_text(_without_repeats(TINY.read_text(encoding="utf-8")), encoding="utf-8")
 
     kill_and_resume(plain, point, tmp_path / "store")
 
@@ -129,6 +127,42 @@ def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
 @pytest.mark.parametrize("point", KILL_POINTS_OF_REPEATS.values(), ids=KILL_POINTS_OF_REPEATS)
 def test_a_killed_search_repeats_no_finished_launch(point, tmp_path):
     kill_and_resume(TINY, point, tmp_path / "store")
+
+
+ONE_RANK = """
+[space.micro_batch]
+choices = [1, 2, 4]
+
+[[constraint]]
+name = "ranks"
+expression = "dp_shard == 1"
+"""
+
+
+def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_path):
+    study, seed, store = tmp_path / "one_rank.toml", tmp_path / "seed.py", tmp_path / "store"
+    study.write_text(_without_repeats(TINY.read_text(encoding="utf-8")) + ONE_RANK)
+    seed.write_text("def generate_config(workload, environment):\n    return {'micro_batch': 1}\n")
+    options = ("--parallel", "2", "--trials", "3", "--seed-policy", str(seed))
+    search = RunningSearch("run", "-c", str(study), *options, store=store)
+    search.until(event="trial_finished", ordinal=0)
+    search.until(event="trial_finished")
+    before = search.finished()
+    assert survivors(search.kill()) == []
+    with closing(Store(store)) as records:
+        study_id = records.find("").id
+        ended = records.history(study_id)
+        pending = [intent.ordinal for intent in records.pending(study_id)]
+    RunningSearch("resume", store=store).finish()
+
+    assert sorted([*(trial.ordinal for trial in ended), *pending]) == [0, 1, 2]
+    assert before[1]["caveats"] == ["measured beside 1 other trial"]
+    with closing(Store(store)) as records:
+        history = records.history(study_id)
+        assert records.pending(study_id) == ()
+    assert [trial.ordinal for trial in history] == [0, 1, 2]
+    assert all(history.find(trial.ordinal) == trial for trial in ended)
+    assert not list((store / "work").iterdir())
 
 
 def kill_and_resume(study, point, store):
@@ -150,7 +184,7 @@ def kill_and_resume(study, point, store):
     assert [trial.ordinal for trial in history] == [0, 1]
     for event in before:
         assert history.trials[event["ordinal"]].ended_at == event["ended_at"]
-    assert records.pending(records.find("").id) is None
+    assert records.pending(records.find("").id) == ()
     assert not list((store / "work").iterdir())
     assert resumed.events[-1]["event"] == "finished"
     confirmed = [
@@ -160,6 +194,12 @@ def kill_and_resume(study, point, store):
     ]
     assert len(confirmed) == len(set(confirmed))
     records.close()
+
+
+def _without_repeats(text: str) -> str:
+    for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
+        text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
+    return text
 
 
 def _finished_unsaid(before: list, after: list, count: int) -> bool:

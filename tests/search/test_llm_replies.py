@@ -1,13 +1,19 @@
 """What each kind of reply becomes, over a real socket and through the real SDK."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from search.llm.answer import Answer
 from search.llm.client import Asked, LlmClient, NoSubmission, Submission
+from search.llm.reply import MAX_CODE_BYTES
 from search.llm.request import Prompt
 from search.llm.settings import LlmSettings, Secret
+from search.llm.transport import AnthropicTransport
 from search.testing import (
     ScriptedMessagesServer,
     ScriptedReply,
@@ -16,6 +22,7 @@ from search.testing import (
     submission,
     text,
     tool_use,
+    tool_uses,
     truncated,
 )
 
@@ -29,13 +36,13 @@ Ask = Callable[[ScriptedReply], Asked]
 @pytest.fixture
 def ask() -> Ask:
     def ask_once(reply: ScriptedReply) -> Asked:
-        with ScriptedMessagesServer([reply]) as server:
+        with ScriptedMessagesServer(lambda _: reply) as server:
             settings = LlmSettings(
                 api_key=Secret(KEY), base_url=server.url, attempts=1, retry_wait_s=0.0
             )
-            client = LlmClient(settings)
+            client = LlmClient(settings, AnthropicTransport(settings))
             try:
-                return client.ask(PROMPT)
+                return client.ask(PROMPT, lambda _: None)
             finally:
                 client.close()
 
@@ -46,9 +53,9 @@ def test_a_submitted_policy_arrives_whole(ask: Ask) -> None:
     asked = ask(submission(CODE, rationale="less traffic", expected_effect="10 % faster"))
 
     assert isinstance(asked, Submission)
-    assert asked.code == CODE
-    assert asked.rationale == "less traffic"
-    assert asked.expected_effect == "10 % faster"
+    assert asked.draft.code == CODE
+    assert asked.draft.rationale == "less traffic"
+    assert asked.draft.expected_effect == "10 % faster"
 
 
 def test_a_submission_records_the_exchange(ask: Ask) -> None:
@@ -62,11 +69,13 @@ def test_a_submission_records_the_exchange(ask: Ask) -> None:
     assert exchange.usage.output_tokens > 0
     assert exchange.usage.cache_write_tokens > 0
     assert exchange.usage.cache_read_tokens == 0
-    request = json.loads(exchange.request)
+    (request,) = json.loads(exchange.request)
     assert [block["text"] for block in request["system"]] == ["You choose.", "The study."]
     assert request["messages"][0]["content"][0]["text"].startswith("Trial 3.")
     assert request["tools"][0]["name"] == "submit_policy"
     answer = json.loads(exchange.reply)[0]
+    assert answer["request"] == 0
+    assert answer["form"] == "forced"
     assert answer["status"] == 200
     assert json.loads(answer["body"])["content"][0]["input"]["code"] == CODE
 
@@ -83,7 +92,7 @@ def test_thinking_before_the_submission_is_no_obstacle(ask: Ask) -> None:
     )
 
     assert isinstance(asked, Submission)
-    assert asked.rationale == ""
+    assert asked.draft.rationale == ""
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~", "````"])
@@ -92,15 +101,15 @@ def test_a_fenced_policy_in_plain_text_counts(ask: Ask, fence: str, language: st
     asked = ask(text(f"More data parallelism.\n\n{fence}{language}\n{CODE}{fence}\nDone."))
 
     assert isinstance(asked, Submission)
-    assert asked.code == CODE
-    assert asked.rationale == "More data parallelism."
+    assert asked.draft.code == CODE
+    assert asked.draft.rationale == "More data parallelism."
 
 
 def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
     asked = ask(text(f"First\n```python\n{CODE}```\nbetter:\n```python\n# two\n{CODE}```\n"))
 
     assert isinstance(asked, Submission)
-    assert asked.code == f"# two\n{CODE}"
+    assert asked.draft.code == f"# two\n{CODE}"
 
 
 @pytest.mark.parametrize(
@@ -125,15 +134,17 @@ def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
         (ScriptedReply(body={"content": 7}), "the reply is not a message of the Messages API"),
         (ScriptedReply(body={"content": None}), "the reply (stop reason None) holds no policy"),
         (tool_use({"code": "x = '\ud800'"}), "the reply is not a message of the Messages API"),
+        (tool_use({"code": CODE + "\0"}), "the submitted code holds a null byte in line 3"),
+        (submission("x" * (1 << 20)), f"is 1048576 bytes long; {MAX_CODE_BYTES} are the most"),
+        (tool_uses({"code": CODE}, {"code": CODE}), "the reply calls tools 2 times; call"),
     ],
 )
 def test_a_reply_without_a_policy_says_why(ask: Ask, reply: ScriptedReply, reason: str) -> None:
     asked = ask(reply)
 
     assert isinstance(asked, NoSubmission)
-    assert reason in asked.reason
-    assert asked.exchange.result == asked.reason
-    assert asked.exchange.request_count == 1
+    assert reason in asked.problem.words
+    assert asked.exchange.result == asked.problem.words
 
 
 def test_a_submission_cut_at_the_token_limit_is_not_run(ask: Ask) -> None:
@@ -149,3 +160,52 @@ def test_a_reply_without_token_counts_is_still_read(ask: Ask) -> None:
 
     assert isinstance(asked, Submission)
     assert asked.exchange.usage.input_tokens == 0
+
+
+class Saying:
+    """A transport that answers with these statuses and texts, over and over."""
+
+    def __init__(self, answers: Sequence[tuple[int | None, str]]) -> None:
+        self._answers = cycle(answers)
+
+    def send(self, body: Mapping[str, object]) -> tuple[Answer, ...]:
+        json.dumps(body, allow_nan=False).encode()
+        status, words = next(self._answers)
+        return (Answer(status=status, text=words),)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+WORDS = st.sampled_from(["", "\0", "tool", f"```python\n{CODE}```", "prompt is too long"])
+BLOCKS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "tool_use", "thinking", "redacted_thinking", "new"])},
+    optional={
+        **{key: WORDS | st.none() for key in ("text", "id", "thinking", "signature", "data")},
+        "name": st.sampled_from(["submit_policy", "other"]),
+        "input": st.fixed_dictionaries({"code": WORDS | st.integers()}) | WORDS | st.none(),
+    },
+)
+BODIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.lists(BLOCKS, max_size=3) | st.none(),
+        "stop_reason": st.sampled_from(["max_tokens", "end_turn", "refusal", None]),
+        "usage": st.fixed_dictionaries({}, optional={"output_tokens": st.integers(0, 9)}),
+        "error": st.fixed_dictionaries({"message": WORDS}),
+    },
+).map(json.dumps)
+STATUSES = st.sampled_from([None, 200, 204, 302, 400, 401, 413, 422, 429, 500])
+
+
+@given(st.lists(st.tuples(STATUSES, BODIES | WORDS), min_size=1, max_size=4), st.booleans())
+def test_whatever_a_provider_answers_ends_in_a_recorded_exchange(answers, accepts) -> None:
+    settings = LlmSettings(api_key=Secret(KEY))
+    client = LlmClient(settings, Saying(answers))
+    asked = client.ask(PROMPT, lambda _: None if accepts else "no", shorter=lambda: PROMPT)
+
+    exchange = asked.exchange
+    rows = json.loads(exchange.reply)
+    assert len(rows) == len(json.loads(exchange.request)) == exchange.request_count <= 7
+    assert isinstance(asked, Submission) == (exchange.result == "submitted")
+    assert exchange.result

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from records.store import Store
-from records.trial import Failed, FailureKind, History, Measured
+from records.trial import History, Measured
 from search.testing import ScriptedMessagesServer, submission
 
 KEY = "sk-ant-loopback-0123456789abcdef"
@@ -80,46 +80,38 @@ def history(records) -> History:
     return records.history(records.find("").id)
 
 
-def test_the_record_holds_every_policy_of_the_model_and_what_became_of_it(history):
-    kinds = [trial.outcome.kind if isinstance(trial.outcome, Failed) else None for trial in history]
-    assert [trial.policy.author for trial in history] == ["seed", "llm", "llm", "llm"]
-    assert kinds == [None, FailureKind.INVALID_CONFIG, FailureKind.POLICY_ERROR, None]
-    assert [trial.policy.source.strip() for trial in history][1:] == [
-        BREAKS_A_CONSTRAINT.strip(),
-        RAISES.strip(),
-        IMPROVES.replace("KEY", "[key]").strip(),
-    ]
+def test_only_a_policy_that_can_be_launched_becomes_a_trial(history):
+    assert [trial.policy.author for trial in history] == ["seed", "llm"]
+    assert all(isinstance(trial.outcome, Measured) for trial in history)
+    assert history.trials[1].policy.source.strip() == IMPROVES.replace("KEY", "[key]").strip()
+    assert history.trials[1].config["dp_replicate"] == 2
 
 
-def test_a_failed_policy_says_which_constraint_or_which_line(history):
-    _, invalid, raised, _ = (trial.outcome for trial in history)
-    assert "ranks: dp_replicate * dp_shard * tp * cp * pp == world_size" in invalid.message
-    assert "dp_replicate=2" in invalid.message
-    assert raised.message.startswith("line 3: KeyError: 'gpu_count'")
+def test_the_model_is_told_which_constraint_or_which_line_is_wrong(searched):
+    first, second, third = (request.body["messages"] for request in searched[2])
+    assert [len(messages) for messages in (first, second, third)] == [1, 3, 5]
+    invalid, raised = (json.dumps(messages[-1]) for messages in (second, third))
+    assert "ranks: dp_replicate * dp_shard * tp * cp * pp == world_size" in invalid
+    assert "dp_replicate=2" in invalid
+    assert "the policy failed: line 3: KeyError: 'gpu_count'" in raised
 
 
-def test_the_third_policy_was_launched_and_measured(history):
-    outcome = history.trials[3].outcome
-    assert isinstance(outcome, Measured)
-    assert len(outcome.measurement.slowest_rank_s) == 5
-    assert history.trials[3].config["dp_replicate"] == 2
+def test_the_conversation_and_what_it_used_are_on_record(records, history):
+    exchange = records.exchange(history.trials[1].exchange)
+    requests, replies = json.loads(exchange.request), json.loads(exchange.reply)
+    assert [reply["request"] for reply in replies] == [0, 1, 2]
+    assert len(requests) == exchange.request_count == 3
+    assert all("submit_policy" in reply["body"] for reply in replies)
+    (use,) = records.model_uses(records.find("").id)
+    assert use.usage == exchange.usage
+    assert use.usage.input_tokens > 0
+    assert use.usage.output_tokens > 0
 
 
-def test_each_turn_shows_the_model_what_became_of_the_last(searched):
-    second, third = (json.dumps(request.body) for request in searched[2][1:])
-    assert "dp_replicate * dp_shard * tp * cp * pp == world_size" in second
-    assert "KeyError" in third
-
-
-def test_prompts_replies_and_token_usage_are_on_record(records, history):
-    exchanges = [records.exchange(trial.exchange) for trial in history if trial.exchange]
-    assert len(exchanges) == 3
-    for exchange, trial in zip(exchanges, list(history)[1:], strict=True):
-        assert "generate_config" in exchange.request
-        assert "submit_policy" in exchange.reply
-        assert exchange.usage.input_tokens > 0
-        assert exchange.usage.output_tokens > 0
-        assert trial.policy.rationale
+def test_the_report_says_what_the_model_used_and_cost(searched):
+    (line,) = [x for x in searched[1].stdout.splitlines() if x.startswith("model: ")]
+    assert line.startswith("model: claude-opus-5-5: 1 policies in 1 turns and 3 requests; ")
+    assert line.endswith(" USD")
 
 
 def test_the_key_is_in_no_file_and_no_output(searched):

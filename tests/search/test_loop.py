@@ -223,14 +223,14 @@ def test_an_interrupted_trial_is_done_again_with_the_policy_on_record(tabular):
     with pytest.raises(KeyboardInterrupt):
         study.run()
     status = study.store.find("").status
-    intent = study.store.pending(study.study_id)
+    (intent,) = study.store.pending(study.study_id)
     finding = study.run()
 
     assert status == "interrupted"
     assert study.launched == [0, 1, 1]
     assert study.history.trials[1].policy == intent.policy
     assert study.history.trials[1].started_at == intent.started_at
-    assert study.store.pending(study.study_id) is None
+    assert study.store.pending(study.study_id) == ()
     assert finding.winner == 1
 
 

@@ -12,7 +12,7 @@ from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
 from records import testing
 from records.study import Measure
-from records.trial import Breakdown, FailureKind, Repeat, Stage
+from records.trial import Breakdown, FailureKind, History, Repeat, Stage
 from search.live import LiveProgress, print_trials
 from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
 from search.standing import Race
@@ -31,7 +31,7 @@ def tell(observer, *trials):
         observer.trial_started(trial.ordinal, trial.policy)
         if trial.config is not None:
             observer.config_decided(trial.ordinal, trial.config)
-            observer.phase("timed")
+            observer.phase("timed", trial.ordinal)
         history = history.append(trial)
         observer.trial_finished(trial, history)
     for outcome in (testing.measured(0.25), testing.failed()):
@@ -126,6 +126,8 @@ def test_the_first_event_names_the_study_and_how_it_is_searched():
         "study_id": "20260101-000000-aaaa",
         "name": "example",
         "objective": "step_time",
+        "more_objectives": [],
+        "limits": [],
         "strategy": "auto",
         "why": "strategy coordinate",
         "trials": 15,
@@ -216,7 +218,7 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
         tell(live, *TRIALS)
         live.trial_started(4, FASTER.policy)
         live.config_decided(4, FASTER.config)
-        live.phase("warmup")
+        live.phase("warmup", 4)
         seconds[0] = 125.0
         with console.capture() as captured:
             console.print(live.footer())
@@ -226,11 +228,39 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
     assert "3 of 15 trials and 2 again, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
 
+def test_the_terminal_shows_every_trial_that_is_under_way():
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    with LiveProgress(console, testing.history()) as live:
+        tell(live, SEED)
+        live.trial_started(1, FASTER.policy)
+        live.trial_started(3, FASTER.policy)
+        live.config_decided(1, FASTER.config)
+        live.config_decided(3, replace(FASTER.config, values={**KNOBS, "micro_batch": 2}))
+        live.phase("timed", 3)
+        with console.capture() as both:
+            console.print(live.footer())
+        live.trial_finished(replace(FASTER, ordinal=3), testing.history().append(SEED))
+        with console.capture() as one:
+            console.print(live.footer())
+
+    shown = [" ".join(line.split()) for line in both.get().splitlines()]
+    assert any(line.endswith("trial 1 · starting · tp=1") for line in shown)
+    assert "trial 3 · timed · micro_batch=2" in shown
+    assert "trial 1 · starting" in one.get()
+    assert "trial 3" not in one.get()
+
+
+def test_a_program_is_told_whose_launch_entered_a_phase():
+    (phase,) = [event for event in events(FASTER) if event["event"] == "phase"]
+
+    assert phase == {"event": "phase", "phase": "timed", "ordinal": 1}
+
+
 def test_the_terminal_says_which_launch_is_made_again():
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     with LiveProgress(console, testing.history()) as live:
         tell(live, SEED)
-        live.phase("timed")
+        live.phase("timed", None)
         with console.capture() as captured:
             console.print(live.footer())
 
@@ -280,6 +310,21 @@ def test_every_face_tells_the_noise_and_who_leads_after_a_race():
     assert noise["detectable"] == pytest.approx(1.0757, abs=1e-4)
     assert (won["event"], won["challenger"]) == ("race_decided", 1)
     assert (won["comparison"]["verdict"], won["comparison"]["ratio"]) == ("fast", 0.5)
+
+
+def test_every_face_shows_what_a_person_should_know_now():
+    pipe, program, screen = io.StringIO(), io.StringIO(), io.StringIO()
+    console = Console(file=screen, width=120, force_terminal=True, color_system=None)
+
+    for observer in (PlainProgress(pipe), JsonProgress(program), LiveProgress(console, History())):
+        observer.notice("no model is asked: set a key")
+
+    assert pipe.getvalue() == "NOTICE: no model is asked: set a key\n"
+    assert "NOTICE: no model is asked: set a key" in screen.getvalue()
+    assert json.loads(program.getvalue()) == {
+        "event": "notice",
+        "words": "no model is asked: set a key",
+    }
 
 
 def test_a_resumed_search_shows_the_rows_on_record_first():

@@ -119,6 +119,13 @@ def test_a_file_can_be_laid_over_a_file(tmp_path):
     assert (twice.budget.trials, twice.budget.patience) == (3, 2)
 
 
+def test_a_file_says_how_many_trials_are_measured_at_once(tmp_path):
+    assert read(tmp_path, "").parallel == 1
+    assert read(tmp_path, "parallel = 2\n").parallel == 2
+    with pytest.raises(StudyError, match="parallel is 0; it must be at least 1"):
+        read(tmp_path, "parallel = 0\n")
+
+
 # Keys that nothing has.
 
 

@@ -136,6 +136,18 @@ def open_mpi_variables(settings: Mapping[str, Value], major_version: int) -> dic
     return {PREFIX + name: value for name, value in told}
 
 
+def open_mpi_ways(settings: Mapping[str, Value]) -> Mapping[str, tuple[str, int]]:
+    """Algorithm, and bytes of its segments or 0, of each collective that is told one."""
+    return {
+        COLLECTIVES.get(name, name): (
+            str(settings[f"ompi_{name}_algorithm"]),
+            int(settings.get(f"ompi_{name}_segment_bytes", 0)),
+        )
+        for name in ALGORITHMS
+        if settings[f"ompi_{name}_algorithm"] != LIBRARY
+    }
+
+
 def open_mpi_rules(mix: frozenset[str], largest_bytes: int) -> Iterator[Rule]:
     """What Open MPI would refuse, or do in another way than asked, each with its reason.
 

@@ -6,20 +6,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 
+from evaluator.estimate.machine import machine_of
+from evaluator.estimate.messages import Ways, estimated_exchange
 from evaluator.job import Job, JobResult
 from evaluator.machine import check_local
 from evaluator.mpi import mpi_library, mpirun_command, mpirun_environment
 from evaluator.ports import Reading
+from evaluator.rank.job_file import parse
 from evaluator.recipes.collectives.availability import check_available
+from evaluator.recipes.collectives.knob import LIBRARY
 from evaluator.recipes.collectives.knobs import check_setting, completed, defaults, knobs, live, mix
 from evaluator.recipes.collectives.nccl import nccl_rules, nccl_variables
-from evaluator.recipes.collectives.open_mpi import open_mpi_rules, open_mpi_variables
+from evaluator.recipes.collectives.open_mpi import (
+    open_mpi_rules,
+    open_mpi_variables,
+    open_mpi_ways,
+)
 from evaluator.recipes.collectives.setup_knobs import setup_document, setup_rules
 from evaluator.recipes.constraints import broken, can_break, own_constraints
 from evaluator.recipes.rank_program import JOB_FILE, rank_program
 from evaluator.samples import asked_of_ranks, read_measurement
 from evaluator.torchrun import torchrun_command
+from evaluator.workloads.collectives.exchange_job import Setup
+from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp
 from records.errors import EnvironmentFault, StudyError
+from records.message import Message
 from records.rule import Rule, facts
 from records.study import Measure, Study, Value
 from records.trial import Config, Failed
@@ -48,9 +59,21 @@ class CollectivesRecipe:
         """Give none: nothing about a setup is worth knowing before it is tried."""
         return {}
 
-    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:  # noqa: ARG002 - the port
-        """Give None: nothing is known beforehand."""
-        return None
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Give calls, rounds, bytes, sums and copies, as far as the knobs tell them."""
+        settings = live({**defaults(study), **config.values}, study)
+        ranks = study.environment.world_size
+        return estimated_exchange(
+            [
+                _operation(message)
+                for message in study.workload.messages
+                for _ in range(message.count)
+            ],
+            parse(Setup, json.dumps(setup_document(settings))),
+            _ways(settings),
+            machine_of(study.environment, study.workload.precision, ranks),
+            ranks,
+        )
 
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` or `StudyError` for ranks and libraries that are not here."""
@@ -89,6 +112,7 @@ class CollectivesRecipe:
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
             maps_freely=study.environment.device == "cuda",
+            threads_per_rank=study.launch.threads_per_rank,
             environment=_mpi_variables(settings) if with_mpi else nccl_variables(settings),
         )
 
@@ -142,7 +166,7 @@ def _checked(study: Study, config: Config) -> Mapping[str, Value]:
 
 
 def _job_document(study: Study, settings: Mapping[str, Value]) -> Mapping[str, object]:
-    """An `ExchangeJob` in plain values: the class itself would bring torch into our process."""
+    """An `ExchangeJob` in plain values, as its file holds them."""
     return {
         "entry": f"{MODULE}:exchange",
         "world_size": study.environment.world_size,
@@ -154,6 +178,30 @@ def _job_document(study: Study, settings: Mapping[str, Value]) -> Mapping[str, o
         "threads_per_rank": study.launch.threads_per_rank,
         "memory_budget_bytes": study.launch.memory_budget_bytes,
     }
+
+
+def _operation(message: Message) -> Operation:
+    return Operation(
+        collective=Collective(message.collective),
+        size_bytes=message.size_bytes,
+        dtype=DType(message.dtype),
+        reduce_op=ReduceOp(message.reduce_op),
+    )
+
+
+def _ways(settings: Mapping[str, Value]) -> Ways:
+    """What the library below is told, by its own knobs."""
+    if settings["comm_adapter"] == "mpi":
+        told = open_mpi_ways(settings)
+        return Ways(
+            algorithms={Collective(name): algorithm for name, (algorithm, _) in told.items()},
+            segments_bytes={Collective(name): size for name, (_, size) in told.items()},
+        )
+    algorithm = str(settings["nccl_algo"])
+    return Ways(
+        algorithms=dict.fromkeys(Collective, algorithm) if algorithm != LIBRARY else {},
+        protocol=str(settings["nccl_proto"]),
+    )
 
 
 def _repeated(message: dict[str, object]) -> dict[str, object]:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeAlias
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from evaluator.workloads.collectives.operations import Operation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class AdapterName(StrEnum):
@@ -39,8 +40,8 @@ class Tensors:
     have none.
     """
 
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    inputs: "tuple[Tensor, ...]" = ()
+    outputs: "tuple[Tensor, ...]" = ()
 
 
 class Pending(Protocol):
@@ -64,7 +65,7 @@ class CommAdapter(Protocol):
 
     name: AdapterName
 
-    def init(self, backend: str, device: torch.device, rank: int, world_size: int) -> None:
+    def init(self, backend: str, device: "torch.device", rank: int, world_size: int) -> None:
         """Join the group of all ranks, on a device that is already bound to this process.
 
         Raises `UnavailableError` if the library, or its backend, cannot be used here.

@@ -1,0 +1,156 @@
+"""The offline strategy: a cost model says where to look, and measured trials correct it.
+
+An analytic estimate, calibrated on what was measured, is what is expected beforehand; a Gaussian
+process over the knobs learns how far it is off, another one what does not run. The untried
+configuration with the largest expected improvement comes next. While that brings nothing better,
+every second move is one of coordinate descent, which trusts no model.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from random import Random
+
+import numpy as np
+
+from policies.space import Space
+from records.study import Study
+from records.trial import Config, History
+from search.budget import launches_since_best, remaining_launches
+from search.choosers.chooser import Choice, Estimates, change_words, differing, untried
+from search.choosers.coordinate import CoordinateChooser
+from search.choosers.known import Known
+from search.choosers.prospects import Forecaster, Prospects
+from search.learnt import learnt
+from search.rounds import STEP_OBJECTIVES
+from search.trial_words import number
+
+POOL = 4000
+"""Configurations that are weighed at once; of more, those near the best and a random part."""
+NEAR_KNOBS = 3
+"""A move leads at most so many knobs away from the best, while something is left there."""
+DOUBT_AFTER = 4
+"""Launches in a row that brought nothing better, after which the model has every second move."""
+DOUBTFUL = 0.25
+"""Trust in a configuration that breaks what was learnt from failures, which may be wrong."""
+MOST_CANDIDATES = 20
+SURE = 0.99
+
+
+class HybridChooser:
+    """Chooses by a calibrated cost model and by what was learnt about its errors."""
+
+    name = "offline"
+
+    def __init__(self, space: Space, estimates: Estimates) -> None:
+        self._space = space
+        self._descent = CoordinateChooser(space)
+        self._known_parts: dict[Config, Mapping[str, float] | None] = {}
+        self._estimates = estimates
+
+    def choose(self, study: Study, history: History) -> Choice | None:
+        """Give the most promising configuration, or None when everything was tried."""
+        return next(iter(self.candidates(study, history, 1)), None)
+
+    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
+        """The most promising configurations, best first; fewer where fewer are left."""
+        left = untried(self._space, history)
+        if not left:
+            return ()
+        known = Known.of(history)
+        forecaster = self._forecaster(study, history)
+        if not known.measured or history.best is None or history.best.config is None:
+            return self._untested(forecaster, known, left, count)
+        lessons = learnt(self._space, history, study.revoked)
+        doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
+        promising = self._promising(study, history, forecaster, known, left, doubtful)[:count]
+        if _is_descending(history):
+            sound = [config for config in left if config not in doubtful]
+            move = self._descent.move(sound or left, history)
+            promising = [move, *(choice for choice in promising if choice.config != move.config)]
+        return tuple(promising[:count])
+
+    def _forecaster(self, study: Study, history: History) -> Forecaster:
+        """Estimates speak about an objective that is the step time and nothing else."""
+        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
+        return Forecaster(self._space, self._parts if timed else None)
+
+    def _promising(
+        self,
+        study: Study,
+        history: History,
+        forecaster: Forecaster,
+        known: Known,
+        left: Sequence[Config],
+        doubtful: Set[Config],
+    ) -> list[Choice]:
+        """Configurations by expected improvement; what should fail by all lessons has little."""
+        best = history.best.config if history.best is not None else None
+        if best is None:
+            return []
+        if history.pending:
+            pending = forecaster.prospects(known, history.pending)
+            known = known.with_pending(history.pending, pending.losses)
+        pool = self._pool(study, history, best, left)
+        prospects = forecaster.prospects(known, [best, *pool])
+        trust = np.array([DOUBTFUL if config in doubtful else 1.0 for config in pool])
+        gains = prospects.gains(float(prospects.losses[0]))[1:] * trust
+        enumerates = _enumeration_words(study, history, left)
+        order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
+        return [
+            Choice(
+                config=prospects.configs[place],
+                why=_words(prospects, known, best, int(place)) + enumerates,
+            )
+            for place in order
+        ]
+
+    def _untested(
+        self, forecaster: Forecaster, known: Known, left: Sequence[Config], count: int
+    ) -> tuple[Choice, ...]:
+        """While nothing is measured: what runs for sure first, then what should be fast."""
+        chances = forecaster.chances(known, left)
+        parts = [self._parts(config) for config in left]
+        seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
+        order = np.argsort(-chances / seconds, kind="stable")[:count]
+        why = "nothing was measured yet: likely to run, and fast by an estimate from sizes alone"
+        return tuple(Choice(config=left[place], why=why) for place in order)
+
+    def _pool(
+        self, study: Study, history: History, best: Config, left: Sequence[Config]
+    ) -> Sequence[Config]:
+        """Near the best as long as something is left there."""
+        near = [config for config in left if len(differing(best, config)) <= NEAR_KNOBS]
+        pool = near or left
+        if len(pool) <= POOL:
+            return pool
+        return Random(f"{study.random_seed}/{len(history)}").sample(pool, POOL)
+
+    def _parts(self, config: Config) -> Mapping[str, float] | None:
+        if config not in self._known_parts:
+            self._known_parts[config] = self._estimates(config)
+        return self._known_parts[config]
+
+
+def _is_descending(history: History) -> bool:
+    """Whether this move trusts no model."""
+    flat = launches_since_best(history) + len(history.pending)
+    return flat >= DOUBT_AFTER and flat % 2 == DOUBT_AFTER % 2
+
+
+def _enumeration_words(study: Study, history: History, left: Sequence[Config]) -> str:
+    launches = remaining_launches(study, history)
+    if len(left) > launches:
+        return ""
+    return f"; all {len(left)} untried configurations fit in the {launches} launches left"
+
+
+def _words(prospects: Prospects, known: Known, best: Config, place: int) -> str:
+    """Why a configuration is promising: what changes, and what is expected of it."""
+    config = prospects.configs[place]
+    loss, deviation = float(prospects.losses[place]), float(prospects.deviations[place])
+    words = f"from the best so far, change {change_words(best, config)}"
+    ends = [known.value(loss + 2 * sign * deviation) for sign in (-known.sign, known.sign)]
+    told = [number(end) for end in (known.value(loss), *ends) if end is not None]
+    if told:
+        words += f"; expected {told[0]} ({told[1]} to {told[2]})"
+    chance = float(prospects.chances[place])
+    return words if chance > SURE else f"{words}, runs with a chance of {chance:.0%}"

@@ -1,0 +1,89 @@
+"""`bench search`: how many trials each search strategy needs, where the answer is known."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from records.codec import to_json
+from records.errors import StudyError
+from search.commands.options import JsonOption
+
+EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
+
+
+def search(
+    landscapes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LANDSCAPE...",
+            help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
+            "[-anonymous], or ccl:FOLDER with recorded searches. [default: three generated ones]",
+            show_default=False,
+        ),
+    ] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Strategies to compare. [default: all offline ones]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Searches of each.")] = 20,
+    trials: Annotated[int, typer.Option(min=2, metavar="N", help="Trials of a search.")] = 40,
+    target: Annotated[
+        str, typer.Option(metavar="SHARE", help="A hit is at most this much worse than the best.")
+    ] = "5%",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="seed|random",
+            help="Begin at the landscape's seed, or each search somewhere else.",
+        ),
+    ] = "seed",
+    outdir: Annotated[
+        Path | None,
+        typer.Option("-o", "--outdir", metavar="FOLDER", help="For one JSON and one picture."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare search strategies on landscapes of which every configuration is known.
+
+    All strategies begin at the same configuration, see only what is feasible and never repeat a
+    launch. A launch draws one noisy sample; a challenger that looks better is raced by two more of
+    each. What counts is how good the configuration truly is that the search would announce. Nothing
+    is launched.
+    """
+    # Imported here: what draws and sums up takes a second to load.
+    from search.search_bench.asked import landscapes_of
+    from search.search_bench.comparison import compare, reach_of, strategies_of, write
+    from search.search_bench.tables import TABLE_WIDTH, print_reports
+
+    if start not in ("seed", "random"):
+        raise StudyError(f"--start {start!r} is unknown; use seed or random")
+    console = Console(stderr=True)
+    with console.status("starting") as line:
+        found = compare(
+            landscapes_of(landscapes or EXAMPLES),
+            strategies_of(strategies),
+            seed_count=seeds,
+            trial_count=trials,
+            reach=reach_of(target),
+            start="random" if start == "random" else "seed",
+            done=lambda landscape, strategy, done, count: line.update(
+                Text(f"{done} of {count}: {strategy} on {landscape}")
+            ),
+        )
+        written = () if outdir is None else write(found, outdir)
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        wide = Console(width=max(Console().width, TABLE_WIDTH))
+        print_reports(wide, found.reports, trial_count=trials, seed_count=seeds)
+        _print_end(written)
+
+
+def _print_end(written: tuple[Path, ...]) -> None:
+    for path in written:
+        typer.echo(f"written: {path}")
+    if not written:
+        typer.echo("next: add -o FOLDER for the JSON and the picture")

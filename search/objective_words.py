@@ -1,0 +1,60 @@
+"""What a study wants and how far it got with it, in words: limits, baselines, fronts."""
+
+from collections.abc import Iterator
+
+from evaluator.objective import scoring_of
+from evaluator.timing.spread import Spread
+from records.study import Study
+from records.trial import History
+from search.config_words import flags
+from search.front import Member, Reached
+from search.trial_words import number, one_line
+
+LIMIT_CHARS = 200
+
+
+def objective_words(study: Study) -> str:
+    """All objectives and limits: `step_time and rank_count, with peak_memory < 30 GiB`."""
+    objectives = (study.objective, *study.more_objectives)
+    words = " and ".join(objective.expression for objective in objectives)
+    return f"{words}, with {', '.join(study.limits)}" if study.limits else words
+
+
+def baseline_words(study: Study, history: History) -> str | None:
+    """Who stands for the seed in what names it; None where the seed does, or nothing names it."""
+    first = next(iter(history.measured), None)
+    if first is None or first.ordinal == 0 or not scoring_of(study).needs_seed:
+        return None
+    return f"trial {first.ordinal}, the first that was measured, as the seed failed"
+
+
+def limit_words(history: History) -> str | None:
+    """How many trials break a limit, and how the first does; None where none breaks any."""
+    broken = [t for t in history.measured if t.score is not None and t.score.broken]
+    if not broken:
+        return None
+    first = broken[0]
+    how = one_line("; ".join(first.score.broken if first.score else ()), LIMIT_CHARS)
+    count = f"{len(broken)} of {len(history.measured)} measured trials break a limit"
+    return f"{count}, so they cannot be the best; trial {first.ordinal}: {how}"
+
+
+def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
+    """Each member of a front on a line: what it reached, and what it sets."""
+    for member in front:
+        config = history.trials[member.ordinal].config
+        reached = ", ".join(_reached_words(each) for each in member.reached)
+        yield f"trial {member.ordinal}: {reached}: {flags(config) if config else ''}".rstrip(": ")
+
+
+def _reached_words(reached: Reached) -> str:
+    words = f"{reached.objective} {number(reached.value.centre)} {reached.unit}".rstrip()
+    return f"{words}{_interval(reached.value)}"
+
+
+def _interval(value: Spread) -> str:
+    if value.low is None or value.high is None:
+        return " (one launch)"
+    if value.low == value.high:
+        return ""
+    return f" ({number(value.low)} to {number(value.high)}, {value.launch_count} launches)"

@@ -1,0 +1,295 @@
+"""The estimate of a training step: numbers worked out by hand, and laws that sizes obey."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.estimate.communication import replicated_traffic, tensor_traffic
+from evaluator.estimate.machine import Machine
+from evaluator.estimate.training import estimated_training
+from evaluator.memory.shares import shares
+from evaluator.rank.job import (
+    Checkpointing,
+    CommHook,
+    Config,
+    ContextMethod,
+    OptimizerLoop,
+    Precision,
+    Reshard,
+    Schedule,
+    Workload,
+)
+from records.study import Link
+
+TINY = Workload(
+    layer_count=2,
+    hidden_size=8,
+    head_count=2,
+    kv_head_count=2,
+    ffn_size=16,
+    vocab_size=32,
+    sequence_length=4,
+    global_batch=4,
+    precision=Precision.FP32,
+    seed=1,
+)
+LAYER_WEIGHTS = 4 * 8 * 8 + 3 * 8 * 16 + 2 * 8
+TINY_WEIGHTS = 2 * LAYER_WEIGHTS + 2 * 32 * 8 + 8
+WORK = replace(
+    TINY,
+    layer_count=16,
+    hidden_size=512,
+    head_count=8,
+    kv_head_count=4,
+    ffn_size=2048,
+    vocab_size=8192,
+    sequence_length=1024,
+    global_batch=64,
+)
+EXPERTS = replace(
+    WORK, expert_count=16, experts_per_token=2, expert_ffn_size=512, dense_layer_count=2
+)
+MACHINE = Machine(
+    flops_per_s=1000.0,
+    memory_bytes_per_s=1000.0,
+    dispatch_s=0.001,
+    call_s=0.01,
+    scale_up=Link(bandwidth_bytes_per_s=1000.0, latency_s=0.001),
+    scale_out=Link(bandwidth_bytes_per_s=100.0, latency_s=0.01),
+    ranks_per_node=8,
+)
+
+
+def parts(work=WORK, machine=MACHINE, **knobs):
+    return estimated_training(work, Config(**knobs), machine)
+
+
+def traffic_of(traffic, work=WORK, **knobs):
+    (share,) = shares(work, Config(**knobs))
+    return traffic(share)
+
+
+def test_a_small_case_is_as_worked_out_by_hand():
+    seen = parts(TINY, dp_replicate=2)
+
+    of_a_token = 2 * (2 * LAYER_WEIGHTS + 32 * 8 + 8) + 2 * (2 * 4 * 8)
+    assert seen["compute"] == pytest.approx(3 * of_a_token * 8 / 1000)
+    assert seen["launch_overhead"] == pytest.approx(2 * (3 * 2 * 40 + 3 * 15) * 0.001)
+    assert seen["data_communication"] == pytest.approx(0.01 + 2 * 0.001 + 4 * TINY_WEIGHTS / 1000)
+    assert seen["optimizer"] == pytest.approx(7 * 4 * TINY_WEIGHTS / 1000 + 12 * 18 * 0.001)
+    assert seen["step_overhead"] == pytest.approx(0.5)
+    assert sum(seen.values()) == pytest.approx(
+        sum(
+            seen[name]
+            for name in (
+                *("compute", "launch_overhead", "data_communication", "optimizer"),
+                "step_overhead",
+            )
+        )
+    )
+
+
+def test_a_pipeline_of_two_waits_for_one_micro_batch_and_sends_hidden_states():
+    seen = parts(TINY, pp=2, micro_batch=1)
+
+    of_a_token = 2 * (LAYER_WEIGHTS + 32 * 8 + 8) + 2 * 4 * 8
+    hidden_bytes = 4 * 4 * 8
+    sent = 2 * (0.01 + 0.001 + hidden_bytes / 1000)
+    passes = 3 * of_a_token * 4 / 1000 + (3 * 40 + 3 * 15) * 0.001 + sent
+    assert seen["pipeline_transfers"] == pytest.approx(4 * sent)
+    assert seen["bubble"] == pytest.approx(passes)
+
+
+def test_slices_exchange_hidden_states_around_attention_and_feed_forward():
+    seen = traffic_of(tensor_traffic, TINY, tp=2)
+
+    hidden_bytes = 4 * 4 * 8
+    halves = 2 * (2 * 2 * 2) + 2 * (1 + 1)
+    assert seen.calls == halves + 3
+    assert seen.sent_bytes == halves * hidden_bytes / 2 + 3 * 4 * 4
+
+
+def test_gradients_go_around_twice_less_the_own_part():
+    seen = traffic_of(replicated_traffic, TINY, dp_replicate=4)
+
+    assert seen.sent_bytes == 2 * 3 / 4 * 4 * TINY_WEIGHTS
+    assert (seen.calls, seen.rounds) == (1, 6)
+
+
+def test_smaller_buckets_take_more_calls_for_the_same_bytes():
+    whole, cut = (
+        traffic_of(replicated_traffic, dp_replicate=2, ddp_bucket_mib=size) for size in (100, 1)
+    )
+
+    assert cut.calls > 50 * whole.calls
+    assert cut.sent_bytes == whole.sent_bytes
+
+
+def test_half_precision_hooks_halve_the_bytes():
+    plain, half = (
+        traffic_of(replicated_traffic, dp_replicate=2, ddp_comm_hook=hook)
+        for hook in (CommHook.NONE, CommHook.FP16)
+    )
+
+    assert half.sent_bytes == plain.sent_bytes / 2
+
+
+@given(
+    pp=st.sampled_from([2, 4, 8]),
+    schedule=st.sampled_from([Schedule.GPIPE, Schedule.ONE_F_ONE_B]),
+)
+def test_more_micro_batches_leave_a_smaller_share_of_bubble(pp, schedule):
+    shares_of_bubble = [
+        seen["bubble"] / seen["compute"]
+        for size in (8, 4, 2, 1)
+        if (seen := parts(pp=pp, micro_batch=size, pipeline_schedule=schedule))
+    ]
+
+    assert shares_of_bubble == sorted(shares_of_bubble, reverse=True)
+    assert shares_of_bubble[0] > shares_of_bubble[-1]
+
+
+def test_more_stages_on_a_rank_and_split_backward_passes_shrink_the_bubble():
+    plain = parts(pp=4, micro_batch=4)["bubble"]
+    looped = parts(pp=4, micro_batch=4, pipeline_schedule=Schedule.INTERLEAVED, stages_per_rank=2)[
+        "bubble"
+    ]
+    folded = parts(pp=4, micro_batch=4, pipeline_schedule=Schedule.ZBV, stages_per_rank=2)
+
+    assert plain > looped > folded["bubble"] > 0
+
+
+def test_without_an_axis_nothing_is_spent_on_it():
+    seen = parts(dp_replicate=2)
+
+    assert seen["bubble"] == seen["pipeline_transfers"] == 0
+    assert seen["tensor_communication"] == seen["slicing_overhead"] == 0
+    assert seen["context_communication"] == seen["expert_communication"] == 0
+    assert parts(tp=2)["data_communication"] == 0
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4]),
+    checkpointing=st.sampled_from(Checkpointing),
+)
+def test_twice_the_batch_is_twice_the_work_of_the_passes(tp, pp, checkpointing):
+    knobs = {"tp": tp, "pp": pp, "activation_checkpointing": checkpointing}
+
+    once = parts(**knobs)
+    twice = parts(replace(WORK, global_batch=2 * WORK.global_batch), **knobs)
+
+    for name in ("compute", "recompute", "launch_overhead", "tensor_communication"):
+        assert twice[name] == pytest.approx(2 * once[name])
+    assert twice["optimizer"] == once["optimizer"]
+
+
+def test_full_checkpointing_adds_one_forward_pass_through_the_layers():
+    seen = parts(activation_checkpointing=Checkpointing.FULL)
+
+    assert seen["recompute"] / seen["compute"] == pytest.approx(1 / 3, rel=0.1)
+    assert parts(activation_checkpointing=Checkpointing.NONE)["recompute"] == 0
+
+
+def test_selective_checkpointing_starts_operators_again_but_multiplies_nothing():
+    none, selective = (
+        parts(activation_checkpointing=kind)
+        for kind in (Checkpointing.NONE, Checkpointing.SELECTIVE)
+    )
+
+    assert selective["recompute"] == 0
+    assert selective["launch_overhead"] > none["launch_overhead"]
+
+
+def test_smaller_micro_batches_start_more_operators():
+    assert parts(micro_batch=1)["launch_overhead"] == 4 * parts(micro_batch=4)["launch_overhead"]
+
+
+def test_parameters_that_are_dropped_are_gathered_once_more():
+    kept, dropped = (
+        parts(dp_shard=4, micro_batch=4, fsdp_reshard=reshard)["data_communication"]
+        for reshard in (Reshard.NEVER, Reshard.ALWAYS)
+    )
+
+    assert kept < dropped < 2 * kept
+
+
+def test_stages_keep_gathered_parameters_between_micro_batches():
+    few, many = (parts(pp=2, dp_shard=2, micro_batch=size) for size in (8, 1))
+
+    assert few["data_communication"] == many["data_communication"]
+
+
+def test_replicas_of_shards_exchange_shards_only():
+    sharded, replicated = (
+        traffic_of(replicated_traffic, dp_replicate=2, dp_shard=shards) for shards in (4, 1)
+    )
+
+    assert sharded.sent_bytes == pytest.approx(replicated.sent_bytes / 4)
+
+
+@pytest.mark.parametrize("method", ContextMethod)
+def test_parts_of_sequences_are_exchanged_and_halve_the_work(method):
+    seen = parts(cp=2, context_method=method)
+
+    assert seen["context_communication"] > 0
+    assert seen["compute"] < 0.65 * parts()["compute"]
+
+
+def test_experts_that_are_dealt_out_exchange_tokens_and_share_gradients_less():
+    here, dealt = (parts(EXPERTS, dp_shard=4, ep=ep) for ep in (1, 4))
+
+    assert here["expert_communication"] == 0 < dealt["expert_communication"]
+    assert dealt["data_communication"] < here["data_communication"]
+    assert dealt["compute"] == here["compute"]
+
+
+def test_groups_beyond_a_node_go_over_the_links_between_nodes():
+    inside = parts(dp_replicate=2, tp=4)
+    outside = parts(dp_replicate=4, tp=4)
+
+    assert inside["between_nodes"] == 0 < inside["data_communication"]
+    assert outside["data_communication"] == 0 < outside["between_nodes"]
+    assert outside["tensor_communication"] > 0
+
+
+def test_groups_side_by_side_share_what_leads_out_of_a_node():
+    alone, beside = (parts(dp_replicate=16 // tp, tp=tp)["between_nodes"] for tp in (1, 2))
+
+    assert beside == pytest.approx(2 * (alone / 2) * (7 / 8) / (15 / 16), rel=0.01)
+
+
+def test_ranks_that_share_cores_take_turns_and_fill_each_others_bubbles():
+    crowded = replace(MACHINE, crowding=2.0)
+    knobs = {"dp_replicate": 2, "pp": 2}
+
+    alone, shared = (parts(machine=machine, **knobs) for machine in (MACHINE, crowded))
+
+    assert shared["bubble"] == 0 < alone["bubble"]
+    assert shared["compute"] > 1.5 * alone["compute"]
+    assert shared["data_communication"] == 2 * alone["data_communication"]
+
+
+def test_an_optimizer_of_few_operators_is_faster_where_they_take_many_tensors():
+    gpu = replace(MACHINE, joins_tensors=True)
+    loop, foreach, fused = (
+        parts(machine=gpu, optimizer_loop=kind)["optimizer"]
+        for kind in (OptimizerLoop.FOR_LOOP, OptimizerLoop.FOREACH, OptimizerLoop.FUSED)
+    )
+
+    assert loop > foreach > fused
+
+
+def test_a_compiled_layer_has_fewer_operators():
+    assert parts(compile=True)["launch_overhead"] < parts()["launch_overhead"] / 2
+
+
+def test_plain_slices_cost_nothing_in_python():
+    config = Config(tp=2, pp=2)
+
+    seen = estimated_training(WORK, config, MACHINE, distributed_tensors=False)
+
+    assert "slicing_overhead" not in seen
+    assert seen["bubble"] < estimated_training(WORK, config, MACHINE)["bubble"]

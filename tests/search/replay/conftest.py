@@ -1,0 +1,163 @@
+"""Searches over a table that a real store records, to be replayed."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import copytree
+from typing import TypeAlias
+
+import pytest
+
+from evaluator.testing import Ending, TabularEvaluator
+from records import testing
+from records.store import Store
+from records.study import Budget, Command, Dimension, Launch, Measure, Study
+from records.trial import Config, Policy
+from search.batch import Room
+from search.compose import Surroundings, composed
+from search.context_launches import ContextEvaluator
+from search.finding import Finding
+from search.llm.client import LlmClient
+from search.llm.settings import LlmSettings, Secret
+from search.progress import PlainProgress
+from search.proposers.replay import ReplayProposer, policies_again
+from search.replay.checks import Checks, checked
+from search.replay.course import replayed
+from search.replay.recorded import recorded_study
+from search.spaces import space_of
+from search.testing import ScriptedMessagesServer
+
+SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
+KEY = "sk-ant-loopback-0123456789abcdef"
+BUDGET = Budget(trials=8, patience=8, max_failures=8)
+MEASURE = Measure(
+    infrastructure_retries=1,
+    self_test_rounds=0,
+    race_rounds=0,
+    confirm_top=2,
+    confirm_rounds=1,
+    max_confirm_rounds=1,
+    profiled_steps=0,
+)
+SCRIPT = {"launch": Launch(recipe="command"), "command": Command(run=("true",), rank_count="1")}
+"""A recipe that knows nothing of the knobs."""
+
+
+@dataclass
+class Recording:
+    """A search over one knob `n` whose configurations end as a table says."""
+
+    root: Path
+    endings: Mapping[int, Ending]
+    study: Study
+    clock: Callable[[], float] | None = None
+    study_id: str = "20260101-000000-aaaa"
+    evaluator: TabularEvaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = {Config({"n": n}): ending for n, ending in self.endings.items()}
+        self.evaluator = TabularEvaluator(endings=rows)
+        with closing(Store(self.root)) as store:
+            store.create(self.study_id, self.study, "test")
+
+    def copied(self, folder: Path) -> "Recording":
+        """The same with a store of its own."""
+        copytree(self.root, folder)
+        other = copy(self)
+        other.root = folder
+        return other
+
+    def run(self, server: ScriptedMessagesServer | None = None) -> Finding:
+        """Run, or go on, with the study as it is on record."""
+        with closing(Store(self.root)) as store:
+            study = store.find(self.study_id).study
+            again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
+            around = Surroundings(
+                evaluator=ContextEvaluator(self.evaluator),
+                model=lambda study: _client(study, server),
+                seed=Policy(source=SEED, author="seed"),
+                again=again,
+                fits=lambda study, _: study.measure.together == "auto" and not study.contexts,
+                room=Room(trial_count=study.parallel, place_count=study.parallel),
+                sleep=lambda _: None,
+            )
+            space = space_of(study)
+            with composed(self.study_id, study, space, store, PlainProgress(), around) as search:
+                return replace(search, clock=self.clock or search.clock).run()
+
+    def extend(self, more: int) -> None:
+        """Add trials to the budget, as resume does."""
+        with closing(Store(self.root)) as store:
+            study = store.find(self.study_id).study
+            trials = store.history(self.study_id).launched_count + more
+            extended = replace(study, budget=replace(study.budget, trials=trials))
+            store.replace_study(self.study_id, extended)
+
+    def checks(self) -> Checks:
+        """What a replay does otherwise; it has to follow the record to its end."""
+        with closing(Store(self.root)) as store:
+            record = recorded_study(self.study_id, store)
+            replay = replayed(record, store)
+            assert replay.stopped is None
+            return checked(record, replay.again)
+
+
+def _client(study: Study, server: ScriptedMessagesServer | None) -> LlmClient:
+    from search.llm.transport import AnthropicTransport  # seconds, which most tests do without
+
+    assert server is not None
+    settings = LlmSettings(
+        api_key=Secret(KEY), model=study.llm.model, base_url=server.url, retry_wait_s=0.001
+    )
+    return LlmClient(settings, AnthropicTransport(settings))
+
+
+@pytest.fixture
+def unjailed(monkeypatch) -> None:
+    """Runs the policies of a test in this process: a sandbox for each takes most of its time."""
+
+    def run_policy(source: str, workload: object, environment: object) -> object:
+        names: dict[str, Callable[..., object]] = {}
+        exec(source, names)
+        return names["generate_config"](workload, environment)
+
+    monkeypatch.setattr("policies.contract.run_policy", run_policy)
+
+
+Maker: TypeAlias = Callable[..., Recording]
+
+
+def _maker(root: Path) -> Maker:
+    """Makes studies over a table, ready to run; budget and measure are given as changes."""
+
+    def make(
+        endings: Mapping[int, Ending],
+        *,
+        clock: Callable[[], float] | None = None,
+        budget: Mapping[str, object] | None = None,
+        measure: Mapping[str, object] | None = None,
+        **changes: object,
+    ) -> Recording:
+        study = replace(
+            testing.study(Dimension(name="n", choices=tuple(endings))),
+            budget=replace(BUDGET, **budget or {}),
+            measure=replace(MEASURE, **measure or {}),
+            **{"strategy": "grid", **SCRIPT, **changes},
+        )
+        return Recording(root / "store", endings, study, clock=clock)
+
+    return make
+
+
+@pytest.fixture
+def record(tmp_path) -> Maker:
+    """Makes studies in a folder of the test."""
+    return _maker(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def record_once(tmp_path_factory) -> Maker:
+    """Makes studies that the tests of a module share, and must not change."""
+    return _maker(tmp_path_factory.mktemp("recorded"))

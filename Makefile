@@ -16,7 +16,7 @@ run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: lint types layers test
 

@@ -96,6 +96,17 @@ class Space:
         settings = self.settings(config)
         return {name: value(settings) for name, value in self._derived.items()}
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory that a rank may use; None where nobody knows."""
+        limit = self._facts["memory_bytes"]
+        return int(limit) if limit is not None else None
+
+    def derived_number(self, config: Config, name: str) -> float | None:
+        """One number that follows from the configuration; None where the space derives none."""
+        value = self._derived[name](self.settings(config)) if name in self._derived else None
+        return None if isinstance(value, str) else value
+
     def check(self, candidate: Mapping[str, object]) -> Config | tuple[str, ...]:
         """Give the canonical configuration, or what is wrong with it, one sentence per fault."""
         values, faults = self._settings(candidate)

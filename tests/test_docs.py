@@ -21,8 +21,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
 STUDY_PAGE = DOCS["study.md"]
 MACHINE = Environment(name="bench", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4)
-SET_BY_US = {"Environment.software", "SearchSpace.dimensions", "SearchSpace.constraints"}
-"""Found out, or spelled as `[space.NAME]` and `[[constraint]]`."""
+SET_BY_US = {
+    "Environment.software",
+    "SearchSpace.dimensions",
+    "SearchSpace.constraints",
+    "Study.more_objectives",
+    "Study.replay_of",
+    "Study.revoked",
+}
+"""Found out, spelled as `[space.NAME]`, `[[constraint]]` and `more`, or given by an option."""
 
 
 def commands(group, prefix=()):

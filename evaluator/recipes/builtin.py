@@ -48,9 +48,10 @@ class BuiltinRecipe:
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
         """Give the estimate of memory, of the rank that needs most, and its parts."""
         work, device = rank_workload(study.workload), DeviceKind(study.environment.device)
+        unset = defaults(study)
 
         def estimate(settings: Mapping[str, Value]) -> MemoryEstimate:
-            return estimated_memory(work, rank_config(settings), device)
+            return estimated_memory(work, rank_config({**unset, **settings}), device)
 
         def size(part: str, settings: Mapping[str, Value]) -> int:
             return estimate(settings).parts[part]

@@ -17,6 +17,7 @@ from records.trial import Config, History
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice, Estimates, change_words, differing, untried
 from search.choosers.coordinate import CoordinateChooser
+from search.choosers.feasibility import Feasibility
 from search.choosers.known import Known
 from search.choosers.prospects import Forecaster, Prospects
 from search.learnt import learnt
@@ -31,6 +32,8 @@ DOUBT_AFTER = 4
 """Launches in a row that brought nothing better, after which the model has every second move."""
 DOUBTFUL = 0.25
 """Trust in a configuration that breaks what was learnt from failures, which may be wrong."""
+NEGLIGIBLE = 0.002
+"""Expected improvement on the logarithm of the objective that is not worth a launch."""
 MOST_CANDIDATES = 20
 SURE = 0.99
 
@@ -43,6 +46,7 @@ class HybridChooser:
     def __init__(self, space: Space, estimates: Estimates) -> None:
         self._space = space
         self._descent = CoordinateChooser(space)
+        self._feasibility = Feasibility(space)
         self._known_parts: dict[Config, Mapping[str, float] | None] = {}
         self._estimates = estimates
 
@@ -58,7 +62,7 @@ class HybridChooser:
         known = Known.of(history)
         forecaster = self._forecaster(study, history)
         if not known.measured or history.best is None or history.best.config is None:
-            return self._untested(forecaster, known, left, count)
+            return self._untested(known, left, count)
         lessons = learnt(self._space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
         promising = self._promising(study, history, forecaster, known, left, doubtful)[:count]
@@ -87,12 +91,17 @@ class HybridChooser:
         if best is None:
             return []
         if history.pending:
-            pending = forecaster.prospects(known, history.pending)
+            sure = np.ones(len(history.pending))
+            pending = forecaster.prospects(known, history.pending, sure)
             known = known.with_pending(history.pending, pending.losses)
         pool = self._pool(study, history, best, left)
-        prospects = forecaster.prospects(known, [best, *pool])
+        chances = self._feasibility.chances(known, [best, *pool])
+        prospects = forecaster.prospects(known, [best, *pool], chances)
         trust = np.array([DOUBTFUL if config in doubtful else 1.0 for config in pool])
         gains = prospects.gains(float(prospects.losses[0]))[1:] * trust
+        if gains.max() < NEGLIGIBLE:
+            # The best may have been lucky: the next best is what a final then finds.
+            gains = prospects.gains(float(prospects.losses[1:].min()))[1:] * trust
         enumerates = _enumeration_words(study, history, left)
         order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
         return [
@@ -103,11 +112,9 @@ class HybridChooser:
             for place in order
         ]
 
-    def _untested(
-        self, forecaster: Forecaster, known: Known, left: Sequence[Config], count: int
-    ) -> tuple[Choice, ...]:
+    def _untested(self, known: Known, left: Sequence[Config], count: int) -> tuple[Choice, ...]:
         """While nothing is measured: what runs for sure first, then what should be fast."""
-        chances = forecaster.chances(known, left)
+        chances = self._feasibility.chances(known, left)
         parts = [self._parts(config) for config in left]
         seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
         order = np.argsort(-chances / seconds, kind="stable")[:count]

@@ -11,7 +11,6 @@ from records.trial import Config
 from search.choosers.calibration import calibrated, estimated_parts
 from search.choosers.chooser import Estimates
 from search.choosers.distances import Distances, Floats
-from search.choosers.feasibility import success_chances
 from search.choosers.known import Known
 from search.choosers.surrogate import fitted
 
@@ -55,8 +54,8 @@ class Forecaster:
         rows = range(len(known.measured))
         return calibrated(parts, rows, known.losses)[len(known.measured) :]
 
-    def prospects(self, known: Known, configs: Sequence[Config]) -> Prospects:
-        """Prospects of configurations, given what is known, which is not nothing."""
+    def prospects(self, known: Known, configs: Sequence[Config], chances: Floats) -> Prospects:
+        """Prospects of configurations with these chances; `known` is not nothing."""
         measured = known.measured
         expected = self.expected(known, [*measured, *configs])
         before, ahead = expected[: len(measured)], expected[len(measured) :]
@@ -66,17 +65,4 @@ class Forecaster:
             known.launch_counts,
         )
         corrections, deviations = surrogate.predict(self._distances.between(configs, measured))
-        return Prospects(configs, ahead + corrections, deviations, self.chances(known, configs))
-
-    def chances(self, known: Known, configs: Sequence[Config]) -> Floats:
-        """Chance of each configuration to run within all limits, by which did and which did not."""
-        if not known.barred:
-            return np.ones(len(configs))
-        sound = [config for config in known.measured if config not in known.barred]
-        launched = [*sound, *known.barred]
-        worked = np.array([1.0] * len(sound) + [-1.0] * len(known.barred))
-        return success_chances(
-            self._distances.between(launched, launched),
-            self._distances.between(configs, launched),
-            worked,
-        )
+        return Prospects(configs, ahead + corrections, deviations, chances)

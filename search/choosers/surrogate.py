@@ -14,8 +14,8 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from search.choosers.distances import Floats
 
-ALONE_SHARES = (0.3, 0.6, 0.9)
-REACHES = (1.0, 2.5)
+ALONE_SHARES = (0.2, 0.5)
+REACHES = (0.7, 1.5)
 NOISES = (0.01, 0.05, 0.2)
 """Variance of a launch in units of the variance between configurations."""
 WEIGHTS = (0.2, 1.0, 4.0)

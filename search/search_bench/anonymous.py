@@ -21,6 +21,8 @@ def anonymised(landscape: Landscape) -> Landscape:
     return replace(
         landscape,
         about="A landscape under names that say nothing.",
+        launch=None,
+        command=None,
         space=replace(
             space,
             dimensions=tuple(words.dimension(each) for each in space.dimensions),

@@ -22,6 +22,10 @@ from search.search_bench.ground import Ground
 
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""
+FINALISTS, FINAL_SAMPLES = 4, 4
+"""As many of the best as a search launches again before it announces one, so many times each."""
+FIRST_FINAL = 1_000_000
+"""Launches of finals are numbered from here: they are none of the search's own."""
 WHEN = "2026-01-01T00:00:00.000+00:00"
 
 
@@ -29,8 +33,9 @@ WHEN = "2026-01-01T00:00:00.000+00:00"
 class Step:
     """The state of a search after one trial.
 
-    `excess` is how much worse than the best the incumbent truly is, None while nothing was
-    measured; `launch_count` is that of all launches so far, those of races too.
+    `excess` is how much worse than the best the one truly is that a search would announce if it
+    ended here, None while nothing was measured; `launch_count` is that of all launches so far,
+    those of races too, but not those of the final.
     """
 
     config: Config
@@ -77,11 +82,11 @@ class _Search:
                 self.history = replace(self.history, incumbent=ordinal)
             elif self.cost(ordinal) < self.cost(incumbent.ordinal):
                 self.race(ordinal, incumbent.ordinal)
-        leader = self.history.best
+        winner = self.winner()
         return Step(
             config=config,
             failed=isinstance(outcome, Failed),
-            excess=None if leader is None else self.ground.excess(config_of(leader)),
+            excess=None if winner is None else self.ground.excess(winner),
             launch_count=sum(self.launches.values()),
         )
 
@@ -94,6 +99,16 @@ class _Search:
         leads = min(incumbent, challenger, key=self.cost)
         costs = {ordinal: self.cost(ordinal) for ordinal in (challenger, incumbent)}
         self.history = replace(self.history, costs={**self.history.costs, **costs}, incumbent=leads)
+
+    def winner(self) -> Config | None:
+        """Who would be announced now: the best of a few, by launches of their own."""
+        finalists = [config_of(each) for each in self.history.ranked[:FINALISTS]]
+        return min(finalists, key=self.final_cost, default=None)
+
+    def final_cost(self, config: Config) -> float:
+        numbers = range(FIRST_FINAL, FIRST_FINAL + FINAL_SAMPLES)
+        values = [self.ground.launch(config, number, self.seed) for number in numbers]
+        return self.ground.cost(statistics.fmean(v for v in values if not isinstance(v, Failed)))
 
     def cost(self, ordinal: int) -> float:
         return self.ground.cost(statistics.fmean(self.samples[ordinal]))

@@ -335,5 +335,6 @@ def test_a_failure_is_stored_with_its_place_and_cause():
         "kind": "hang",
         "message": "rank 1 waits",
         "artifacts": [],
+        "contexts": [],
         "status": "failed",
     }

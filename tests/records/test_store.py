@@ -26,8 +26,7 @@ from records.trial import (
 )
 
 TEXT = st.text(max_size=40)
-# SQLite has no negative zero.
-NUMBER = st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 KNOBS = st.dictionaries(
     TEXT, st.one_of(st.booleans(), st.integers(-(2**63), 2**63), NUMBER, TEXT), max_size=4
 )
@@ -61,7 +60,7 @@ def trials(draw):
         policy=draw(POLICY),
         config=draw(st.none() | KNOBS.map(lambda knobs: trial(0, 1.0, knobs).config)),
         outcome=outcome,
-        score=Score(cost=cost, value=cost / 2, unit=draw(TEXT))
+        score=Score(cost=cost, value=cost / 2 + 0.0, unit=draw(TEXT))
         if type(outcome) is Measured
         else None,
         started_at=START,

@@ -16,7 +16,7 @@ from records.store import Store
 from records.testing import START, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
-STATEMENTS = (*range(1, 170, 5), *range(170, 300, 3))
+STATEMENTS = (*range(1, 200, 6), *range(200, 345, 3))
 """From before the first table is there to somewhere in the fourth trial."""
 
 

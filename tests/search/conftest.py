@@ -71,6 +71,7 @@ class TabularStudy:
     )
     proposer: Callable[[Space], Proposer] = lambda space: OfflineProposer(CoordinateChooser(space))
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     noise_seed: int = 0
     room: Room = field(default_factory=Room)
     study_id: str = "20260101-000000-aaaa"
@@ -108,6 +109,7 @@ class TabularStudy:
             evaluator=self.evaluator,
             artifacts=self.store.artifacts,
             workdir=self.store.workdir(self.study_id),
+            sleep=self.sleep,
         )
         return Search(
             study_id=self.study_id,

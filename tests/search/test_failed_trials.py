@@ -48,11 +48,10 @@ def test_the_stacks_of_a_rank_are_printed_with_its_log(hung):
     assert "== rank0.log\n" in hung("trial", "logs", "1").out
 
 
-def test_retries_after_an_infrastructure_failure_wait_longer_each_time(tabular, monkeypatch):
+def test_retries_after_an_infrastructure_failure_wait_longer_each_time(tabular):
     waited_s = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", waited_s.append)
     lost = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
-    study = tabular({0: lost}, measure=RETRIED)
+    study = tabular({0: lost}, measure=RETRIED, sleep=waited_s.append)
 
     study.run()
 

@@ -32,7 +32,7 @@ def llm_settings(llm: Llm) -> LlmSettings:
     key = os.environ.get("ANTHROPIC_API_KEY")
     if not key:
         raise StudyError(
-            "strategy 'llm' needs a key in ANTHROPIC_API_KEY: export it, or use --strategy offline"
+            "to ask a model takes a key in ANTHROPIC_API_KEY: export it, or use --strategy offline"
         )
     return reached(llm, key, llm.base_url or os.environ.get("ANTHROPIC_BASE_URL"))
 

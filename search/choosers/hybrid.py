@@ -15,7 +15,7 @@ from policies.space import Space
 from records.study import Study
 from records.trial import Config, History
 from search.budget import launches_since_best, remaining_launches
-from search.choosers.chooser import Choice, Estimates, change_words, differing, untried
+from search.choosers.chooser import Choice, Estimates, change_words, untried
 from search.choosers.coordinate import CoordinateChooser
 from search.choosers.feasibility import Feasibility
 from search.choosers.known import Known
@@ -60,12 +60,12 @@ class HybridChooser:
         if not left:
             return ()
         known = Known.of(history)
-        forecaster = self._forecaster(study, history)
-        if not known.measured or history.best is None or history.best.config is None:
+        best = history.best.config if history.best is not None else None
+        if best is None:
             return self._untested(known, left, count)
         lessons = learnt(self._space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
-        promising = self._promising(study, history, forecaster, known, left, doubtful)[:count]
+        promising = self._promising(study, history, known, best, left, doubtful)
         if _is_descending(history):
             sound = [config for config in left if config not in doubtful]
             move = self._descent.move(sound or left, history)
@@ -81,15 +81,13 @@ class HybridChooser:
         self,
         study: Study,
         history: History,
-        forecaster: Forecaster,
         known: Known,
+        best: Config,
         left: Sequence[Config],
         doubtful: Set[Config],
     ) -> list[Choice]:
         """Configurations by expected improvement; what should fail by all lessons has little."""
-        best = history.best.config if history.best is not None else None
-        if best is None:
-            return []
+        forecaster = self._forecaster(study, history)
         if history.pending:
             sure = np.ones(len(history.pending))
             pending = forecaster.prospects(known, history.pending, sure)
@@ -125,7 +123,7 @@ class HybridChooser:
         self, study: Study, history: History, best: Config, left: Sequence[Config]
     ) -> Sequence[Config]:
         """Near the best as long as something is left there."""
-        near = [config for config in left if len(differing(best, config)) <= NEAR_KNOBS]
+        near = [each for each in left if self._space.distance(best, each)[0] <= NEAR_KNOBS]
         pool = near or left
         if len(pool) <= POOL:
             return pool

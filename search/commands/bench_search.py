@@ -9,6 +9,7 @@ from rich.text import Text
 
 from records.codec import to_json
 from records.errors import StudyError
+from records.study import Llm
 from search.commands.options import JsonOption
 
 EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
@@ -40,6 +41,17 @@ def search(
             help="Begin at the landscape's seed, or each search somewhere else.",
         ),
     ] = "seed",
+    transcripts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For hybrid and llm: what the model answered is taken from here; with "
+            "ANTHROPIC_API_KEY set it is asked what is missing, and that is kept.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model. [default: that of studies]")
+    ] = None,
     outdir: Annotated[
         Path | None,
         typer.Option("-o", "--outdir", metavar="FOLDER", help="For one JSON and one picture."),
@@ -55,20 +67,25 @@ def search(
     """
     # Imported here: what draws and sums up takes a second to load.
     from search.search_bench.asked import landscapes_of
+    from search.search_bench.asking import Asking
     from search.search_bench.comparison import compare, reach_of, strategies_of, write
     from search.search_bench.tables import TABLE_WIDTH, print_reports
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
+    asking = None
+    if transcripts is not None:
+        asking = Asking(transcripts=transcripts, llm=Llm() if model is None else Llm(model=model))
     console = Console(stderr=True)
     with console.status("starting") as line:
         found = compare(
             landscapes_of(landscapes or EXAMPLES),
-            strategies_of(strategies),
+            strategies_of(strategies, asking),
             seed_count=seeds,
             trial_count=trials,
             reach=reach_of(target),
             start="random" if start == "random" else "seed",
+            asking=asking,
             done=lambda landscape, strategy, done, count: line.update(
                 Text(f"{done} of {count}: {strategy} on {landscape}")
             ),

@@ -8,6 +8,8 @@ from typing import Final
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError
 from search.choosers.catalog import CHOOSERS
+from search.compose import MODEL_TURNS
+from search.search_bench.asking import Asking
 from search.search_bench.driver import Done, Start, Terms, runs_of
 from search.search_bench.ground import Ground
 from search.search_bench.landscape import Landscape
@@ -41,12 +43,14 @@ def compare(
     trial_count: int,
     reach: float,
     start: Start = "seed",
+    asking: Asking | None = None,
     done: Done = lambda *_: None,
     process_count: int | None = None,
 ) -> Comparison:
     """Search every landscape with every strategy from every seed."""
     grounds = [Ground(landscape) for landscape in landscapes]
-    terms = Terms(seeds=tuple(range(seed_count)), trial_count=trial_count, start=start)
+    seeds = tuple(range(seed_count))
+    terms = Terms(seeds=seeds, trial_count=trial_count, start=start, asking=asking)
     runs = runs_of(landscapes, strategies, terms, done=done, process_count=process_count)
     return Comparison(
         strategies=tuple(strategies),
@@ -61,13 +65,20 @@ def compare(
     )
 
 
-def strategies_of(words: str | None) -> tuple[str, ...]:
-    """The strategies of a list with commas, all of them without one."""
+def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str, ...]:
+    """The strategies of a list with commas, all offline ones without one.
+
+    Those that ask a model need to be told how.
+    """
     names = tuple(CHOOSERS) if words is None else tuple(dict.fromkeys(words.split(",")))
+    known = [*CHOOSERS, *MODEL_TURNS]
     for name in names:
-        if name not in CHOOSERS:
+        if name not in known:
+            raise StudyError(f"strategy {name!r} cannot be benchmarked; {suggestion(name, known)}")
+        if name in MODEL_TURNS and asking is None:
             raise StudyError(
-                f"strategy {name!r} cannot be benchmarked; {suggestion(name, [*CHOOSERS])}"
+                f"strategy {name!r} asks a model: give --transcripts FOLDER, where what it "
+                "answers is kept and found again"
             )
     return names
 

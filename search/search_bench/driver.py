@@ -3,13 +3,15 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from random import Random
 from typing import Literal, TypeAlias
 
 from records.trial import Config
 from search.choosers.catalog import chooser_named
+from search.compose import MODEL_TURNS
+from search.search_bench.asking import Asking
 from search.search_bench.ground import Ground
 from search.search_bench.landscape import Landscape
 from search.search_bench.race import Run, search
@@ -30,6 +32,8 @@ class Terms:
     seeds: tuple[int, ...]
     trial_count: int
     start: Start = "seed"
+    asking: Asking | None = None
+    """How a model is asked, for strategies that ask one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,11 @@ def runs_of(
 def searched(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
     """One run of a strategy on a landscape from each seed."""
     ground = Ground(landscape)
-    chooser = chooser_named(strategy, ground.space, ground.estimate)
+    chooser = (
+        terms.asking.chooser(strategy, ground)
+        if terms.asking is not None and strategy in MODEL_TURNS
+        else chooser_named(strategy, ground.space, ground.estimate)
+    )
     return tuple(
         search(ground, chooser, seed, terms.trial_count, _start(ground, seed, terms.start))
         for seed in terms.seeds
@@ -85,7 +93,7 @@ def _tasks(
         for strategy in strategies:
             for first in range(0, len(terms.seeds), SEEDS_A_TASK):
                 seeds = terms.seeds[first : first + SEEDS_A_TASK]
-                some = Terms(seeds=seeds, trial_count=terms.trial_count, start=terms.start)
+                some = replace(terms, seeds=seeds)
                 yield _Task(landscape=landscape, strategy=strategy, terms=some)
 
 

@@ -61,8 +61,8 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=3, help="launches of each configuration")
     parser.add_argument("--data", type=Path, help="exhaustive launches; continued if there")
     parser.add_argument("--searches", type=int, default=3, help="searches, each from its seed")
-    parser.add_argument("--strategy", default="coordinate")
-    parser.add_argument("--rounds", type=int, default=8, help="of what was found beside the best")
+    parser.add_argument("--strategy", default="offline")
+    parser.add_argument("--rounds", type=int, default=12, help="of what was found beside the best")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = options.data or Path(folder, "landscape.jsonl")
@@ -115,6 +115,9 @@ def report_turns(study: Study, found: Config, rivals: Sequence[Config], rounds: 
         low, high = interval(sorted(values))
         ratio = f"{statistics.median(values):.3f}x [{low:.3f}, {high:.3f}]"
         print(f"  in turns, {rounds} rounds  {ratio} of {rival}")
+    worst = max(map(statistics.median, ratios.values()), default=1.0)
+    verdict = "within 5 %" if worst <= REACH else "not within 5 %"
+    print(f"  in turns            {verdict} of the best: {worst:.3f}x")
 
 
 def step_times_together(study: Study, configs: Sequence[Config], seed: int) -> list[float]:
@@ -177,8 +180,8 @@ def _search(records: Store) -> Search:
 def report_search(seed: int, found: Search, costs: Mapping[Config, float]) -> None:
     best = min(costs.values())
     above = costs[found.found] / best
-    verdict = "within 5 %" if above <= REACH else "not within 5 %"
-    print(f"search {seed}              {verdict}: {above:.3f}x the optimum, {found.found}")
+    told = f"{above:.3f}x the optimum by its exhaustive cost, {found.found}"
+    print(f"search {seed}              {told}")
     print(
         f"                      {found.trial_count} trials of {len(costs)} configurations, "
         f"found at trial {found.found_at}; {found.launch_count} launches with races and final"

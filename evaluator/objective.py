@@ -10,11 +10,11 @@ from evaluator.metrics.registry import metric_names
 from evaluator.readings import AT_SEED, NOTHING, Baseline, lacking, metrics_read, readings
 from records.errors import StudyError
 from records.expression import Expression, ExpressionError, parse
+from records.history import History
 from records.study import Objective, Study
 from records.trial import (
     Failed,
     FailureKind,
-    History,
     Measured,
     MetricValue,
     Outcome,

@@ -19,6 +19,7 @@ from records.artifacts import Artifacts
 from records.codec import from_json, to_json
 from records.errors import StoreBusy, StoreError, StudyError
 from records.exchange import SUBMITTED, Exchange, ModelUse
+from records.history import History
 from records.rows import (
     Intent,
     Run,
@@ -38,7 +39,6 @@ from records.rows import (
 from records.schema import upgrade
 from records.study import Study
 from records.trial import (
-    History,
     Policy,
     Purpose,
     Repeat,

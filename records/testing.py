@@ -1,5 +1,6 @@
 """Valid records to build on, for the tests of whatever reads or writes them."""
 
+from records.history import History
 from records.study import (
     Dimension,
     Environment,
@@ -13,7 +14,6 @@ from records.trial import (
     Config,
     Failed,
     FailureKind,
-    History,
     Measured,
     Measurement,
     MetricValue,

@@ -9,9 +9,16 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TypeAlias
 
+from records.history import History
 from records.rows import Intent
 from records.store import Store
-from records.trial import Config, Failed, FailureKind, History, Measured, Trial
+from records.trial import (
+    Config,
+    Failed,
+    FailureKind,
+    Measured,
+    Trial,
+)
 from search.phases import Phases
 from search.ports import Observer
 from search.trial import Turn

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.space import Space
+from records.history import History
 from records.study import Budget, Study
-from records.trial import History, Repeat, Trial
+from records.trial import (
+    Repeat,
+    Trial,
+)
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:

@@ -4,8 +4,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from policies.space import Space
+from records.history import History
 from records.study import Value
-from records.trial import History, Trial
+from records.trial import Trial
 
 TIE_SHARE = 0.03  # launches of one configuration were seen to vary by 2.4 % (median of 27 groups)
 LEAST_PAIRS = 2

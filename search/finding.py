@@ -9,10 +9,14 @@ from evaluator.timing.paired import Comparison
 from evaluator.timing.spread import Spread, spread
 from evaluator.timing.verdict import Verdict
 from records.codec import from_json
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
-from records.trial import History, Repeat, Trial
+from records.trial import (
+    Repeat,
+    Trial,
+)
 from search.final import compared, unreliable
 from search.front import Member
 from search.rounds import objective_values

@@ -6,7 +6,13 @@ from typing import TypeVar
 
 from evaluator.objective import Scoring
 from evaluator.timing.spread import Spread, spread
-from records.trial import History, Measured, Repeat, Score, Trial
+from records.history import History
+from records.trial import (
+    Measured,
+    Repeat,
+    Score,
+    Trial,
+)
 from search.rounds import objective_values
 
 Key = TypeVar("Key", bound=Hashable)

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.spread import Spread
 from records.errors import StudyError
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.front import Member, Reached, own_values
 from search.plots import COLOURS
 from search.trial_words import one_line

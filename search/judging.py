@@ -1,8 +1,16 @@
 """Judges a policy before it becomes a trial: what it decides, or the exact rule that it breaks."""
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import Config, Failed, FailureKind, History, Measured, Policy, Trial
+from records.trial import (
+    Config,
+    Failed,
+    FailureKind,
+    Measured,
+    Policy,
+    Trial,
+)
 from search.contexts import decided
 from search.learnt import learnt
 

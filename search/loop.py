@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from evaluator.objective import Scoring
 from records.codec import to_json
+from records.history import History
 from records.rows import Intent
 from records.store import Store, now
 from records.study import Study
-from records.trial import History, Policy
+from records.trial import Policy
 from search.batch import Batch, Room
 from search.budget import launches_used, most_at_once, nothing_left, stop_reason
 from search.contest import Contest

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from evaluator.objective import scoring_of
 from evaluator.timing.spread import Spread
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.config_words import flags
 from search.front import Member, Reached
 from search.trial_words import number, one_line

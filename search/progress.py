@@ -8,11 +8,11 @@ from typing import TextIO
 from evaluator.timing.noise import Noise
 from evaluator.timing.paired import detectable
 from records.codec import to_json
+from records.history import History
 from records.study import Measure, Study
 from records.trial import (
     Config,
     Failed,
-    History,
     Measured,
     Outcome,
     Policy,

@@ -12,8 +12,9 @@ from evaluator.objective import Scoring
 from policies.contract import environment_fields, workload_fields
 from policies.sandbox import SANDBOX_RULES
 from policies.space import Space
+from records.history import History
 from records.study import Environment, Study
-from records.trial import Config, History
+from records.trial import Config
 from records.workload import Workload
 from search.choosers.chooser import Choice
 from search.context_words import other_choices

@@ -4,6 +4,7 @@ import math
 
 from policies.space import Space
 from records.diagnosis import CollectiveTime, Diagnosis
+from records.history import History
 from records.raced import Raced
 from records.study import (
     Budget,
@@ -21,7 +22,6 @@ from records.trial import (
     Config,
     Failed,
     FailureKind,
-    History,
     Measured,
     Measurement,
     MetricValue,

@@ -17,9 +17,16 @@ from rich.text import Text
 from evaluator.timing.spread import Spread
 from records.conditions import Conditions
 from records.exchange import ModelUse
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Failed, FailureKind, History, Measured, Purpose, Trial
+from records.trial import (
+    Failed,
+    FailureKind,
+    Measured,
+    Purpose,
+    Trial,
+)
 from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words

@@ -5,10 +5,10 @@ from statistics import median
 
 from evaluator.objective import scoring_of
 from records.codec import to_json
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
-from records.trial import History
 from search.disturbed import counted
 from search.finding import Finding, find
 from search.front import front_of

@@ -8,11 +8,15 @@ from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.noise import Noise
 from evaluator.timing.paired import Comparison, decide
 from evaluator.timing.verdict import Verdict
+from records.history import History
 from records.raced import Raced
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
-from records.trial import History, Purpose, Repeat
+from records.trial import (
+    Purpose,
+    Repeat,
+)
 from search.disturbed import counted
 from search.final import confirming, winner_of
 from search.front import Member, front_of

@@ -16,6 +16,7 @@ from evaluator.together import fits_together
 from policies.space import Space
 from records.artifacts import Artifacts
 from records.errors import StoreError
+from records.history import History
 from records.rows import Intent
 from records.store import now
 from records.study import Study
@@ -24,7 +25,6 @@ from records.trial import (
     Config,
     Failed,
     FailureKind,
-    History,
     Measured,
     Outcome,
     Score,

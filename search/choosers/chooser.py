@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import Config, History
+from records.trial import Config
 
 Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
 """Seconds that a step of a configuration should take, by what takes them; None where unknown."""

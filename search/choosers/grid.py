@@ -1,8 +1,8 @@
 """Every feasible configuration, in the order of the space."""
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.choosers.chooser import Choice, untried
 
 

@@ -12,8 +12,9 @@ from random import Random
 import numpy as np
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import Config, History
+from records.trial import Config
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice, Estimates, change_words, untried
 from search.choosers.coordinate import CoordinateChooser

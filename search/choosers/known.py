@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from records.trial import Config, Failed, FailureKind, History, Trial
+from records.history import History
+from records.trial import (
+    Config,
+    Failed,
+    FailureKind,
+    Trial,
+)
 from search.choosers.distances import Floats
 
 RELAUNCHED = 3.0

@@ -3,8 +3,8 @@
 from random import Random
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.choosers.chooser import Choice, untried
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from policies.space import Space
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.choosers.chooser import Choice, Estimates, untried
 from search.choosers.known import Known
 from search.choosers.prospects import Forecaster

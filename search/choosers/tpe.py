@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from policies.knob import Knob
 from policies.space import Space
 from records.errors import StudyError
+from records.history import History
 from records.study import Study, Value
-from records.trial import Config, History
+from records.trial import Config
 from search.choosers.chooser import Choice, untried
 
 if TYPE_CHECKING:

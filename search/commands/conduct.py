@@ -16,9 +16,9 @@ from rich.console import Console
 
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError
+from records.history import History
 from records.store import Store
 from records.study import Study
-from records.trial import History
 from search.commands.options import installed_version, store_flag
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted

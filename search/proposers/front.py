@@ -6,8 +6,8 @@ from random import Random
 from typing import Final
 
 from evaluator.objective import Scoring
+from records.history import History
 from records.study import Study
-from records.trial import History
 from search.front import own_values
 from search.ports import Proposal, Proposer
 

@@ -9,8 +9,12 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from policies.space import Space
 from records.exchange import Exchange
+from records.history import History
 from records.study import Study
-from records.trial import Config, History, Policy
+from records.trial import (
+    Config,
+    Policy,
+)
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice, Chooser, untried
 from search.learnt import learnt

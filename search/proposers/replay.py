@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from records.errors import StudyError
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
-from records.trial import History, Policy
+from records.trial import Policy
 from search.ports import Proposal
 
 

@@ -9,9 +9,10 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 
 from records.errors import CclsearchError
+from records.history import History
 from records.store import Store
 from records.study import Study
-from records.trial import History, Policy
+from records.trial import Policy
 from search.batch import Room
 from search.compose import Surroundings, composed
 from search.llm.client import LlmClient

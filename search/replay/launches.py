@@ -6,12 +6,12 @@ from pathlib import Path
 
 from evaluator.timing.noise import Noise
 from records.errors import CclsearchError
+from records.history import History
 from records.study import Measure, Study
 from records.trial import (
     Config,
     Failed,
     FailureKind,
-    History,
     Outcome,
     Policy,
     Purpose,

@@ -7,10 +7,16 @@ from math import inf
 from records.codec import from_json
 from records.errors import StoreError, StudyError
 from records.exchange import Exchange
+from records.history import History
 from records.rows import Intent, Run, StudyRow
 from records.store import Store
 from records.study import Study
-from records.trial import History, Policy, Purpose, Repeat, Trial
+from records.trial import (
+    Policy,
+    Purpose,
+    Repeat,
+    Trial,
+)
 from search.budget import stop_reason
 from search.finding import Finding
 

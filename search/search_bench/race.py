@@ -5,11 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from records.history import History
 from records.study import Study
 from records.trial import (
     Config,
     Failed,
-    History,
     Measured,
     Measurement,
     MetricValue,

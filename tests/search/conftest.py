@@ -18,10 +18,14 @@ from evaluator.readers.job import read_traces
 from evaluator.testing import Ending, TabularEvaluator
 from policies.space import Space
 from records import testing
+from records.history import History
 from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
-from records.trial import Config, History, Policy
+from records.trial import (
+    Config,
+    Policy,
+)
 from search.batch import Room
 from search.choosers.chooser import Chooser
 from search.choosers.coordinate import CoordinateChooser

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.space import Space
+from records.history import History
 from records.study import Dimension
 from records.testing import failed, study, trial
-from records.trial import History
 from search.effects import DeadKnob, dead_knobs
 
 STUDY = study(

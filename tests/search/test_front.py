@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from evaluator.objective import scoring_of
 from evaluator.testing import Fails, Takes
 from records import testing
+from records.history import History
 from records.study import Budget, Objective
-from records.trial import FailureKind, History
+from records.trial import FailureKind
 from search.budget import launches_since_best
 from search.front import front_of, unbeaten
 from search.ports import Proposal

@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.space import Space
+from records.history import History
 from records.store import Store
 from records.study import Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, trial
-from records.trial import Config, FailureKind, History, Stage
+from records.trial import (
+    Config,
+    FailureKind,
+    Stage,
+)
 from search.builtin import builtin_study
 from search.learnt import learnt
 from search.spaces import completed, space_of

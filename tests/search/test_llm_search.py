@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from records.history import History
 from records.store import Store
-from records.trial import History, Measured
+from records.trial import Measured
 from search.testing import ScriptedMessagesServer, submission
 
 KEY = "sk-ant-loopback-0123456789abcdef"

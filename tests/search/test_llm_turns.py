@@ -7,8 +7,12 @@ import pytest
 from policies.space import Space
 from records import testing
 from records.exchange import Usage
+from records.history import History
 from records.study import Budget, Dimension
-from records.trial import FailureKind, History, Stage
+from records.trial import (
+    FailureKind,
+    Stage,
+)
 from search.choosers.coordinate import CoordinateChooser
 from search.llm.allowance import Allowance
 from search.proposers.offline import OfflineProposer

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from evaluator.objective import scoring
-from records.trial import Config, FailureKind, History, Stage, Trial
+from records.history import History
+from records.trial import (
+    Config,
+    FailureKind,
+    Stage,
+    Trial,
+)
 from search.choosers.chooser import untried
 from search.llm.tokens import estimated_tokens
 from search.prompt import TURN_TOKENS, PromptWriter

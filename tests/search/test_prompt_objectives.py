@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from evaluator.objective import scoring_of
+from records.history import History
 from records.study import Budget, Context, Objective, Study
-from records.trial import History, Score
+from records.trial import Score
 from search.choosers.chooser import untried
 from search.llm.request import Prompt
 from search.prompt import PromptWriter

@@ -7,9 +7,10 @@ import pytest
 
 from policies.space import Space
 from records.errors import StudyError
+from records.history import History
 from records.study import Constraint, Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, study, trial
-from records.trial import FailureKind, History
+from records.trial import FailureKind
 from search.choosers.tpe import STARTUP, TpeChooser
 
 STUDY = study()

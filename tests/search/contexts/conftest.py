@@ -11,6 +11,7 @@ from evaluator.objective import scoring_of
 from evaluator.testing import Ending, TabularEvaluator
 from policies.space import Space
 from records import testing
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import (
@@ -23,7 +24,11 @@ from records.study import (
     SearchSpace,
     Study,
 )
-from records.trial import Config, History, Outcome, Policy
+from records.trial import (
+    Config,
+    Outcome,
+    Policy,
+)
 from search.choosers.grid import GridChooser
 from search.context_launches import ContextEvaluator
 from search.finding import Finding

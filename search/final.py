@@ -18,6 +18,8 @@ from records.trial import (
 from search.rounds import objective_values, rounds_between
 from search.rules import claim_rule
 
+SEED = 0
+
 
 def confirming(repeats: Iterable[Repeat], series: int) -> tuple[Repeat, ...]:
     """Launches that confirm the finalists chosen after `series` trials."""
@@ -30,8 +32,9 @@ def winner_of(
     """Ordinal of the trial that wins these confirming launches; None where nothing was measured.
 
     `history` is what was known before them. Who led by it stays, unless another was shown to be
-    faster, or to be the same in less memory or on fewer ranks. A finalist that failed by its own
-    doing wins only when no other is left.
+    faster, or to be the same in less memory or on fewer ranks. Where neither could be shown, what
+    came out better by more than the margin wins over who led, though not over the seed: these are
+    ties, and are named. A finalist that failed by its own doing wins only when no other is left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
     found = objective_values(launches, scoring)
@@ -44,16 +47,25 @@ def winner_of(
     costs = {ordinal: scoring.sign * median(values[ordinal]) for ordinal in sound}
     if incumbent not in costs:
         return min(costs, key=lambda ordinal: (costs[ordinal], ordinal))
-    verdicts = {
-        ordinal: compared(launches, ordinal, incumbent, scoring, measure).verdict
+    against = {
+        ordinal: compared(launches, ordinal, incumbent, scoring, measure)
         for ordinal in sound
         if ordinal != incumbent
     }
-    faster = [ordinal for ordinal, verdict in verdicts.items() if verdict is Verdict.FAST]
+    faster = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.FAST]
     if faster:
         return min(faster, key=lambda ordinal: (costs[ordinal], ordinal))
-    same = [ordinal for ordinal, verdict in verdicts.items() if verdict is Verdict.SAME]
+    ratios = {n: found.ratio for n, found in against.items() if _leans(found, measure)}
+    if ratios and incumbent != SEED:
+        return min(ratios, key=lambda ordinal: (ratios[ordinal], ordinal))
+    same = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.SAME]
     return min([incumbent, *same], key=lambda ordinal: _demand(history, ordinal))
+
+
+def _leans(found: Comparison, measure: Measure) -> bool:
+    """Whether a candidate came out better by more than the margin, without being shown to be."""
+    undecided = found.verdict is Verdict.UNDECIDED
+    return undecided and found.ratio is not None and found.ratio < 1 - measure.margin
 
 
 def compared(

@@ -130,6 +130,27 @@ def test_re_measured_values_decide():
     assert finding.ties == ()
 
 
+ROUGH = (1.0, 1.3, 0.8, 1.1)
+LOWER = (0.9, 1.0, 0.85, 0.8)
+"""Undecided against it, and better in the median."""
+
+
+def test_of_finalists_that_cannot_be_told_apart_the_one_that_came_out_better_wins():
+    history = testing.history(3.0, 1.0, 1.02)
+
+    finding = found(history, repeats(scaled(STEADY, 3), ROUGH, LOWER))
+
+    assert finding.winner == 2
+    assert finding.ties == (1,)
+
+
+def test_the_seed_gives_way_only_to_what_was_shown_to_be_better():
+    finding = found(testing.history(1.0, 1.02), repeats(ROUGH, LOWER))
+
+    assert finding.winner == 0
+    assert finding.ties == (1,)
+
+
 def test_a_failed_re_measuring_launch_is_no_value():
     history = testing.history(2.0, 1.0)
     failed = Repeat(series=2, round=0, ordinal=1, outcome=testing.failed())

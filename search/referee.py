@@ -22,6 +22,8 @@ from search.rules import claim_rule
 from search.standing import Standing, judge_race, standing
 
 FINALISTS = 2
+CONFIRMED_FOR_EACH = 4
+"""Confirming rounds for each round that first thins out: where claims take many, it does too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ class Referee:
         The incumbent stays in: it is who the others have to beat.
         """
         alive = history.ranked[: self.measure.confirm_top]
-        rounds, rung = 0, 1
+        rounds, rung = 0, max(1, self.measure.confirm_rounds // CONFIRMED_FOR_EACH)
         while len(alive) > FINALISTS:
             rounds += rung
             fits = self.contest.bring_to(

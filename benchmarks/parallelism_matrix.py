@@ -35,10 +35,7 @@ from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.workload import rank_workload
 from evaluator.samples import read_measurement
 from records.errors import StudyError
-from records.study import (
-    Study,
-    Value,
-)
+from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
 from records.workload import Workload
 from search.builtin import builtin_study

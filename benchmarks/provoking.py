@@ -21,12 +21,7 @@ from evaluator.evaluate import TrialEvaluator
 from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.recipes.builtin import BuiltinRecipe
-from records.study import (
-    Environment,
-    Launch,
-    Measure,
-    Study,
-)
+from records.study import Environment, Launch, Measure, Study
 from records.trial import Config, Failed, FailureKind
 from records.workload import Workload
 from search.builtin import builtin_study

@@ -24,15 +24,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
 from records.conditions import Conditions
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Measured,
-    Measurement,
-    Outcome,
-    Stage,
-)
+from records.trial import Config, Failed, FailureKind, Measured, Measurement, Outcome, Stage
 
 LauncherFactory: TypeAlias = Callable[[], Launcher]
 """Makes a launcher that can run a job beside those of others."""

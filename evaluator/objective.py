@@ -12,16 +12,7 @@ from records.errors import StudyError
 from records.expression import Expression, ExpressionError, parse
 from records.history import History
 from records.study import Objective, Study
-from records.trial import (
-    Failed,
-    FailureKind,
-    Measured,
-    MetricValue,
-    Outcome,
-    Score,
-    Stage,
-    Trial,
-)
+from records.trial import Failed, FailureKind, Measured, MetricValue, Outcome, Score, Stage, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,7 @@ from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
 from evaluator.traces.errors import TraceError
 from evaluator.traces.job import TraceSet
-from records.study import (
-    Measure,
-    Study,
-)
+from records.study import Measure, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 from records.workload import Workload
 

@@ -16,11 +16,7 @@ from records.choices import list_words
 from records.errors import SHOWN_CHARS, StudyError, shown
 from records.expression import Expression, Operand
 from records.rule import Rule, facts
-from records.study import (
-    Environment,
-    SearchSpace,
-    Value,
-)
+from records.study import Environment, SearchSpace, Value
 from records.trial import Config
 from records.workload import Workload
 

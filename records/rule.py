@@ -5,11 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from records.expression import Expression, Operand, parse
-from records.study import (
-    Constraint,
-    Environment,
-    Value,
-)
+from records.study import Constraint, Environment, Value
 from records.workload import Workload
 
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -38,12 +38,7 @@ from records.rows import (
 )
 from records.schema import upgrade
 from records.study import Study
-from records.trial import (
-    Policy,
-    Purpose,
-    Repeat,
-    Trial,
-)
+from records.trial import Policy, Purpose, Repeat, Trial
 
 
 class Store:

@@ -1,14 +1,7 @@
 """Valid records to build on, for the tests of whatever reads or writes them."""
 
 from records.history import History
-from records.study import (
-    Dimension,
-    Environment,
-    Objective,
-    SearchSpace,
-    Study,
-    Value,
-)
+from records.study import Dimension, Environment, Objective, SearchSpace, Study, Value
 from records.trial import (
     Breakdown,
     Config,

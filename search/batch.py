@@ -12,13 +12,7 @@ from typing import TypeAlias
 from records.history import History
 from records.rows import Intent
 from records.store import Store
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Measured,
-    Trial,
-)
+from records.trial import Config, Failed, FailureKind, Measured, Trial
 from search.phases import Phases
 from search.ports import Observer
 from search.trial import Turn

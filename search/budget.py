@@ -6,10 +6,7 @@ from dataclasses import replace
 from policies.space import Space
 from records.history import History
 from records.study import Budget, Study
-from records.trial import (
-    Repeat,
-    Trial,
-)
+from records.trial import Repeat, Trial
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:

@@ -12,15 +12,7 @@ from policies.catalog import FIRST
 from records.codec import from_document
 from records.errors import StudyError, shown
 from records.models import model_named
-from records.study import (
-    Dimension,
-    Environment,
-    Link,
-    Objective,
-    SearchSpace,
-    Study,
-    Value,
-)
+from records.study import Dimension, Environment, Link, Objective, SearchSpace, Study, Value
 from records.workload import Workload
 from search.card_file import Card, is_number
 from search.card_scripts import with_script

@@ -9,12 +9,7 @@ import sys
 import typer
 
 from evaluator.traces.errors import TraceError
-from records.errors import (
-    CclsearchError,
-    EnvironmentFault,
-    StoreError,
-    StudyError,
-)
+from records.errors import CclsearchError, EnvironmentFault, StoreError, StudyError
 from search.commands import (
     bench,
     compare,

@@ -6,14 +6,7 @@ from dataclasses import replace
 from evaluator.recipes.collectives.availability import absence
 from policies.catalog import FIRST
 from records.message import Message
-from records.study import (
-    Dimension,
-    Launch,
-    Objective,
-    SearchSpace,
-    Study,
-    Value,
-)
+from records.study import Dimension, Launch, Objective, SearchSpace, Study, Value
 from records.workload import Workload
 
 RECIPE = "collectives"

@@ -6,14 +6,7 @@ from evaluator.objective import Scoring, scoring_of
 from records.choices import choices_of, list_words
 from records.history import History
 from records.study import Context, Study
-from records.trial import (
-    Config,
-    Failed,
-    InContext,
-    Outcome,
-    Score,
-    Trial,
-)
+from records.trial import Config, Failed, InContext, Outcome, Score, Trial
 from search.comparison_words import comparison_words
 from search.config_words import flags
 from search.context_launches import in_one

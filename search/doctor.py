@@ -14,10 +14,7 @@ from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.recipes.catalog import recipe_of
 from policies.sandbox import SandboxUnavailable, sandbox_level
-from records.study import (
-    Environment,
-    Study,
-)
+from records.study import Environment, Study
 from records.trial import Config
 from records.workload import Workload
 from search import settings

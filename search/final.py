@@ -8,13 +8,7 @@ from evaluator.timing.paired import Comparison, decide
 from evaluator.timing.verdict import Verdict
 from records.history import History
 from records.study import Measure
-from records.trial import (
-    Failed,
-    FailureKind,
-    Measured,
-    Purpose,
-    Repeat,
-)
+from records.trial import Failed, FailureKind, Measured, Purpose, Repeat
 from search.rounds import objective_values, rounds_between
 from search.rules import claim_rule
 

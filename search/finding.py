@@ -13,10 +13,7 @@ from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
-from records.trial import (
-    Repeat,
-    Trial,
-)
+from records.trial import Repeat, Trial
 from search.final import compared, unreliable
 from search.front import Member
 from search.rounds import objective_values

@@ -7,12 +7,7 @@ from typing import TypeVar
 from evaluator.objective import Scoring
 from evaluator.timing.spread import Spread, spread
 from records.history import History
-from records.trial import (
-    Measured,
-    Repeat,
-    Score,
-    Trial,
-)
+from records.trial import Measured, Repeat, Score, Trial
 from search.rounds import objective_values
 
 Key = TypeVar("Key", bound=Hashable)

@@ -3,14 +3,7 @@
 from policies.space import Space
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Measured,
-    Policy,
-    Trial,
-)
+from records.trial import Config, Failed, FailureKind, Measured, Policy, Trial
 from search.contexts import decided
 from search.learnt import learnt
 

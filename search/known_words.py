@@ -5,11 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from records.history import History
 from records.rule import Rule
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-)
+from records.trial import Config, Failed, FailureKind
 from search.choosers.chooser import Choice
 from search.effects import DeadKnob
 from search.learnt import Learnt

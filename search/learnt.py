@@ -21,12 +21,7 @@ from policies.space import Space
 from records.history import History
 from records.rule import Rule
 from records.study import Constraint
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Trial,
-)
+from records.trial import Config, Failed, FailureKind, Trial
 
 LEAST_FAILURES = 3
 CHANCE = 0.01

@@ -22,15 +22,7 @@ from evaluator.timing.noise import Noise
 from evaluator.timing.verdict import Verdict
 from records.history import History
 from records.study import Measure, Study
-from records.trial import (
-    Breakdown,
-    Config,
-    Failed,
-    Policy,
-    Repeat,
-    Score,
-    Trial,
-)
+from records.trial import Breakdown, Config, Failed, Policy, Repeat, Score, Trial
 from search.config_words import difference
 from search.objective_words import objective_words
 from search.repeat_words import PURPOSES, noise_words, race_words

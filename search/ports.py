@@ -9,13 +9,7 @@ from evaluator.timing.noise import Noise
 from records.exchange import Exchange
 from records.history import History
 from records.study import Measure, Study
-from records.trial import (
-    Config,
-    Outcome,
-    Policy,
-    Repeat,
-    Trial,
-)
+from records.trial import Config, Outcome, Policy, Repeat, Trial
 from search.standing import Race
 
 

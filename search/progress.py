@@ -10,15 +10,7 @@ from evaluator.timing.paired import detectable
 from records.codec import to_json
 from records.history import History
 from records.study import Measure, Study
-from records.trial import (
-    Config,
-    Failed,
-    Measured,
-    Outcome,
-    Policy,
-    Repeat,
-    Trial,
-)
+from records.trial import Config, Failed, Measured, Outcome, Policy, Repeat, Trial
 from search.objective_words import objective_words
 from search.repeat_words import PURPOSES, noise_words, race_words
 from search.rules import claim_rule

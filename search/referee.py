@@ -7,11 +7,7 @@ from evaluator.objective import Scoring
 from records.history import History
 from records.store import Store
 from records.study import Measure
-from records.trial import (
-    Purpose,
-    Repeat,
-    Trial,
-)
+from records.trial import Purpose, Repeat, Trial
 from search.contest import Contest
 from search.disturbed import counted
 from search.final import compared, confirming, unreliable

@@ -20,13 +20,7 @@ from records.exchange import ModelUse
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import (
-    Failed,
-    FailureKind,
-    Measured,
-    Purpose,
-    Trial,
-)
+from records.trial import Failed, FailureKind, Measured, Purpose, Trial
 from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words

@@ -13,10 +13,7 @@ from records.raced import Raced
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
-from records.trial import (
-    Purpose,
-    Repeat,
-)
+from records.trial import Purpose, Repeat
 from search.disturbed import counted
 from search.final import confirming, winner_of
 from search.front import Member, front_of

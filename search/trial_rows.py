@@ -4,10 +4,7 @@ from collections.abc import Set
 
 from records.history import History
 from records.raced import Raced
-from records.trial import (
-    Config,
-    Trial,
-)
+from records.trial import Config, Trial
 from search.choosers.chooser import differing
 from search.trial_words import NO_CONFIG, author, ending, number
 

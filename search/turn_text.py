@@ -10,12 +10,7 @@ from string import Template
 from policies.space import Space
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    Measured,
-    Trial,
-)
+from records.trial import Config, Failed, Measured, Trial
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice
 from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words

@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from policies.space import Space
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Trial,
-)
+from records.trial import Config, Failed, FailureKind, Trial
 from search.choosers.chooser import Choice, change_words, differing, untried
 
 

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from records.history import History
-from records.trial import (
-    Config,
-    Failed,
-    FailureKind,
-    Trial,
-)
+from records.trial import Config, Failed, FailureKind, Trial
 from search.choosers.distances import Floats
 
 RELAUNCHED = 3.0

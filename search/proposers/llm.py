@@ -11,10 +11,7 @@ from policies.space import Space
 from records.exchange import Exchange
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Policy,
-)
+from records.trial import Config, Policy
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice, Chooser, untried
 from search.learnt import learnt

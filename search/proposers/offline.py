@@ -4,10 +4,7 @@ import json
 
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Policy,
-)
+from records.trial import Config, Policy
 from search.choosers.chooser import Chooser
 from search.joined import own_part
 from search.ports import Proposal

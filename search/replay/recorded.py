@@ -11,12 +11,7 @@ from records.history import History
 from records.rows import Intent, Run, StudyRow
 from records.store import Store
 from records.study import Study
-from records.trial import (
-    Policy,
-    Purpose,
-    Repeat,
-    Trial,
-)
+from records.trial import Policy, Purpose, Repeat, Trial
 from search.budget import stop_reason
 from search.finding import Finding
 

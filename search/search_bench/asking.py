@@ -9,11 +9,7 @@ from policies.space import Space
 from records.errors import CclsearchError
 from records.history import History
 from records.study import Llm, Study
-from records.trial import (
-    Config,
-    Failed,
-    Policy,
-)
+from records.trial import Config, Failed, Policy
 from search import settings
 from search.choosers.chooser import Choice
 from search.choosers.hybrid import HybridChooser

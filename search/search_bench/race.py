@@ -7,16 +7,7 @@ from time import perf_counter
 
 from records.history import History
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    Measured,
-    Measurement,
-    MetricValue,
-    Policy,
-    Score,
-    Trial,
-)
+from records.trial import Config, Failed, Measured, Measurement, MetricValue, Policy, Score, Trial
 from search.choosers.chooser import Chooser
 from search.search_bench.ground import Ground
 

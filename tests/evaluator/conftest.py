@@ -15,12 +15,7 @@ import pytest
 from evaluator.job import Job, JobResult
 from evaluator.launchers.local import LocalLauncher
 from evaluator.recipes.builtin import BuiltinRecipe
-from records.study import (
-    Environment,
-    Launch,
-    Measure,
-    Study,
-)
+from records.study import Environment, Launch, Measure, Study
 from records.trial import Config
 from records.workload import Workload
 from search.builtin import builtin_study

@@ -8,13 +8,7 @@ import pytest
 from policies.contract import decide, environment_fields, workload_fields
 from policies.space import Space
 from records.errors import EnvironmentFault
-from records.study import (
-    Constraint,
-    Dimension,
-    Environment,
-    Link,
-    SearchSpace,
-)
+from records.study import Constraint, Dimension, Environment, Link, SearchSpace
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
 

@@ -14,16 +14,7 @@ from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpace
 from records.testing import END, START, failed, measured, study, trial
-from records.trial import (
-    Artifact,
-    FailureKind,
-    Measured,
-    Policy,
-    Repeat,
-    Score,
-    Stage,
-    Trial,
-)
+from records.trial import Artifact, FailureKind, Measured, Policy, Repeat, Score, Stage, Trial
 
 TEXT = st.text(max_size=40)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)

@@ -6,14 +6,7 @@ from dataclasses import replace
 import pytest
 
 from records.errors import StudyError
-from records.study import (
-    Budget,
-    Environment,
-    Launch,
-    Link,
-    Llm,
-    Measure,
-)
+from records.study import Budget, Environment, Launch, Link, Llm, Measure
 from records.testing import WORKLOAD
 from records.workload import Workload
 

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from records.history import History
 from records.testing import failed, history, measured, trial
-from records.trial import (
-    Config,
-    FailureKind,
-    Policy,
-    Score,
-    Stage,
-)
+from records.trial import Config, FailureKind, Policy, Score, Stage
 
 KNOBS = st.dictionaries(
     st.text(max_size=8), st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=8))

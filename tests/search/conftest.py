@@ -22,10 +22,7 @@ from records.history import History
 from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
-from records.trial import (
-    Config,
-    Policy,
-)
+from records.trial import Config, Policy
 from search.batch import Room
 from search.choosers.chooser import Chooser
 from search.choosers.coordinate import CoordinateChooser

@@ -11,13 +11,7 @@ from policies.catalog import seed_policy
 from policies.contract import decide
 from policies.space import Space
 from records.errors import StudyError
-from records.study import (
-    Dimension,
-    Environment,
-    Link,
-    Objective,
-    Study,
-)
+from records.study import Dimension, Environment, Link, Objective, Study
 from records.trial import Config
 from records.workload import Workload
 from search.builtin import builtin_study

@@ -8,12 +8,7 @@ from policies.space import Space
 from records import testing
 from records.history import History
 from records.study import Dimension, Study
-from records.trial import (
-    Config,
-    FailureKind,
-    Policy,
-    Trial,
-)
+from records.trial import Config, FailureKind, Policy, Trial
 from search.judging import Judge
 from search.learnt import learnt
 

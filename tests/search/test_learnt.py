@@ -13,11 +13,7 @@ from records.history import History
 from records.store import Store
 from records.study import Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, trial
-from records.trial import (
-    Config,
-    FailureKind,
-    Stage,
-)
+from records.trial import Config, FailureKind, Stage
 from search.builtin import builtin_study
 from search.learnt import learnt
 from search.spaces import completed, space_of

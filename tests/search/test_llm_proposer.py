@@ -11,11 +11,7 @@ from policies.space import Space
 from records import testing
 from records.history import History
 from records.study import Budget, Dimension, Study
-from records.trial import (
-    FailureKind,
-    Policy,
-    Stage,
-)
+from records.trial import FailureKind, Policy, Stage
 from search.choosers.chooser import Choice, untried
 from search.choosers.coordinate import CoordinateChooser
 from search.testing import prompt_too_long, submission

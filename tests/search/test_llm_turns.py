@@ -9,10 +9,7 @@ from records import testing
 from records.exchange import Usage
 from records.history import History
 from records.study import Budget, Dimension
-from records.trial import (
-    FailureKind,
-    Stage,
-)
+from records.trial import FailureKind, Stage
 from search.choosers.coordinate import CoordinateChooser
 from search.llm.allowance import Allowance
 from search.proposers.offline import OfflineProposer

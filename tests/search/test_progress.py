@@ -13,12 +13,7 @@ from evaluator.timing.verdict import Verdict
 from records import testing
 from records.history import History
 from records.study import Measure
-from records.trial import (
-    Breakdown,
-    FailureKind,
-    Repeat,
-    Stage,
-)
+from records.trial import Breakdown, FailureKind, Repeat, Stage
 from search.live import LiveProgress, print_trials
 from search.progress import JsonProgress, PlainProgress, outcome_summary, trial_line, trial_summary
 from search.standing import Race

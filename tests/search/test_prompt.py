@@ -11,11 +11,7 @@ from policies.space import Space
 from records.history import History
 from records.raced import Raced
 from records.study import Dimension, Range, SearchSpace, Study
-from records.trial import (
-    Config,
-    FailureKind,
-    Stage,
-)
+from records.trial import Config, FailureKind, Stage
 from search.choosers.chooser import untried
 from search.learnt import Learnt
 from search.llm.request import Prompt

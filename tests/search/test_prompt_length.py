@@ -6,12 +6,7 @@ import pytest
 
 from evaluator.objective import scoring
 from records.history import History
-from records.trial import (
-    Config,
-    FailureKind,
-    Stage,
-    Trial,
-)
+from records.trial import Config, FailureKind, Stage, Trial
 from search.choosers.chooser import untried
 from search.llm.tokens import estimated_tokens
 from search.prompt import TURN_TOKENS, PromptWriter

@@ -16,15 +16,7 @@ from evaluator.workloads.collectives.exchange_job import Compression, ExchangeJo
 from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp
 from records.errors import EnvironmentFault, StudyError
 from records.message import Message
-from records.study import (
-    Dimension,
-    Environment,
-    Launch,
-    Measure,
-    Objective,
-    SearchSpace,
-    Study,
-)
+from records.study import Dimension, Environment, Launch, Measure, Objective, SearchSpace, Study
 from records.trial import Config
 from records.workload import Workload
 

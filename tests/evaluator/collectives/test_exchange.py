@@ -14,14 +14,7 @@ from evaluator.ports import Reading
 from evaluator.samples import asked_of_ranks, read_measurement
 from evaluator.workloads.collectives.operations import Operation
 from records.message import Message
-from records.study import (
-    Dimension,
-    Environment,
-    Measure,
-    Objective,
-    SearchSpace,
-    Study,
-)
+from records.study import Dimension, Environment, Measure, Objective, SearchSpace, Study
 from records.trial import Config, Failed, FailureKind, Measured, Outcome
 from records.workload import Workload
 

@@ -11,11 +11,7 @@ from policies.space import Space
 from records.history import History
 from records.study import Constraint, Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, study, trial
-from records.trial import (
-    Config,
-    FailureKind,
-    Stage,
-)
+from records.trial import Config, FailureKind, Stage
 from search.choosers.catalog import CHOOSERS, chooser_named
 from search.choosers.chooser import attempted, untried
 from search.choosers.coordinate import CoordinateChooser

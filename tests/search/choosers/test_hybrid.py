@@ -8,10 +8,7 @@ from policies.space import Space
 from records.history import History
 from records.study import Budget, Constraint, Dimension
 from records.testing import failed, study, trial
-from records.trial import (
-    Config,
-    FailureKind,
-)
+from records.trial import Config, FailureKind
 from search.choosers.hybrid import DOUBT_AFTER, HybridChooser
 
 OUT_OF_MEMORY = failed(FailureKind.OUT_OF_MEMORY)

@@ -14,21 +14,8 @@ from records import testing
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.study import (
-    Budget,
-    Command,
-    Context,
-    Dimension,
-    Launch,
-    Measure,
-    SearchSpace,
-    Study,
-)
-from records.trial import (
-    Config,
-    Outcome,
-    Policy,
-)
+from records.study import Budget, Command, Context, Dimension, Launch, Measure, SearchSpace, Study
+from records.trial import Config, Outcome, Policy
 from search.choosers.grid import GridChooser
 from search.context_launches import ContextEvaluator
 from search.finding import Finding

@@ -146,15 +146,12 @@ def median_step_s(outcome: Outcome) -> float:
 
 def search(config: Path, strategy: str, budget: int, seed: int, store: Path) -> None:
     asked = config.read_text(encoding="utf-8")
-    seeded = config.with_name(f".{config.stem}-seed{seed}.toml")
+    seeded = store.with_suffix(".toml")
     seeded.write_text(f"random_seed = {seed}\n{asked}", encoding="utf-8")
     command = [str(Path(sys.executable).with_name("cclsearch")), "run", "-c", str(seeded)]
     command += ["--strategy", strategy, "--store", str(store)]
     command += ["--trials", str(budget), "--patience", str(budget)]
-    try:
-        subprocess.run(command, check=True, stdout=sys.stderr)
-    finally:
-        seeded.unlink()
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def searched(store: Path) -> Search:

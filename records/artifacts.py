@@ -34,6 +34,19 @@ class Artifacts:
         """Where the file with this digest lies."""
         return self._root / digest[:2] / digest
 
+    def read(self, digest: str) -> bytes:
+        """The content of a file; raises `StoreError` when it is missing, or no longer what it was."""
+        path = self.path(digest)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StoreError(
+                f"artifact {digest} is missing from {self._root}; restore it there"
+            ) from error
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise StoreError(f"{path} was changed since it was recorded; restore what it was")
+        return content
+
     def _keep(self, data: io.BufferedReader | io.BytesIO, name: str) -> Artifact:
         digest = hashlib.file_digest(data, "sha256").hexdigest()
         target = self.path(digest)

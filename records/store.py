@@ -7,10 +7,9 @@ point loses no finished trial and leaves only those under way to repeat.
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -93,19 +92,23 @@ class Store:
     def create(self, study_id: str, study: Study, version: str) -> None:
         """Record a new study."""
         with self._transaction():
-            self._db.table("studies").insert(
-                {
-                    "id": study_id,
-                    "name": study.name,
-                    "objective": study.objective.expression,
-                    "strategy": study.strategy,
-                    "status": "running",
-                    "created_at": now(),
-                    "version": version,
-                    "study": to_json(study),
-                    "summary": None,
-                }
-            )
+            self._create(study_id, study, version, status="running", summary=None)
+
+    def add_study(
+        self,
+        study_id: str,
+        study: Study,
+        version: str,
+        trials: Sequence[Trial],
+        repeats: Sequence[Repeat] = (),
+        summary: str | None = None,
+    ) -> None:
+        """Record a study that ended elsewhere, with all its trials, in one transaction."""
+        with self._transaction():
+            self._create(study_id, study, version, status="finished", summary=summary)
+            for trial in trials:
+                self._finish(study_id, trial)
+            self._repeat(study_id, repeats)
 
     def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
         """Record how far a study is, and its closing summary if it has one."""
@@ -193,13 +196,7 @@ class Store:
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""
         with self._transaction():
-            self._keep_policy(trial.policy)
-            self._db.table("trials").insert({"study_id": study_id, **trial_columns(trial)})
-            self._db.table("metrics").insert_all(metric_rows(study_id, trial))
-            self._db.table("artifacts").insert_all(artifact_rows(study_id, trial))
-            self._db.execute(
-                "delete from intents where study_id = ? and ordinal = ?", [study_id, trial.ordinal]
-            )
+            self._finish(study_id, trial)
 
     def history(self, study_id: str) -> History:
         """All finished trials of a study, oldest first."""
@@ -213,18 +210,7 @@ class Store:
     def repeat(self, study_id: str, *repeats: Repeat) -> None:
         """Record re-measuring launches, those that ran together in one transaction."""
         with self._transaction():
-            self._db.table("confirmations").insert_all(
-                {
-                    "study_id": study_id,
-                    "series": repeat.series,
-                    "round": repeat.round,
-                    "ordinal": repeat.ordinal,
-                    "purpose": repeat.purpose.value,
-                    "position": repeat.position,
-                    "outcome": to_json(repeat.outcome),
-                }
-                for repeat in repeats
-            )
+            self._repeat(study_id, repeats)
 
     def repeats(self, study_id: str) -> tuple[Repeat, ...]:
         """All re-measuring launches of a study, in the order of launches."""
@@ -247,12 +233,7 @@ class Store:
 
     def exchange(self, digest: str) -> Exchange:
         """A stored LLM exchange."""
-        path = self.artifacts.path(digest)
-        if not path.is_file():
-            raise StoreError(f"artifact {digest} is missing from {self.root}; restore it there")
-        text = path.read_bytes()
-        if sha256(text).hexdigest() != digest:
-            raise StoreError(f"{path} was changed since it was recorded; restore what it was")
+        text = self.artifacts.read(digest)
         return from_json(Exchange, text.decode("utf-8", "surrogatepass"))
 
     def model_uses(self, study_id: str) -> tuple[ModelUse, ...]:
@@ -273,6 +254,46 @@ class Store:
         path = self.root / "locks" / name
         path.parent.mkdir(exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def _create(
+        self, study_id: str, study: Study, version: str, *, status: str, summary: str | None
+    ) -> None:
+        self._db.table("studies").insert(
+            {
+                "id": study_id,
+                "name": study.name,
+                "objective": study.objective.expression,
+                "strategy": study.strategy,
+                "status": status,
+                "created_at": now(),
+                "version": version,
+                "study": to_json(study),
+                "summary": summary,
+            }
+        )
+
+    def _finish(self, study_id: str, trial: Trial) -> None:
+        self._keep_policy(trial.policy)
+        self._db.table("trials").insert({"study_id": study_id, **trial_columns(trial)})
+        self._db.table("metrics").insert_all(metric_rows(study_id, trial))
+        self._db.table("artifacts").insert_all(artifact_rows(study_id, trial))
+        self._db.execute(
+            "delete from intents where study_id = ? and ordinal = ?", [study_id, trial.ordinal]
+        )
+
+    def _repeat(self, study_id: str, repeats: Sequence[Repeat]) -> None:
+        self._db.table("confirmations").insert_all(
+            {
+                "study_id": study_id,
+                "series": repeat.series,
+                "round": repeat.round,
+                "ordinal": repeat.ordinal,
+                "purpose": repeat.purpose.value,
+                "position": repeat.position,
+                "outcome": to_json(repeat.outcome),
+            }
+            for repeat in repeats
+        )
 
     def _keep_policy(self, policy: Policy) -> None:
         self._db.table("policies").insert(

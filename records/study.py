@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from records.checks import above_zero, at_least
 from records.errors import StudyError
+from records.origin import Origin
 from records.price import Price
 from records.strict import STRICT
 from records.workload import Workload
@@ -320,6 +321,8 @@ class Study:
 
     contexts: tuple[Context, ...] = ()
     """What policies have to decide for beside the study's own workload and environment."""
+    origin: Origin | None = None
+    """Where an imported study comes from; None of our own."""
 
     def __post_init__(self) -> None:
         if self.parallel < 1:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from records.conditions import Conditions
 from records.diagnosis import Diagnosis
+from records.launched import Launched
 from records.study import Value, digest
 
 
@@ -137,7 +138,7 @@ class Measurement:
     losses: tuple[float, ...]
     tokens_per_step: int
     peak_memory_bytes: tuple[int, ...]
-    wall_s: float
+    wall_s: float | None
     device: str
     torch_version: str | None
     serving: Serving | None = None
@@ -153,6 +154,8 @@ class Measurement:
     steps of the slowest rank. Empty where several messages are not timed one by one."""
     beside_count: int = 0
     """Other trials that were measured on the same machine meanwhile."""
+    imported: bool = False
+    """Whether it is one number out of another tool's record, given as the one step there is."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -166,7 +169,9 @@ class Measurement:
         profiled = "timed in profiled steps, which the profiler slows down"
         slower = "stopped early, clearly slower than the best"
         beside = f"measured beside {self.beside_count} other trial{'s'[: self.beside_count - 1]}"
+        imported = "one number on record elsewhere, without samples"
         return (
+            *((imported,) if self.imported else ()),
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
             *((slower,) if self.stopped == "slower" else ()),
@@ -201,6 +206,8 @@ class Measured:
     artifacts: tuple[Artifact, ...] = ()
     contexts: tuple["InContext", ...] = ()
     """Where a study has several: the launch in each, of which the metrics are the means."""
+    launched: Launched | None = None
+    """None of what was recorded earlier, or elsewhere."""
     status: Literal["measured"] = "measured"
 
     @property
@@ -226,6 +233,8 @@ class Failed:
     artifacts: tuple[Artifact, ...] = ()
     contexts: tuple["InContext", ...] = ()
     """Where a study has several: the launches up to the one that failed."""
+    launched: Launched | None = None
+    """None of what was not launched, or was recorded earlier, or elsewhere."""
     status: Literal["failed"] = "failed"
 
     def __str__(self) -> str:

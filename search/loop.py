@@ -39,6 +39,7 @@ class Search:
     def run(self) -> Finding:
         """Run to the end of the budget; an interruption leaves the study ready to resume."""
         with self.store.lock(self.study_id):
+            self.turn.clear()
             self.store.start_run(self.study_id, self.study)
             try:
                 reason = self._search()

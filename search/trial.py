@@ -89,7 +89,7 @@ class Turn:
         return self._ended(intent, config, outcome, history, attempts)
 
     def clear(self) -> None:
-        """Remove what launches left in the way."""
+        """Remove what launches left in the way, those too of a process that was killed."""
         shutil.rmtree(self._workdir, ignore_errors=True)
 
     def _ended(

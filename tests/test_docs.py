@@ -26,6 +26,8 @@ SET_BY_US = {
     "SearchSpace.dimensions",
     "SearchSpace.constraints",
     "Study.more_objectives",
+    "Study.origin",
+    *(f"Origin.{field.name}" for field in fields(Origin)),
     "Study.replay_of",
     "Study.revoked",
 }

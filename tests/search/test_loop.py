@@ -259,6 +259,17 @@ def test_a_finished_study_launches_nothing_and_finds_the_same_again(tabular):
     assert study.launched == launched
 
 
+def test_what_a_killed_search_left_in_its_folder_is_gone_though_nothing_is_left_to_launch(tabular):
+    study = tabular(seconds(0.5, 0.4))
+    study.run()
+    folder = study.store.workdir(study.study_id)
+    (folder / "trial1").mkdir(parents=True)
+
+    study.run()
+
+    assert not folder.exists()
+
+
 def test_finalists_and_the_seed_are_launched_in_turns(tabular):
     study = tabular(seconds(0.5, 0.1, 0.2, 0.3))
 

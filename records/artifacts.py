@@ -35,7 +35,7 @@ class Artifacts:
         return self._root / digest[:2] / digest
 
     def read(self, digest: str) -> bytes:
-        """The content of a file; raises `StoreError` when it is missing, or no longer what it was."""
+        """A file's content; raises `StoreError` when it is missing or no longer what was kept."""
         path = self.path(digest)
         try:
             content = path.read_bytes()

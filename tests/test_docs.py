@@ -11,6 +11,7 @@ from typing import get_args, get_type_hints
 import pytest
 from typer.main import get_command
 
+from records.origin import Origin
 from records.study import Environment, Study
 from search.builtin import builtin_study
 from search.cli import app

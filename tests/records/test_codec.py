@@ -336,5 +336,6 @@ def test_a_failure_is_stored_with_its_place_and_cause():
         "message": "rank 1 waits",
         "artifacts": [],
         "contexts": [],
+        "launched": None,
         "status": "failed",
     }

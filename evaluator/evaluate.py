@@ -14,6 +14,7 @@ from evaluator.conditions import Snapshot, conditions_between, gpu_conditions, t
 from evaluator.diagnosis import diagnose
 from evaluator.failures.classify import classify
 from evaluator.job import Job, JobResult
+from evaluator.launched import Site, launched
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.places import Places
@@ -45,12 +46,14 @@ class TrialEvaluator:
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,
         places: Places | None = None,
+        site: Site | None = None,
     ) -> None:
         self._recipe = recipe
         self._launchers = [launcher]
         self._on_phase = on_phase
         self._more_launchers = more_launchers
         self._places = places or Places()
+        self._site = site or Site()
         self._taken_places: set[int] = set()
         self._busy: set[int] = set()
         self._stopped = False
@@ -151,6 +154,14 @@ class TrialEvaluator:
     def _outcome(
         self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
     ) -> Outcome:
+        """What came of a launch, with how it was made."""
+        outcome = self._classified(study, launch, result, conditions)
+        made = launched(launch.asked, result, study.launch.launcher, self._site)
+        return replace(outcome, launched=made)
+
+    def _classified(
+        self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
+    ) -> Outcome:
         failed = classify(result)
         if failed is not None:
             return failed
@@ -167,8 +178,12 @@ class TrialEvaluator:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A job that is about to run, and when, in nanoseconds since the Unix epoch."""
+    """A job that is about to run, as it was `asked` for, and placed in its folder.
 
+    The time of launch is in nanoseconds since the Unix epoch.
+    """
+
+    asked: Job
     job: Job
     launched_ns: int
 
@@ -177,7 +192,7 @@ class _Launch:
         """Make the job's folders, and leave on record how it is started."""
         placed, record = _placed(job, workdir), workdir / "launch.json"
         record.write_text(_by_hand(placed), encoding="utf-8")
-        return cls(placed, record.stat().st_mtime_ns)
+        return cls(job, placed, record.stat().st_mtime_ns)
 
 
 def _conditions_since(before: Snapshot, study: Study) -> Conditions:
@@ -214,7 +229,8 @@ def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome,
         else "ended because its partner left before all turns were over; measure it again",
     )
     return tuple(
-        outcome if number == failed else partner for number, outcome in enumerate(outcomes)
+        outcome if number == failed else replace(partner, launched=outcome.launched)
+        for number, outcome in enumerate(outcomes)
     )
 
 

@@ -73,6 +73,7 @@ class JobResult:
     `rank{r}.stacks.txt` or `process{pid}.stacks.txt` say where they were. `message` says what the
     launcher itself saw, empty if nothing. `memory_kill_count` is how many processes the kernel
     killed meanwhile for want of memory, on the whole machine; None where that is not known.
+    `environment` is what the launcher added to that of every job, beside what the job asked for.
     """
 
     workdir: Path
@@ -82,3 +83,4 @@ class JobResult:
     beats: tuple[Beat, ...] = ()
     memory_kill_count: int | None = None
     message: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,21 +72,21 @@ class Limit:
         return f"{value / size:.6g}{'' if unit == '%' else ' '}{unit}"
 
 
-def limit(text: str) -> Limit:
+def limit(text: str, added: Sequence[Metric] = ()) -> Limit:
     """Check a limit; raises `StudyError` for an unknown metric or unit, or where none is said."""
     text = " ".join(text.split())
     try:
-        return _checked(text)
+        return _checked(text, added)
     except StudyError as error:
         raise StudyError(f"limit {text!r}: {error}") from error
 
 
-def _checked(text: str) -> Limit:
+def _checked(text: str, added: Sequence[Metric]) -> Limit:
     units = {unit for _, unit in _WITH_UNIT.findall(text)}
     unknown = sorted(units - UNITS.keys())
     if unknown:
         raise StudyError(f"{unknown[0]!r} is no unit; known are {', '.join(UNITS)}")
-    metrics = metrics_read(parse(_WITH_UNIT.sub(r"\1", text)))
+    metrics = metrics_read(parse(_WITH_UNIT.sub(r"\1", text)), added)
     sizes = {unit: _size(unit, metrics) for unit in units}
     expression = parse(_WITH_UNIT.sub(lambda n: repr(float(n[1]) * sizes[n[2]]), text))
     match expression.body:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from records.errors import EnvironmentFault
+from records.machine import Gpu
 from records.study import Environment
 
 DEFAULT_CPU_RANKS = 4
@@ -17,7 +18,9 @@ CPU_RANKS_PER_CORE = 4
 # A GPU that shares its memory with the host has no amount of its own.
 _GPU = re.compile(
     r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*,\s*(?P<uuid>GPU-[-0-9a-f]+)\s*"
+    r"(?:,\s*(?P<driver>[\w.]+)\s*,\s*(?:(?P<watts>\d{1,6}(?:\.\d+)?)|\[[^]]+\])\s*)?"
 )
+_IDENTITY = "name,memory.total,uuid"
 
 # What `local_environment` tells of the processor of CPU ranks.
 _CORES = re.compile(r", ([1-9]\d{0,5}) cores$")
@@ -50,20 +53,40 @@ def local_gpus() -> tuple[tuple[str, int | None], ...]:
 
     With it goes its memory in bytes, where its driver tells that.
     """
+    rows = _driver_rows(_IDENTITY)
+    return tuple((row["name"], _memory_bytes(row)) for row in rows)
+
+
+def described_gpus() -> tuple[Gpu, ...]:
+    """The same GPUs, with what else their driver tells of them."""
+    return tuple(
+        Gpu(
+            name=row["name"],
+            memory_bytes=_memory_bytes(row),
+            driver=row["driver"],
+            power_limit_w=float(row["watts"]) if row["watts"] else None,
+        )
+        for row in _driver_rows(f"{_IDENTITY},driver_version,power.limit")
+    )
+
+
+def _driver_rows(query: str) -> Sequence[re.Match[str]]:
+    """What the driver's tool answers for each GPU that is visible; none without one."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
-    asked = [tool, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
+    asked = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
         told = subprocess.run(asked, capture_output=True, timeout=30, check=True)
     except (subprocess.SubprocessError, OSError):
         return ()
     lines = told.stdout.decode(errors="replace").splitlines()
     rows = [row for line in lines if (row := _GPU.fullmatch(line))]
-    gpus = [
-        (row["name"], int(row["mebibytes"]) << 20 if row["mebibytes"] else None) for row in rows
-    ]
-    return tuple(gpus[index] for index in _visible([row["uuid"] for row in rows]))
+    return [rows[index] for index in _visible([row["uuid"] for row in rows])]
+
+
+def _memory_bytes(row: re.Match[str]) -> int | None:
+    return int(row["mebibytes"]) << 20 if row["mebibytes"] else None
 
 
 def _visible(uuids: Sequence[str]) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Self
 
 from evaluator.direction import which_is_better
 from evaluator.limits import Limit, limit
+from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric_names
 from evaluator.readings import AT_SEED, NOTHING, Baseline, lacking, metrics_read, readings
 from records.errors import StudyError
@@ -83,7 +84,12 @@ class Scoring:
         """Score what a trial measured; where a study has contexts, a limit has to hold in each."""
         score = self.score(outcome.metrics, outcome.absent)
         if isinstance(score, Failed):
-            return replace(score, artifacts=outcome.artifacts, contexts=outcome.contexts)
+            return replace(
+                score,
+                artifacts=outcome.artifacts,
+                contexts=outcome.contexts,
+                launched=outcome.launched,
+            )
         if not outcome.contexts:
             return score
         return replace(score, broken=tuple(self._broken_in_contexts(outcome)))
@@ -143,21 +149,24 @@ def _metrics_in_contexts(outcome: Measured) -> dict[str, Sequence[MetricValue]]:
     }
 
 
-def scoring_of(study: Study) -> Scoring:
-    """Check all that a study wants; raises `StudyError` where it is unclear."""
+def scoring_of(study: Study, added: Sequence[Metric] = ()) -> Scoring:
+    """Check all that a study wants; raises `StudyError` where it is unclear.
+
+    `added` are metrics that are known beside those of every study.
+    """
     return replace(
-        scoring(study.objective),
-        limits=tuple(limit(text) for text in study.limits),
-        more=tuple(scoring(one) for one in study.more_objectives),
+        scoring(study.objective, added),
+        limits=tuple(limit(text, added) for text in study.limits),
+        more=tuple(scoring(one, added) for one in study.more_objectives),
     )
 
 
-def scoring(objective: Objective) -> Scoring:
+def scoring(objective: Objective, added: Sequence[Metric] = ()) -> Scoring:
     """Check an objective; raises `StudyError` for an unknown metric or an open direction."""
     expression = parse(objective.expression)
-    metrics = metrics_read(expression)
+    metrics = metrics_read(expression, added)
     if all(name.endswith(AT_SEED) for name in metrics):
-        names = ", ".join(metric_names())
+        names = ", ".join(metric_names(added))
         raise StudyError(f"objective {objective.expression!r} names no metric; metrics are {names}")
     only = metrics.get(expression.text)
     inferred = which_is_better(expression.body, metrics)

@@ -16,9 +16,9 @@ Baseline: TypeAlias = Sequence[MetricValue] | None
 """Metrics of the seed; None while nothing was measured."""
 
 
-def metrics_read(expression: Expression) -> Mapping[str, Metric]:
+def metrics_read(expression: Expression, added: Sequence[Metric] = ()) -> Mapping[str, Metric]:
     """The metric behind each name in an expression. Raises `MetricError` for an unknown one."""
-    return {name: metric(name.removesuffix(AT_SEED)) for name in sorted(expression.names)}
+    return {name: metric(name.removesuffix(AT_SEED), added) for name in sorted(expression.names)}
 
 
 def readings(metrics: Sequence[MetricValue], seed: Baseline) -> Mapping[str, float]:

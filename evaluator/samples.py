@@ -154,7 +154,7 @@ def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None
 
 def read_profiles(result: JobResult, profiled_steps: int) -> TraceSet:
     """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
-    paths = [result.workdir / f"rank{rank.rank}_trace.json.gz" for rank in result.ranks]
+    paths = [result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks]
     traces = read_traces(paths)
     for path, trace in zip(paths, traces.ranks, strict=True):
         step_count = trace.steps.number.size

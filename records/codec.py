@@ -1,7 +1,7 @@
 """The one place where values become JSON text and come back."""
 
 import json
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -48,6 +48,35 @@ def from_document(kind: type[T], data: object) -> T:
 
 def _refuse(value: object) -> NoReturn:
     raise TypeError(f"{value} is a {type(value).__name__}, which no key takes; quote it for a text")
+
+
+def with_texts(value: T, change: Callable[[str], str]) -> T:
+    """The value with every text in it changed, names of mappings too; itself where none is.
+
+    Raises `CodecError` where a text may not be what it was changed to.
+    """
+    adapter = _adapter(cast(Hashable, type(value)))
+    data = adapter.dump_python(value, mode="json")
+    changed = _with_texts(data, change)
+    if changed == data:
+        return value
+    try:
+        rebuilt: T = adapter.validate_json(json.dumps(changed))
+    except ValidationError as error:
+        raise CodecError(f"{type(value).__name__}: {first_problem(error)}") from error
+    return rebuilt
+
+
+def _with_texts(data: Any, change: Callable[[str], str]) -> Any:
+    match data:
+        case str():
+            return change(data)
+        case list():
+            return [_with_texts(each, change) for each in data]
+        case dict():
+            return {change(name): _with_texts(each, change) for name, each in data.items()}
+        case _:
+            return data
 
 
 def first_problem(error: ValidationError) -> str:

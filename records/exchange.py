@@ -1,6 +1,7 @@
 """One conversation with a language model: what was asked, what came back, what it cost."""
 
 from dataclasses import dataclass
+from typing import Self
 
 SUBMITTED = "submitted"
 
@@ -52,6 +53,30 @@ class Exchange:
     request_count: int
     host: str | None = None
     """Name of the provider, which some results hold; None where it was not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """What is listed of an exchange with a model; the whole is the artifact with this digest."""
+
+    digest: str
+    model: str
+    result: str
+    usage: Usage
+    latency_s: float
+    request_count: int
+
+    @classmethod
+    def of(cls, digest: str, exchange: Exchange) -> Self:
+        """What is listed of an exchange that is kept under this digest."""
+        return cls(
+            digest=digest,
+            model=exchange.model,
+            result=exchange.result,
+            usage=exchange.usage,
+            latency_s=exchange.latency_s,
+            request_count=exchange.request_count,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class History:
     @property
     def best(self) -> Trial | None:
         """The incumbent, or else the admissible trial with the lowest cost."""
-        return next(iter(self.ranked), None)
+        return min(self.admissible, key=self._rank, default=None)
 
     def cost(self, trial: Trial) -> float:
         """Cost of a measured trial by all that is known, lower is better."""

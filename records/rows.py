@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from records.codec import from_json, to_json
-from records.exchange import Exchange, ModelUse, Usage
+from records.exchange import ModelUse, Paid, Usage
 from records.study import Study
-from records.trial import Config, Failed, Measured, Outcome, Policy, Score, Trial
+from records.trial import Config, Failed, Measured, Outcome, Policy, Purpose, Repeat, Score, Trial
 
 Row: TypeAlias = Mapping[str, str | int | float | None]
 
@@ -46,6 +46,34 @@ class Run:
     repeats: int
     begun: int
     study: Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much is on record of a study, without reading it.
+
+    `launches` are all starts of its ranks, `repeats` those among them that were made again.
+    """
+
+    trials: int = 0
+    measured: int = 0
+    launches: int = 0
+    repeats: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Trials that went wrong."""
+        return self.trials - self.measured
+
+
+def to_counts(row: Row) -> Counts:
+    """How much is on record of a study."""
+    return Counts(
+        trials=int(row["trial_count"] or 0),
+        measured=int(row["measured_count"] or 0),
+        launches=int(row["launch_count"] or 0),
+        repeats=int(row["repeat_count"] or 0),
+    )
 
 
 def to_study(row: Row) -> StudyRow:
@@ -149,6 +177,18 @@ def _score(row: Row) -> Score | None:
     )
 
 
+def to_repeat(row: Row) -> Repeat:
+    """Re-measuring launch."""
+    return Repeat(
+        series=int(row["series"] or 0),
+        round=int(row["round"] or 0),
+        ordinal=int(row["ordinal"] or 0),
+        outcome=to_outcome(str(row["outcome"])),
+        purpose=Purpose(str(row["purpose"])),
+        position=int(row["position"] or 0),
+    )
+
+
 def to_outcome(text: str) -> Outcome:
     """Outcome from its stored text."""
     return from_json(Outcome, text)  # type: ignore[arg-type]  # a union is not a type[T]
@@ -184,23 +224,31 @@ def artifact_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
     ]
 
 
-def exchange_columns(
-    study_id: str, ordinal: int, digest: str, exchange: Exchange
-) -> dict[str, object]:
+def paid_columns(paid: Paid) -> dict[str, object]:
     """Columns of an LLM exchange; its text is an artifact."""
     return {
-        "study_id": study_id,
-        "ordinal": ordinal,
-        "digest": digest,
-        "model": exchange.model,
-        "result": exchange.result,
-        "input_tokens": exchange.usage.input_tokens,
-        "output_tokens": exchange.usage.output_tokens,
-        "cache_read_tokens": exchange.usage.cache_read_tokens,
-        "cache_write_tokens": exchange.usage.cache_write_tokens,
-        "latency_s": exchange.latency_s,
-        "request_count": exchange.request_count,
+        "digest": paid.digest,
+        "model": paid.model,
+        "result": paid.result,
+        "input_tokens": paid.usage.input_tokens,
+        "output_tokens": paid.usage.output_tokens,
+        "cache_read_tokens": paid.usage.cache_read_tokens,
+        "cache_write_tokens": paid.usage.cache_write_tokens,
+        "latency_s": paid.latency_s,
+        "request_count": paid.request_count,
     }
+
+
+def to_paid(row: Row) -> Paid:
+    """What is listed of an LLM exchange."""
+    return Paid(
+        digest=str(row["digest"]),
+        model=str(row["model"]),
+        result=str(row["result"]),
+        usage=_usage(row),
+        latency_s=float(row["latency_s"] or 0),
+        request_count=int(row["request_count"] or 0),
+    )
 
 
 def to_model_use(row: Row) -> ModelUse:
@@ -210,13 +258,17 @@ def to_model_use(row: Row) -> ModelUse:
         turn_count=int(row["turn_count"] or 0),
         policy_count=int(row["policy_count"] or 0),
         request_count=int(row["request_count"] or 0),
-        usage=Usage(
-            input_tokens=int(row["input_tokens"] or 0),
-            output_tokens=int(row["output_tokens"] or 0),
-            cache_read_tokens=int(row["cache_read_tokens"] or 0),
-            cache_write_tokens=int(row["cache_write_tokens"] or 0),
-        ),
+        usage=_usage(row),
         last_result=str(row["last_result"]),
+    )
+
+
+def _usage(row: Row) -> Usage:
+    return Usage(
+        input_tokens=int(row["input_tokens"] or 0),
+        output_tokens=int(row["output_tokens"] or 0),
+        cache_read_tokens=int(row["cache_read_tokens"] or 0),
+        cache_write_tokens=int(row["cache_write_tokens"] or 0),
     )
 
 

@@ -3,6 +3,7 @@
 from sqlite_utils import Database, Migrations
 
 from records.errors import StoreError
+from records.views import ADMISSIBLE, VIEWS
 
 migrations = Migrations("cclsearch")
 
@@ -24,7 +25,8 @@ def upgrade(db: Database) -> None:
             f"the store was changed by a newer cclsearch ({', '.join(sorted(newer))}); "
             "use that version, or give another store with --store"
         )
-    migrations.apply(db)
+    with db.atomic():  # one wait for the disk, not one for each
+        migrations.apply(db)
 
 
 @migrations()
@@ -136,3 +138,87 @@ def tell_where_every_run_began(db: Database) -> None:
         {"study_id": str, "trials": int, "repeats": int, "begun": int, "study": str},
         foreign_keys=[("study_id", "studies", "id")],
     )
+
+
+@migrations()
+def count_what_a_study_has(db: Database) -> None:
+    """What listings ask of a study, counted as it changes; and what finds the best of a million."""
+    for column in ("trial_count", "measured_count", "launch_count", "repeat_count"):
+        db.table("studies").add_column(column, int, not_null_default=0)
+    db.execute(
+        "update studies set"
+        " trial_count = (select count(*) from trials where study_id = id),"
+        " measured_count = (select count(score_cost) from trials where study_id = id),"
+        " repeat_count = (select count(*) from confirmations where study_id = id)"
+    )
+    db.execute(
+        "update studies set launch_count = repeat_count + (select coalesce(sum(attempts), 0)"
+        " from trials where study_id = id and coalesce(failure_stage, '')"
+        " not in ('decide', 'check'))"
+    )
+    db.execute(
+        "create index admissible_trials on trials (study_id, score_cost, ordinal)"
+        f" where {ADMISSIBLE}"
+    )
+    db.execute(
+        "create index failed_trials on trials (study_id, failure_kind)"
+        " where failure_kind is not null"
+    )
+    db.execute("create index studies_by_age on studies (created_at, id)")
+
+
+@migrations()
+def know_how_much_of_a_journal_is_here(db: Database) -> None:
+    """Entries and bytes of each study's journal that the rows stand for."""
+    db.table("journals").create(
+        {"study_id": str, "entry_count": int, "byte_count": int}, pk="study_id"
+    )
+
+
+@migrations()
+def keep_metrics_computed_afterwards(db: Database) -> None:
+    """Every version of every metric computed after its trial; and a view of the newest of all."""
+    db.table("computed_metrics").create(
+        {
+            "study_id": str,
+            "ordinal": int,
+            "name": str,
+            "version": int,
+            "value": float,
+            "absent": str,
+            "unit": str,
+            "better": str,
+            "definition": str,
+            "computed_at": str,
+        },
+        pk=("study_id", "ordinal", "name", "version"),
+        foreign_keys=[("study_id", "studies", "id")],
+    )
+    db.create_view(
+        "newest_metrics",
+        "select study_id, ordinal, name, version, value, unit, absent, computed_at"
+        " from computed_metrics c where version = (select max(o.version) from computed_metrics o"
+        " where o.study_id = c.study_id and o.ordinal = c.ordinal and o.name = c.name)"
+        " and not exists (select 1 from metrics m where m.study_id = c.study_id"
+        " and m.ordinal = c.ordinal and m.name = c.name and m.version > c.version)"
+        " union all select study_id, ordinal, name, version, value, unit, null, null"
+        " from metrics m where not exists (select 1 from computed_metrics c where c.study_id"
+        " = m.study_id and c.ordinal = m.ordinal and c.name = m.name and c.version >= m.version)",
+    )
+
+
+@migrations()
+def tell_which_files_were_removed(db: Database) -> None:
+    """Kept files that a study cites and that were removed on purpose: when, and by which rule."""
+    db.table("removed_files").create(
+        {"study_id": str, "digest": str, "removed_at": str, "rule": str},
+        pk=("study_id", "digest"),
+        foreign_keys=[("study_id", "studies", "id")],
+    )
+
+
+@migrations()
+def name_views_for_browsing(db: Database) -> None:
+    """What a person looks for, under plain names, for whatever shows tables as they are."""
+    for name, select in VIEWS.items():
+        db.create_view(name, select)

@@ -313,7 +313,8 @@ class Study:
     revoked: tuple[str, ...] = ()
     """Names of constraints that were learnt from failures and that a person took back."""
     replay_of: str | None = None
-    """Id of the study whose policies the strategy `replay` launches again."""
+    """Id of the study whose policies the strategy `replay` launches again, or whose trials the
+    strategy `measure` does, to see whether their results hold."""
     more_objectives: tuple[Objective, ...] = ()
     """Beside the main one: no configuration is best in all, so the search looks for a front."""
     limits: tuple[str, ...] = ()

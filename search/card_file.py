@@ -10,6 +10,9 @@ import yaml
 from records.errors import StudyError, shown
 
 MAX_FILE_BYTES = 1 << 20
+MAX_GROWN_BYTES = 4 << 20
+MOST_SHARED = 200
+"""Scalars of a table that an alias may stand for, and characters of each."""
 # Safe constructors raise these for 2024-02-30 or !!bool maybe, which are scalars in no type.
 NOT_YAML = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
 UNSAID = ("", "N/A", "TBD")
@@ -24,15 +27,39 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-class Card:
-    """A YAML file whose fields are looked up by path."""
+class _GrownLoader(_PlainLoader):
+    """YAML in which an alias stands for a small flat table, which cannot be made to grow."""
 
-    def __init__(self, path: Path) -> None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if not self.check_event(yaml.AliasEvent):
+            return super().compose_node(parent, index)
+        node = self.anchors.get(self.peek_event().anchor)  # type: ignore[no-untyped-call]  # the stubs lack its type
+        if not isinstance(node, yaml.MappingNode) or not _is_small(node):
+            return super().compose_node(parent, index)
+        return yaml.SafeLoader.compose_node(self, parent, index)
+
+
+def _is_small(table: yaml.MappingNode) -> bool:
+    scalars = [part for pair in table.value for part in pair]
+    return len(scalars) <= MOST_SHARED and all(
+        isinstance(part, yaml.ScalarNode) and len(part.value) <= MOST_SHARED for part in scalars
+    )
+
+
+class Card:
+    """A YAML file whose fields are looked up by path; `grown` is one that a tool appended runs to.
+
+    Such a card may be larger, and its runs may share tables.
+    """
+
+    def __init__(self, path: Path, *, grown: bool = False) -> None:
         self.path = path
+        most_bytes = MAX_GROWN_BYTES if grown else MAX_FILE_BYTES
+        loader = _GrownLoader if grown else _PlainLoader
         try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise StudyError(f"{path}: over {MAX_FILE_BYTES} bytes")
-            document = yaml.load(path.read_text(encoding="utf-8"), Loader=_PlainLoader)
+            if path.stat().st_size > most_bytes:
+                raise StudyError(f"{path}: over {most_bytes} bytes")
+            document = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
         except (OSError, UnicodeDecodeError) as error:
             raise StudyError(f"{path}: cannot be read: {error}") from error
         except NOT_YAML as error:

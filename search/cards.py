@@ -62,8 +62,8 @@ def card_study(
     study = replace(
         base,
         name=card.stem,
-        workload=_workload(fields, base.workload),
-        environment=_environment(fields, bandwidths, base.environment),
+        workload=card_workload(fields, base.workload),
+        environment=card_environment(fields, _links(fields, bandwidths), base.environment),
         # That of the base is for the base's model.
         launch=replace(base.launch, memory_budget_bytes=None),
     )
@@ -73,7 +73,8 @@ def card_study(
     return study if knobs is None else _tuned(study, knobs)
 
 
-def _workload(card: Card, base: Workload) -> Workload:
+def card_workload(card: Card, base: Workload) -> Workload:
+    """The work that a card declares."""
     model = "workload.model"
     arch = f"{model}.model_arch"
     phase = card.text(f"{model}.phase") or "training"
@@ -108,9 +109,9 @@ def _lengths(card: Card) -> tuple[int | None, int | None]:
     return card.optional_count(f"{data}.input_len"), card.optional_count(f"{data}.output_len")
 
 
-def _environment(card: Card, bandwidths: str | None, base: Environment) -> Environment:
+def card_environment(card: Card, links: Mapping[str, Link], base: Environment) -> Environment:
+    """The machine that a card declares, with these links by name."""
     hardware = "workload.hardware"
-    links = _links(card, bandwidths)
     total = card.count(f"{hardware}.xpu_spec.total_count")
     memory_gb = card.optional_count(f"{hardware}.xpu_spec.memory_gb")
     accelerator = card.text(f"{hardware}.xpu_spec.model") or base.accelerator

@@ -14,9 +14,14 @@ from search.commands import (
     bench,
     compare,
     doctor,
+    export,
+    gc,
+    imports,
+    leaderboard,
     metrics,
     policies,
     replay,
+    reports,
     run,
     spaces,
     studies,
@@ -86,8 +91,30 @@ app.command(
 )(studies.best)
 app.command(
     "replay",
-    epilog=examples("cclsearch replay", "cclsearch replay 20260131-120000-ab12 --strict --json"),
+    epilog=examples(
+        "cclsearch replay 20260131-120000-ab12 --strict --json",
+        "cclsearch replay --mode measure --trial all --within 5%",
+        "cclsearch replay --mode policy --vary world_size=4,8 --vary global_batch=16,32",
+        "cclsearch replay --mode score --objective tokens_per_s",
+    ),
 )(replay.replay)
+app.command(
+    "report",
+    epilog=examples(
+        "cclsearch report",
+        "cclsearch report 20260131-120000-ab12 -o report.html --open",
+        "cclsearch report -o report.md",
+    ),
+)(reports.report)
+app.command(
+    "leaderboard",
+    epilog=examples(
+        "cclsearch leaderboard",
+        "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
+        "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
+        "cclsearch leaderboard -o leaderboard.html",
+    ),
+)(leaderboard.leaderboard)
 app.command(
     "compare",
     cls=compare.InOrder,
@@ -100,6 +127,32 @@ app.command(
 app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))(
     doctor.doctor
 )
+app.command(
+    "gc",
+    epilog=examples(
+        "cclsearch gc --dry-run",
+        "cclsearch gc --traces-older-than 30d --keep-best 3",
+        "cclsearch gc --max-size 10GB --yes",
+    ),
+)(gc.gc)
+app.command(
+    "import",
+    epilog=examples(
+        "cclsearch import runs/20260429_093910 --card workload_card.yaml",
+        "cclsearch import histories.jsonl --dry-run",
+        "cclsearch import optuna.db --as baseline",
+    ),
+)(imports.import_histories)
+app.command(
+    "export",
+    epilog=examples(
+        "cclsearch export --format csv -o trials.csv",
+        "cclsearch export 20260131 --format bundle -o study.cclsearch",
+        "cclsearch export --format entry -o entry/ --set contributor=Me --set contact=me@b.org",
+        "cclsearch export --format bundle --redact --hash-names --perturb-times 2%",
+    ),
+)(export.export)
+app.add_typer(export.app, name="entry")
 app.add_typer(bench.app, name="bench")
 app.add_typer(trials.app, name="trial")
 app.add_typer(spaces.app, name="space")

@@ -3,12 +3,17 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evaluator.described import described_machine
 from evaluator.evaluate import TrialEvaluator
+from evaluator.launched import Site
 from evaluator.launchers.local import LocalLauncher
 from evaluator.objective import Scoring, scoring_of
 from evaluator.places import VISIBLE_DEVICES, Places, places_of
@@ -19,6 +24,7 @@ from policies.catalog import seed_policy
 from policies.space import Space
 from records.errors import StudyError
 from records.exchange import Usage
+from records.scrub import Scrubber, expanded
 from records.store import Store
 from records.study import Study
 from records.trial import Config, Policy
@@ -38,6 +44,7 @@ from search.prompt import PromptWriter
 from search.proposers.front import FrontProposer
 from search.proposers.offline import OfflineProposer
 from search.proposers.replay import ReplayProposer, policies_again
+from search.scrubbed import ScrubbedEvaluator, ScrubbedProposer, scrubbed_policy
 from search.spaces import space_of, study_in
 from search.study_file import suggestion
 from search.trial import Fits, Turn
@@ -63,6 +70,8 @@ class Surroundings:
     fits: Fits = fits_together
     room: Room = field(default_factory=Room)
     sleep: Callable[[float], None] = time.sleep
+    scrubber: Scrubber | None = None
+    """Takes secrets out of what is proposed; None where all of it was recorded before."""
 
 
 def new_study_id() -> str:
@@ -84,29 +93,59 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
 @contextmanager
 def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
-    recipe = recipe_of(study)
-    for inside in (study, *(study_in(study, context) for context in study.contexts)):
-        recipe.check(inside)
+    check_here(study)
     space = space_of(study)
     own = space_of(replace(study, contexts=())) if study.contexts else space
     _require_feasible(own)
     if study.strategy in CHOOSERS:
         _require_feasible(space)
+    if study.strategy in MODEL_TURNS:
+        settings.llm_settings(study.llm)  # a missing key is told before anything starts
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
     seed = again[0] if again else seed_policy(study.seed_policy, space)
-    first = recipe.job(study, own.feasible[0])
+    with (
+        here(study, store, own.feasible[0], seed, again) as around,
+        composed(study_id, study, space, store, observer, around) as search,
+    ):
+        yield search
+
+
+def check_here(study: Study) -> None:
+    """Raise `StudyError` or `EnvironmentFault` where this machine cannot launch the study."""
+    recipe = recipe_of(study)
+    for inside in (study, *(study_in(study, context) for context in study.contexts)):
+        recipe.check(inside)
+
+
+@contextmanager
+def here(
+    study: Study, store: Store, first: Config, seed: Policy, again: tuple[Policy, ...] = ()
+) -> Iterator[Surroundings]:
+    """What a study meets on this machine; its launchers are made ready, and closed at the end.
+
+    `first` is a configuration, not joined with those of contexts.
+    """
+    recipe, scrubber = recipe_of(study), settings.scrubber()
+    job = recipe.job(study, first)
     with ExitStack() as opened:
         launcher = _launcher(study, recipe)
         opened.callback(launcher.close)
         phases, places = Phases(), _places(study)
         evaluator = TrialEvaluator(
-            recipe, launcher, phases, lambda: _launcher(study, recipe), places
+            recipe,
+            launcher,
+            phases,
+            lambda: _launcher(study, recipe),
+            places,
+            opened.enter_context(_site(study, store, scrubber)),
         )
         opened.callback(evaluator.close)
-        around = Surroundings(
-            evaluator=ContextEvaluator(evaluator),
+        evaluator.prepare(job, max(1, min(study.parallel, places.count)))
+        yield Surroundings(
+            evaluator=ScrubbedEvaluator(ContextEvaluator(evaluator), scrubber),
             model=_live_model,
-            seed=seed,
+            seed=scrubbed_policy(seed, scrubber),
+            scrubber=scrubber,
             again=again,
             room=Room(
                 trial_count=study.parallel,
@@ -117,9 +156,6 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
                 phases=phases,
             ),
         )
-        search = opened.enter_context(composed(study_id, study, space, store, observer, around))
-        evaluator.prepare(first, max(1, min(study.parallel, places.count)))
-        yield search
 
 
 def _require_feasible(space: Space) -> None:
@@ -152,6 +188,8 @@ def composed(
     )
     with ExitStack() as opened:
         proposer = _proposer(study_id, study, space, objective, store, observer, around, opened)
+        if around.scrubber is not None:
+            proposer = ScrubbedProposer(proposer, around.scrubber)
         yield Search(
             study_id=study_id,
             study=study,
@@ -236,3 +274,17 @@ def _launcher(study: Study, recipe: Recipe) -> Launcher:
         raise StudyError(f"[launch] launcher {study.launch.launcher!r} is unknown; known is local")
     environment = recipe.inherited(study, settings.trial_environment())
     return LocalLauncher(environment, study.launch.threads_per_rank)
+
+
+@contextmanager
+def _site(study: Study, store: Store, scrubber: Scrubber) -> Iterator[Site]:
+    """Where we are, described while launchers get warm, and kept once something is launched."""
+    scripts = [expanded(path) for path in (study.command.file_digests if study.command else ())]
+    folder = Path(scripts[0]).parent if scripts else Path.cwd()
+    seen = recipe_of(study).inherited(study, settings.trial_environment())
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        described = beside.submit(described_machine, folder, seen, settings.container_image())
+        yield Site(
+            job_id=settings.scheduler_job(),
+            machine=cache(lambda: store.keep_machine(scrubber.value(described.result()))),
+        )

@@ -14,6 +14,7 @@ from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.recipes.catalog import recipe_of
 from policies.sandbox import SandboxUnavailable, sandbox_level
+from records.file_systems import NETWORK_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system
 from records.study import Environment, Study
 from records.trial import Config
 from records.workload import Workload
@@ -22,11 +23,6 @@ from search.builtin import builtin_study
 
 QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30
-NETWORK_FILE_SYSTEMS = (
-    *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"),
-    *("glusterfs", "orangefs", "fuse.sshfs", "fuse.glusterfs"),
-)
-VOLATILE_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 def findings(store: Path, *, long_noise: bool) -> Iterator[Finding]:
@@ -94,7 +90,11 @@ def store_folder(store: Path) -> Finding:
     if free_bytes < LEAST_STORE_BYTES:
         remedy = "free some space, or choose another folder with --store"
     elif kind in NETWORK_FILE_SYSTEMS:
-        remedy = "SQLite needs locks that network file systems may lack; use a local disk"
+        remedy = (
+            "a network file system: use it from one machine at a time, readers wait for the writer;"
+            " should its locks fail, cclsearch doctor --rebuild loses no trial; a local disk is"
+            " better"
+        )
     elif kind in VOLATILE_FILE_SYSTEMS:
         remedy = "records are lost when the machine restarts; use a disk"
     return Finding(
@@ -104,18 +104,6 @@ def store_folder(store: Path) -> Finding:
         remedy=remedy,
         needed=True,
     )
-
-
-def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the file system that a folder is on."""
-    held = {folder.resolve(), *folder.resolve().parents}
-    found = (0, "unknown")
-    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-        _, point, kind, *_ = line.split()
-        # A later mount on the same point hides an earlier one.
-        if Path(point) in held and len(point) >= found[0]:
-            found = len(point), kind
-    return found[1]
 
 
 def api_key() -> Finding:

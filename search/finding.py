@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluator.objective import Scoring
+from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.noise import Noise
 from evaluator.timing.paired import Comparison
 from evaluator.timing.spread import Spread, spread
@@ -97,7 +97,9 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
     """The trial of a study on record that won, or leads so far; None where none was measured."""
     winner = from_json(Finding, row.summary).winner if row.summary else None
     if winner is not None:
-        return store.history(row.id).find(winner)
+        return store.trial(row.id, winner)
+    if not store.counts(row.id).repeats and not scoring_of(row.study).needs_seed:
+        return store.best(row.id)
     return standing_of(row, store).history.best
 
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evaluator.objective import Scoring, scoring_of
+from evaluator.objective import Scoring
 from evaluator.timing.spread import Spread
 from records.errors import StudyError
 from records.history import History
-from records.study import Study
 from search.front import Member, Reached, own_values
 from search.plots import COLOURS
 from search.trial_words import one_line
@@ -19,12 +18,11 @@ FRONT, OTHERS = COLOURS["compute alone"], COLOURS["fills"]
 OBJECTIVES = 2
 
 
-def front_figure(study: Study, history: History, front: Sequence[Member], title: str) -> Figure:
+def front_figure(scoring: Scoring, history: History, front: Sequence[Member], title: str) -> Figure:
     """Every measured trial by its two objectives, with those on the front joined and named.
 
-    Raises StudyError where the study has not two objectives, or nothing was measured.
+    Raises StudyError where there are not two objectives, or nothing was measured.
     """
-    scoring = scoring_of(study).over(history)
     if len(scoring.objectives) != OBJECTIVES:
         raise StudyError(
             f"a front is drawn over two objectives, and there are {len(scoring.objectives)}; "

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from evaluator.objective import Scoring
 from records.codec import to_json
 from records.history import History
+from records.instants import now
 from records.rows import Intent
-from records.store import Store, now
+from records.store import Store
 from records.study import Study
 from records.trial import Policy
 from search.batch import Batch, Room

@@ -1,8 +1,8 @@
 """What a study wants and how far it got with it, in words: limits, baselines, fronts."""
 
+import re
 from collections.abc import Iterator
 
-from evaluator.objective import scoring_of
 from evaluator.timing.spread import Spread
 from records.history import History
 from records.study import Study
@@ -23,9 +23,15 @@ def objective_words(study: Study) -> str:
 def baseline_words(study: Study, history: History) -> str | None:
     """Who stands for the seed in what names it; None where the seed does, or nothing names it."""
     first = next(iter(history.measured), None)
-    if first is None or first.ordinal == 0 or not scoring_of(study).needs_seed:
+    if first is None or first.ordinal == 0 or not _names_seed(study):
         return None
     return f"trial {first.ordinal}, the first that was measured, as the seed failed"
+
+
+def _names_seed(study: Study) -> bool:
+    """Whether an objective or a limit names what the seed had."""
+    objectives = (each.expression for each in (study.objective, *study.more_objectives))
+    return any(re.search(r"@\s*seed\b", text) for text in (*objectives, *study.limits))
 
 
 def limit_words(history: History) -> str | None:
@@ -42,7 +48,8 @@ def limit_words(history: History) -> str | None:
 def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
     """Each member of a front on a line: what it reached, and what it sets."""
     for member in front:
-        config = history.trials[member.ordinal].config
+        trial = history.find(member.ordinal)
+        config = None if trial is None else trial.config
         reached = ", ".join(_reached_words(each) for each in member.reached)
         yield f"trial {member.ordinal}: {reached}: {flags(config) if config else ''}".rstrip(": ")
 

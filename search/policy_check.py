@@ -8,6 +8,7 @@ from itertools import product
 from pydantic import ValidationError
 
 from policies.contract import decide
+from policies.space import Space
 from records.codec import first_problem, from_document
 from records.errors import StudyError
 from records.study import Environment, Study, Value
@@ -26,6 +27,16 @@ class Checked:
     answer: Config | Failed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a policy is asked: a study with one context, or why nothing is feasible there."""
+
+    name: str
+    held_out: bool
+    study: Study
+    space: Space | Failed
+
+
 def check_policy(
     policy: Policy, study: Study, varied: Mapping[str, Sequence[Value]]
 ) -> Iterator[Checked]:
@@ -34,17 +45,27 @@ def check_policy(
     `study` is not completed yet: what is searched follows from the sizes of each context. Raises
     `StudyError` for a varied key that is no field, `EnvironmentFault` without a sandbox.
     """
-    yield Checked(
-        name=study.name, held_out=False, answer=_decided(policy, replace(study, contexts=()))
-    )
+    for place in places(study, varied):
+        yield Checked(name=place.name, held_out=place.held_out, answer=asked(policy, place))
+
+
+def places(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[Place]:
+    """Each context of a study, its own first, and every combination of varied values."""
+    alone = replace(study, contexts=())
+    yield _place(study.name, alone)
     for context in study.contexts:
-        answer = _decided(policy, study_in(study, context))
-        yield Checked(name=context.name, held_out=context.held_out, answer=answer)
+        yield _place(context.name, study_in(study, context), held_out=context.held_out)
     for values in product(*varied.values()) if varied else ():
         changes = dict(zip(varied, values, strict=True))
         name = " ".join(f"{field}={value}" for field, value in changes.items())
-        answer = _decided(policy, _changed(replace(study, contexts=()), changes))
-        yield Checked(name=name, held_out=False, answer=answer)
+        yield _place(name, _changed(alone, changes))
+
+
+def asked(policy: Policy, place: Place) -> Config | Failed:
+    """What a policy decides there; raises `EnvironmentFault` without a sandbox."""
+    if isinstance(place.space, Failed):
+        return place.space
+    return decide(policy, place.study.workload, place.study.usable_environment, place.space)
 
 
 def varied_values(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -84,11 +105,11 @@ def _changed(study: Study, changes: Mapping[str, Value]) -> Study:
         raise StudyError(f"--vary {first_problem(error)}") from error
 
 
-def _decided(policy: Policy, study: Study) -> Config | Failed:
+def _place(name: str, study: Study, *, held_out: bool = False) -> Place:
     try:
         whole = completed(study)
-        space = space_of(whole)
+        return Place(name=name, held_out=held_out, study=whole, space=space_of(whole))
     except StudyError as error:
         message = f"nothing is feasible here: {error}"
-        return Failed(stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message=message)
-    return decide(policy, whole.workload, whole.usable_environment, space)
+        failed = Failed(stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message=message)
+        return Place(name=name, held_out=held_out, study=study, space=failed)

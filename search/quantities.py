@@ -35,6 +35,11 @@ def share(part: float | None) -> str:
     return ABSENT if part is None else f"{part:.1%}"
 
 
+def many(count: int, one: str, several: str | None = None) -> str:
+    """How many of something: `1 launch`, `3 launches`; `several` is one with an s by default."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
 def rate(bytes_per_s: float | None) -> str:
     """A bandwidth in GB/s, or a dash where there is none."""
     return ABSENT if bytes_per_s is None else f"{number(bytes_per_s / 1e9)} GB/s"

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from records.database import NAME
 from records.errors import StoreBusy, StoreError
+from records.journal import sizes
 from records.rows import StudyRow
 from records.store import Store
 from search.settings import store_root
@@ -12,7 +14,8 @@ from search.settings import store_root
 
 def has_records(option: Path | None) -> bool:
     """Whether a store is where the option or the environment says."""
-    return (store_root(option) / "cclsearch.db").is_file()
+    root = store_root(option)
+    return (root / NAME).is_file() or bool(sizes(root))
 
 
 @contextmanager
@@ -37,3 +40,5 @@ def status(row: StudyRow, store: Store) -> str:
             return "interrupted"
     except StoreBusy:
         return "running"
+    except StoreError:  # what a kill left of it cannot be finished; whoever goes on is told
+        return "interrupted"

@@ -4,7 +4,7 @@ Every line stands for itself, so that it can be found with grep and quoted alone
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -21,6 +21,7 @@ from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Failed, FailureKind, Measured, Purpose, Trial
+from search.audit import audit
 from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words
@@ -104,6 +105,7 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
     """The closing report; `store_flag` is what commands need to find the store."""
     return (
         ("stopped", finding.stop_reason),
+        *_origin_lines(record),
         ("trials", _trials_words(record)),
         *(("model", use_words(use, record.row.study.llm)) for use in record.uses),
         *_failure_lines(record.history),
@@ -114,6 +116,7 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
         *_told("baseline", baseline_words(record.row.study, record.history)),
         *_result_lines(finding, record),
         *(("front", words) for words in front_words(finding.front, record.history)),
+        *_fault_lines(record),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
     )
@@ -121,6 +124,27 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
 
 def _told(label: str, words: str | None) -> list[Line]:
     return [] if words is None else [(label, words)]
+
+
+def _is_foreign(record: Record) -> bool:
+    """Whether another tool conducted the search."""
+    origin = record.row.study.origin
+    return origin is not None and origin.kind != "bundle"
+
+
+def _origin_lines(record: Record) -> Iterator[Line]:
+    origin = record.row.study.origin
+    if origin is not None:
+        framework = "" if origin.framework is None else f", of {origin.framework}"
+        yield "imported", f"{origin.source} ({origin.kind}){framework}"
+        yield from (("note", note) for note in origin.notes)
+
+
+def _fault_lines(record: Record) -> Iterator[Line]:
+    """What is wrong with what another tool found, as far as its record shows it."""
+    if _is_foreign(record):
+        for fault in audit(record.row.study, record.history, ()):
+            yield "fault", fault.words
 
 
 def _trials_words(record: Record) -> str:
@@ -162,11 +186,11 @@ def _noise_lines(finding: Finding, record: Record) -> list[Line]:
 
 
 def _result_lines(finding: Finding, record: Record) -> list[Line]:
-    if finding.winner is None or finding.result is None:
+    winner = None if finding.winner is None else record.history.find(finding.winner)
+    if winner is None or finding.result is None:
         limited = "every measured configuration breaks a limit"
         why = limited if record.history.measured else "no configuration could be measured"
         return [("best", f"none, because {why}")]
-    winner = record.history.trials[finding.winner]
     study = record.row.study
     settings = settings_words(winner.config, study) if winner.config is not None else ""
     diagnosis = diagnosis_of(winner.outcome)
@@ -200,9 +224,11 @@ def spread_words(spread: Spread, unit: str) -> str:
 
 
 def _against_seed(finding: Finding, history: History) -> str:
-    seed = history.trials[0]
-    if finding.winner == seed.ordinal:
+    if finding.winner == 0:
         return "the seed is itself the best"
+    seed = history.find(0)
+    if seed is None:
+        return "not compared, the seed has not ended"
     if isinstance(seed.outcome, Failed):
         return f"not comparable, the seed failed ({one_line(str(seed.outcome), CAUSE_CHARS)})"
     if finding.against_seed is None:
@@ -212,7 +238,7 @@ def _against_seed(finding: Finding, history: History) -> str:
 
 def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
     """Finalists not told apart from the winner; the seed has a line of its own."""
-    others = [history.trials[ordinal] for ordinal in finding.ties if ordinal != 0]
+    others = [history.find(ordinal) for ordinal in finding.ties if ordinal != 0]
     return [
         (
             "tied",
@@ -220,7 +246,7 @@ def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
             "these launches do not tell it apart",
         )
         for other in others
-        if other.config is not None and winner.config is not None
+        if other is not None and other.config is not None and winner.config is not None
     ]
 
 
@@ -231,5 +257,5 @@ def _next_commands(finding: Finding, record: Record) -> Sequence[str]:
         return (f"cclsearch trial show {study_id} {launched[0] if launched else 0}",)
     return (
         f"cclsearch best {study_id} --format args",
-        f"cclsearch resume {study_id} --trials {MORE_TRIALS}",
+        *([] if _is_foreign(record) else [f"cclsearch resume {study_id} --trials {MORE_TRIALS}"]),
     )

@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import Literal
 
 from records.errors import StudyError
+from records.scrub import Scrubber, own_home
 from records.study import Llm
 from search.llm.settings import LlmSettings, Secret
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
 DEFAULT_STORE = ".cclsearch"
+SCHEDULER_JOBS = (
+    ("slurm", "SLURM_JOB_ID"),
+    ("pbs", "PBS_JOBID"),
+    ("lsf", "LSB_JOBID"),
+    ("flux", "FLUX_JOB_ID"),
+)
+IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "CONTAINER_IMAGE")
 _RANK_NUMBERS: Mapping[Literal["torchrun", "mpirun"], tuple[tuple[str, str], ...]] = {
     "torchrun": (("RANK", "WORLD_SIZE"),),
     "mpirun": (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")),
@@ -57,6 +65,39 @@ def trial_environment() -> Mapping[str, str]:
         for name, value in os.environ.items()
         if not any(word in name.upper() for word in SECRET_WORDS) and not (key and key in value)
     }
+
+
+def scrubber() -> Scrubber:
+    """What takes our secrets and home folder out of texts that go on record.
+
+    A value that is a number or a path that exists is no secret, however its variable is called.
+    """
+    values = [
+        value
+        for name, value in os.environ.items()
+        if any(word in name.upper() for word in SECRET_WORDS if word != "ANTHROPIC")
+        and not _is_plain(value)
+    ]
+    return Scrubber(homes=filter(None, (os.environ.get("HOME"), own_home())), secrets=values)
+
+
+def scheduler_job() -> str | None:
+    """The job of a scheduler that we run in, as in `slurm 1234`; None outside of any."""
+    found = ((kind, os.environ.get(name)) for kind, name in SCHEDULER_JOBS)
+    return next((f"{kind} {number}" for kind, number in found if number), None)
+
+
+def container_image() -> str | None:
+    """The image of the container that we run in, where the environment tells it."""
+    return next((image for name in IMAGES if (image := os.environ.get(name))), None)
+
+
+def _is_plain(value: str) -> bool:
+    """Whether a value is a number, or names a file."""
+    try:
+        return value.replace(".", "").isdecimal() or Path(value).exists()
+    except OSError:  # longer than a name may be
+        return False
 
 
 def started_as_rank_by() -> Literal["torchrun", "mpirun"] | None:

@@ -12,6 +12,10 @@ from matplotlib.figure import Figure
 
 from records.errors import StoreError, StudyError
 from search.plots import png
+from search.report_page.blocks import Table, words_row
+from search.report_page.frame import framed
+from search.report_page.html_page import table_html
+from search.report_page.plain import plain
 from search.tables import CELL_CHARS
 from search.trace_frames import Trace
 from search.traced import Traced
@@ -19,27 +23,13 @@ from search.trial_words import number, one_line
 
 MOST_ROWS: Final = 200
 """Of one table; the rest is what --json and data frames are for."""
-STYLE: Final = """
-body { font: 14px/1.4 sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; }
-table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
-th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-td { max-width: 40em; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-img { max-width: 100%; }
-"""
 
 
 def write_report(found: Traced, to: Path) -> None:
     """Write the report of these traces. Raises StoreError when it cannot be written."""
-    title = escape(found.name)
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n"
-        + "\n".join(_sections(found))
-        + "\n</body></html>\n"
-    )
+    body = f"<h1>{escape(plain(found.name))}</h1>\n" + "\n".join(_sections(found))
     try:
-        to.write_text(page, encoding="utf-8", errors="replace")
+        to.write_text(framed(found.name, body), encoding="utf-8", errors="replace")
     except OSError as error:
         raise StoreError(f"cannot write {to}: {error.strerror}") from error
 
@@ -68,10 +58,17 @@ def _table(heading: str, rows: pd.DataFrame) -> str:
     if rows.empty:
         return f"<h2>{heading}</h2>\n<p>nothing</p>"
     left_out = len(rows) - MOST_ROWS
-    more = f"<p>{left_out} more rows</p>" if left_out > 0 else ""
-    with pd.option_context("display.max_colwidth", None):
-        shown = rows.head(MOST_ROWS).map(_cell).to_html(index=False, border=0)
-    return f"<h2>{heading}</h2>\n{shown}{more}"
+    numeric = (pd.api.types.is_numeric_dtype(rows[name]) for name in rows.columns)
+    table = Table(
+        about=f"{left_out} more rows are left out" if left_out > 0 else "",
+        headings=tuple(map(str, rows.columns)),
+        rows=tuple(
+            words_row(*map(_cell, values))
+            for values in rows.head(MOST_ROWS).itertuples(index=False, name=None)
+        ),
+        numeric=frozenset(place for place, is_number in enumerate(numeric) if is_number),
+    )
+    return f"<h2>{heading}</h2>\n{table_html(table)}"
 
 
 def _cell(value: object) -> str:

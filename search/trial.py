@@ -17,8 +17,8 @@ from policies.space import Space
 from records.artifacts import Artifacts
 from records.errors import StoreError
 from records.history import History
+from records.instants import now
 from records.rows import Intent
-from records.store import now
 from records.study import Study
 from records.trial import (
     Artifact,
@@ -128,7 +128,8 @@ class Turn:
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
             difference = other_work_anywhere(outcome, reference, self._study)
             if difference is not None:
-                return replace(difference, artifacts=outcome.artifacts), attempts
+                files, launched = outcome.artifacts, outcome.launched
+                return replace(difference, artifacts=files, launched=launched), attempts
         return outcome, attempts
 
     def _raced(self, history: History) -> Study:
@@ -190,9 +191,7 @@ class Turn:
     def _keep_files(self, folder: Path) -> tuple[Artifact, ...]:
         found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
-        return tuple(
-            self._artifacts.keep(path, path.relative_to(folder).as_posix()) for path in paths
-        )
+        return self._artifacts.keep_all({p: p.relative_to(folder).as_posix() for p in paths})
 
     def _scored(self, outcome: Outcome, history: History) -> tuple[Outcome, Score | None]:
         if isinstance(outcome, Failed):

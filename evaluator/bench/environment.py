@@ -3,15 +3,14 @@
 import os
 import platform
 import re
-import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from evaluator.bench.record import EnvInfo
+from evaluator.checkout import commit_of
 from evaluator.workloads.collectives.sweep_request import SweepFacts, SweepRequest
 
-GIT_LIMIT_S = 10.0
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,7 +57,7 @@ def this_machine(folder: Path, root: Path = Path("/")) -> Machine:
         kernel=platform.release(),
         governor=_governor(root),
         network_interfaces=_interfaces(root),
-        commit=_commit(folder),
+        commit=commit_of(folder),
         container=_container(root),
     )
 
@@ -81,16 +80,6 @@ def _interfaces(root: Path) -> tuple[str, ...]:
     """Network interfaces that are not down."""
     paths = sorted((root / "sys/class/net").glob("*/operstate"))
     return tuple(path.parent.name for path in paths if _text(path).strip() in ("up", "unknown"))
-
-
-def _commit(folder: Path) -> str | None:
-    """The commit that is checked out, None outside of a working tree."""
-    asked = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
-    try:
-        told = subprocess.run(asked, capture_output=True, timeout=GIT_LIMIT_S, check=True)
-    except (subprocess.SubprocessError, OSError):
-        return None
-    return told.stdout.decode(errors="replace").strip() or None
 
 
 def _container(root: Path) -> str | None:

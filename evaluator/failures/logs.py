@@ -7,7 +7,7 @@ length; it was written by a job under test.
 import mmap
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,6 +85,14 @@ def read_log(text: str) -> Finding | None:
         ]
     )
     return first and replace(first, rank=rank if first.rank is None else first.rank)
+
+
+def read_by_rank(text: str) -> Mapping[int | None, Finding]:
+    """Give the first cause that each rank names in what several wrote; None is a line of nobody."""
+    told: dict[int | None, list[Finding]] = {}
+    for finding in _findings(_SUMMARY.sub("", text).splitlines()):
+        told.setdefault(finding.rank, []).append(finding)
+    return {rank: first for rank, found in told.items() if (first := weightiest(found))}
 
 
 def read_error(

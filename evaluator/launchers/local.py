@@ -37,14 +37,17 @@ class LocalLauncher:
     ) -> None:
         threads = str(threads_per_rank)
         self._temporary = environment.get("TMPDIR", tempfile.gettempdir())
-        self._environment = {
-            # Temporary files go with each launch; what torch compiled, by its digest, may stay.
-            "TORCHINDUCTOR_CACHE_DIR": f"{self._temporary}/torchinductor_{os.getuid()}",
-            **environment,
+        self._threads = {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             # It starts its threads when it is imported; after that nothing can be forked safely.
             "OPENBLAS_NUM_THREADS": "1",
+        }
+        self._environment = {
+            # Temporary files go with each launch; what torch compiled, by its digest, may stay.
+            "TORCHINDUCTOR_CACHE_DIR": f"{self._temporary}/torchinductor_{os.getuid()}",
+            **environment,
+            **self._threads,
         }
         self._disk_bytes = disk_bytes
         self._supervisor: Connection | None = None
@@ -80,6 +83,7 @@ class LocalLauncher:
                 ranks=(),
                 wall_s=time.monotonic() - started_s,
                 message=f"the process above the job was lost: {last_words}",
+                environment=self._threads,
             )
         return JobResult(
             workdir=workdir,
@@ -89,6 +93,7 @@ class LocalLauncher:
             beats=ended.beats,
             memory_kill_count=ended.memory_kill_count,
             message=ended.message,
+            environment=self._threads,
         )
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ starts, so only a file that is trusted may be given. Policies, which a model wri
 """
 
 import traceback
+from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -21,19 +22,24 @@ def read_metrics_file(path: Path) -> tuple[Metric, ...]:
     the file, and the line where there is one, when it cannot be run, holds no metric, or one that
     does not keep to the contract.
     """
+    return tuple(named_metrics(path).values())
+
+
+def named_metrics(path: Path) -> Mapping[str, Metric]:
+    """The same by the public name that each is bound to, the last one where it has several."""
     module = _run(path)
-    found: dict[int, Metric] = {}
+    found: dict[int, tuple[str, Metric]] = {}
     for name, value in vars(module).items():
         if not name.startswith("_") and not isinstance(value, type) and isinstance(value, Metric):
             fault = contract_fault(value)
             if fault is not None:
                 raise MetricError(f"{path}: metric {name} {fault}")
-            found[id(value)] = value
+            found[id(value)] = name, value
     if not found:
         raise MetricError(
             f"{path}: holds no metric; bind a Formula to a name that has no underscore"
         )
-    return tuple(found.values())
+    return dict(found.values())
 
 
 def _run(path: Path) -> ModuleType:

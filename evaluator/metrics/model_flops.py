@@ -43,14 +43,27 @@ def active_parameters(workload: Workload) -> float | Absent:
 
     Where sizes are missing, those of a dense model that says how many it has, less one table.
     """
-    needed = _SIZES + (_EXPERT_SIZES if workload.expert_count else ())
-    missing = [name for name in needed if getattr(workload, name) is None]
+    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
     if not missing:
         return _counted(_decoder(workload))
     told, vocabulary, hidden = workload.parameter_count, workload.vocab_size, workload.hidden_size
     if told and vocabulary and hidden and not workload.expert_count:
         return float(told - vocabulary * hidden)
     return _untold(*missing)
+
+
+def all_parameters(workload: Workload) -> float | Absent:
+    """Parameters of a decoder of these sizes, every expert and the embedding table included."""
+    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
+    if missing:
+        return _untold(*missing)
+    decoder = _decoder(workload)
+    layers = sum(layer_weights(decoder, layer).total for layer in range(decoder.layer_count))
+    return layers + edge_weights(decoder, first=True, last=True).total
+
+
+def _needed(workload: Workload) -> tuple[str, ...]:
+    return _SIZES + (_EXPERT_SIZES if workload.expert_count else ())
 
 
 def _decoder(workload: Workload) -> Decoder:

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Final
 
 from evaluator.metrics.base import Absent, Evidence, Metric, MetricError, contract_fault, raised
+from evaluator.metrics.published import PREFIX, published
 from records.errors import shown
 from records.trial import MetricValue
 
@@ -86,6 +87,8 @@ def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     known = _origins(added)
     if name not in known:
         name = ALIASES.get(name, name)
+    if name not in known and name.startswith(PREFIX):
+        return published(name)
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
@@ -98,9 +101,30 @@ def is_built_in(name: str) -> bool:
     return name in _BUILT_IN
 
 
+def added_by(name: str) -> str | None:
+    """Where the metric that a package adds under this name is, as `module:attribute`; else None."""
+    found = None if is_built_in(name) else _origins(()).get(name)
+    return found.value if isinstance(found, EntryPoint) else None
+
+
 def metric_names(added: Sequence[Metric] = ()) -> tuple[str, ...]:
     """Every metric that can be asked for, in alphabetical order."""
     return tuple(sorted(_origins(added)))
+
+
+def loaded_metrics(added: Sequence[Metric] = ()) -> tuple[dict[str, Metric], dict[str, str]]:
+    """Every metric by rising name, and why those that are broken cannot be asked.
+
+    Raises MetricError only where two metrics have one name.
+    """
+    found: dict[str, Metric] = {}
+    broken: dict[str, str] = {}
+    for name, origin in sorted(_origins(added).items()):
+        try:
+            found[name] = _load(origin)
+        except MetricError as error:
+            broken[name] = str(error)
+    return found, broken
 
 
 def measure_all(evidence: Evidence, added: Sequence[Metric] = ()) -> Measures:
@@ -108,14 +132,8 @@ def measure_all(evidence: Evidence, added: Sequence[Metric] = ()) -> Measures:
 
     Raises MetricError only where two metrics have one name.
     """
-    found: list[Metric] = []
-    broken: dict[str, str] = {}
-    for name, origin in _origins(added).items():
-        try:
-            found.append(_load(origin))
-        except MetricError as error:
-            broken[name] = str(error)
-    measures = measure_each(found, evidence)
+    found, broken = loaded_metrics(added)
+    measures = measure_each(found.values(), evidence)
     return Measures(measures.values, dict(sorted((broken | dict(measures.absent)).items())))
 
 

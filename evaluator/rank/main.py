@@ -81,7 +81,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
     write_json(folder / f"rank{context.rank}.steps.json", document)
     # Nobody asks where the time of a configuration goes that is out of the race.
     if job.measure.profiled_steps and stopped is not Stop.SLOWER:
-        trace = folder / f"rank{context.rank}_trace.json.gz"
+        trace = folder / f"rank{context.rank}_trace.json"
         profile_steps(
             clock,
             job.measure.profiled_steps,

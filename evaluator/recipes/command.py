@@ -13,6 +13,7 @@ from evaluator.recipes.variables import TRACE_DIR, check_variables, inherited, s
 from records.errors import StudyError, shown
 from records.expression import Expression, parse
 from records.rule import facts
+from records.scrub import expanded
 from records.study import Command, Constraint, Study, Value
 from records.trial import Config, Failed
 
@@ -74,7 +75,7 @@ class CommandRecipe:
         check_unchanged(command)
         rank_count = _rank_count(study, command, config)
         return Job(
-            argv=command.run,
+            argv=tuple(map(expanded, command.run)),
             world_size=rank_count,
             files={},
             folders={TRACE_DIR: TRACE_FOLDER},
@@ -82,7 +83,7 @@ class CommandRecipe:
             maps_freely=study.environment.device == "cuda",
             threads_per_rank=study.launch.threads_per_rank,
             environment={
-                **command.environment,
+                **{name: expanded(text) for name, text in command.environment.items()},
                 **told(study, rank_count),
                 **settings(study, command, config),
             },

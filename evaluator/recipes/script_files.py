@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from records.errors import StudyError, shown
+from records.scrub import expanded
 from records.study import Command
 
 
@@ -25,7 +26,7 @@ def located(command: Command, folder: Path) -> Command:
 def check_unchanged(command: Command) -> None:
     """Raise `StudyError` when a file is no longer what it was when the study was read."""
     for path, digest in command.file_digests.items():
-        if _digest(Path(path)) != digest:
+        if _digest(Path(expanded(path))) != digest:
             raise StudyError(
                 f"[command] {path} is not what it was when the study began, so its trials could "
                 "not be compared; start a new study"
@@ -34,7 +35,7 @@ def check_unchanged(command: Command) -> None:
 
 def check_program(command: Command) -> None:
     """Raise `StudyError` when the program is not there or may not be executed."""
-    program = command.run[0]
+    program = expanded(command.run[0])
     if shutil.which(program) is None:
         instead = f'make it executable, or run = ["bash", {program!r}]'
         hint = instead if Path(program).is_file() else "give a program that is on the PATH"

@@ -91,4 +91,4 @@ def open_tokens(workload: Workload) -> Tokens:
     """Read the workload's text if it names one; raises `JobError`."""
     if workload.text_file is None:
         return SyntheticTokens(workload)
-    return TextTokens(workload, Path(workload.text_file))
+    return TextTokens(workload, Path(workload.text_file).expanduser())

@@ -163,5 +163,6 @@ app.command(
         "cclsearch bench search",
         "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
         "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
+        "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
     ),
 )(search)

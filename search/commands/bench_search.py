@@ -10,7 +10,7 @@ from rich.text import Text
 from records.codec import to_json
 from records.errors import StudyError
 from records.study import Llm
-from search.commands.options import JsonOption
+from search.commands.options import JsonOption, StoreOption
 
 EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
 
@@ -21,7 +21,8 @@ def search(
         typer.Argument(
             metavar="LANDSCAPE...",
             help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
-            "[-anonymous], or ccl:FOLDER with recorded searches. [default: three generated ones]",
+            "[-anonymous], study:ID for what is on record of a study, or ccl:FOLDER with recorded "
+            "searches. [default: three generated ones]",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +57,7 @@ def search(
         Path | None,
         typer.Option("-o", "--outdir", metavar="FOLDER", help="For one JSON and one picture."),
     ] = None,
+    store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare search strategies on landscapes of which every configuration is known.
@@ -79,7 +81,7 @@ def search(
     console = Console(stderr=True)
     with console.status("starting") as line:
         found = compare(
-            landscapes_of(landscapes or EXAMPLES),
+            landscapes_of(landscapes or EXAMPLES, store, lambda words: console.print(Text(words))),
             strategies_of(strategies, asking),
             seed_count=seeds,
             trial_count=trials,

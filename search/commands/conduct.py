@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Self, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.console import Console
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError
 from records.history import History
+from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
 from search.commands.options import installed_version, store_flag
@@ -30,11 +31,14 @@ from search.ports import Observer
 from search.progress import JsonProgress, PlainProgress
 from search.proposers.replay import ReplayProposer, study_again
 from search.reading import recorded
+from search.replay.source import LAUNCHABLE_ORIGINS, MEASURE
 from search.report import Record, print_report
-from search.settings import store_root
+from search.scrubbed import scrubbed_study
+from search.settings import scrubber, store_root
 from search.standing import standing_of
 
 INTERRUPTED_TWICE = 130
+Found = TypeVar("Found")
 
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
@@ -42,11 +46,12 @@ def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> 
     chosen, why = resolved_strategy(strategy)
     # The price goes on record too: the known one may be another tomorrow.
     study = replace(study, strategy=chosen, llm=priced(study.llm))
+    study = scrubbed_study(study, scrubber())
     study_id = new_study_id()
     with closing(Store(store_root(store))) as records:
         with (
-            _face(as_json, History()) as observer,
-            _Stop(study_id, records) as stop,
+            face(as_json, History()) as observer,
+            Stop(_resume(study_id, records)) as stop,
             search_of(study_id, study, records, observer) as search,
         ):
             records.create(study_id, study, installed_version())
@@ -59,11 +64,17 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
     """Search a study on record to its end, with `more` launches from here if they are given."""
     with recorded(store) as records:
         row = records.find(study_id)
+        if row.strategy == MEASURE:
+            raise StudyError(
+                f"study {row.id} holds launches of a replay, and no search; "
+                f"go on with `cclsearch replay {row.id} --mode measure`"
+            )
+        _refuse_import(row)
         before = _launches_on_record(row.id, records)
         study = row.study if more is None else _extended(row.id, more, records)
         with (
-            _face(as_json, standing_of(row, records).history) as observer,
-            _Stop(row.id, records) as stop,
+            face(as_json, standing_of(row, records).history) as observer,
+            Stop(_resume(row.id, records)) as stop,
             search_of(row.id, study, records, observer) as search,
         ):
             words = f"strategy {study.strategy}; resumed with {before[0]} trials on record"
@@ -74,6 +85,15 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
     return finding
 
 
+def _refuse_import(row: StudyRow) -> None:
+    origin = row.study.origin
+    if origin is not None and origin.kind not in LAUNCHABLE_ORIGINS:
+        raise StudyError(
+            f"study {row.id} was imported from {origin.source} and cannot go on, as nothing here "
+            f"launches its trials; see `cclsearch show {row.id}`"
+        )
+
+
 def launched_again(study_id: str, strategy: str | None, store: Path | None) -> Study:
     """A new study that launches the policies of one on record."""
     if strategy not in {None, ReplayProposer.name}:
@@ -82,7 +102,9 @@ def launched_again(study_id: str, strategy: str | None, store: Path | None) -> S
             "leave out one of them"
         )
     with recorded(store) as records:
-        return study_again(records.find(study_id), records)
+        row = records.find(study_id)
+        _refuse_import(row)
+        return study_again(row, records)
 
 
 def _extended(study_id: str, more: int, records: Store) -> Study:
@@ -107,7 +129,7 @@ def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
 
 
 @contextmanager
-def _face(as_json: bool, history: History) -> Iterator[Observer]:
+def face(as_json: bool, history: History) -> Iterator[Observer]:
     """The face that fits whoever looks: JSON on request, a live view on a terminal, else lines."""
     if as_json:
         yield JsonProgress(sys.stdout)
@@ -118,18 +140,18 @@ def _face(as_json: bool, history: History) -> Iterator[Observer]:
         yield PlainProgress(sys.stdout)
 
 
-def _searched(search: Search, strategy: str, stop: "_Stop") -> Finding:
+def _searched(search: Search, strategy: str, stop: "Stop") -> Finding:
     """Search to the end; an interruption or a fault of the surroundings says how to go on."""
-    try:
-        stop.listen()
+
+    def work() -> Finding:
         search.observer.study_started(search.study_id, search.study, strategy)
         return search.run()
-    except KeyboardInterrupt:
-        _give_up_closed_output()
-        what = "interrupted; every finished trial is on record"
-        raise Interrupted(f"{what}\n{stop.again}") from None
-    except CclsearchError as error:
-        raise type(error)(f"{error}\n{stop.again}") from error
+
+    return stop.heard(work)
+
+
+def _resume(study_id: str, records: Store) -> str:
+    return f"cclsearch resume {study_id}{store_flag(records.root)}"
 
 
 def _give_up_closed_output() -> None:
@@ -140,11 +162,14 @@ def _give_up_closed_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Stop:
-    """Ctrl-C, termination and a closed terminal end the search in order, and the second at once."""
+class Stop:
+    """Ctrl-C, termination and a closed terminal end the search in order, and the second at once.
 
-    def __init__(self, study_id: str, store: Store) -> None:
-        self.again = f"next: cclsearch resume {study_id}{store_flag(store.root)}"
+    `command` is how to go on after it.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.again = f"next: {command}"
         self._was_asked = False
         self._previous: dict[int, signal.Handlers | int | Callable[..., object] | None] = {}
 
@@ -160,8 +185,20 @@ class _Stop:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def listen(self) -> None:
-        """Hear from here to the end of the context, except what this process ignores."""
+    def heard(self, work: Callable[[], Found]) -> Found:
+        """Hear while this works; an interruption or a fault outside of it says how to go on."""
+        try:
+            self._listen()
+            return work()
+        except KeyboardInterrupt:
+            _give_up_closed_output()
+            what = "interrupted; every finished trial is on record"
+            raise Interrupted(f"{what}\n{self.again}") from None
+        except CclsearchError as error:
+            raise type(error)(f"{error}\n{self.again}") from error
+
+    def _listen(self) -> None:
+        """Hear to the end of the context, except what this process ignores."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._ask)

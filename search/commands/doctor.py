@@ -17,10 +17,34 @@ def doctor(
     noise: Annotated[
         bool, typer.Option("--noise", help="Take a minute to measure the noise more closely.")
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Only build the database of the records again, from the journals beside it; the "
+            "old one is kept.",
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Only read every kept file of the records, and compare its digest."
+        ),
+    ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tell what this machine can do, and what to do about what is missing."""
+    if rebuild:
+        from search.commands.rebuild_records import print_rebuild
+
+        print_rebuild(store, as_json=as_json)
+        return
+    if verify:
+        from search.commands.verify_records import print_verified
+
+        print_verified(store, as_json=as_json)
+        return
     # Imported here: it takes a second, and no other command needs it.
     from search.doctor import findings
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from evaluator.objective import scoring_of
 from records.codec import to_json
 from records.errors import StudyError
 from search.commands.options import Asked, store_flag
@@ -31,15 +32,16 @@ def print_front(
             )
         if asked.is_given:
             again = rescored(row, records, study)
-            history, front = again.history, again.finding.front
+            history, front, scoring = again.history, again.finding.front, again.scoring
         else:
             led = standing_of(row, records)
             history, front = led.history, led.front
+            scoring = scoring_of(study).over(history)
     if plot is not None:
         from search.front_plots import front_figure
         from search.plots import save
 
-        save(front_figure(study, history, front, f"{study.name}: {row.id}"), plot)
+        save(front_figure(scoring, history, front, f"{study.name}: {row.id}"), plot)
     if as_json:
         typer.echo(json.dumps([_facts(member) for member in front]))
         return

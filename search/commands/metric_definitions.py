@@ -8,9 +8,9 @@ from typing import Final
 
 import typer
 
-from evaluator.metrics.base import Metric, MetricError
+from evaluator.metrics.base import Metric
 from evaluator.metrics.from_file import read_metrics_file
-from evaluator.metrics.registry import metric, metric_names
+from evaluator.metrics.registry import loaded_metrics, metric
 from search.tables import PAGE_CELLS, Column, page_cells, print_table
 
 TRACES: Final = frozenset({"kineto", "xla", "nsys"})
@@ -30,14 +30,8 @@ def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
 
 def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
     """Every metric by rising name, and why those that are broken cannot be asked."""
-    found: list[Metric] = []
-    broken: dict[str, str] = {}
-    for name in metric_names(added):
-        try:
-            found.append(metric(name, added))
-        except MetricError as error:
-            broken[name] = str(error)
-    return found, broken
+    found, broken = loaded_metrics(added)
+    return list(found.values()), broken
 
 
 def print_list(metrics_file: Path | None, *, as_json: bool) -> None:

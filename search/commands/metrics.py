@@ -1,14 +1,15 @@
 """`metrics list|show|compute`: what can be measured, what it means, and the values of traces."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from records.errors import StudyError
 from search.commands.options import (
     BandwidthsOption,
     CardOption,
     JsonOption,
+    MetricsFileOption,
     NoCacheOption,
     StoreOption,
     TraceArgument,
@@ -20,15 +21,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Metrics: what there is, what it means, and the values of traces.",
 )
-
-MetricsFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--metrics-file",
-        metavar="FILE",
-        help="Python file with metrics of your own; it is run, so it must be trusted.",
-    ),
-]
 
 
 @app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
@@ -61,10 +53,12 @@ def show(
         "cclsearch metrics compute traces/ mfu tokens_per_s --card card.yaml",
         "cclsearch metrics compute traces/rank0.json.gz compute_comm_overlap --json",
         "cclsearch metrics compute trial:3 straggler",
+        "cclsearch metrics compute --study 20260131-120000-ab12 --metrics-file mine.py",
+        "cclsearch metrics compute --all mfu",
     )
 )
 def compute(
-    trace: TraceArgument,
+    trace: TraceArgument = "",
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Metrics. [default: all]", show_default=False),
@@ -77,15 +71,45 @@ def compute(
         typer.Option("--compat", help="As the published toolkit defines them, in its units."),
     ] = None,
     no_cache: NoCacheOption = False,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Compute what the trials of this study lack, and keep it on record; then all "
+            "arguments are metrics. May be given several times.",
+        ),
+    ] = None,
+    every_study: Annotated[
+        bool, typer.Option("--all", help="The same of every study on record.")
+    ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute metrics of traces: each value with its unit, or why there is none.
 
+    With --study or --all, of trials on record: each metric that a trial lacks, or that an older
+    version of its definition computed. It can be interrupted; the same command goes on.
+
     Ends with exit code 3 where nothing that was asked for has a value.
     """
     from search.commands.metric_values import Asked, print_values
 
+    if study or every_study:
+        from search.commands.metrics_afterwards import Afterwards, print_computed
+
+        if card is not None or compat is not None:
+            raise StudyError("--card and --compat are for traces; trials on record know their work")
+        wanted = Afterwards(
+            studies=study or (),
+            names=[*([trace] if trace else []), *(names or ())],
+            metrics_file=metrics_file,
+            store=store,
+        )
+        print_computed(wanted, as_json=as_json)
+        return
+    if not trace:
+        raise StudyError("name a TRACE, a trial as in trial:3, or studies with --study or --all")
     asked = Asked(
         trace=trace,
         names=names or (),

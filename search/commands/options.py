@@ -80,6 +80,14 @@ OtherObjectiveOption = Annotated[
         "[default: the study's]",
     ),
 ]
+MetricsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file",
+        metavar="FILE",
+        help="Python file with metrics of your own; it is run, so it must be trusted.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StudyArgument = Annotated[
     str,

@@ -18,11 +18,17 @@ from search.commands.options import (
 )
 
 
-def list_studies(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def list_studies(
+    count: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Only so many, the newest.")
+    ] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the studies on record, newest first."""
     from search.commands.study_records import print_studies
 
-    print_studies(store, as_json=as_json)
+    print_studies(store, count, as_json=as_json)
 
 
 def show(
@@ -46,10 +52,13 @@ def show(
         str | None,
         typer.Option(metavar="NAME", help="Take a learnt constraint back; with --constraints."),
     ] = None,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="Only so many trials, the last ones.")
+    ] = 100,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a study: all its trials and what it found.
+    """Show a study: its trials and what it found.
 
     With --objective or --limit it is as if the study had been asked that: what is on record is
     scored again, and nothing is launched.
@@ -69,7 +78,7 @@ def show(
         return
     if plot is not None:
         raise StudyError("--plot draws a front; add --front")
-    print_study(study_id, asked, store, as_json=as_json)
+    print_study(study_id, asked, last, store, as_json=as_json)
 
 
 def best(

@@ -14,36 +14,45 @@ from rich.table import Table
 from evaluator.recipes.variables import settings
 from records.codec import from_json, to_json
 from records.errors import StoreError
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
 from records.trial import Config, Trial
+from search.commands.large_studies import (
+    READ_WHOLE,
+    print_large_study,
+    print_last_trials,
+    study_facts,
+)
 from search.commands.options import Asked, store_flag
 from search.config_words import flags, spelled
 from search.contexts import part_named
 from search.finding import Finding, leader_of
-from search.live import on_terminal, print_trials
+from search.live import on_terminal
 from search.model_words import use_facts, use_words
 from search.objective_words import objective_words
-from search.progress import trial_line, trial_summary
+from search.progress import trial_summary
 from search.reading import has_records, recorded, status
+from search.replay.source import MEASURE
 from search.report import Line, Record, print_lines, print_report, report_lines
 from search.rescoring import rescored
 from search.settings import store_root
-from search.trial_words import remarks
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""
 
 
-def print_studies(store: Path | None, *, as_json: bool) -> None:
-    """Print a line for each study; none at all is no error."""
+def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
+    """Print a line for each of the newest studies; none at all is no error."""
     rows: tuple[StudyRow, ...] = ()
     facts: list[dict[str, object]] = []
+    all_count = 0
     if has_records(store):
         with recorded(store) as records:
-            rows = records.studies()
-            facts = [_facts(row, leader_of(row, records), records) for row in rows]
+            rows = records.studies(limit=count)
+            facts = [study_facts(row, leader_of(row, records), records) for row in rows]
+            all_count = records.study_count()
     if as_json:
         typer.echo(json.dumps(facts))
     elif rows:
@@ -51,22 +60,27 @@ def print_studies(store: Path | None, *, as_json: bool) -> None:
     else:
         root = store_root(store).absolute()
         typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
+    if len(rows) < all_count:
+        told = f"the newest {len(rows)} of {all_count} studies; for more: cclsearch list --limit"
+        typer.echo(f"{told} {all_count}{store_flag(store_root(store).absolute())}", err=True)
 
 
-def print_study(study_id: str, asked: Asked, store: Path | None, *, as_json: bool) -> None:
-    """Print all trials of a study, and what it found or how to go on."""
+def print_study(
+    study_id: str, asked: Asked, last: int, store: Path | None, *, as_json: bool
+) -> None:
+    """Print the last trials of a study, and what it found or how to go on."""
     with recorded(store) as records:
+        row = records.find(study_id)
+        if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
+            print_large_study(row, last, records, as_json=as_json)
+            return
         record, leader = _seen(study_id, asked, records)
         row = record.row
         if as_json:
-            facts = {**_facts(row, leader, records), "scored_again": asked.is_given}
-            typer.echo(json.dumps({**facts, **_details(record)}))
+            facts = {**study_facts(row, leader, records), "scored_again": asked.is_given}
+            typer.echo(json.dumps({**facts, **_details(record, last)}))
             return
-        if on_terminal():
-            print_trials(Console(), record.history.trials, record.history)
-        else:
-            for trial in record.history:
-                typer.echo(trial_line(trial, record.history))
+        print_last_trials(record.history, last, len(record.history))
         if asked.is_given:
             print_lines(_scored_again_lines(record, asked))
             return
@@ -78,12 +92,20 @@ def print_study(study_id: str, asked: Asked, store: Path | None, *, as_json: boo
             typer.echo(f"model: {use_words(use, row.study.llm)}")
         typer.echo(f"status: {now}")
         if now != "running":
-            typer.echo(f"next: cclsearch resume {row.id}{store_flag(records.root)}")
+            replay = row.strategy == MEASURE
+            command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
+            typer.echo(f"next: cclsearch {command}{store_flag(records.root)}")
 
 
 def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
     """A study with its leader, as it is on record or scored again by what is asked."""
     row = records.find(study_id)
+    counts = records.counts(row.id)
+    if counts.trials > READ_WHOLE and not asked.is_given:
+        leader = leader_of(row, records)
+        known = History(() if leader is None else (leader,))
+        found = Record(row=row, history=known, launch_count=counts.launches, store=records.root)
+        return found, leader
     record = Record.of(row.id, records)
     if not asked.is_given:
         return record, leader_of(row, records)
@@ -158,31 +180,13 @@ def _notes(record: Record, trial: Trial, asked: Asked) -> Iterator[str]:
         yield f"no trial beats these in all objectives either: {', '.join(others)}; see `{command}`"
 
 
-def _facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
-    """A study in short for programs; absent values are null."""
-    score = leader.score if leader is not None else None
+def _details(record: Record, last: int) -> dict[str, object]:
     return {
-        "id": row.id,
-        "name": row.study.name,
-        "objective": row.study.objective.expression,
-        "more_objectives": [more.expression for more in row.study.more_objectives],
-        "limits": list(row.study.limits),
-        "strategy": row.strategy,
-        "status": status(row, records),
-        "created_at": row.created_at,
-        "trials": len(records.history(row.id)),
-        "best": score.value if score is not None else None,
-        "unit": score.unit if score is not None else None,
-        "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
-    }
-
-
-def _details(record: Record) -> dict[str, object]:
-    return {
+        "trial_count": len(record.history),
         "finding": json.loads(record.row.summary) if record.row.summary else None,
         "study": json.loads(to_json(record.row.study)),
         "models": use_facts(record.uses, record.row.study.llm),
-        "trials": [trial_summary(trial) for trial in record.history],
+        "trials": [trial_summary(trial) for trial in record.history.trials[-last:]],
     }
 
 

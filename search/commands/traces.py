@@ -25,7 +25,7 @@ app = typer.Typer(
     epilog=examples(
         "cclsearch trace breakdown traces/",
         "cclsearch trace breakdown trial:3 --plot breakdown.png",
-        "cclsearch trace breakdown traces/rank0_trace.json.gz --json",
+        "cclsearch trace breakdown traces/rank0_trace.json --json",
     )
 )
 def breakdown(

@@ -1,14 +1,15 @@
 """Prints one trial on record, what its ranks wrote, or copies its files out."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
-from shutil import copyfile
 
 import typer
 
 from records.codec import to_json
+from records.computed import ComputedMetric
 from records.errors import StoreError, StudyError
 from records.rows import StudyRow
 from records.store import Store
@@ -18,6 +19,9 @@ from search.commands.options import store_flag
 from search.condition_words import conditions_words
 from search.context_words import results_in_contexts
 from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words
+from search.kept_files import absence, copied, kept_text
+from search.launch_words import launch_lines
+from search.machines import machine_of
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
 from search.trial_words import absences, message_words, number, one_line
@@ -36,7 +40,8 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
         typer.echo(f"study {row.id}")
         history = records.history(row.id)
         typer.echo(trial_line(trial, history))
-        typer.echo(f"started {trial.started_at}, ended {trial.ended_at}")
+        if trial.started_at:  # a record of another tool may not tell
+            typer.echo(f"started {trial.started_at}, ended {trial.ended_at}")
         typer.echo(f"launches: {trial.attempts}")
         typer.echo(f"rationale: {_printable(trial.policy.rationale)}\n")
         typer.echo(f"{_printable(trial.policy.source).rstrip()}\n")
@@ -45,21 +50,33 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
                 _print_measured(measured, row.study.workload)
             case Failed() as failed:
                 _print_failed(failed)
+        for computed in _computed(records, row, trial):
+            typer.echo(_computed_line(computed))
+        for line in _launch_lines(trial, records):
+            typer.echo(line)
         for found in results_in_contexts(trial, history, row.study):
             typer.echo(f"in context {found.name}: {found.words}")
-        for artifact in trial.outcome.artifacts:
-            path = records.artifacts.path(artifact.digest)
-            typer.echo(f"{artifact.name}  {artifact.size_bytes} bytes  {path}")
-        if trial.exchange is not None:
-            typer.echo(f"exchange.json  {records.artifacts.path(trial.exchange)}")
+        for line in _file_lines(trial, row, records):
+            typer.echo(line)
         for command in _next_commands(trial, row):
             typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+def _file_lines(trial: Trial, row: StudyRow, records: Store) -> Iterator[str]:
+    """Every kept file with where it lies, or why it does not."""
+    for artifact in trial.outcome.artifacts:
+        place = _place(records, row.id, artifact.digest)
+        yield f"{artifact.name}  {artifact.size_bytes} bytes  {place}"
+    if trial.exchange is not None:
+        yield f"exchange.json  {_place(records, row.id, trial.exchange)}"
 
 
 def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
     commands: list[str] = []
     if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None:
         commands.append(f"cclsearch trace breakdown trial:{row.id}:{trial.ordinal}")
+    if trial.outcome.launched is not None:
+        commands.append(f"cclsearch trial script {row.id} {trial.ordinal}")
     if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
         commands += [
             f"cclsearch trial logs {row.id} {trial.ordinal}",
@@ -99,38 +116,42 @@ def print_logs(
         trial = _trial(records, row, ordinal)
         whose = "" if rank is None else f"rank{rank}."
         found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
-        texts = {artifact.name: _text(records, artifact) for artifact in found}
         if as_json:
+            texts = {a.name: kept_text(row.id, ordinal, a, records) for a in found}
             typer.echo(json.dumps(texts))
             return
-        if not texts:
+        if not found:
             whose = f" of rank {rank}" if rank is not None else ""
             command = f"cclsearch trial show {row.id} {ordinal}{store_flag(records.root)}"
             raise StudyError(f"trial {ordinal} has no log{whose}; see `{command}`")
-        for name, text in texts.items():
-            typer.echo(f"== {name}")
-            typer.echo(_printable(text))
+        for artifact in found:
+            typer.echo(f"== {artifact.name}")
+            typer.echo(_printable(kept_text(row.id, ordinal, artifact, records)))
 
 
 def copy_files(
     study_id: str, ordinal: int, folder: Path, store: Path | None, *, as_json: bool
 ) -> None:
-    """Copy a trial's files and its policy into a folder, and print their paths."""
+    """Copy a trial's files and its policy into a folder, and print their paths.
+
+    Raises `StoreError` at the end where some are missing or changed; all others are copied.
+    """
     with recorded(store) as records:
-        trial = _trial(records, records.find(study_id), ordinal)
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        policy = folder / "policy.py"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "policy.py").write_text(trial.policy.source, encoding="utf-8")
-            for artifact in trial.outcome.artifacts:
-                copy = folder / artifact.name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copyfile(records.artifacts.path(artifact.digest), copy)
+            policy.write_text(trial.policy.source, encoding="utf-8")
         except OSError as error:
             raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
-    paths = [
-        str(folder / name) for name in ("policy.py", *(a.name for a in trial.outcome.artifacts))
-    ]
+        copies = copied(row.id, ordinal, trial.outcome.artifacts, folder, records)
+    paths = [str(policy), *map(str, copies.paths)]
     typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
+    for line in copies.removed:
+        typer.echo(line, err=True)
+    if copies.faults:
+        raise StoreError("; ".join(copies.faults))
 
 
 def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
@@ -150,6 +171,7 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
     if trial.exchange is not None:
         exchange = json.loads(to_json(records.exchange(trial.exchange)))
     diagnosis = diagnosis_of(trial.outcome)
+    machine = machine_of(trial.outcome.launched, records)
     return {
         "study_id": row.id,
         **trial_summary(trial),
@@ -160,20 +182,47 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
         "where_time_went": None if diagnosis is None else diagnosis_words(diagnosis),
         "contexts": [asdict(found) for found in contexts],
         "files": {a.name: str(records.artifacts.path(a.digest)) for a in trial.outcome.artifacts},
+        "absent_files": {
+            a.name: why
+            for a in trial.outcome.artifacts
+            if (why := absence(row.id, a.digest, records)) is not None
+        },
         "exchange": exchange,
+        "machine": None if machine is None else json.loads(to_json(machine)),
+        "computed_metrics": [asdict(each) for each in _computed(records, row, trial)],
     }
+
+
+def _launch_lines(trial: Trial, records: Store) -> Iterator[str]:
+    """How the trial was launched, and in each context besides the first."""
+    others = [(f"in context {one.name}: ", one.outcome) for one in trial.outcome.contexts[1:]]
+    first = trial.outcome.contexts[0].outcome if trial.outcome.contexts else trial.outcome
+    for prefix, outcome in [("", first), *others]:
+        if outcome.launched is not None:
+            machine = machine_of(outcome.launched, records)
+            yield from (f"{prefix}{line}" for line in launch_lines(outcome.launched, machine))
+
+
+def _computed(records: Store, row: StudyRow, trial: Trial) -> tuple[ComputedMetric, ...]:
+    """What was computed of it after it had ended: every version of every metric."""
+    return records.computed_metrics(row.id, trial.ordinal).get(trial.ordinal, ())
+
+
+def _computed_line(computed: ComputedMetric) -> str:
+    when = f"version {computed.version}, computed {computed.computed_at}"
+    if computed.value is None:
+        return f"no {computed.name} ({when}): {one_line(computed.absent or '', CAUSE_CHARS)}"
+    return f"{computed.name} = {number(computed.value)} {computed.unit} ({when})"
 
 
 def _is_log(artifact: Artifact) -> bool:
     return artifact.name.endswith((".log", ".stacks.txt"))
 
 
-def _text(records: Store, artifact: Artifact) -> str:
-    path = records.artifacts.path(artifact.digest)
-    try:
-        return path.read_bytes().decode(errors="replace").rstrip()
-    except OSError as error:
-        raise StoreError(f"cannot read {artifact.name} of the record: {error}") from error
+def _place(records: Store, study_id: str, digest: str) -> str:
+    """Where a kept file lies, or why it does not."""
+    path = str(records.artifacts.path(digest))
+    return absence(study_id, digest, records) or path
 
 
 def _printable(text: str) -> str:

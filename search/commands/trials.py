@@ -1,4 +1,4 @@
-"""`trial show`, `trial logs` and `trial files`: one trial in full."""
+"""`trial show`, `trial logs`, `trial files` and `trial script`: one trial in full."""
 
 from pathlib import Path
 from typing import Annotated
@@ -54,11 +54,39 @@ def files(
 ) -> None:
     """Copy what a trial left (traces, logs, job) out of the record, under its own names.
 
-    Open a rank's trace in Perfetto. The job can be started by hand: launch.json has the command.
+    Open a rank's trace in Perfetto. To start the job again by hand, see `cclsearch trial script`.
     """
     from search.commands.trial_records import copy_files
 
     copy_files(*_chosen(which), to, store, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trial script 3", "cclsearch trial script 3 -o again.sh && sh again.sh"
+    )
+)
+def script(
+    which: WhichTrial,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it. [default: print]"),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The launch in this context. [default: the study's own]"),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a shell script that starts the job of a trial again by hand.
+
+    It holds all that the job needs: its files, its environment and its command. What it was part
+    of, where it ran and what came of it then is told in comments.
+    """
+    from search.commands.trial_scripts import write_script
+
+    write_script(*_chosen(which), output, context, store, as_json=as_json)
 
 
 def _chosen(which: list[str]) -> tuple[str, int]:

@@ -4,19 +4,15 @@ What was served from a cache, failed by its surroundings, or may be another conf
 is left out, and so are knobs that did nothing.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import ValidationError
-
 from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
-from records.codec import first_problem, from_document
-from records.errors import StudyError
+from records.codec import from_document
 from records.models import known_model
 from records.study import (
     Command,
@@ -30,6 +26,8 @@ from records.study import (
 )
 from records.trial import Config, FailureKind
 from records.workload import Workload
+from search.importing.files import BadRows, json_rows
+from search.importing.search_rows import SearchRow
 from search.search_bench.ground import estimated, rounded, study_of
 from search.search_bench.landscape import Entry, Fault, Landscape
 from search.search_bench.recorded_sources import (
@@ -38,7 +36,6 @@ from search.search_bench.recorded_sources import (
     STEP_TIME,
     Simulation,
     Source,
-    Trial,
 )
 
 TRIALS: Final = ("ccl_search_histories.jsonl", "ccl_search_card_trials.jsonl")
@@ -62,34 +59,21 @@ A100: Final = Environment(
 )
 SCRIPT: Final = Command(run=("recorded",), rank_count=RANKS)
 """Whoever ran these ran a script, which is not here."""
-Row = TypeVar("Row", Trial, Simulation)
+Row = TypeVar("Row", SearchRow, Simulation)
 
 
 def recorded(folder: Path) -> tuple[Landscape, ...]:
     """Every landscape of a folder; raises `StudyError` where it has not the files."""
-    trials = [each for name in TRIALS for each in _rows(folder / name, Trial)]
+    trials = [each for name in TRIALS for each in _rows(folder / name, SearchRow)]
     searches = (_of_trials(source, trials) for source in SOURCES)
     return (*searches, *_of_simulations(_rows(folder / SIMULATIONS, Simulation)))
 
 
 def _rows(path: Path, kind: type[Row]) -> Sequence[Row]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from error
-    return [_row(line, kind, f"{path}:{n}") for n, line in enumerate(lines, start=1)]
+    return [row for _, _, row in json_rows(path, kind, BadRows())]
 
 
-def _row(line: str, kind: type[Row], where: str) -> Row:
-    try:
-        return from_document(kind, json.loads(line))
-    except ValidationError as error:
-        raise StudyError(f"{where}: {first_problem(error)}") from error
-    except ValueError as error:
-        raise StudyError(f"{where}: not JSON: {error}") from error
-
-
-def _of_trials(source: Source, trials: Iterable[Trial]) -> Landscape:
+def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
     workload = _workload(source.name, source.batch, source.model)
     results: dict[Config, list[float | Fault]] = defaultdict(list)
     for trial in trials:
@@ -172,7 +156,7 @@ def _of_simulation(batch: int, length: int, entries: Sequence[Entry]) -> Landsca
     return estimated(landscape)
 
 
-def _result(trial: Trial, value: float | None) -> float | Fault | None:
+def _result(trial: SearchRow, value: float | None) -> float | Fault | None:
     """What a launch says of its configuration; None where it was not its doing."""
     if trial.status == "success":
         return value
@@ -197,7 +181,7 @@ def _simulated(row: Simulation) -> Entry | None:
     return None
 
 
-def _live(trial: Trial) -> Config:
+def _live(trial: SearchRow) -> Config:
     """The configuration without the knob that did nothing."""
     dead = () if trial.activation_checkpointing_effective else (DEAD_KNOB,)
     return Config({knob: value for knob, value in trial.config.items() if knob not in dead})

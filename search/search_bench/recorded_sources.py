@@ -8,46 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pydantic import ConfigDict
-
 from records.study import Constraint, Objective, Value
 from records.trial import Config
+from search.importing.search_rows import LOOSE, SearchRow, Work
 
-LOOSE: Final = ConfigDict(extra="ignore", allow_inf_nan=False)
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
 """Earlier TorchTitan searches ran another script: their times are not comparable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a recorded run had to do, as far as it matters here."""
-
-    __pydantic_config__ = LOOSE
-
-    model: str
-    seq_len: int
-    batch_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One line of a recorded search."""
-
-    __pydantic_config__ = LOOSE
-
-    framework: str
-    workload: Work
-    config: Mapping[str, Value]
-    status: str
-    error_class: str | None
-    inferred_cause: str | None
-    inferred_why: str | None
-    served_from_cache: bool
-    step_seconds: float | None
-    tokens_per_second: float | None
-    activation_checkpointing_effective: bool
-    gpus_used: int | None
-    search_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +43,8 @@ class Source:
     model: str
     seed: Mapping[str, Value]
     rules: tuple[Constraint, ...]
-    takes: Callable[[Trial], bool]
-    value: Callable[[Trial], float | None]
+    takes: Callable[[SearchRow], bool]
+    value: Callable[[SearchRow], float | None]
     real_batch: Callable[[Config], int]
     """Sequences of a step of a configuration, of which `batch` is the equal work."""
 

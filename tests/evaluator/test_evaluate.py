@@ -16,7 +16,7 @@ from records.trial import Config, FailureKind, Measured, Outcome, Stage
 
 CONFIG = Config({"dp_shard": 2, "micro_batch": 2})
 PROFILED_STEPS = ["ProfilerStep#6", "ProfilerStep#7"]
-STEPS, TRACE = "rank1.steps.json", "rank1_trace.json.gz"
+STEPS, TRACE = "rank1.steps.json", "rank1_trace.json"
 
 
 @dataclass
@@ -89,8 +89,8 @@ def rewritten_steps(**changes):
 
 
 def trace_events(folder, rank):
-    with gzip.open(folder / f"rank{rank}_trace.json.gz", "rt", encoding="utf-8") as file:
-        return json.load(file)["traceEvents"]
+    text = (folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
+    return json.loads(text)["traceEvents"]
 
 
 def test_a_real_trial_is_measured(kept):
@@ -137,7 +137,7 @@ def test_a_trace_marks_each_profiled_step_exactly_once(kept, rank):
 
 
 def test_the_traces_of_both_ranks_are_read_with_the_same_steps(kept):
-    traces = read_traces(sorted(kept.result.workdir.glob("rank*_trace.json.gz")))
+    traces = read_traces(sorted(kept.result.workdir.glob("rank*_trace.json")))
 
     assert [trace.rank for trace in traces.ranks] == [0, 1]
     assert traces.world_size == 2
@@ -170,7 +170,7 @@ def test_configurations_that_alternate_train_the_same_as_alone(launcher, study, 
 
 def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluated):
     def drop_traces(folder):
-        for path in folder.glob("rank*_trace.json.gz"):
+        for path in folder.glob("rank*_trace.json"):
             path.unlink()
 
     outcome = evaluated(drop_traces, profiled_steps=0)
@@ -260,27 +260,27 @@ def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluat
         (
             lambda folder: (folder / TRACE).unlink(),
             "metric_error",
-            "rank1_trace.json.gz: is no regular file",
+            "rank1_trace.json: is no regular file",
         ),
         (
             lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-1000]),
             "metric_error",
-            "rank1_trace.json.gz: cannot be read: ",
+            "rank1_trace.json: is no Chrome trace: it is truncated",
         ),
         (
             lambda folder: (folder / TRACE).write_text("not a trace"),
             "metric_error",
-            "rank1_trace.json.gz: ",
+            "rank1_trace.json: ",
         ),
         (
             lambda folder: (folder / TRACE).write_text('{"traceEvents": []}'),
             "metric_error",
-            "rank1_trace.json.gz: holds no event",
+            "rank1_trace.json: holds no event",
         ),
         (
-            lambda folder: shutil.copy(folder / "rank0_trace.json.gz", folder / TRACE),
+            lambda folder: shutil.copy(folder / "rank0_trace.json", folder / TRACE),
             "metric_error",
-            "rank1_trace.json.gz: holds rank 0, and so does ",
+            "rank1_trace.json: holds rank 0, and so does ",
         ),
     ],
 )

@@ -1,6 +1,5 @@
 """Experts give the same however tokens reach them, and training them the same in every layout."""
 
-import gzip
 import json
 import sys
 from collections import Counter
@@ -92,7 +91,7 @@ class Run:
         return [held["expert_shapes"] for held in self._documents(".held.json")]
 
     def operators(self, rank: int) -> Counter[str]:
-        trace = gzip.decompress((self.folder / f"rank{rank}_trace.json.gz").read_bytes())
+        trace = (self.folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
         return Counter(event["name"] for event in json.loads(trace)["traceEvents"])
 
     def _documents(self, suffix: str) -> list[dict]:

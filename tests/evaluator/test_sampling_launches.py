@@ -80,7 +80,7 @@ def test_a_launch_that_knows_its_median_is_still_profiled(evaluated, tmp_path):
 
     assert outcome.measurement.stopped == "precise"
     assert outcome.breakdown is not None
-    assert len(list(tmp_path.glob("rank*_trace.json.gz"))) == 2
+    assert len(list(tmp_path.glob("rank*_trace.json"))) == 2
 
 
 def test_all_ranks_judge_by_the_slowest_of_them(evaluated):

@@ -47,6 +47,22 @@ def killed_at_statements(folder: Path, statements: list[int]) -> None:
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
+def upgrade_killed_at_statements(folder: Path, dump: Path, statements: list[int]) -> None:
+    """For each number, an old store in a folder of that name, killed while it is opened."""
+    for statement in statements:
+        root = folder / str(statement)
+        root.mkdir()
+        database = sqlite3.connect(root / "cclsearch.db")
+        database.executescript(dump.read_text(encoding="utf-8"))
+        database.close()
+        child = os.fork()
+        if child == 0:
+            _kill_before(statement)
+            Store(root).close()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
 def _kill_before(statement: int) -> None:
     connect, seen = sqlite3.connect, iter(range(1, statement))
 
@@ -109,9 +125,22 @@ def fill(root: Path, largest_file_bytes: int) -> None:
     except StoreError as error:
         say(f"{finished} {error}")
     try:
-        store.artifacts.keep_text("x" * 4_000_000, "trace.json")
+        store.artifacts.keep_text(os.urandom(2_000_000).hex(), "trace.json")
     except StoreError as error:
         say(str(error))
+
+
+def write_at_once(root: Path) -> None:
+    """Append ten trials to a study each, in three processes at the same time."""
+    children = [os.fork() for _ in range(3) if os.getpid() == PARENT]
+    if os.getpid() != PARENT:
+        store, study_id = Store(root), str(len(children))
+        store.create(study_id, study(), "1")
+        for ordinal in range(10):
+            store.finish(study_id, trial(ordinal, 0.5))
+        os._exit(0)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def keep_large(root: Path) -> None:
@@ -133,6 +162,9 @@ if __name__ == "__main__":
             append_trials(Path(folder), sys.stdout.fileno())
         case "killed":
             killed_at_statements(Path(folder), [int(number) for number in numbers])
+        case "upgrade":
+            dump, *statements = numbers
+            upgrade_killed_at_statements(Path(folder), Path(dump), [int(n) for n in statements])
         case "open":
             open_at_once(Path(folder))
         case "open-one":
@@ -141,5 +173,7 @@ if __name__ == "__main__":
             hold(Path(folder))
         case "fill":
             fill(Path(folder), int(numbers[0]))
+        case "write":
+            write_at_once(Path(folder))
         case "keep":
             keep_large(Path(folder))

@@ -95,6 +95,7 @@ def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
 def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
     intent = Intent(ordinal=7, policy=policy, started_at=START, exchange=None)
     with closing(Store(tmp_path_factory.mktemp("store"))) as store:
+        store.create("one", study(), "1")
         assert store.begin("one", intent, None) == intent
         assert store.pending("one") == (intent,)
 

@@ -40,12 +40,18 @@ COMMANDS = [
         "best",
         "compare",
         "doctor",
+        "entry check",
+        "export",
+        "gc",
+        "import",
+        "leaderboard",
         "list",
     ),
     *("metrics compute", "metrics list", "metrics show"),
     *(
         "policy check",
         "replay",
+        "report",
         "resume",
         "run",
         "show",
@@ -63,7 +69,7 @@ COMMANDS = [
         "trace report",
         "trace stragglers",
     ),
-    *("trial files", "trial logs", "trial show", "version"),
+    *("trial files", "trial logs", "trial script", "trial show", "version"),
 ]
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpointing=none"
 BACK = "\x1b[2J"

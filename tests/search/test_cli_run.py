@@ -263,3 +263,19 @@ def read_all(terminal):
         except OSError:  # how Linux says that the other end of a terminal has gone
             pass
     return b"".join(parts).decode(errors="replace")
+
+
+def test_the_script_of_a_trial_trains_again_by_hand(searched, tmp_path):
+    place, _ = searched
+    again = tmp_path / "again.sh"
+    written = place.run("trial", "script", "0", "-o", str(again))
+    assert (written.returncode, written.stderr) == (0, "")
+
+    environment = {"PATH": f"{Path(CCLSEARCH).parent}:{os.defpath}"}
+    ended = subprocess.run(
+        ["sh", "again.sh"], cwd=tmp_path, env=environment, timeout=LIMIT_S, check=False
+    )
+
+    assert ended.returncode == 0
+    steps = json.loads((tmp_path / "trial-0" / "rank1.steps.json").read_text())
+    assert steps["losses"]

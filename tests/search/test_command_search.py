@@ -178,22 +178,22 @@ def test_the_traces_of_a_trial_are_on_record(searched, cclsearch, tmp_path):
     assert copied.code == 0
     assert (tmp_path / "out" / "trace" / "rank0.json").is_file()
     launch = json.loads((tmp_path / "out" / "launch.json").read_text())
-    assert launch["argv"] == ["bash", str(place.path / "run.sh")]
+    assert launch["argv"] == ["bash", "~/run.sh"]
     assert launch["environment"]["DATA_PARALLEL"] == "1"
 
 
-def test_a_study_is_not_resumed_with_another_script(searched, cclsearch):
+def test_a_study_is_not_resumed_with_another_script(searched):
     place, _ = searched
     script = place.path / "run.sh"
     try:
         script.write_text(SCRIPT + "\n# faster\n", encoding="utf-8")
-        refused = cclsearch("resume", "--store", place.store)
+        refused = place.run("resume")
     finally:
         script.write_text(SCRIPT, encoding="utf-8")
 
-    assert refused.code == 2
-    assert "is not what it was when the study began" in refused.err
-    assert "start a new study" in refused.err
+    assert refused.returncode == 2
+    assert "is not what it was when the study began" in refused.stderr
+    assert "start a new study" in refused.stderr
 
 
 @pytest.mark.parametrize(

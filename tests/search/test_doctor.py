@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluator.doctor.finding import Finding, State
+from records.file_systems import file_system
 from search import doctor
 from search.cli import app
 
@@ -84,7 +85,7 @@ def test_the_file_system_is_that_of_the_nearest_mount(tmp_path):
     (tmp_path / "ram" / "deep").mkdir(parents=True)
 
     kinds = [
-        doctor.file_system(tmp_path / name, tmp_path / "mounts")
+        file_system(tmp_path / name, tmp_path / "mounts")
         for name in ("", "ram/deep", "net/store", "network")
     ]
 

@@ -6,7 +6,15 @@ import pytest
 
 from records.errors import CclsearchError, StudyError
 from records.study import Llm
-from search.settings import has_key, llm_settings, store_root, trial_environment
+from search.settings import (
+    container_image,
+    has_key,
+    llm_settings,
+    scheduler_job,
+    scrubber,
+    store_root,
+    trial_environment,
+)
 
 KEY = "sk-example-0123456789"
 
@@ -116,3 +124,32 @@ def test_the_store_is_the_option_then_the_environment_then_here(environment):
     environment.setenv("CCLSEARCH_STORE", "/elsewhere")
     assert store_root(None) == Path("/elsewhere")
     assert store_root(Path("mine")) == Path("mine")
+
+
+def test_values_of_secret_variables_are_scrubbed_and_others_are_not(environment, tmp_path):
+    environment.setenv("HOME", "/people/alice")
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("DB_PASSWORD", "correct horse")
+    environment.setenv("ANTHROPIC_BASE_URL", "http://model.example")
+    environment.setenv("TOKENIZER_CACHE", str(tmp_path))
+    environment.setenv("MAX_TOKENS", "1234567890")
+    text = f"{KEY} correct horse http://model.example {tmp_path} 1234567890 /people/alice/x"
+
+    assert scrubber().text(text) == f"*** *** http://model.example {tmp_path} 1234567890 ~/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("SLURM_JOB_ID", "slurm 7"), ("PBS_JOBID", "pbs 7"), ("LSB_JOBID", "lsf 7")],
+)
+def test_the_job_of_a_scheduler_is_known_by_its_variable(environment, name, told):
+    for known in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"):
+        environment.delenv(known, raising=False)
+    assert scheduler_job() is None
+    environment.setenv(name, "7")
+    assert scheduler_job() == told
+
+
+def test_the_image_of_a_container_is_what_the_environment_tells(environment):
+    environment.setenv("APPTAINER_CONTAINER", "/images/torch.sif")
+    assert container_image() == "/images/torch.sif"

@@ -150,7 +150,7 @@ def test_a_report_is_one_file_that_reaches_for_nothing(cclsearch, tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert (ended.code, ended.out) == (0, f"written: {tmp_path / 'r.html'}\n")
     assert page.count("data:image/png;base64,") == 3
-    assert "http" not in page
+    assert "://" not in page
     assert "<script" not in page
     assert "vectorized_elementwise_kernel&lt;" in page
 

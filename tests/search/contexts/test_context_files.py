@@ -156,6 +156,6 @@ def test_a_real_search_for_two_contexts_tells_both(cclsearch, file, policy, tmp_
         one["outcome"]["measurement"]["tokens_per_step"] for one in shown["outcome"]["contexts"]
     ]
     assert tokens == [8 * 32, 8 * 64]
-    assert "contexts/long/rank1_trace.json.gz" in shown["files"]
+    assert "contexts/long/rank1_trace.json" in shown["files"]
     assert json.loads(best.out).keys() == {"dp_shard", "micro_batch"}
     assert cclsearch("trace", "breakdown", "trial:1", "--store", store).code == 0

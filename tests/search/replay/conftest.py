@@ -24,8 +24,11 @@ from search.llm.settings import LlmSettings, Secret
 from search.progress import PlainProgress
 from search.proposers.replay import ReplayProposer, policies_again
 from search.replay.checks import Checks, checked
+from search.replay.claim import Decision
 from search.replay.course import replayed
+from search.replay.measuring import begin, measuring, measuring_study
 from search.replay.recorded import recorded_study
+from search.replay.source import source_of
 from search.spaces import space_of
 from search.testing import ScriptedMessagesServer
 
@@ -112,6 +115,55 @@ def _client(study: Study, server: ScriptedMessagesServer | None) -> LlmClient:
         api_key=Secret(KEY), model=study.llm.model, base_url=server.url, retry_wait_s=0.001
     )
     return LlmClient(settings, AnthropicTransport(settings))
+
+
+@dataclass
+class Replay:
+    """A replay of a search in the same store, whose launches end as another table says."""
+
+    searched: Recording
+    endings: Mapping[int, Ending]
+    which: str = "best"
+    rounds: int = 12
+    within: float = 0.1
+    study_id: str = "20260102-000000-cccc"
+
+    def __post_init__(self) -> None:
+        rows = {**self.searched.endings, **self.endings}
+        self.evaluator = TabularEvaluator(endings={Config({"n": n}): e for n, e in rows.items()})
+        with closing(Store(self.searched.root)) as store:
+            source = source_of(store.find(self.searched.study_id), store)
+            trials = source.chosen(self.which)
+            study = measuring_study(source.row.study, source.row.id, len(trials), self.rounds)
+            store.create(self.study_id, study, "test")
+            begin(self.study_id, trials, store)
+
+    def run(self) -> tuple[Decision, ...]:
+        """Run, or go on."""
+        with closing(Store(self.searched.root)) as store:
+            around = Surroundings(
+                evaluator=ContextEvaluator(self.evaluator),
+                model=lambda _: None,
+                seed=store.history(self.searched.study_id).trials[0].policy,
+                fits=lambda study, _: study.measure.together == "auto",
+                room=Room(),
+                sleep=lambda _: None,
+            )
+            return measuring(
+                self.study_id,
+                store.find(self.study_id).study,
+                source_of(store.find(self.searched.study_id), store),
+                store,
+                around,
+                PlainProgress(),
+                within=self.within,
+            ).run()
+
+
+@pytest.fixture
+def replaying() -> type[Replay]:
+    """Makes replays, begun on record and ready to run."""
+    return Replay
 
 
 @pytest.fixture

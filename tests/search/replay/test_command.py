@@ -68,7 +68,7 @@ def test_a_study_without_a_trial_cannot_be_replayed(tmp_path, cclsearch):
     ("arguments", "code", "words"),
     [
         (("replay", "nope"), 2, "no study 'nope'"),
-        (("replay", "--mode", "score"), 2, "score"),
+        (("replay", "--mode", "dance"), 2, "dance"),
         (("replay", "--store", "elsewhere"), 4, "no records in"),
         (("run", "--from", "nope"), 2, "no study 'nope'"),
         (("run", "--strategy", "replay"), 2, "name it with --from STUDY"),

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+import zstandard
 
 from evaluator.testing import Takes
 from records.codec import to_json
@@ -120,7 +121,10 @@ def test_a_missing_conversation_is_one_clear_line(study, cclsearch):
 
 def test_a_conversation_that_was_edited_is_refused(study, cclsearch):
     path = conversation(study, 1)
-    path.write_text(path.read_text(encoding="utf-8").replace("'n': 7", "'n': 6"), encoding="utf-8")
+    with zstandard.open(path) as file:
+        said = file.read()
+    with zstandard.open(path, "wb") as file:
+        file.write(said.replace(b"'n': 7", b"'n': 6"))
 
     ended = cclsearch("replay", "--store", study.root)
 

@@ -1,0 +1,219 @@
+"""The journal of a study: a file to which every change of its records is appended as one line.
+
+A line is a JSON object that begins with a checksum of all that follows it. Knows nothing of tables.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+from records.codec import from_json, to_json
+from records.entries import KINDS, Entry
+from records.errors import CodecError, StoreError
+from records.instants import now
+
+FOLDER = "journal"
+SUFFIX = ".jsonl"
+INCOMING = ".incoming-"
+LONGEST_LINE_BYTES = 1 << 28
+LONGEST_NAME_BYTES = 200
+_OPENING = b'{"crc32":"%08x",'
+_OPENING_BYTES = len(_OPENING % 0)
+_ENTRY = b',"entry":'
+_CUT_OFF, _CHANGED = _TORN = ("it is cut off", "its checksum does not fit")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a journal: after so many entries and bytes."""
+
+    entry_count: int = 0
+    byte_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line that is whole; `end` is where the next one begins."""
+
+    entry: Entry
+    end: Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A line that cannot be used, and why; lines count from 1.
+
+    `is_torn` is whether it was not written to its end, as a kill or a full disk may leave it.
+    """
+
+    line: int
+    why: str
+    is_torn: bool
+
+
+def journal_path(root: Path, study_id: str) -> Path:
+    """Where the journal of a study lies; raises `StoreError` for an id that names no file."""
+    named = study_id and not study_id.startswith(".") and not {"/", "\0", "\n"} & set(study_id)
+    if not named or len(os.fsencode(study_id)) > LONGEST_NAME_BYTES:
+        raise StoreError(f"study id {study_id[:40]!r} cannot name a file; give a plain, short one")
+    return root / FOLDER / f"{study_id}{SUFFIX}"
+
+
+def sizes(root: Path) -> dict[str, int]:
+    """Bytes of every journal by its study."""
+    try:
+        with os.scandir(root / FOLDER) as found:
+            return {
+                file.name.removesuffix(SUFFIX): file.stat().st_size
+                for file in found
+                if file.name.endswith(SUFFIX) and not file.name.startswith(".")
+            }
+    except FileNotFoundError:
+        return {}
+
+
+def size(path: Path) -> int:
+    """Bytes of a journal, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def lines_of(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
+    """Entries as the lines that follow so many others; raises `StoreError` for one too long."""
+    at = now()
+    for number, entry in enumerate(entries, after + 1):
+        head = f'"number":{number},"at":"{at}","kind":"{entry.kind}"'
+        try:
+            body = head.encode() + _ENTRY + to_json(entry).encode() + b"}"
+        except UnicodeEncodeError as error:
+            raise StoreError(f"{entry.kind} holds a character that is none: {error}") from error
+        line = _OPENING % crc32(body) + body + b"\n"
+        if len(line) > LONGEST_LINE_BYTES:
+            raise StoreError(
+                f"{entry.kind} takes {len(line)} bytes; a record may have {LONGEST_LINE_BYTES}"
+            )
+        yield line
+
+
+def append(path: Path, lines: Iterable[bytes]) -> None:
+    """Add lines at the end, and wait until they are on disk."""
+    is_new = not path.exists()
+    if is_new:
+        _make_folder(path.parent)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        _write(handle, b"".join(lines))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if is_new:
+        _sync_folder(path.parent)
+
+
+def cut(path: Path, mark: Mark) -> None:
+    """Take away what follows a place; of a journal without entries nothing stays."""
+    if not mark.byte_count:
+        path.unlink(missing_ok=True)
+    elif size(path) > mark.byte_count:
+        handle = os.open(path, os.O_WRONLY)
+        try:
+            os.ftruncate(handle, mark.byte_count)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
+    """Write a journal anew, which appears when all of its lines are on disk, or not at all."""
+    _make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=INCOMING)
+    entry_count = 0
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for line in lines:
+                out.write(line)
+                entry_count += 1
+            out.flush()
+            os.fsync(out.fileno())
+            mark = Mark(entry_count, out.tell())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return mark
+
+
+def incoming(root: Path) -> list[Path]:
+    """Journals that are being written whole, or were when their writers were killed."""
+    return list((root / FOLDER).glob(f"{INCOMING}*"))
+
+
+def read(path: Path, start: Mark) -> Iterator[Line | Damage]:
+    """Every line after a place in its order, those that are damaged too."""
+    with path.open("rb") as file:
+        file.seek(start.byte_count)
+        number, at_line, follows_damage = start.entry_count, start.entry_count, False
+        while raw := file.readline(LONGEST_LINE_BYTES + 1):
+            at_line += 1
+            found = _parsed(raw, number, follows_damage=follows_damage)
+            if isinstance(found, str):
+                _skip_rest(raw, file)
+                follows_damage = True
+                yield Damage(line=at_line, why=found, is_torn=found in _TORN)
+            else:
+                number, entry = found
+                follows_damage = False
+                yield Line(entry=entry, end=Mark(number, file.tell()))
+
+
+def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry] | str:
+    """Number and entry of a line, or why it has none."""
+    if not raw.endswith(b"\n"):
+        return _CUT_OFF
+    body = raw[_OPENING_BYTES:-1]
+    if raw[:_OPENING_BYTES] != _OPENING % crc32(body):
+        return _CHANGED
+    head, _, text = body.partition(_ENTRY)
+    try:
+        told = json.loads(b"{" + head + b"}")
+        number, kind = int(told["number"]), str(told["kind"])
+        if number <= last or (number > last + 1 and not follows_damage):
+            return f"it is number {number} and follows number {last}"
+        if kind not in KINDS:
+            return f"its kind {kind!r} is that of a newer cclsearch"
+        return number, from_json(KINDS[kind], text[:-1].decode())
+    except (ValueError, KeyError, TypeError, CodecError) as error:
+        return f"it is no entry: {error}"
+
+
+def _skip_rest(raw: bytes, file: BinaryIO) -> None:
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(LONGEST_LINE_BYTES)
+
+
+def _write(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

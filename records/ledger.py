@@ -1,0 +1,212 @@
+"""Keeps the journals and the database the same: what is in one of them comes to be in both.
+
+A change is on record when it is in the journal of its study, on disk, and then in the database. One
+process writes at a time; whoever finds that another was killed between the two finishes its work.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from records.applying import apply
+from records.entries import Entry, StudyCreated
+from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
+from records.journal import (
+    Damage,
+    Line,
+    Mark,
+    append,
+    cut,
+    incoming,
+    journal_path,
+    lines_of,
+    read,
+    size,
+    sizes,
+    write_whole,
+)
+from records.locks import writing
+from records.unwritten import entries_of
+
+AT_ONCE = 1000
+"""Entries that are applied in one transaction."""
+
+_log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """The only writer of rows of a study; raises `StoreBusy` where another process goes on writing.
+
+    What raises is not on record.
+    """
+
+    def __init__(self, root: Path, db: Database) -> None:
+        self._root = root
+        self._db = db
+
+    def write(self, study_id: str, *entries: Entry) -> None:
+        """Record these changes of a study, all or none."""
+        path = journal_path(self._root, study_id)
+        with writing(self._root):
+            self._catch_up(study_id)
+            mark = self._mark(study_id) or Mark()
+            if not mark.entry_count and not isinstance(entries[0], StudyCreated):
+                raise StoreError(f"no study {study_id!r} in {self._root}; see `cclsearch list`")
+            lines = list(lines_of(entries, mark.entry_count))
+            try:
+                with self._db.atomic():
+                    for entry in entries:
+                        apply(self._db, study_id, entry)
+                    byte_count = mark.byte_count + sum(map(len, lines))
+                    note(self._db, study_id, Mark(mark.entry_count + len(lines), byte_count))
+                    append(path, lines)
+            except BaseException:
+                self._take_back(study_id)
+                raise
+
+    def add(self, study_id: str, entries: Iterable[Entry]) -> None:
+        """Record a whole study that is new, all of it or nothing, in the memory of one entry."""
+        path = journal_path(self._root, study_id)
+        with writing(self._root):
+            self._catch_up(study_id)
+            if self._mark(study_id) is not None:
+                raise StoreError(f"study {study_id} is on record in {self._root} already")
+            try:
+                with self._db.atomic():
+                    applied = self._applied(study_id, entries)
+                    note(self._db, study_id, write_whole(path, lines_of(applied, 0)))
+            except BaseException:
+                self._take_back(study_id)
+                raise
+
+    def catch_up(self, study_id: str) -> None:
+        """Finish what a process that was killed had begun to write of a study."""
+        path = journal_path(self._root, study_id)
+        if size(path) != (self._mark(study_id) or Mark()).byte_count:
+            with writing(self._root):
+                self._catch_up(study_id)
+
+    def recover(self) -> None:
+        """Finish what processes that were killed had begun to write, and write missing journals.
+
+        Whoever is writing now has done so: then nothing is waited for. What cannot be finished is
+        told, and stays as it is: the other studies are usable.
+        """
+        lacking = self._lacking()
+        if not lacking and not incoming(self._root):
+            return
+        with suppress(StoreBusy), writing(self._root, wait_s=0):
+            for path in incoming(self._root):
+                path.unlink(missing_ok=True)
+            for study_id in lacking:
+                try:
+                    self._catch_up(study_id)
+                except CclsearchError as error:
+                    _log.warning("%s", error)
+
+    def _lacking(self) -> list[str]:
+        """Studies of which journal and database are not known to be the same."""
+        journals = sizes(self._root)
+        noted = {
+            str(row["study_id"]): int(row["byte_count"])
+            for row in self._db.query("select study_id, byte_count from journals")
+        }
+        unwritten = self._db.query(
+            "select id from studies where id not in (select study_id from journals)"
+        )
+        differ = (s for s in {*journals, *noted} if journals.get(s) != noted.get(s))
+        return sorted({*differ, *(str(row["id"]) for row in unwritten)})
+
+    def _catch_up(self, study_id: str) -> None:
+        path = journal_path(self._root, study_id)
+        mark = self._mark(study_id)
+        if mark is None and self._is_listed(study_id):
+            self._write_journal(study_id, path)
+        elif mark is not None and size(path) < mark.byte_count:
+            _log.warning("%s lacks what the database has; it is written anew", path)
+            with suppress(FileNotFoundError):
+                path.replace(path.with_name(f"{path.name}.replaced"))
+            self._write_journal(study_id, path)
+        else:
+            while size(path) > (self._mark(study_id) or Mark()).byte_count:
+                self._advance(study_id, path)
+
+    def _write_journal(self, study_id: str, path: Path) -> None:
+        try:
+            with self._db.atomic():
+                entries = entries_of(self._db, study_id)
+                note(self._db, study_id, write_whole(path, lines_of(entries, 0)))
+        except CodecError as error:
+            raise StoreError(
+                f"study {study_id} has no journal and a damaged record, so that nothing can be "
+                f"added to it: {error}"
+            ) from error
+
+    def _advance(self, study_id: str, path: Path) -> None:
+        """Apply the next lines that the database lacks, and cut what was not written to its end."""
+        start = mark = self._mark(study_id) or Mark()
+        damage: Damage | None = None
+        with self._db.atomic():
+            for line in islice(read(path, mark), AT_ONCE):
+                if isinstance(line, Damage):
+                    damage = line
+                    break
+                self._apply_line(study_id, path, line)
+                mark = line.end
+            if mark != start:
+                note(self._db, study_id, mark)
+        if damage is None:
+            return
+        if not damage.is_torn or len(list(islice(read(path, mark), 2))) > 1:
+            raise StoreError(_broken(path, damage.line, damage.why, self._root))
+        cut(path, mark)
+
+    def _apply_line(self, study_id: str, path: Path, line: Line) -> None:
+        try:
+            apply(self._db, study_id, line.entry)
+        except (sqlite3.IntegrityError, OverflowError) as error:
+            number = line.end.entry_count
+            raise StoreError(_broken(path, number, str(error), self._root)) from error
+
+    def _applied(self, study_id: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for number, entry in enumerate(entries, 1):
+            if (number == 1) != isinstance(entry, StudyCreated):
+                raise StoreError(f"entry {number} of study {study_id} is {entry.kind}")
+            apply(self._db, study_id, entry)
+            yield entry
+
+    def _take_back(self, study_id: str) -> None:
+        """Cut a journal back to what the database has."""
+        path = journal_path(self._root, study_id)
+        with suppress(sqlite3.Error, OSError):  # the next writer sees to it
+            cut(path, self._mark(study_id) or Mark())
+
+    def _mark(self, study_id: str) -> Mark | None:
+        rows = self._db.query(
+            "select entry_count, byte_count from journals where study_id = ?", [study_id]
+        )
+        marks = [Mark(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
+        return marks[0] if marks else None
+
+    def _is_listed(self, study_id: str) -> bool:
+        return bool(list(self._db.query("select 1 from studies where id = ?", [study_id])))
+
+
+def note(db: Database, study_id: str, mark: Mark) -> None:
+    """Remember up to where the rows stand for the journal of a study."""
+    db.execute(
+        "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",
+        [study_id, mark.entry_count, mark.byte_count],
+    )
+
+
+def _broken(path: Path, line: int, why: str, root: Path) -> str:
+    return (
+        f"{path}, line {line}: {why}; restore the file, or go on without the line: "
+        f"`cclsearch doctor --rebuild --store {root}`"
+    )

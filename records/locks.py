@@ -1,0 +1,74 @@
+"""Locks of a store, which go with the process that holds them, however it ends."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from records.errors import StoreBusy
+
+WAIT_S = 600
+"""For another writer, who may be importing a million trials."""
+POLL_S = 0.005
+
+
+@contextmanager
+def opening(root: Path) -> Iterator[None]:
+    """Hold the store while its database is set up; SQLite refuses, rather than waits, there."""
+    handle = _lock_file(root, "opening")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Hold the store for its one writer; raises `StoreBusy` when another goes on for so long."""
+    handle = _lock_file(root, ".writing")
+    try:
+        until = time.monotonic() + wait_s
+        while not _taken(handle):
+            if time.monotonic() >= until:
+                raise StoreBusy(
+                    f"another process has been writing to {root} for {wait_s:g} s; "
+                    "wait for it or stop it"
+                )
+            time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def running(root: Path, study_id: str) -> Iterator[None]:
+    """Hold a study for this process; raises `StoreBusy` when another one does."""
+    handle = _lock_file(root, study_id)
+    try:
+        if not _taken(handle):
+            holder = os.pread(handle, 20, 0).decode()
+            raise StoreBusy(
+                f"study {study_id} is being run by process {holder}; wait for it or stop it"
+            )
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock_file(root: Path, name: str) -> int:
+    path = root / "locks" / name
+    path.parent.mkdir(exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Metrics of trials on record, computed long after they ran."""

@@ -1,0 +1,1 @@
+"""Records written for others: tables, entries of a leaderboard, bundles; whole or not at all."""

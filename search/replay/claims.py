@@ -1,0 +1,255 @@
+"""Judges what was launched again against its record: same work, same value, same lead."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from evaluator.objective import Scoring
+from evaluator.timing.apart import compare_apart
+from evaluator.timing.paired import Comparison, Rule, decide
+from evaluator.timing.verdict import Verdict
+from records.trial import Failed, FailureKind, Measured, Outcome, Repeat, Score, Trial
+from search.comparison_words import REASONS, comparison_words
+from search.context_launches import other_work_anywhere
+from search.replay.claim import Claim, Holds
+from search.replay.source import SEED, Source
+from search.rounds import launch_of, rounds_between, took_turns
+from search.trial_words import number, one_line
+
+CAUSE_CHARS = 300
+LEAST_ALIKE = 3
+MORE_ROUNDS = "more rounds (--rounds), or a quieter machine"
+LAUNCH_AGAIN = "another launch; this one failed by its surroundings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """All that was launched again of one trial, and of the seed beside it."""
+
+    trial: Trial
+    """As it is on record."""
+    again: Trial
+    """The first launch here."""
+    repeats: tuple[Repeat, ...]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """How every launch of the trial ended here."""
+        return (self.again.outcome, *self.of(self.trial.ordinal))
+
+    def of(self, ordinal: int) -> tuple[Outcome, ...]:
+        """How the launches of one side ended in the rounds."""
+        return tuple(r.outcome for r in self.repeats if r.ordinal == ordinal)
+
+
+def judged(source: Source, launched: Launched, rule: Rule, within: float) -> tuple[Claim, ...]:
+    """Judge every claim that was made of a trial by what was launched here so far.
+
+    `rule` is how the lead is decided; a value may be worse than on record by the share `within`.
+    """
+    recorded = launched.trial.outcome
+    if isinstance(recorded, Failed):
+        return (_failure(recorded, launched.again.outcome),)
+    broken = _broken(launched.outcomes)
+    if broken is not None:
+        return (broken,)
+    claims = [_work(source, recorded, launched), _value(source, launched, rule, within)]
+    lead = source.lead(launched.trial)
+    if lead is not None:
+        claims.append(_lead(source, launched, lead, rule, within))
+    return tuple(claims)
+
+
+def _failure(recorded: Failed, again: Outcome) -> Claim:
+    """Whether what failed fails again, in the same way."""
+    name, then = "failure", one_line(str(recorded), CAUSE_CHARS)
+    if isinstance(again, Measured):
+        why = f"it was measured here; on record it failed with {then}"
+        return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
+    here = one_line(str(again), CAUSE_CHARS)
+    if again.kind is FailureKind.INFRASTRUCTURE:
+        return Claim(name=name, holds=Holds.UNDECIDED, why=here, decides=LAUNCH_AGAIN)
+    if again.kind is not recorded.kind:
+        why = f"it fails here with {here}; on record with {then}"
+        return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
+    return Claim(name=name, holds=Holds.CONFIRMED, why=f"it fails again with {here}")
+
+
+def _broken(outcomes: Sequence[Outcome]) -> Claim | None:
+    """That a launch of what was measured on record failed here; None where none did."""
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    own = [outcome for outcome in failed if outcome.kind is not FailureKind.INFRASTRUCTURE]
+    if own:
+        count = f"{len(own)} of {len(outcomes)} launches failed here"
+        why = f"{count}: {one_line(str(own[0]), CAUSE_CHARS)}"
+        return Claim(name="launch", holds=Holds.NOT_CONFIRMED, why=why)
+    if len(failed) == len(outcomes):
+        why = one_line(str(failed[0]), CAUSE_CHARS)
+        return Claim(name="launch", holds=Holds.UNDECIDED, why=why, decides=LAUNCH_AGAIN)
+    return None
+
+
+def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
+    """Whether every launch did the work of the record: tokens of a step, and losses."""
+    expected = recorded.measurement.tokens_per_step
+    here = [outcome for outcome in launched.outcomes if isinstance(outcome, Measured)]
+    for outcome in here:
+        tokens = outcome.measurement.tokens_per_step
+        if tokens != expected:
+            why = f"a step processed {tokens} tokens here, and {expected} on record"
+            return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
+        other = other_work_anywhere(outcome, recorded, source.row.study)
+        if other is not None:
+            why = one_line(other.message, CAUSE_CHARS)
+            return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
+    count = len(recorded.measurement.losses)
+    losses = f", the {count} losses on record" if count else ", and no losses on record"
+    why = f"{expected} tokens a step{losses}"
+    return Claim(name="work", holds=Holds.CONFIRMED, why=why)
+
+
+def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Claim:
+    """Whether the objective on record is reached here, but for a share of it."""
+    ordinal, study = launched.trial.ordinal, source.row.study
+    scoring = _scoring_here(source, launched)
+    own = [r.outcome for r in source.repeats if r.ordinal == ordinal]
+    then, now = _alike([launched.trial.outcome, *own], launched.outcomes)
+    before = _values(then, source.scoring)
+    here = _values(now, scoring)
+    found = compare_apart(
+        _burdens(now, scoring),
+        _burdens(then, source.scoring),
+        replace(rule, margin=within),
+        _equal_launches(source, ordinal),
+    )
+    unit = scoring.unit
+    told = (
+        f"{study.objective.expression} {_centre(here, unit)} in {_launches(here)} here, "
+        f"{_centre(before, unit)} in {_launches(before)} on record"
+    )
+    holds, why = _reached(found, within)
+    return Claim(
+        name="value",
+        holds=holds,
+        why=f"{told}: {why}",
+        decides=MORE_ROUNDS if holds is Holds.UNDECIDED else None,
+        ratio=found.ratio,
+        ratio_low=found.ratio_low,
+        ratio_high=found.ratio_high,
+    )
+
+
+def _reached(found: Comparison, within: float) -> tuple[Holds, str]:
+    """Whether what is needed here is at most so much more than on record, with its interval."""
+    limit = f"at most {100 * within:g} % worse was to be shown"
+    if found.ratio is None:
+        return Holds.UNDECIDED, REASONS.get(found.reason, found.reason)
+    if found.ratio_low is None or found.ratio_high is None:
+        return Holds.UNDECIDED, f"{_change(found.ratio)}, from too few launches; {limit}"
+    sure = f"{100 * (1 - found.alpha):g} % interval"
+    span = f"({sure} {_change(found.ratio_low)} to {_change(found.ratio_high)})"
+    why = f"{_change(found.ratio)} {span}; {limit}"
+    if found.ratio_high <= 1 + within:
+        return Holds.CONFIRMED, why
+    return (Holds.NOT_CONFIRMED if found.ratio_low > 1 + within else Holds.UNDECIDED), why
+
+
+def _lead(
+    source: Source, launched: Launched, announced: Comparison, rule: Rule, within: float
+) -> Claim:
+    """Whether the trial leads over the seed here, by as much as was announced but for a share."""
+    name = f"lead over trial {SEED}"
+    scoring = _scoring_here(source, launched)
+    rounds = rounds_between(launched.repeats, launched.trial.ordinal, SEED, scoring)
+    found = decide(rounds, rule)
+    limit = min((announced.ratio_high or announced.ratio or 1.0) * (1 + within), 1.0)
+    holds, remark = _leads(found, limit)
+    why = f"{comparison_words(found)}; announced was {comparison_words(announced)}{remark}"
+    failed = [o for o in launched.of(SEED) if isinstance(o, Failed)]
+    if failed and not rounds:
+        why = f"trial {SEED} fails here: {one_line(str(failed[0]), CAUSE_CHARS)}"
+    return Claim(
+        name=name,
+        holds=holds,
+        why=why,
+        decides=MORE_ROUNDS if holds is Holds.UNDECIDED else None,
+        ratio=found.ratio,
+        ratio_low=found.ratio_low,
+        ratio_high=found.ratio_high,
+    )
+
+
+def _leads(found: Comparison, limit: float) -> tuple[Holds, str]:
+    """Whether a lead was shown and is large enough, and what to add where it is not."""
+    if found.verdict in (Verdict.SLOW, Verdict.SAME):
+        return Holds.NOT_CONFIRMED, ""
+    if found.ratio_low is None or found.ratio_high is None:
+        return Holds.UNDECIDED, ""
+    if found.ratio_low > limit:
+        return Holds.NOT_CONFIRMED, f", so at least {1 / limit:.2f}x was to be shown"
+    shown = found.verdict is Verdict.FAST
+    if shown and found.ratio_high <= limit:
+        return Holds.CONFIRMED, ""
+    return Holds.UNDECIDED, f", so at least {1 / limit:.2f}x was to be shown" if shown else ""
+
+
+def _scoring_here(source: Source, launched: Launched) -> Scoring:
+    """The objective with the seed as it was measured here, where it was."""
+    seeds = [o for o in launched.of(SEED) if isinstance(o, Measured)]
+    return source.scoring.against(seeds) if seeds else source.scoring
+
+
+def _alike(
+    then: Iterable[Outcome], now: Iterable[Outcome]
+) -> tuple[Sequence[Measured], Sequence[Measured]]:
+    """The launches that can be compared: those that took turns on both days, or on neither.
+
+    Of both kinds the one with more launches on its smaller side; where those are too few to tell
+    anything, all of both.
+    """
+    sides = [[o for o in side if isinstance(o, Measured)] for side in (then, now)]
+    kinds = [
+        [[o for o in side if took_turns(o) is turns] for side in sides] for turns in (True, False)
+    ]
+    before, here = max(kinds, key=lambda kind: min(map(len, kind)))
+    few = min(len(before), len(here)) < LEAST_ALIKE
+    return (sides[0], sides[1]) if few else (before, here)
+
+
+def _equal_launches(source: Source, apart_from: int) -> list[list[float]]:
+    """Launches on record of each other trial in groups of equal conduct: how noisy launches are."""
+    groups: dict[tuple[int, bool], list[Outcome]] = {}
+    launches: tuple[Trial | Repeat, ...] = (*source.history.measured, *source.repeats)
+    for each in launches:
+        if each.ordinal != apart_from:
+            kind = each.ordinal, took_turns(each.outcome)
+            groups.setdefault(kind, []).append(each.outcome)
+    values = (_burdens(group, source.scoring) for group in groups.values())
+    return [group for group in values if len(group) > 1]
+
+
+def _burdens(outcomes: Iterable[Outcome], scoring: Scoring) -> list[float]:
+    launches = (launch_of(outcome, scoring) for outcome in outcomes)
+    return [launch.value for launch in launches if launch is not None]
+
+
+def _values(outcomes: Iterable[Measured], scoring: Scoring) -> list[float]:
+    scores = (scoring.score(outcome.metrics, outcome.absent) for outcome in outcomes)
+    return [score.value for score in scores if isinstance(score, Score)]
+
+
+def _centre(values: Sequence[float], unit: str) -> str:
+    """Geometric mean, so that two of them give the ratio."""
+    if not values or min(values) <= 0:
+        return "nothing above 0"
+    centre = math.exp(math.fsum(map(math.log, values)) / len(values))
+    return f"{number(centre)} {unit}".rstrip()
+
+
+def _launches(values: Sequence[float]) -> str:
+    return f"{len(values)} launch{'es' if len(values) != 1 else ''}"
+
+
+def _change(ratio: float) -> str:
+    """How much more is needed than on record, in percent."""
+    return f"{100 * abs(ratio - 1):.1f} % {'worse' if ratio >= 1 else 'better'}"

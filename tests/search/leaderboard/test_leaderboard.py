@@ -1,0 +1,266 @@
+"""`cclsearch leaderboard`: the best of studies side by side, ranked as far as it can be told."""
+
+import csv
+import io
+import json
+import re
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.testing import Takes
+from evaluator.timing.spread import Spread
+from records import testing
+from records.codec import to_json
+from records.computed import ComputedMetric
+from records.origin import Origin
+from records.store import Store
+from records.study import Budget
+from search.finding import Finding
+from search.leaderboard.ranking import leaderboard
+from search.leaderboard.submission import Reading, Submission
+from search.leaderboard.work import Work
+
+HOSTILE = "<script>alert(1)</script>=cmd"
+WORK = Work(
+    model="m",
+    phase="training",
+    batch=1,
+    sequence_length=1,
+    output_length=None,
+    precision="bf16",
+)
+
+
+def finding(winner, centre, low=None, high=None, count=1, ties=()):
+    return Finding(
+        stop_reason="",
+        winner=winner,
+        unit="s",
+        result=Spread(centre=centre, low=low, high=high, launch_count=count),
+        against_seed=None,
+        ties=ties,
+        unreliable=(),
+    )
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Three studies of the same work and one of other work; `slow` and `equal` overlap."""
+    with closing(Store(tmp_path / "board")) as store:
+        for name, best_s, found in [
+            ("fast", 0.2, finding(1, 0.2, 0.19, 0.21, 4)),
+            ("slow", 0.4, finding(1, 0.4, 0.35, 0.45, 4, ties=(0,))),
+            ("equal", 0.42, finding(1, 0.42, 0.38, 0.47, 4)),
+        ]:
+            trials = testing.history(0.5, best_s).trials
+            store.add_study(name, testing.study(), "1", trials, summary=to_json(found))
+        other = testing.study()
+        other = replace(other, name=HOSTILE, workload=replace(other.workload, global_batch=32))
+        store.add_study("other", other, "1", testing.history(0.1).trials)
+        store.add_study("nothing", testing.study(), "1", testing.history(testing.failed()).trials)
+    return store.root
+
+
+@pytest.fixture
+def told(cclsearch, root):
+    """Runs the command on the studies; gives what it says for programs."""
+
+    def run(*arguments):
+        ended = cclsearch("leaderboard", *arguments, "--store", root, "--json")
+        assert (ended.code, ended.err) == (0, "")
+        return json.loads(ended.out)
+
+    return run
+
+
+def test_only_what_did_the_same_work_is_ranked_together(told):
+    first, second = told()["groups"]
+
+    assert [each["name"] for each in first["submissions"]] == ["fast", "slow", "equal"]
+    assert [each["name"] for each in second["submissions"]] == ["other"]
+    assert second["submissions"][0]["rank"] == 1
+
+
+def test_what_cannot_be_told_apart_shares_a_rank(told):
+    submissions = told()["groups"][0]["submissions"]
+
+    assert [each["rank"] for each in submissions] == [1, 2, 2]
+
+
+def test_a_line_says_how_sure_it_is(told, cclsearch, root):
+    slow = told("slow")["groups"][0]["submissions"][0]
+
+    assert (slow["launches"], slow["ties"]) == (4, ["trial 0"])
+    assert (slow["metrics"]["step_time"]["low"], slow["metrics"]["step_time"]["high"]) == (
+        0.35,
+        0.45,
+    )
+    out = cclsearch("leaderboard", "slow", "--store", root).out
+    assert "0.35 to 0.45" in out
+    assert "ranks: a rank is one more than how many are shown to be better" in out
+
+
+def test_a_study_without_a_measured_trial_is_named_as_left_out(told):
+    assert told()["notes"] == [
+        "left out 1 study without a measured trial within its limits: nothing"
+    ]
+
+
+def test_metrics_computed_afterwards_have_columns(told, root):
+    late = ComputedMetric(
+        name="late",
+        version=1,
+        unit="x",
+        better="higher",
+        value=7.0,
+        absent=None,
+        definition="d",
+        computed_at=testing.END,
+    )
+    with closing(Store(root)) as store:
+        store.record_metrics("fast", {1: (late,)})
+
+    board = told("--by", "late")
+
+    group = board["groups"][0]
+    assert (group["ranked_by"], group["submissions"][0]["name"]) == ("late", "fast")
+    assert [each["rank"] for each in group["submissions"]] == [1, None, None]
+
+
+def test_a_search_says_what_its_finding_says(tabular, cclsearch):
+    made = tabular(
+        {0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.2)},
+        budget=Budget(trials=2, patience=9),
+    )
+    made.run()
+
+    board = json.loads(cclsearch("leaderboard", "--store", made.root, "--json").out)
+
+    (submission,) = board["groups"][0]["submissions"]
+    assert submission["settings"] == "--n=1"
+    assert submission["metrics"]["step_time"]["launch_count"] == submission["launches"] == 4
+
+
+def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsearch, root):
+    origin = Origin(kind="ccl-search", source="elsewhere")
+    trials = testing.history(0.5, 0.4, 0.35, 0.3, 0.25, 0.2).trials
+    with closing(Store(root)) as store:
+        store.add_study("foreign", replace(testing.study(), origin=origin), "1", trials)
+
+    board = json.loads(cclsearch("leaderboard", "foreign", "--store", root, "--json").out)
+    text = cclsearch("leaderboard", "foreign", "--store", root).out
+
+    names = [mark["name"] for mark in board["groups"][0]["submissions"][0]["marks"]]
+    assert "best_is_last" in names
+    assert set(names) == set(board["marks"])
+    assert re.search(r"^a: best_is_last: 1, as foreign: The best, trial 5", text, re.M)
+
+
+def test_csv_has_a_row_each_and_nothing_that_a_spreadsheet_runs(cclsearch, root):
+    ended = cclsearch("leaderboard", "--format", "csv", "--store", root)
+
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [row["submission"] for row in rows] == ["fast", "slow", "equal", "other"]
+    assert [row["step_time [s]"] for row in rows] == ["0.2", "0.4", "0.42", "0.1"]
+    assert all(row["settings"].startswith("'--n=") for row in rows)
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(cclsearch, root, tmp_path):
+    page = tmp_path / "board.html"
+
+    ended = cclsearch("leaderboard", "-o", page, "--store", root)
+
+    text = page.read_text(encoding="utf-8")
+    assert ended.out == f"{page}: 4 submissions in 2 groups\n"
+    assert "Content-Security-Policy" in text
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert re.findall(r'(?:src|href)="(?!#)', text) == []
+
+
+def test_a_page_in_which_one_column_is_asked_for_has_no_other_metric(told):
+    board = told("--metric", "step_time")
+
+    assert [column["name"] for column in board["columns"]] == ["step_time"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--by", "step_tim"), "did you mean 'step_time'?"),
+        (("--metric", "nope"), "no submission has metric 'nope'"),
+        (("--workload", "gpt"), "no submission of workload 'gpt'"),
+        (("nosuch",), "no study 'nosuch'"),
+        (("--entries", "nowhere"), "nowhere: there is no such file or folder of entries"),
+        (("-o", "board.txt"), "name a .csv, .json or .html file"),
+    ],
+)
+def test_what_cannot_be_ranked_ends_in_one_line(cclsearch, root, arguments, words):
+    ended = cclsearch("leaderboard", *arguments, "--store", root)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_without_a_store_the_next_step_is_told(cclsearch):
+    ended = cclsearch("leaderboard")
+
+    assert ended.code == 4
+    assert "start with `cclsearch run" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("Qwen3-4B", "qwen-3-4b"), ("deepseek_v3_16b", "deepseek-v3-16b")]
+)
+def test_a_model_is_the_same_however_it_is_spelled(one, other):
+    assert replace(WORK, model=one).key == replace(WORK, model=other).key
+
+
+@pytest.mark.parametrize(("one", "other"), [("llama-3-18b", "llama-31-8b"), ("gpt-2", "gpt-20")])
+def test_models_of_other_numbers_are_others(one, other):
+    assert replace(WORK, model=one).key != replace(WORK, model=other).key
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 10), st.none() | st.floats(0, 1)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_rank_is_one_more_than_how_many_are_shown_to_be_better(told):
+    submissions = [
+        Submission(
+            name=str(place),
+            source="",
+            work=WORK,
+            machine="",
+            rank_count=None,
+            software="",
+            settings="",
+            readings={
+                "step_time": Reading(
+                    unit="s",
+                    better="lower",
+                    value=value,
+                    low=None if half is None else value - half,
+                    high=None if half is None else value + half,
+                )
+            },
+        )
+        for place, (value, half) in enumerate(told)
+    ]
+
+    (group,) = leaderboard(submissions, None, ()).groups
+
+    ends = {
+        each.submission.name: each.submission.readings["step_time"].ends for each in group.ranked
+    }
+    for each in group.ranked:
+        low, _ = ends[each.submission.name]
+        assert each.rank == 1 + sum(high < low for _, high in ends.values())

@@ -32,6 +32,7 @@ from records.rows import (
     to_study,
     to_trial,
 )
+from records.study import MEASURE
 from records.trial import FailureKind, MetricValue, Repeat, Trial
 from records.views import ADMISSIBLE
 
@@ -77,9 +78,14 @@ class StoredRecords:
         return int(row["found"] or 0)
 
     def find(self, prefix: str) -> StudyRow:
-        """The one study whose id starts with `prefix`, or the newest for an empty one."""
+        """The one study whose id starts with `prefix`, or the newest search for an empty one."""
         if not prefix:
-            found = self.studies(limit=1)
+            rows = self._rows(
+                "select * from studies where strategy != ? order by created_at desc, id desc"
+                " limit 1",
+                MEASURE,
+            )
+            found = tuple(to_study(row) for row in rows)
         else:
             rows = self._rows(
                 "select * from studies where id >= ? and substr(id, 1, ?) = ? order by id limit ?",

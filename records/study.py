@@ -20,6 +20,8 @@ Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
 MIN_TIMED_STEPS = 5
+MEASURE = "measure"
+"""The strategy of a study that searches nothing: it holds launches that check another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from records.errors import CclsearchError, StudyError
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.study import Study
+from records.study import MEASURE, Study
 from search.commands.options import installed_version, store_flag
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
@@ -31,7 +31,7 @@ from search.ports import Observer
 from search.progress import JsonProgress, PlainProgress
 from search.proposers.replay import ReplayProposer, study_again
 from search.reading import recorded
-from search.replay.source import LAUNCHABLE_ORIGINS, MEASURE
+from search.replay.source import LAUNCHABLE_ORIGINS
 from search.report import Record, print_report
 from search.scrubbed import scrubbed_study
 from search.settings import scrubber, store_root

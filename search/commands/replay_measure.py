@@ -6,7 +6,7 @@ from pathlib import Path
 from records.errors import StudyError
 from records.rows import StudyRow
 from records.store import Store
-from records.study import Study
+from records.study import MEASURE, Study
 from records.trial import Config
 from search.commands.conduct import Stop, face
 from search.commands.measure_views import print_decisions
@@ -16,7 +16,7 @@ from search.contexts import parts
 from search.reading import recorded
 from search.replay.claim import Decision, Holds, all_hold
 from search.replay.measuring import begin, measuring, measuring_study
-from search.replay.source import MEASURE, Source, row_of, source_of
+from search.replay.source import Source, source_of
 from search.spaces import space_of
 
 
@@ -52,7 +52,7 @@ def print_measured_again(study_id: str, asked: Asked, store: Path | None, *, as_
     A study that holds an unfinished replay is gone on with.
     """
     with recorded(store) as records:
-        row = row_of(study_id, records)
+        row = records.find(study_id)
         if row.strategy == MEASURE:
             decisions = _gone_on(row, asked, records, as_json=as_json)
         else:

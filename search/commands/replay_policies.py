@@ -19,7 +19,7 @@ from search.policy_check import varied_values
 from search.quantities import duration, size
 from search.reading import recorded
 from search.replay.elsewhere import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
-from search.replay.source import SEED, row_of
+from search.replay.source import SEED
 from search.trial_words import NO_CONFIG, one_line
 
 FAULT_CHARS = 300
@@ -54,7 +54,7 @@ def print_policies_again(
     """Ask the policies of a study elsewhere; gives whether all are valid everywhere."""
     varied = varied_values(elsewhere.vary)
     with recorded(store) as records:
-        row = row_of(study_id, records)
+        row = records.find(study_id)
         history = records.history(row.id)
         best = leader_of(row, records) if which == "best" else None
         trials = _chosen(which, history.trials, best, row.id)

@@ -10,7 +10,7 @@ from search.reading import recorded, status
 from search.replay.checks import Checks, TrialCheck, checked
 from search.replay.course import replayed
 from search.replay.recorded import Recorded, recorded_study
-from search.replay.source import require_search, row_of
+from search.replay.source import require_search
 from search.trial_words import one_line
 
 WORDS_CHARS = 400
@@ -19,7 +19,7 @@ WORDS_CHARS = 400
 def print_search_again(study_id: str, store: Path | None, *, as_json: bool) -> bool:
     """Replay a search and print how it went; gives whether all came out as recorded."""
     with recorded(store) as records:
-        row = row_of(study_id, records)
+        row = records.find(study_id)
         require_search(row)
         record = recorded_study(row.id, records)
         replay = replayed(record, records)

@@ -17,7 +17,7 @@ from records.errors import StoreError
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.study import Study
+from records.study import MEASURE, Study
 from records.trial import Config, Trial
 from search.commands.large_studies import (
     READ_WHOLE,
@@ -34,7 +34,6 @@ from search.model_words import use_facts, use_words
 from search.objective_words import objective_words
 from search.progress import trial_summary
 from search.reading import has_records, recorded, status
-from search.replay.source import MEASURE
 from search.report import Line, Record, print_lines, print_report, report_lines
 from search.rescoring import rescored
 from search.settings import store_root

@@ -11,7 +11,7 @@ from records.history import History
 from records.instants import now
 from records.rows import Intent
 from records.store import Store
-from records.study import Study
+from records.study import MEASURE, Study
 from records.trial import Measured, Purpose, Trial
 from search.compose import Surroundings
 from search.contest import Contest
@@ -20,7 +20,7 @@ from search.phases import Phases
 from search.ports import Observer
 from search.replay.claim import Decision, Holds
 from search.replay.claims import Launched, judged
-from search.replay.source import MEASURE, Source
+from search.replay.source import Source
 from search.rules import claim_rule
 from search.spaces import space_of
 from search.trial import Turn

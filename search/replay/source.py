@@ -10,13 +10,11 @@ from records.errors import StudyError
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.study import Study
+from records.study import MEASURE, Study
 from records.trial import Failed, FailureKind, Repeat, Trial
 from search.disturbed import counted
 from search.finding import Finding, leader_of
 
-MEASURE = "measure"
-"""The strategy of a study that holds the launches of a replay."""
 SEED = 0
 LAUNCHABLE_ORIGINS = ("bundle",)
 """Imports that carry what it takes to launch their trials."""
@@ -90,13 +88,6 @@ class Source:
     @property
     def _see(self) -> str:
         return f"see `cclsearch show {self.row.id}`"
-
-
-def row_of(study_id: str, store: Store) -> StudyRow:
-    """The study of this id; without one the newest that is not itself a replay."""
-    searched = (row for row in store.studies() if row.strategy != MEASURE)
-    newest = None if study_id else next(searched, None)
-    return newest or store.find(study_id)
 
 
 def require_search(row: StudyRow) -> None:

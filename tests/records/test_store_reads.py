@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from records.errors import StudyError
 from records.rows import Counts
 from records.store import Store
+from records.study import MEASURE
 from records.testing import failed, measured, study, trial
 from records.trial import Failed, FailureKind, Repeat, Score, Stage
 
@@ -54,6 +55,15 @@ def test_sql_tells_what_the_history_tells(found, count, tmp_path_factory):
             launches=1 + sum(each.attempts for each in history if each.reached_launch),
             repeats=1,
         )
+
+
+def test_without_an_id_the_newest_search_is_meant_not_launches_that_check_it(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        store.create("a", study(), "1")
+        store.create("b", replace(study(), strategy=MEASURE), "1")
+
+        assert store.find("").id == "a"
+        assert store.find("b").id == "b"
 
 
 def test_of_a_study_that_is_not_there_nothing_is_told(tmp_path):

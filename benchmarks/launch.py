@@ -142,7 +142,7 @@ def cost(evaluator: TrialEvaluator, study: Study, config: Config) -> Cost:
             raise SystemExit(f"{config}: {outcome}")
         notes = Path(folder).glob("rank*.first_collective.txt")
         first_ns = max(int(note.read_text(encoding="ascii")) for note in notes)
-        traces = sorted(Path(folder).glob("rank*_trace.json.gz"))
+        traces = sorted(Path(folder).glob("rank*_trace.json"))
         return Cost(
             (ended_ns - started_ns) / 1e9,
             (first_ns - started_ns) / 1e9,

@@ -21,7 +21,7 @@ EXCEPTIONS = (
     *("StopIteration", "JSONDecodeError", "struct.error", "ExceptionGroup", "CalledProcessError"),
     *("ValueError of torch.distributed", "chain"),
 )
-STEPS_FILE, TRACE_FILE = "rank1.steps.json", "rank1_trace.json.gz"
+STEPS_FILE, TRACE_FILE = "rank1.steps.json", "rank1_trace.json"
 HARMS = (
     *("delete", "truncate", "replace by that of the other rank", "no JSON", "replace by a pipe"),
     *("empty", "replace by a folder", "replace by an endless file", "[]"),

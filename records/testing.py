@@ -1,5 +1,11 @@
 """Valid records to build on, for the tests of whatever reads or writes them."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+from zstandard import ZstdDecompressor
+
+from records.artifacts import PACKED
 from records.history import History
 from records.study import Dimension, Environment, Objective, SearchSpace, Study, Value
 from records.trial import (
@@ -93,3 +99,13 @@ def trial(
 def history(*outcomes: Outcome | float) -> History:
     """Trials 0, 1, 2 ... with these outcomes, each of its own configuration `n`."""
     return History(tuple(trial(n, outcome, {"n": n}) for n, outcome in enumerate(outcomes)))
+
+
+def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Every file under a folder, and what it holds; kept files as they were before packing."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == PACKED:
+                content = ZstdDecompressor().decompressobj().decompress(content)
+            yield path, content

@@ -1,17 +1,32 @@
-"""Whether launches of today differ from those of another day, which no round ties together.
+"""How launches of today stand to those of another day, which no round ties together.
 
-Each launch stands for itself: what drifted in between is in the ratio, and the margin has to allow
-for it. How much equal launches differ is learnt from all groups of equal launches together.
+Each launch stands for itself: what drifted in between is in the ratio, and whoever judges it has to
+allow for it. How much equal launches differ is learnt from all groups of equal launches together.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from evaluator.timing.looks import level_of_look, student_quantile
-from evaluator.timing.paired import LARGEST_LOG, Comparison, Rule
-from evaluator.timing.verdict import Verdict
+from evaluator.timing.paired import LARGEST_LOG, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """What is needed today where the other day's geometric mean is 1, with its interval.
+
+    `record_high` is the upper end of the other day's own interval. None is what too few launches
+    leave open; `reason` then says why.
+    """
+
+    reason: str = ""
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    record_high: float | None = None
 
 
 def compare_apart(
@@ -19,52 +34,49 @@ def compare_apart(
     then: Sequence[float],
     rule: Rule,
     alike: Sequence[Sequence[float]] = (),
-) -> Comparison:
-    """Judge the launches of today against those of another day; values are lower is better.
+) -> Apart:
+    """Compare the launches of today with those of another day; values are lower is better.
 
     `alike` are further groups of equal launches, each of one configuration: with them a side may be
-    a single launch. The rule's rounds are launches of today.
+    a single launch. The rule's rounds are launches of today, which are looked at as they come.
     """
     if not now or not then:
-        return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
+        return Apart(reason="no_samples")
     if not all(0 < value < math.inf for group in (now, then, *alike) for value in group):
-        return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time", round_count=len(now))
+        return Apart(reason="bad_time")
     mean = _mean(now) - _mean(then)
-    own, freedom = _spread((now, then))
-    others, all_freedom = _spread((now, then, *alike))
-    if not all_freedom or len(now) < rule.min_rounds:
-        return Comparison(
-            verdict=Verdict.UNDECIDED,
-            reason="too_few_rounds",
-            ratio=_ratio(mean),
-            round_count=len(now),
-        )
-    # Sides that are noisier than the rest must not borrow their calm.
-    sd = max(own, others) if freedom else others
-    error = sd * math.sqrt(1 / len(now) + 1 / len(then))
-    half = error * student_quantile(1 - _level(len(now), rule) / 2, all_freedom)
-    verdict, reason = _judge(mean, half, len(now), rule)
-    return Comparison(
-        verdict=verdict,
-        reason=reason,
+    error, record_error = _error(now, (then, *alike)), _error(then, alike or (now,))
+    if error is None or record_error is None or len(now) < rule.min_rounds:
+        return Apart(reason="too_few_rounds", ratio=_ratio(mean))
+    half = error.times(1 - _level(len(now), rule) / 2)
+    return Apart(
         ratio=_ratio(mean),
         ratio_low=_ratio(mean - half),
         ratio_high=_ratio(mean + half),
-        round_count=len(now),
-        noise=sd,
-        alpha=rule.alpha,
+        record_high=_ratio(record_error.times(1 - rule.alpha / 2)),
     )
 
 
-def _judge(mean: float, half: float, count: int, rule: Rule) -> tuple[Verdict, str]:
-    if mean + half < -rule.band:
-        return Verdict.FAST, "interval_clears_band"
-    if mean - half > rule.band:
-        return Verdict.SLOW, "interval_clears_band"
-    if abs(mean) + half <= rule.band:
-        return Verdict.SAME, "interval_inside_band"
-    spent = count >= rule.max_rounds
-    return Verdict.UNDECIDED, "budget_exhausted" if spent else "interval_too_wide"
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """Standard error of a side's mean logarithm, and its degrees of freedom."""
+
+    value: float
+    freedom: int
+
+    def times(self, level: float) -> float:
+        return self.value * student_quantile(level, self.freedom)
+
+
+def _error(side: Sequence[float], others: Sequence[Sequence[float]]) -> _Error | None:
+    """How far a side's mean may be off by chance; None where no launches are equal."""
+    own, own_freedom = _spread((side,))
+    pooled, freedom = _spread((side, *others))
+    if not freedom:
+        return None
+    # A side that is noisier than the rest must not borrow their calm.
+    sd = max(own, pooled) if own_freedom else pooled
+    return _Error(sd / math.sqrt(len(side)), freedom)
 
 
 def _level(count: int, rule: Rule) -> float:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evaluator.objective import Scoring
-from evaluator.timing.apart import compare_apart
+from evaluator.timing.apart import Apart, compare_apart
 from evaluator.timing.paired import Comparison, Rule, decide
 from evaluator.timing.verdict import Verdict
 from records.trial import Failed, FailureKind, Measured, Outcome, Repeat, Score, Trial
@@ -109,7 +109,11 @@ def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
 
 
 def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Claim:
-    """Whether the objective on record is reached here, but for a share of it."""
+    """Whether the objective on record is reached here, but for a share of it.
+
+    As of a lead, the careful end of what is on record counts: a value that one lucky launch had is
+    not what was shown.
+    """
     ordinal, study = launched.trial.ordinal, source.row.study
     scoring = _scoring_here(source, launched)
     own = [r.outcome for r in source.repeats if r.ordinal == ordinal]
@@ -119,7 +123,7 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
     found = compare_apart(
         _burdens(now, scoring),
         _burdens(then, source.scoring),
-        replace(rule, margin=within),
+        rule,
         _equal_launches(source, ordinal),
     )
     unit = scoring.unit
@@ -127,7 +131,7 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
         f"{study.objective.expression} {_centre(here, unit)} in {_launches(here)} here, "
         f"{_centre(before, unit)} in {_launches(before)} on record"
     )
-    holds, why = _reached(found, within)
+    holds, why = _reached(found, within, rule.alpha)
     return Claim(
         name="value",
         holds=holds,
@@ -139,19 +143,22 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
     )
 
 
-def _reached(found: Comparison, within: float) -> tuple[Holds, str]:
-    """Whether what is needed here is at most so much more than on record, with its interval."""
-    limit = f"at most {100 * within:g} % worse was to be shown"
+def _reached(found: Apart, within: float, alpha: float) -> tuple[Holds, str]:
+    """Whether what is needed here is at most so much more than the record is sure of."""
     if found.ratio is None:
         return Holds.UNDECIDED, REASONS.get(found.reason, found.reason)
-    if found.ratio_low is None or found.ratio_high is None:
-        return Holds.UNDECIDED, f"{_change(found.ratio)}, from too few launches; {limit}"
-    sure = f"{100 * (1 - found.alpha):g} % interval"
-    span = f"({sure} {_change(found.ratio_low)} to {_change(found.ratio_high)})"
-    why = f"{_change(found.ratio)} {span}; {limit}"
-    if found.ratio_high <= 1 + within:
+    low, high, record_high = found.ratio_low, found.ratio_high, found.record_high
+    if low is None or high is None or record_high is None:
+        return Holds.UNDECIDED, f"{_change(found.ratio)}, from too few launches"
+    limit, sure = record_high * (1 + within), f"{100 * (1 - alpha):g} %"
+    why = (
+        f"{_change(found.ratio)} ({sure} interval {_change(low)} to {_change(high)}); at most "
+        f"{_change(limit)} was to be shown: the record is sure to {100 * (record_high - 1):.1f} %, "
+        f"and {100 * within:g} % are for the time between"
+    )
+    if high <= limit:
         return Holds.CONFIRMED, why
-    return (Holds.NOT_CONFIRMED if found.ratio_low > 1 + within else Holds.UNDECIDED), why
+    return (Holds.NOT_CONFIRMED if low > limit else Holds.UNDECIDED), why
 
 
 def _lead(

@@ -1,6 +1,5 @@
 """A launcher that stays warm over all tests, and jobs for it that go wrong on request."""
 
-import gzip
 import json
 import os
 import sys
@@ -187,7 +186,7 @@ class Run:
 
     def spans(self, rank: int = 0) -> list[dict]:
         """Everything with a duration in a rank's trace, in order of its beginning."""
-        trace = gzip.decompress((self.folder / f"rank{rank}_trace.json.gz").read_bytes())
+        trace = (self.folder / f"rank{rank}_trace.json").read_bytes()
         spans = [event for event in json.loads(trace)["traceEvents"] if event.get("ph") == "X"]
         return sorted(spans, key=lambda span: span["ts"])
 

@@ -43,11 +43,11 @@ def test_a_good_job_finishes_in_every_phase_and_leaves_only_its_files(launch, pr
         "rank0.log",
         "rank0.progress.jsonl",
         "rank0.steps.json",
-        "rank0_trace.json.gz",
+        "rank0_trace.json",
         "rank1.log",
         "rank1.progress.jsonl",
         "rank1.steps.json",
-        "rank1_trace.json.gz",
+        "rank1_trace.json",
     ]
 
 

@@ -1,6 +1,5 @@
 """One search that meets every fault of a model and its provider, and ends with its best so far."""
 
-import gzip
 import json
 import logging
 from collections.abc import Callable, Collection
@@ -14,6 +13,7 @@ import pytest
 from evaluator.objective import scoring_of
 from evaluator.testing import Takes
 from records.study import Budget
+from records.testing import contents
 from records.trial import Measured
 from search.choosers.coordinate import CoordinateChooser
 from search.finding import Finding
@@ -146,13 +146,7 @@ def searched(study, url: str) -> Finding:
 
 def holding(root: Path, words: str) -> list[Path]:
     """Files under a folder that hold these words."""
-    files = [path for path in root.rglob("*") if path.is_file()]
-    return [path for path in files if words.encode() in _content(path)]
-
-
-def _content(path: Path) -> bytes:
-    data = path.read_bytes()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    return [path for path, content in contents(root) if words.encode() in content]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A whole search by somebody with secrets, over a script and a model that repeat them."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from records.store import Store
+from records.testing import contents
 from records.trial import Failed
 from search.testing import ScriptedMessagesServer, submission
 
@@ -105,13 +104,8 @@ class Home:
 
     def kept(self):
         """Every file of the store as its content, and the name of each."""
-        for path in (self.path / ".cclsearch").rglob("*"):
-            if path.is_file():
-                content = path.read_bytes()
-                if path.suffix == ".zst":
-                    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content)) as whole:
-                        content = whole.read()
-                yield path.name, content.decode(errors="replace")
+        for path, content in contents(self.path / ".cclsearch"):
+            yield path.name, content.decode(errors="replace")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """Trials launched again: what is confirmed, what is not, and what stays open."""
 
+import re
 from contextlib import closing
 from dataclasses import replace
-
-import re
 
 import pytest
 
@@ -12,9 +11,10 @@ from records import testing
 from records.errors import StudyError
 from records.origin import Origin
 from records.store import Store
+from records.study import MEASURE
 from records.trial import FailureKind, Policy, Purpose, Stage
 from search.replay.claim import Holds
-from search.replay.source import MEASURE, source_of
+from search.replay.source import source_of
 
 pytestmark = pytest.mark.usefixtures("unjailed")
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"

@@ -16,7 +16,7 @@ from records.store import Store
 from records.store_testing import EXCHANGE, intent
 from records.testing import failed, measured, study, trial
 from records.trial import Measured, Repeat, Trial
-from search.collecting import Rules, collect, planned
+from search.kept.collecting import Rules, collect, planned
 
 Tell = Callable[[str], object]
 

@@ -11,7 +11,7 @@ from records.rows import StudyRow
 from records.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
 from search.context_launches import FOLDER, in_one
-from search.kept_files import kept_text
+from search.kept.files import kept_text
 from search.machine_words import machine_line
 from search.machines import machine_of
 from search.trial_words import number, one_line

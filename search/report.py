@@ -21,7 +21,7 @@ from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Failed, FailureKind, Measured, Purpose, Trial
-from search.audit import audit
+from search.auditing.audit import audit
 from search.budget import launches_used
 from search.comparison_words import comparison_words
 from search.condition_words import disturbed_words

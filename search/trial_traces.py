@@ -6,8 +6,8 @@ from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
 from records.errors import StudyError
 from records.trial import Measured
-from search.kept_files import require_kept
-from search.kept_traces import read_kept, trace_files
+from search.kept.files import require_kept
+from search.kept.traces import read_kept, trace_files
 from search.reading import recorded
 from search.traced import Traced
 

@@ -11,7 +11,7 @@ from records.artifacts import Artifacts
 from records.errors import StoreError, StudyError
 from records.study import Study
 from records.trial import Config, Measured, MetricValue
-from search.kept_traces import read_kept, trace_files
+from search.kept.traces import read_kept, trace_files
 
 FROM_TRACES = frozenset({"kineto", "xla", "nsys"})
 

@@ -12,9 +12,9 @@ from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from search.bench_analysis.points import DevicePoint, Figures, by_point
 from search.bench_analysis.results import Results
-from search.compared import LEAST_ALPHA
-from search.compared_bench import judged_points
-from search.compared_points import ONCE, UNPAIRED
+from search.comparing.bench import judged_points
+from search.comparing.compared import LEAST_ALPHA
+from search.comparing.points import ONCE, UNPAIRED
 
 NOT_MATCHED: Final = "no_baseline_point"
 SKIPPED: Final = "skipped"

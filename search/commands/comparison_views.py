@@ -20,14 +20,14 @@ from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from search.bulk_script import bulk_script
 from search.commands.options import store_flag
-from search.compare_sides import Bench, Nvbench, OneLaunch, OnRecord, Side, Timings, side
-from search.compared import Comparisons, Terms
-from search.compared_bench import compare_bench
-from search.compared_launches import compare_launches
-from search.compared_timings import compare_timings
-from search.compared_trials import compare_trials
-from search.comparison_facts import comparisons_facts
-from search.comparison_tables import comparison_lines
+from search.comparing.bench import compare_bench
+from search.comparing.compared import Comparisons, Terms
+from search.comparing.facts import comparisons_facts
+from search.comparing.launches import compare_launches
+from search.comparing.sides import Bench, Nvbench, OneLaunch, OnRecord, Side, Timings, side
+from search.comparing.tables import comparison_lines
+from search.comparing.timings import compare_timings
+from search.comparing.trials import compare_trials
 from search.interval_tables import (
     Display,
     View,

@@ -48,8 +48,8 @@ def gc(
     What a trial cites stays, unless an option says which traces may go; the record then tells for
     ever when and why they went. Everything else of a trial stays.
     """
-    from search.collecting import Rules
     from search.commands.gc_views import free_space
+    from search.kept.collecting import Rules
 
     older_than = None if traces_older_than is None else _duration(traces_older_than)
     rules = Rules(

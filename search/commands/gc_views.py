@@ -10,8 +10,8 @@ from rich.console import Console
 
 from records.artifacts import Kept
 from records.errors import StudyError
-from search.collecting import Plan, Rules, collect, planned
 from search.commands.options import store_flag
+from search.kept.collecting import Plan, Rules, collect, planned
 from search.live import on_terminal
 from search.quantities import size
 from search.reading import recorded

@@ -12,8 +12,8 @@ from rich.console import Console
 from records.errors import StudyError
 from records.history import History
 from records.store import Store
-from search.audit import Fault, audit
-from search.audited import counted
+from search.auditing.audit import Fault, audit
+from search.auditing.audited import counted
 from search.commands.options import installed_version, store_flag
 from search.importing.files import BadRows
 from search.importing.imported import Imported

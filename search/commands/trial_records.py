@@ -19,7 +19,7 @@ from search.commands.options import store_flag
 from search.condition_words import conditions_words
 from search.context_words import results_in_contexts
 from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words
-from search.kept_files import absence, copied, kept_text
+from search.kept.files import absence, copied, kept_text
 from search.launch_words import launch_lines
 from search.machines import machine_of
 from search.progress import trial_line, trial_summary

@@ -21,7 +21,7 @@ from search.context_launches import FOLDER
 from search.exporting.asked import is_trace
 from search.exporting.card import card_text
 from search.exporting.checks import Check
-from search.kept_files import is_inside
+from search.kept.files import is_inside
 
 CARD = "workload_card.yaml"
 RECORD = "record"

@@ -34,7 +34,7 @@ from search.exporting.bundle_format import (
     Manifest,
     Member,
 )
-from search.kept_files import is_inside
+from search.kept.files import is_inside
 
 LIMITS: Final = ReadLimits(file_bytes=256 << 30, decompressed_bytes=1 << 40)
 _MOST_MANIFEST_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from records.codec import from_json
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Measured, MetricValue, Trial
-from search.audit import audit
+from search.auditing.audit import audit
 from search.config_words import flags
 from search.finding import Finding
 from search.leaderboard.published import column_of, unit_and_better

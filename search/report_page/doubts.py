@@ -1,6 +1,6 @@
 """What is wrong with the record, as far as it shows it itself."""
 
-from search.audit import CHECKS
+from search.auditing.audit import CHECKS
 from search.known_words import ordinals_words
 from search.report_page.blocks import Cell, Row, Section, Table
 from search.report_page.seen import Seen

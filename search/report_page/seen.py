@@ -16,7 +16,7 @@ from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
 from records.trial import MetricValue, Repeat, Trial
-from search.audit import Fault, audit
+from search.auditing.audit import Fault, audit
 from search.disturbed import counted
 from search.finding import Finding, find
 from search.learnt import Learnt, learnt

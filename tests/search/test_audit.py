@@ -20,7 +20,7 @@ from records.trial import (
     Repeat,
     Score,
 )
-from search.audit import audit
+from search.auditing.audit import audit
 
 FOREIGN = Origin(kind="jsonl", source="history.jsonl", dead_knobs=("idle",))
 STUDY = replace(testing.study(), origin=FOREIGN)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from evaluator.timing.paired import Comparison, Rule
 from evaluator.timing.verdict import Verdict
-from search.compared import Compared, Comparisons, Party, Reading, reading
-from search.comparison_plots import LINES, PLAIN, interval_plot
-from search.comparison_tables import amount
-from search.comparison_verdicts import verdict_words, why_words
+from search.comparing.compared import Compared, Comparisons, Party, Reading, reading
+from search.comparing.plots import LINES, PLAIN, interval_plot
+from search.comparing.tables import amount
+from search.comparing.verdicts import verdict_words, why_words
 
 
 def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True, detail=None):

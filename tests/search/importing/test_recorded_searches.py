@@ -7,7 +7,7 @@ import pytest
 
 from records.history import History
 from records.trial import Failed, FailureKind
-from search.audit import audit
+from search.auditing.audit import audit
 from search.importing.files import BadRows
 from search.importing.kinds import studies_of
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreError
-from search.collecting import Rules, collect, planned
+from search.kept.collecting import Rules, collect, planned
 
 OLD = time.time() - 2 * 86_400
 

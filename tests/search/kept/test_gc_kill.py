@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from search.collecting import Rules, collect, planned
-from search.verifying import verified
+from search.kept.collecting import Rules, collect, planned
+from search.kept.verifying import verified
 
 KILLS = 12
 RULES = Rules(keep_best=1, words="traces of all but the best 1 trials")

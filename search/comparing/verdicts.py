@@ -2,7 +2,7 @@
 
 from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
-from search.compared import Compared, Comparisons
+from search.comparing.compared import Compared, Comparisons
 from search.comparison_words import REASONS, percent
 
 LEAST_DIFFERENCE = 1.1

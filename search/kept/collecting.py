@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from records.artifacts import Kept
 from records.citations import Citation
 from records.store import Store
-from search.kept_traces import is_trace
+from search.kept.traces import is_trace
 
 SAFE_AGE_S = 86_400.0
 """A file that no record cites may be of a trial under way; for a day nobody touches it."""

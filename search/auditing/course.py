@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from records.trial import Config, Failed, FailureKind, Trial
-from search.audited import Audited, Said, counted, listed
+from search.auditing.audited import Audited, Said, counted, listed
 from search.trial_words import one_line
 
 CAUSE_CHARS = 120

@@ -7,16 +7,16 @@ from typing import Final
 from records.history import History
 from records.study import Study
 from records.trial import Repeat
-from search.audit_course import (
+from search.auditing.audited import Audited, Said
+from search.auditing.course import (
     best_is_last,
     cache_replays,
     dead_knob,
     failed_seed,
     infrastructure,
 )
-from search.audit_question import broken_rules, dominant_term, other_score, unequal_work
-from search.audit_samples import best_of_noise, few_steps, one_sample, same_result, within_noise
-from search.audited import Audited, Said
+from search.auditing.question import broken_rules, dominant_term, other_score, unequal_work
+from search.auditing.samples import best_of_noise, few_steps, one_sample, same_result, within_noise
 
 CHECKS: Final[Mapping[str, Callable[[Audited], Said | None]]] = {
     "unequal_work": unequal_work,

@@ -6,7 +6,7 @@ from statistics import median
 from evaluator.metrics.published import SCORE
 from records.study import MIN_TIMED_STEPS
 from records.trial import Measured, Trial
-from search.audited import Audited, Said, is_imported, listed, metric_of, value
+from search.auditing.audited import Audited, Said, is_imported, listed, metric_of, value
 from search.trial_words import number
 
 CLEARLY = 2 * math.sqrt(2)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from evaluator.timing.interval.judgement import Judgement
-from search.compared import Compared, Comparisons
-from search.comparison_verdicts import verdict_words, why_words
+from search.comparing.compared import Compared, Comparisons
+from search.comparing.verdicts import verdict_words, why_words
 
 
 def comparisons_facts(found: Comparisons) -> Mapping[str, object]:

@@ -11,9 +11,9 @@ from evaluator.timing.interval.thresholds import Thresholds
 from evaluator.timing.paired import Launch
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
-from search.compare_sides import Timings
-from search.compared import Comparisons, Party, Terms
-from search.compared_points import ONCE, UNPAIRED, Replicates, Turn, judged
+from search.comparing.compared import Comparisons, Party, Terms
+from search.comparing.points import ONCE, UNPAIRED, Replicates, Turn, judged
+from search.comparing.sides import Timings
 from search.trial_words import one_line
 
 NAME_CHARS = 200

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from evaluator.timing.paired import Comparison, Launch, Round, Rule, decide
-from search.compared import Compared, Pair, reading, refused, undecided
+from search.comparing.compared import Compared, Pair, reading, refused, undecided
 
 ONCE = Rule(look_often=False)
 """All rounds are there before anybody looks."""

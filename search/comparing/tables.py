@@ -7,9 +7,9 @@ import typer
 
 from evaluator.timing.interval.judgement import Judgement
 from evaluator.timing.verdict import Verdict
-from search.compared import Compared, Comparisons, Reading
-from search.comparison_plots import LINES, PLAIN, interval_plot
-from search.comparison_verdicts import (
+from search.comparing.compared import Compared, Comparisons, Reading
+from search.comparing.plots import LINES, PLAIN, interval_plot
+from search.comparing.verdicts import (
     confidence,
     interval_words,
     ratio_words,

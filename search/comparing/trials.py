@@ -11,8 +11,7 @@ from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Purpose, Repeat, Score
-from search.compare_sides import OnRecord
-from search.compared import (
+from search.comparing.compared import (
     Compared,
     Comparisons,
     Pair,
@@ -23,7 +22,8 @@ from search.compared import (
     reading,
     undecided,
 )
-from search.compared_launches import failure, screened, unfit
+from search.comparing.launches import failure, screened, unfit
+from search.comparing.sides import OnRecord
 from search.config_words import difference
 from search.rounds import is_step_time, launch_of, rounds_between
 from search.rules import claim_rule

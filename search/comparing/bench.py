@@ -10,9 +10,9 @@ from typing import TypeAlias, TypeVar
 from evaluator.timing.bench_csv import LATENCY, BenchRow, Point
 from evaluator.timing.paired import Launch, Rule
 from records.errors import StudyError
-from search.compare_sides import Bench
-from search.compared import Compared, Comparisons, Party, Terms
-from search.compared_points import ONCE, UNPAIRED, Replicates, Turn, judged
+from search.comparing.compared import Compared, Comparisons, Party, Terms
+from search.comparing.points import ONCE, UNPAIRED, Replicates, Turn, judged
+from search.comparing.sides import Bench
 
 RUN, ORDER = "RunId", "Order"
 ROUND_COLUMNS = ("LaunchId", "Block")

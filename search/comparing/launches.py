@@ -9,8 +9,7 @@ from evaluator.timing.interval.summary import summary_of
 from evaluator.timing.interval.thresholds import Thresholds
 from evaluator.timing.paired import STANDARD
 from records.trial import Failed, Measurement
-from search.compare_sides import OneLaunch, OnRecord, one_launch
-from search.compared import (
+from search.comparing.compared import (
     Compared,
     Comparisons,
     Party,
@@ -20,6 +19,7 @@ from search.compared import (
     refused,
     undecided,
 )
+from search.comparing.sides import OneLaunch, OnRecord, one_launch
 from search.trial_words import one_line
 
 NAME = "step_time"

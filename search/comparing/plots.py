@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.compared import Reading
+from search.comparing.compared import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from evaluator.readings import readings
 from records.expression import Expression, ExpressionError, parse
 from records.rule import Rule, facts
 from records.trial import Measured, Trial
-from search.audited import Audited, Said, counted, listed, metric_of, value
+from search.auditing.audited import Audited, Said, counted, listed, metric_of, value
 from search.trial_words import number
 
 PER_TOKEN = frozenset(

@@ -1,0 +1,1 @@
+"""What a recorded history got wrong, as far as its own record shows it."""

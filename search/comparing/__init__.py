@@ -1,0 +1,1 @@
+"""Two measured sides, whatever they are, and the verdict on them."""

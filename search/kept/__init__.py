@@ -1,0 +1,1 @@
+"""Files that were kept for trials: found, checked, and freed by rule."""

@@ -42,7 +42,7 @@ from records.conditions import Conditions
 from records.study import Study
 from records.trial import Config, Failed, Measurement
 from search.builtin import builtin_study
-from search.condition_words import disturbed_words
+from search.words.condition import disturbed_words
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "first_collective"

@@ -11,8 +11,8 @@ from records.rule import told
 from records.study import Study, Value
 from records.trial import Config
 from search.contexts import estimate
-from search.quantities import duration, share
 from search.tables import Column, page_cells, table_lines
+from search.words.quantities import duration, share
 
 CAVEAT = "an estimate from sizes alone, no result"
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from records.trial import Failed, Trial
 from search.reading import recorded, status
-from search.trial_words import remarks
+from search.words.trial import remarks
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [

@@ -11,7 +11,7 @@ from records.errors import StudyError
 from records.history import History
 from search.front import Member, Reached, own_values
 from search.plots import COLOURS
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 LABEL_CHARS, TITLE_CHARS = 60, 100
 FRONT, OTHERS = COLOURS["compute alone"], COLOURS["fills"]

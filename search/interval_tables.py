@@ -28,7 +28,7 @@ from search.interval_cells import (
     time_cells,
 )
 from search.tables import Column, numbers
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 NAME_CHARS: Final = 80
 STATUS_WORDS: Final[Mapping[Verdict, str]] = {

@@ -9,7 +9,7 @@ from records.trial import Config, Failed, FailureKind
 from search.choosers.chooser import Choice
 from search.effects import DeadKnob
 from search.learnt import Learnt
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 CAUSE_CHARS = 160
 WHY_CHARS = 200

@@ -12,9 +12,9 @@ from records.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
 from search.context_launches import FOLDER, in_one
 from search.kept.files import kept_text
-from search.machine_words import machine_line
 from search.machines import machine_of
-from search.trial_words import number, one_line
+from search.words.machine import machine_line
+from search.words.trial import number, one_line
 
 COMMENT_CHARS = 300
 _HOME = re.compile(r"(?<![^:=])~(?=[/:]|$)")

@@ -23,11 +23,11 @@ from evaluator.timing.verdict import Verdict
 from records.history import History
 from records.study import Measure, Study
 from records.trial import Breakdown, Config, Failed, Policy, Repeat, Score, Trial
-from search.config_words import difference
-from search.objective_words import objective_words
-from search.repeat_words import PURPOSES, noise_words, race_words
 from search.standing import Race
-from search.trial_words import one_line, remarks, score_words
+from search.words.config import difference
+from search.words.objective import objective_words
+from search.words.repeat import PURPOSES, noise_words, race_words
+from search.words.trial import one_line, remarks, score_words
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3

@@ -12,8 +12,8 @@ from evaluator.traces.collectives import TRANSFERS, CollectiveKind
 from evaluator.traces.job import TraceSet
 from records.errors import StudyError, shown
 from records.message import Message
-from search.quantities import size
 from search.traced import Traced
+from search.words.quantities import size
 
 _NAMES: Final = {
     CollectiveKind.ALL_REDUCE: "all_reduce",

@@ -19,7 +19,7 @@ from evaluator.traces.rank import RankTrace
 from evaluator.traces.spans import Activity
 from records.errors import StoreError, StudyError
 from search.trace_tables import Row
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 NOT_PROFILED = "no step was profiled on every traced rank; nothing to draw"
 DOTS_PER_INCH = 120

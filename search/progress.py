@@ -11,11 +11,11 @@ from records.codec import to_json
 from records.history import History
 from records.study import Measure, Study
 from records.trial import Config, Failed, Measured, Outcome, Policy, Repeat, Trial
-from search.objective_words import objective_words
-from search.repeat_words import PURPOSES, noise_words, race_words
 from search.rules import claim_rule
 from search.standing import Race
-from search.trial_words import caveats, number, one_line, remarks, score_words, shares
+from search.words.objective import objective_words
+from search.words.repeat import PURPOSES, noise_words, race_words
+from search.words.trial import caveats, number, one_line, remarks, score_words, shares
 
 MESSAGE_CHARS = 200
 

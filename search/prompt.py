@@ -17,14 +17,14 @@ from records.study import Environment, Study
 from records.trial import Config
 from records.workload import Workload
 from search.choosers.chooser import Choice
-from search.context_words import other_choices
 from search.learnt import Learnt
 from search.llm.request import Prompt
 from search.llm.tokens import estimated_tokens
 from search.spaces import study_in
 from search.trial_rows import least_useful_first
-from search.trial_words import fenced, work_words
 from search.turn_text import SOURCE_CHARS, Detail, TurnText, words
+from search.words.context import other_choices
+from search.words.trial import fenced, work_words
 
 TURN_TOKENS = 24_000
 SHORT_MESSAGE_CHARS = 60

@@ -23,19 +23,19 @@ from records.store import Store
 from records.trial import Failed, FailureKind, Measured, Purpose, Trial
 from search.auditing.audit import audit
 from search.budget import launches_used
-from search.comparison_words import comparison_words
-from search.condition_words import disturbed_words
-from search.config_words import difference
-from search.context_words import context_finding_words, settings_words
-from search.diagnosis_words import diagnosis_of, diagnosis_words
 from search.disturbed import left_out_rounds
 from search.finding import Finding
 from search.live import on_terminal
-from search.model_words import use_words
-from search.objective_words import baseline_words, front_words, limit_words
-from search.repeat_words import PURPOSES, noise_words, race_words
 from search.standing import standing_of
-from search.trial_words import number, one_line, remarks
+from search.words.comparison import comparison_words
+from search.words.condition import disturbed_words
+from search.words.config import difference
+from search.words.context import context_finding_words, settings_words
+from search.words.diagnosis import diagnosis_of, diagnosis_words
+from search.words.model import use_words
+from search.words.objective import baseline_words, front_words, limit_words
+from search.words.repeat import PURPOSES, noise_words, race_words
+from search.words.trial import number, one_line, remarks
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from search.live import on_terminal
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 PAGE_CELLS = 80
 GAP = 2

@@ -17,7 +17,7 @@ from evaluator.timing.timing import Timing, merge
 from evaluator.timing.verdict import Verdict
 from search.live import on_terminal
 from search.tables import CELL_CHARS, GAP
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 UNTRIMMED_DECIMALS = 1
 UNSPECIFIED = "unspecified"

@@ -19,7 +19,7 @@ from search.report_page.plain import plain
 from search.tables import CELL_CHARS
 from search.trace_frames import Trace
 from search.traced import Traced
-from search.trial_words import number, one_line
+from search.words.trial import number, one_line
 
 MOST_ROWS: Final = 200
 """Of one table; the rest is what --json and data frames are for."""

@@ -6,7 +6,7 @@ from records.history import History
 from records.raced import Raced
 from records.trial import Config, Trial
 from search.choosers.chooser import differing
-from search.trial_words import NO_CONFIG, author, ending, number
+from search.words.trial import NO_CONFIG, author, ending, number
 
 FAR_SHARE = 0.10
 LATEST_KEPT, FRONT_KEPT = 5, 12

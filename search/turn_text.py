@@ -13,7 +13,6 @@ from records.study import Study
 from records.trial import Config, Failed, Measured, Trial
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice
-from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.effects import TIE_SHARE, dead_knobs
 from search.known_words import (
     candidate_lines,
@@ -25,7 +24,8 @@ from search.known_words import (
 )
 from search.learnt import Learnt
 from search.trial_rows import FRONT_KEPT, changed_words, raced_words, rows, within
-from search.trial_words import change, fenced, one_line, row, score_words
+from search.words.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
+from search.words.trial import change, fenced, one_line, row, score_words
 
 TIES_SHOWN, NEIGHBOURS_SHOWN, RACES_SHOWN = 8, 12, 5
 MESSAGE_CHARS, WHOLE_MESSAGE_CHARS = 160, 2000

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from records.trial import Config, Failed, FailureKind, Trial
 from search.auditing.audited import Audited, Said, counted, listed
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 CAUSE_CHARS = 120
 LEAST_TRIALS = 3

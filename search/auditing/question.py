@@ -9,7 +9,7 @@ from records.expression import Expression, ExpressionError, parse
 from records.rule import Rule, facts
 from records.trial import Measured, Trial
 from search.auditing.audited import Audited, Said, counted, listed, metric_of, value
-from search.trial_words import number
+from search.words.trial import number
 
 PER_TOKEN = frozenset(
     {

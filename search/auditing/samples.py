@@ -7,7 +7,7 @@ from evaluator.metrics.published import SCORE
 from records.study import MIN_TIMED_STEPS
 from records.trial import Measured, Trial
 from search.auditing.audited import Audited, Said, is_imported, listed, metric_of, value
-from search.trial_words import number
+from search.words.trial import number
 
 CLEARLY = 2 * math.sqrt(2)
 """Two results differ clearly when their logarithms do by so many standard deviations of one."""

@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, LogFormatter, NullLocator, StrMethod
 
 from search.bench_analysis.points import DevicePoint
 from search.bench_analysis.tables import size_words
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 OWN_COLOUR: Final = "#d1603d"
 BASELINE_COLOUR: Final = "#3d5a80"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from search.trial_words import number
+from search.words.trial import number
 
 FEW_TICKS, MOST_TICKS = 4, 12
 WIDE: Final = 20.0

@@ -3,7 +3,7 @@
 from html import escape
 from typing import Final, TypeAlias
 
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 Attribute: TypeAlias = str | float | None
 

@@ -23,7 +23,7 @@ from search.choosers.known import Known
 from search.choosers.prospects import Forecaster, Prospects
 from search.learnt import learnt
 from search.rounds import STEP_OBJECTIVES
-from search.trial_words import number
+from search.words.trial import number
 
 POOL = 4000
 """Configurations that are weighed at once; of more, those near the best and a random part."""

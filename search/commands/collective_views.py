@@ -19,10 +19,10 @@ from search.commands.trace_heads import (
     print_head,
     trace_caveats,
 )
-from search.quantities import ABSENT, duration, rate, share, size
 from search.tables import Column, numbers, print_table, print_words
 from search.trace_tables import Row
 from search.traced import Traced
+from search.words.quantities import ABSENT, duration, rate, share, size
 
 MOST_SIZES = 16
 NONE_MATCHED = "no collective of two ranks could be matched, so nobody can be compared"

@@ -9,10 +9,10 @@ import typer
 from evaluator.analysis.difference import Change, Difference, Taken, difference
 from records.errors import StudyError
 from search.commands.trace_heads import head_facts, print_caveats, print_head, trace_caveats
-from search.quantities import ABSENT, change, duration
 from search.tables import Column, numbers, print_table
 from search.traced import Traced
-from search.trial_words import number
+from search.words.quantities import ABSENT, change, duration
+from search.words.trial import number
 
 NOT_COMPARABLE = "of one of the two no step was profiled on every traced rank; nothing to compare"
 

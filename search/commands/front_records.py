@@ -10,11 +10,11 @@ from records.codec import to_json
 from records.errors import StudyError
 from search.commands.options import Asked, store_flag
 from search.front import Member
-from search.objective_words import front_words, objective_words
 from search.reading import recorded
 from search.report import print_lines
 from search.rescoring import rescored
 from search.standing import standing_of
+from search.words.objective import front_words, objective_words
 
 
 def print_front(

@@ -13,8 +13,8 @@ from records.errors import StudyError
 from search.commands.options import store_flag
 from search.kept.collecting import Plan, Rules, collect, planned
 from search.live import on_terminal
-from search.quantities import size
 from search.reading import recorded
+from search.words.quantities import size
 
 
 def free_space(

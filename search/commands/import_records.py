@@ -22,7 +22,7 @@ from search.importing.recording import Known, record, refuse_other
 from search.live import on_terminal
 from search.reading import has_records
 from search.settings import scrubber, store_root
-from search.trial_words import score_words
+from search.words.trial import score_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

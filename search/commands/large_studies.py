@@ -12,14 +12,14 @@ from records.rows import StudyRow
 from records.store import Store
 from records.trial import Trial
 from search.commands.options import store_flag
-from search.context_words import settings_words
 from search.finding import Finding, leader_of
 from search.live import on_terminal, print_trials
-from search.model_words import use_facts, use_words
 from search.progress import trial_line, trial_summary
 from search.reading import status
 from search.report import Line, print_lines
-from search.trial_words import number, remarks
+from search.words.context import settings_words
+from search.words.model import use_facts, use_words
+from search.words.trial import number, remarks
 
 READ_WHOLE = 2000
 """Trials that are read at once; of more only those that are shown, and what is counted."""

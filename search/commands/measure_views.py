@@ -12,12 +12,12 @@ from records.store import Store
 from records.study import Study
 from records.trial import Measured, Outcome
 from search.commands.options import store_flag
-from search.condition_words import disturbed_words
-from search.machine_words import differences
 from search.replay.claim import Claim, Decision, Holds, all_hold
 from search.replay.source import Source
 from search.report import Line, print_lines
-from search.trial_words import NO_CONFIG
+from search.words.condition import disturbed_words
+from search.words.machine import differences
+from search.words.trial import NO_CONFIG
 
 
 def print_decisions(

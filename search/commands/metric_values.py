@@ -18,7 +18,7 @@ from search.study_file import suggestion
 from search.tables import Column, numbers, print_table
 from search.trace_source import traced
 from search.traced import Traced
-from search.trial_words import absences, number
+from search.words.trial import absences, number
 
 NOTHING_MEASURED = 3
 

@@ -21,7 +21,7 @@ from search.errors import Interrupted
 from search.live import on_terminal
 from search.reading import recorded
 from search.tables import Column, numbers, print_table
-from search.trial_words import absences, number, one_line
+from search.words.trial import absences, number, one_line
 
 TOLD_VALUES = 4
 REASON_CHARS = 200

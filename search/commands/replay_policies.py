@@ -13,14 +13,14 @@ from records.errors import StudyError
 from records.study import Study
 from records.trial import Config, Failed, Trial
 from search.commands.options import chosen_study
-from search.config_words import difference
 from search.finding import leader_of
 from search.policy_check import varied_values
-from search.quantities import duration, size
 from search.reading import recorded
 from search.replay.elsewhere import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
 from search.replay.source import SEED
-from search.trial_words import NO_CONFIG, one_line
+from search.words.config import difference
+from search.words.quantities import duration, size
+from search.words.trial import NO_CONFIG, one_line
 
 FAULT_CHARS = 300
 KINDS = {

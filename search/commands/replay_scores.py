@@ -10,11 +10,11 @@ import typer
 from records.trial import MetricValue, Score
 from search.commands.options import Asked, store_flag
 from search.finding import leader_of
-from search.objective_words import objective_words
 from search.reading import recorded
 from search.replay.today import ScoredTrial, Today, scored_today
 from search.rescoring import Rescored
-from search.trial_words import NO_CONFIG, number, one_line, score_words
+from search.words.objective import objective_words
+from search.words.trial import NO_CONFIG, number, one_line, score_words
 
 REASON_CHARS = 300
 

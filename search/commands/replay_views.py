@@ -11,7 +11,7 @@ from search.replay.checks import Checks, TrialCheck, checked
 from search.replay.course import replayed
 from search.replay.recorded import Recorded, recorded_study
 from search.replay.source import require_search
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 WORDS_CHARS = 400
 

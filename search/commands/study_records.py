@@ -26,17 +26,17 @@ from search.commands.large_studies import (
     study_facts,
 )
 from search.commands.options import Asked, store_flag
-from search.config_words import flags, spelled
 from search.contexts import part_named
 from search.finding import Finding, leader_of
 from search.live import on_terminal
-from search.model_words import use_facts, use_words
-from search.objective_words import objective_words
 from search.progress import trial_summary
 from search.reading import has_records, recorded, status
 from search.report import Line, Record, print_lines, print_report, report_lines
 from search.rescoring import rescored
 from search.settings import store_root
+from search.words.config import flags, spelled
+from search.words.model import use_facts, use_words
+from search.words.objective import objective_words
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""

@@ -16,7 +16,6 @@ from search.commands.trace_heads import (
     print_head,
     trace_caveats,
 )
-from search.quantities import duration, share
 from search.tables import Column, numbers, print_table, print_words
 from search.trace_tables import (
     breakdown_rows,
@@ -27,7 +26,8 @@ from search.trace_tables import (
     step_rows,
 )
 from search.traced import Traced
-from search.trial_words import number
+from search.words.quantities import duration, share
+from search.words.trial import number
 
 BAR_CELLS = 12
 NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"

@@ -6,10 +6,10 @@ import typer
 
 from evaluator.analysis.breakdown import JobSplit
 from evaluator.traces.job import TraceSet
-from search.quantities import duration
 from search.trace_tables import rank_rows
 from search.traced import Traced
-from search.trial_words import one_line
+from search.words.quantities import duration
+from search.words.trial import one_line
 
 CAVEAT_CHARS = 300
 MOST_CAVEATS = 8

@@ -16,15 +16,15 @@ from records.store import Store
 from records.trial import Artifact, Failed, Measured, Trial
 from records.workload import Workload
 from search.commands.options import store_flag
-from search.condition_words import conditions_words
-from search.context_words import results_in_contexts
-from search.diagnosis_words import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.kept.files import absence, copied, kept_text
-from search.launch_words import launch_lines
 from search.machines import machine_of
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
-from search.trial_words import absences, message_words, number, one_line
+from search.words.condition import conditions_words
+from search.words.context import results_in_contexts
+from search.words.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
+from search.words.launch import launch_lines
+from search.words.trial import absences, message_words, number, one_line
 
 CAUSE_CHARS = 500
 

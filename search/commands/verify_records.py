@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from records.errors import StoreError
 from records.store import Store
 from search.kept.verifying import Fault, Verified, verified
-from search.quantities import size
 from search.reading import recorded
+from search.words.quantities import size
 
 
 def print_verified(store: Path | None, *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from search.comparing.compared import (
     undecided,
 )
 from search.comparing.sides import OneLaunch, OnRecord, one_launch
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 NAME = "step_time"
 CAUSE_CHARS = 300

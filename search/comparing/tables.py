@@ -16,11 +16,11 @@ from search.comparing.verdicts import (
     verdict_words,
     why_words,
 )
-from search.comparison_words import percent
 from search.interval_tables import Display, View
-from search.quantities import ABSENT, duration
 from search.tables import Column, numbers, page_cells, table_lines
-from search.trial_words import number
+from search.words.comparison import percent
+from search.words.quantities import ABSENT, duration
+from search.words.trial import number
 
 PLOT_CELLS = 60
 COLOURS = {Verdict.FAST: "green", Verdict.SLOW: "red", Verdict.SAME: "blue"}

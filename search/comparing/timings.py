@@ -14,7 +14,7 @@ from records.errors import StudyError
 from search.comparing.compared import Comparisons, Party, Terms
 from search.comparing.points import ONCE, UNPAIRED, Replicates, Turn, judged
 from search.comparing.sides import Timings
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 NAME_CHARS = 200
 NEXT = "time both in turns, four times or more, each turn under one launch name on both sides"

@@ -24,10 +24,10 @@ from search.comparing.compared import (
 )
 from search.comparing.launches import failure, screened, unfit
 from search.comparing.sides import OnRecord
-from search.config_words import difference
 from search.rounds import is_step_time, launch_of, rounds_between
 from search.rules import claim_rule
-from search.trial_words import one_line
+from search.words.config import difference
+from search.words.trial import one_line
 
 CAUSE_CHARS = 300
 MORE_TRIALS = 5

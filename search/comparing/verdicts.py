@@ -3,7 +3,7 @@
 from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
 from search.comparing.compared import Compared, Comparisons
-from search.comparison_words import REASONS, percent
+from search.words.comparison import REASONS, percent
 
 LEAST_DIFFERENCE = 1.1
 """Ratio below which a third decimal is told."""

@@ -5,7 +5,7 @@ import json
 from records.codec import to_json
 from records.trial import Failed, Measured, Trial
 from search.exporting.asked import Exported
-from search.trial_words import remarks
+from search.words.trial import remarks
 
 FORMAT = "cclsearch.trial/1"
 

@@ -28,7 +28,7 @@ from records.trial import (
     Stage,
     Trial,
 )
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 MOST_RANKS: Final = 16_384
 MOST_TOKENS: Final = 10**15

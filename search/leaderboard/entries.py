@@ -19,7 +19,7 @@ from search.importing.files import lines_of, text_of
 from search.leaderboard.published import published_readings
 from search.leaderboard.submission import Mark, Reading, Submission
 from search.leaderboard.work import Work
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 MOST_FILES: Final = 20_000
 MOST_METRICS: Final = 500

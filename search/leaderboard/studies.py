@@ -12,12 +12,12 @@ from records.rows import StudyRow
 from records.store import Store
 from records.trial import Measured, MetricValue, Trial
 from search.auditing.audit import audit
-from search.config_words import flags
 from search.finding import Finding
 from search.leaderboard.published import column_of, unit_and_better
 from search.leaderboard.submission import Mark, Reading, Submission
 from search.leaderboard.work import Work
-from search.trial_words import remarks
+from search.words.config import flags
+from search.words.trial import remarks
 
 MOST_AUDITED: Final = 5000
 """Trials; a history of more is not read for a line of a table."""

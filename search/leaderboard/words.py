@@ -7,7 +7,7 @@ from typing import Final
 from evaluator.metrics.published import PREFIX
 from search.leaderboard.ranking import Column, Group, Leaderboard
 from search.leaderboard.submission import Mark, Reading, Submission
-from search.trial_words import number
+from search.words.trial import number
 
 DOUBTED: Final = "?"
 PUBLISHED: Final = "°"

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Self
 
 from records.workload import Workload
-from search.trial_words import message_words, one_line
+from search.words.trial import message_words, one_line
 
 NAME_CHARS = 80
 _PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")

@@ -11,8 +11,8 @@ from search.choosers.chooser import change_words
 from search.finding import Finding
 from search.llm.differing import difference
 from search.llm.transcripts import said_in
-from search.repeat_words import PURPOSES
 from search.replay.recorded import Recorded
+from search.words.repeat import PURPOSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

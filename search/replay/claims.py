@@ -9,12 +9,12 @@ from evaluator.timing.apart import Apart, compare_apart
 from evaluator.timing.paired import Comparison, Rule, decide
 from evaluator.timing.verdict import Verdict
 from records.trial import Failed, FailureKind, Measured, Outcome, Repeat, Score, Trial
-from search.comparison_words import REASONS, comparison_words
 from search.context_launches import other_work_anywhere
 from search.replay.claim import Claim, Holds
 from search.replay.source import SEED, Source
 from search.rounds import launch_of, rounds_between, took_turns
-from search.trial_words import number, one_line
+from search.words.comparison import REASONS, comparison_words
+from search.words.trial import number, one_line
 
 CAUSE_CHARS = 300
 LEAST_ALIKE = 3

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from records.launched import Launched
 from records.trial import Artifact, Measured
-from search.machine_words import machine_line
 from search.report_page.blocks import Block, Cell, Facts, Row, Section, Table
 from search.report_page.seen import Seen
-from search.trial_words import one_line
+from search.words.machine import machine_line
+from search.words.trial import one_line
 
 FILES_SHOWN = 40
 COMMAND_CHARS = 2000

@@ -10,10 +10,10 @@ from records.rule import size_words
 from records.study import Budget, Environment, Link, Study
 from records.workload import Workload
 from search.known_words import ordinals_words
-from search.quantities import duration, many, rate
 from search.report_page.blocks import Block, Cell, Facts, Row, Section, Table
 from search.report_page.seen import Seen
-from search.trial_words import one_line, work_words
+from search.words.quantities import duration, many, rate
+from search.words.trial import one_line, work_words
 
 CHOICES_SHOWN = 24
 WORDS_CHARS = 600

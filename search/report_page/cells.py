@@ -3,9 +3,9 @@
 from evaluator.timing.spread import Spread
 from records.rule import size_words
 from records.trial import MetricValue
-from search.quantities import many
 from search.report_page.blocks import Cell
-from search.trial_words import number
+from search.words.quantities import many
+from search.words.trial import number
 
 
 def spread_cell(found: Spread) -> Cell:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from records.trial import Measured, Outcome
-from search.model_words import use_words
 from search.report_page.blocks import Facts, Section
 from search.report_page.seen import Seen
-from search.trial_words import number
+from search.words.model import use_words
+from search.words.trial import number
 
 HOUR_S = 3600.0
 

@@ -10,7 +10,7 @@ from search.report import spread_words
 from search.report_page.blocks import Chart, Section
 from search.report_page.seen import Seen
 from search.report_page.thinning import left_out_words, thinned
-from search.trial_words import one_line, score_words
+from search.words.trial import one_line, score_words
 
 TIP_CHARS = 300
 LABEL_CHARS = 60

@@ -6,7 +6,7 @@ from records.trial import Failed, FailureKind, Repeat
 from search.known_words import ordinals_words
 from search.report_page.blocks import Block, Cell, Facts, Row, Section, Table
 from search.report_page.seen import Seen
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 CAUSE_CHARS = 500
 CAUSES_SHOWN = 5

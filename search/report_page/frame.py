@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from search.charts.style import chart_style
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 TITLE_CHARS = 200
 

@@ -6,14 +6,14 @@ from evaluator.objective import Scoring
 from evaluator.timing.spread import Spread
 from records.trial import Trial
 from search.charts.scatter import Pair, Reach, front_chart
-from search.config_words import flags
 from search.front import Member, own_values, unbeaten
 from search.report_page.blocks import Cell, Chart, Row, Section, Table, words_row
 from search.report_page.cells import spread_cell
 from search.report_page.course import objective_label, trial_tip
 from search.report_page.seen import Seen
 from search.report_page.thinning import left_out_words, thinned
-from search.trial_words import number
+from search.words.config import flags
+from search.words.trial import number
 
 LEAST_POINTS = 3
 OTHER_AXES = ("peak_memory", "rank_count")

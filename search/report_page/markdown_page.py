@@ -17,7 +17,7 @@ from search.report_page.blocks import (
     Words,
 )
 from search.report_page.plain import plain
-from search.trial_words import fenced
+from search.words.trial import fenced
 
 CODE_CHARS = 200_000
 _MARKS = re.compile(r"([\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//))")

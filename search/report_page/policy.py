@@ -5,7 +5,7 @@ from difflib import unified_diff
 from records.trial import Policy
 from search.report_page.blocks import Block, Code, Difference, Facts, Section
 from search.report_page.seen import Seen
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 RATIONALE_CHARS = 2000
 LINEAGE_SHOWN = 12

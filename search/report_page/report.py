@@ -2,7 +2,6 @@
 
 from records.rows import StudyRow
 from records.store import Store
-from search.objective_words import objective_words
 from search.report_page.again import again
 from search.report_page.asked import asked, outcome_words
 from search.report_page.blocks import Page
@@ -18,7 +17,8 @@ from search.report_page.seen import Seen
 from search.report_page.trials import trials
 from search.report_page.where_time import where_time_went
 from search.report_page.winner import winner
-from search.trial_words import one_line
+from search.words.objective import objective_words
+from search.words.trial import one_line
 
 TITLE_CHARS = 160
 

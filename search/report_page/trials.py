@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from evaluator.timing.spread import Spread
 from records.trial import Failed, Trial
-from search.config_words import difference, flags
 from search.report_page.blocks import Cell, Row, Section, Table, Words
 from search.report_page.cells import metric_words, spread_cell
 from search.report_page.seen import Seen
-from search.trial_words import author, number, one_line, remarks
+from search.words.config import difference, flags
+from search.words.trial import author, number, one_line, remarks
 
 MOST_ROWS = 2000
 MOST_METRICS = 5

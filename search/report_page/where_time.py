@@ -8,7 +8,7 @@ from search.charts.frame import Key
 from search.report_page.blocks import Cell, Chart, Row, Section, Table
 from search.report_page.course import trial_tip
 from search.report_page.seen import Seen
-from search.trial_words import number, shares
+from search.words.trial import number, shares
 
 MOST_BARS = 40
 KEYS = (

@@ -1,10 +1,7 @@
 """The best trial: what it sets, what that brought, and how sure it is."""
 
 from records.trial import Trial
-from search.config_words import flags
-from search.context_words import results_in_contexts
 from search.contexts import parts
-from search.diagnosis_words import diagnosis_lines, diagnosis_of
 from search.report_page.blocks import (
     Block,
     Cell,
@@ -18,6 +15,9 @@ from search.report_page.blocks import (
 )
 from search.report_page.cells import metric_words
 from search.report_page.seen import Seen
+from search.words.config import flags
+from search.words.context import results_in_contexts
+from search.words.diagnosis import diagnosis_lines, diagnosis_of
 
 EVIDENCE = (
     *("baseline", "caveat", "where time goes", "against the seed", "tied", "unreliable"),

@@ -23,7 +23,7 @@ from search.disturbed import counted
 from search.rounds import STEP_OBJECTIVES
 from search.search_bench.ground import estimated
 from search.search_bench.landscape import Entry, Fault, Landscape
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 MESSAGE_CHARS: Final = 300
 OTHER_WORK: Final = "did other work per step"

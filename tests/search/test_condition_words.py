@@ -7,8 +7,8 @@ import pytest
 
 from evaluator.testing import Takes
 from records.conditions import Conditions, GpuConditions
-from search.condition_words import conditions_words, disturbed_words
 from search.report import Record, report_lines
+from search.words.condition import conditions_words, disturbed_words
 
 UNKNOWN = Conditions(
     load_average=None,

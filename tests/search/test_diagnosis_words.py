@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.diagnosis import CollectiveTime, Diagnosis
-from search.diagnosis_words import diagnosis_lines, diagnosis_words
+from search.words.diagnosis import diagnosis_lines, diagnosis_words
 
 GIB = 2**30
 COMPUTING = Diagnosis(

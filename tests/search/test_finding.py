@@ -14,11 +14,11 @@ from records.rows import StudyRow
 from records.study import Measure, Objective
 from records.trial import FailureKind, Repeat, Stage
 from search.budget import launches_used
-from search.comparison_words import comparison_words
 from search.finding import Finding, find
 from search.report import Record, report_lines, spread_words
 from search.rules import claim_rule
 from search.standing import standing
+from search.words.comparison import comparison_words
 
 SCORING = scoring(Objective(expression="step_time"))
 STEADY = (1.0, 1.01, 0.99, 1.0)

@@ -14,8 +14,8 @@ from records.machine import Checkout, Gpu, Machine
 from records.store import Store
 from records.trial import InContext
 from search.launch_script import launch_script
-from search.launch_words import launch_lines
-from search.machine_words import differences, machine_line
+from search.words.launch import launch_lines
+from search.words.machine import differences, machine_line
 
 STUDY_ID = "20260101-000000-aaaa"
 H100 = Gpu(name="NVIDIA H100", memory_bytes=80 << 30, driver="570.86", power_limit_w=700)

@@ -10,7 +10,7 @@ from records.rows import Intent
 from records.store import Store
 from records.workload import Workload
 from search.commands.trial_records import print_trial
-from search.trial_words import message_words, row, work_words
+from search.words.trial import message_words, row, work_words
 
 REDUCED = Message(collective="all_reduce", size_bytes=4 << 20, count=12)
 MIX = Workload(

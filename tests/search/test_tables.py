@@ -2,9 +2,9 @@
 
 import pytest
 
-from search.quantities import change, duration, rate, share, size
 from search.tables import Column, numbers, table_lines
-from search.trial_words import absences
+from search.words.quantities import change, duration, rate, share, size
+from search.words.trial import absences
 
 
 def test_columns_line_up_and_numbers_end_at_one_place():

@@ -13,7 +13,7 @@ from search.charts.history import Interval, Point, history_chart
 from search.charts.parallel import Knob, Tried, parallel_chart
 from search.charts.scale import brief, scale_of
 from search.charts.scatter import Pair, Reach, front_chart
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(max_size=20)

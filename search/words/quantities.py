@@ -1,6 +1,6 @@
 """Numbers with the unit that a person reads them in."""
 
-from search.trial_words import number
+from search.words.trial import number
 
 ABSENT = "-"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from records.diagnosis import CollectiveTime, Diagnosis
 from records.rule import size_words
 from records.trial import Measured, Outcome
-from search.quantities import duration
-from search.trial_words import number
+from search.words.quantities import duration
+from search.words.trial import number
 
 TOLD_SHARE, TOLD_OVER = 0.01, 1.01
 """What ranks differ by before a line says so."""

@@ -7,8 +7,8 @@ from itertools import groupby
 from evaluator.failures.logs import signal_name
 from records.launched import Launched, RankEnd
 from records.machine import Machine
-from search.machine_words import machine_line
-from search.trial_words import number, one_line
+from search.words.machine import machine_line
+from search.words.trial import number, one_line
 
 LINE_CHARS = 2000
 

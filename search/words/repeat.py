@@ -7,9 +7,9 @@ from evaluator.timing.paired import detectable
 from evaluator.timing.verdict import Verdict
 from records.study import Measure
 from records.trial import Purpose
-from search.comparison_words import comparison_words, percent
 from search.rules import claim_rule
 from search.standing import Race
+from search.words.comparison import comparison_words, percent
 
 PURPOSES: Mapping[Purpose, str] = {
     Purpose.SELF_TEST: "to learn the noise",

@@ -7,13 +7,13 @@ from records.choices import choices_of, list_words
 from records.history import History
 from records.study import Context, Study
 from records.trial import Config, Failed, InContext, Outcome, Score, Trial
-from search.comparison_words import comparison_words
-from search.config_words import flags
 from search.context_launches import in_one
 from search.contexts import parts
 from search.finding import InContextFinding
 from search.spaces import study_in
-from search.trial_words import one_line, score_words
+from search.words.comparison import comparison_words
+from search.words.config import flags
+from search.words.trial import one_line, score_words
 
 CAUSE_CHARS = 200
 

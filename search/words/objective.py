@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from evaluator.timing.spread import Spread
 from records.history import History
 from records.study import Study
-from search.config_words import flags
 from search.front import Member, Reached
-from search.trial_words import number, one_line
+from search.words.config import flags
+from search.words.trial import number, one_line
 
 LIMIT_CHARS = 200
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from records.exchange import SUBMITTED, ModelUse
 from records.study import Llm
 from search.llm.prices import priced
-from search.trial_words import one_line
+from search.words.trial import one_line
 
 RESULT_CHARS = 500
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evaluator.timing.timing import Timing
     from search.frames import studies, trials
     from search.timing_tables import print_timings
-    from search.trace_frames import Trace, trace
+    from search.traces.frames import Trace, trace
 
 __all__ = [
     "FuzzedParameter",
@@ -37,10 +37,10 @@ _HOMES = {
     "ParameterAlias": "evaluator.timing.fuzzing.parameters",
     "Timer": "evaluator.timing.timer",
     "Timing": "evaluator.timing.timing",
-    "Trace": "search.trace_frames",
+    "Trace": "search.traces.frames",
     "print_timings": "search.timing_tables",
     "studies": "search.frames",
-    "trace": "search.trace_frames",
+    "trace": "search.traces.frames",
     "trials": "search.frames",
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric, metric_names
 from search import collective_tables, trace_frames, trace_tables
-from search.trace_tables import Columns
+from search.traces.tables import Columns
 
 DOCUMENT = Path(__file__).parent / "metrics.md"
 WIDTH = 100

@@ -10,7 +10,7 @@ from evaluator.timing.spread import Spread
 from records.errors import StudyError
 from records.history import History
 from search.front import Member, Reached, own_values
-from search.plots import COLOURS
+from search.traces.plots import COLOURS
 from search.words.trial import one_line
 
 LABEL_CHARS, TITLE_CHARS = 60, 100

@@ -12,7 +12,7 @@ from evaluator.traces.collectives import TRANSFERS, CollectiveKind
 from evaluator.traces.job import TraceSet
 from records.errors import StudyError, shown
 from records.message import Message
-from search.traced import Traced
+from search.traces.traced import Traced
 from search.words.quantities import size
 
 _NAMES: Final = {

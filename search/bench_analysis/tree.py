@@ -19,7 +19,7 @@ from search.bench_analysis.points import DevicePoint
 from search.bench_analysis.results import Results
 from search.bench_analysis.tables import Table, csv_text, text_lines
 from search.bench_analysis.verdicts import PairVerdicts, Standing
-from search.plots import save
+from search.traces.plots import save
 
 VERDICT: Final = "verdict.json"
 LEAST_HISTORY: Final = 3

@@ -23,7 +23,7 @@ def mix(
     It can be run as it is, or its [[message]] tables be pasted into another study file.
     """
     from search.message_mix import mix_of
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     text = mix_of(traced(trace, store, use_cache=not no_cache)).toml()
     if out is None:

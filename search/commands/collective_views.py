@@ -11,7 +11,6 @@ import typer
 from evaluator.analysis.bandwidth import bandwidths
 from evaluator.analysis.matching import Matches
 from evaluator.analysis.stragglers import Imbalance, Stragglers, imbalance, stragglers
-from search.collective_tables import collective_rows, group_rows, traffic_rows, wait_rows
 from search.commands.trace_heads import (
     MOST_RANKS,
     head_facts,
@@ -20,8 +19,9 @@ from search.commands.trace_heads import (
     trace_caveats,
 )
 from search.tables import Column, numbers, print_table, print_words
-from search.trace_tables import Row
-from search.traced import Traced
+from search.traces.collectives import collective_rows, group_rows, traffic_rows, wait_rows
+from search.traces.tables import Row
+from search.traces.traced import Traced
 from search.words.quantities import ABSENT, duration, rate, share, size
 
 MOST_SIZES = 16
@@ -51,7 +51,7 @@ def print_collectives(found: Traced, plot: Path | None, *, as_json: bool) -> Non
         print_caveats(*trace_caveats(traces))
     if plot is not None:
         # Imported here: matplotlib takes a second, and only drawing needs it.
-        from search.plots import bandwidth_figure, save
+        from search.traces.plots import bandwidth_figure, save
 
         save(bandwidth_figure(instances, found.name), plot)
 

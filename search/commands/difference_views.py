@@ -10,7 +10,7 @@ from evaluator.analysis.difference import Change, Difference, Taken, difference
 from records.errors import StudyError
 from search.commands.trace_heads import head_facts, print_caveats, print_head, trace_caveats
 from search.tables import Column, numbers, print_table
-from search.traced import Traced
+from search.traces.traced import Traced
 from search.words.quantities import ABSENT, change, duration
 from search.words.trial import number
 

@@ -39,7 +39,7 @@ def print_front(
             scoring = scoring_of(study).over(history)
     if plot is not None:
         from search.front_plots import front_figure
-        from search.plots import save
+        from search.traces.plots import save
 
         save(front_figure(scoring, history, front, f"{study.name}: {row.id}"), plot)
     if as_json:

@@ -16,8 +16,8 @@ from search.commands.metric_definitions import added_metrics, loaded
 from search.commands.trace_heads import head_facts, print_caveats, print_head, trace_caveats
 from search.study_file import suggestion
 from search.tables import Column, numbers, print_table
-from search.trace_source import traced
-from search.traced import Traced
+from search.traces.source import traced
+from search.traces.traced import Traced
 from search.words.trial import absences, number
 
 NOTHING_MEASURED = 3

@@ -17,7 +17,7 @@ from search.commands.trace_heads import (
     trace_caveats,
 )
 from search.tables import Column, numbers, print_table, print_words
-from search.trace_tables import (
+from search.traces.tables import (
     breakdown_rows,
     idle_rows,
     kernel_rows,
@@ -25,7 +25,7 @@ from search.trace_tables import (
     queue_rows,
     step_rows,
 )
-from search.traced import Traced
+from search.traces.traced import Traced
 from search.words.quantities import duration, share
 from search.words.trial import number
 
@@ -55,7 +55,7 @@ def print_breakdown(
         print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
     if plot is not None or timeline is not None:
         # Imported here: matplotlib takes a second, and only drawing needs it.
-        from search.plots import breakdown_figure, save, timeline_figure
+        from search.traces.plots import breakdown_figure, save, timeline_figure
 
         if plot is not None:
             save(breakdown_figure(split, found.name), plot)

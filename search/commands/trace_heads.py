@@ -6,8 +6,8 @@ import typer
 
 from evaluator.analysis.breakdown import JobSplit
 from evaluator.traces.job import TraceSet
-from search.trace_tables import rank_rows
-from search.traced import Traced
+from search.traces.tables import rank_rows
+from search.traces.traced import Traced
 from search.words.quantities import duration
 from search.words.trial import one_line
 

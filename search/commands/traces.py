@@ -43,7 +43,7 @@ def breakdown(
 ) -> None:
     """Tell where the steps of each rank went, and why its device was idle."""
     from search.commands.time_views import print_breakdown
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     found = traced(trace, store, use_cache=not no_cache)
     print_breakdown(found, plot, timeline, as_json=as_json)
@@ -64,7 +64,7 @@ def collectives(
 ) -> None:
     """Tell what is communicated, between whom, and how fast."""
     from search.commands.collective_views import print_collectives
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     found = traced(trace, store, use_cache=not no_cache)
     print_collectives(found, plot, as_json=as_json)
@@ -79,7 +79,7 @@ def stragglers(
 ) -> None:
     """Name the rank that the others wait for, and what that costs."""
     from search.commands.collective_views import print_stragglers
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     print_stragglers(traced(trace, store, use_cache=not no_cache), as_json=as_json)
 
@@ -100,7 +100,7 @@ def kernels(
 ) -> None:
     """List the kernels that take longest, and how they are launched."""
     from search.commands.time_views import print_kernels
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     print_kernels(traced(trace, store, use_cache=not no_cache), top, as_json=as_json)
 
@@ -122,7 +122,7 @@ def diff(
 ) -> None:
     """Tell what changed from one job to another, by its effect on the step."""
     from search.commands.difference_views import print_difference
-    from search.trace_source import traced
+    from search.traces.source import traced
 
     pair = [traced(name, store, use_cache=not no_cache) for name in (before, after)]
     print_difference(pair[0], pair[1], top, as_json=as_json)
@@ -136,8 +136,8 @@ def report(
     store: StoreOption = None,
 ) -> None:
     """Write one HTML file with all tables, metrics and plots; it needs nothing else."""
-    from search.trace_report import write_report
-    from search.trace_source import traced
+    from search.traces.report import write_report
+    from search.traces.source import traced
 
     write_report(traced(trace, store, use_cache=not no_cache), to)
     typer.echo(f"written: {to}")

@@ -7,7 +7,9 @@ import pytest
 
 import cclsearch
 from evaluator.metrics.registry import metric_names
-from search import collective_tables, trace_frames, trace_tables
+from search.traces import collectives as collective_tables
+from search.traces import frames as trace_frames
+from search.traces import tables as trace_tables
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 COLUMNS = {

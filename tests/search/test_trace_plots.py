@@ -12,7 +12,7 @@ from evaluator.traces.job import TraceSet
 from evaluator.traces.spans import Activity
 from evaluator.traces.testing import Span, rank_trace
 from records.errors import StudyError
-from search.plots import bandwidth_figure, breakdown_figure, png, timeline_figure
+from search.traces.plots import bandwidth_figure, breakdown_figure, png, timeline_figure
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 

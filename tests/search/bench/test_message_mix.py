@@ -19,8 +19,8 @@ from search.commands.bench_mix import mix
 from search.message_mix import mix_of
 from search.spaces import completed
 from search.study_file import read_study_file
-from search.trace_source import traced
-from search.traced import Traced
+from search.traces.source import traced
+from search.traces.traced import Traced
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 MACHINE = Environment(name="m", device="cpu", accelerator="here", world_size=2, ranks_per_node=2)

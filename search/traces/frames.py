@@ -10,7 +10,7 @@ from evaluator.analysis.bandwidth import bandwidths
 from evaluator.analysis.stragglers import stragglers
 from evaluator.metrics.registry import measure_all, metric, metric_names
 from evaluator.traces.job import TraceSet
-from search.collective_tables import (
+from search.traces.collectives import (
     CALL_COLUMNS,
     COLLECTIVE_COLUMNS,
     GROUP_COLUMNS,
@@ -22,8 +22,8 @@ from search.collective_tables import (
     traffic_rows,
     wait_rows,
 )
-from search.trace_source import traced
-from search.trace_tables import (
+from search.traces.source import traced
+from search.traces.tables import (
     BREAKDOWN_COLUMNS,
     IDLE_COLUMNS,
     KERNEL_COLUMNS,
@@ -41,7 +41,7 @@ from search.trace_tables import (
     rank_rows,
     step_rows,
 )
-from search.traced import Traced
+from search.traces.traced import Traced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,19 +168,19 @@ class Trace:
 
     def plot_breakdown(self, path: Path | str | None = None) -> "Figure":
         """Draw where the steps of each rank went, into a PNG file if one is given."""
-        from search.plots import breakdown_figure
+        from search.traces.plots import breakdown_figure
 
         return _saved(breakdown_figure(self._found.evidence.split, self._found.name), path)
 
     def plot_timeline(self, path: Path | str | None = None) -> "Figure":
         """Draw what overlaps in one step of each rank, into a PNG file if one is given."""
-        from search.plots import timeline_figure
+        from search.traces.plots import timeline_figure
 
         return _saved(timeline_figure(self._traces, self._found.name), path)
 
     def plot_bandwidth(self, path: Path | str | None = None) -> "Figure":
         """Draw bus bandwidth against size for each collective, into a PNG file if one is given."""
-        from search.plots import bandwidth_figure
+        from search.traces.plots import bandwidth_figure
 
         return _saved(bandwidth_figure(self._collective_rows, self._found.name), path)
 
@@ -204,7 +204,7 @@ def _frame(rows: list[Row], columns: Columns) -> pd.DataFrame:
 
 
 def _saved(figure: "Figure", path: Path | str | None) -> "Figure":
-    from search.plots import save
+    from search.traces.plots import save
 
     if path is not None:
         save(figure, Path(path))

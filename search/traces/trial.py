@@ -9,7 +9,7 @@ from records.trial import Measured
 from search.kept.files import require_kept
 from search.kept.traces import read_kept, trace_files
 from search.reading import recorded
-from search.traced import Traced
+from search.traces.traced import Traced
 
 
 def traced_trial(which: str, store: Path | None) -> Traced:

@@ -11,14 +11,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from records.errors import StoreError, StudyError
-from search.plots import png
 from search.report_page.blocks import Table, words_row
 from search.report_page.frame import framed
 from search.report_page.html_page import table_html
 from search.report_page.plain import plain
 from search.tables import CELL_CHARS
-from search.trace_frames import Trace
-from search.traced import Traced
+from search.traces.frames import Trace
+from search.traces.plots import png
+from search.traces.traced import Traced
 from search.words.trial import number, one_line
 
 MOST_ROWS: Final = 200

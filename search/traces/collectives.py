@@ -1,4 +1,4 @@
-"""What traces tell of communication as rows of named cells, like `search.trace_tables`."""
+"""What traces tell of communication as rows of named cells, like `search.traces.tables`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from evaluator.analysis.stragglers import Stragglers
 from evaluator.analysis.volume import Volume
 from evaluator.traces.collectives import CollectiveKind
 from evaluator.traces.job import TraceSet
-from search.trace_tables import Columns, Row
+from search.traces.tables import Columns, Row
 
 GROUP_COLUMNS: Final[Columns] = {
     "group_id": "number of the group; groups of one name and other ranks are others",

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from evaluator.metrics.base import Evidence
 from evaluator.readers.folder import read_folder
 from evaluator.readers.several import OnFile
-from search.traced import Traced
+from search.traces.traced import Traced
 
 ON_RECORD = "trial:"
 
@@ -23,7 +23,7 @@ def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> T
     """
     if name.startswith(ON_RECORD):
         # Imported here: what reads records takes longer to load than most traces to read.
-        from search.trial_traces import traced_trial
+        from search.traces.trial import traced_trial
 
         return traced_trial(name.removeprefix(ON_RECORD), store)
     with _bar() as on_file:

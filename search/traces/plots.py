@@ -18,7 +18,7 @@ from evaluator.traces.job import TraceSet
 from evaluator.traces.rank import RankTrace
 from evaluator.traces.spans import Activity
 from records.errors import StoreError, StudyError
-from search.trace_tables import Row
+from search.traces.tables import Row
 from search.words.trial import one_line
 
 NOT_PROFILED = "no step was profiled on every traced rank; nothing to draw"

@@ -1,0 +1,1 @@
+"""Traces to look at: where they come from, and what people, programs and pandas see of them."""

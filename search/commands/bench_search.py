@@ -70,8 +70,9 @@ def search(
     # Imported here: what draws and sums up takes a second to load.
     from search.search_bench.asked import landscapes_of
     from search.search_bench.asking import Asking
-    from search.search_bench.comparison import compare, reach_of, strategies_of, write
+    from search.search_bench.comparison import compare, strategies_of, write
     from search.search_bench.tables import TABLE_WIDTH, print_reports
+    from search.words.quantities import share_of
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
@@ -85,7 +86,7 @@ def search(
             strategies_of(strategies, asking),
             seed_count=seeds,
             trial_count=trials,
-            reach=reach_of(target),
+            reach=share_of(target, "--target"),
             start="random" if start == "random" else "seed",
             asking=asking,
             done=lambda landscape, strategy, done, count: line.update(

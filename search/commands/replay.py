@@ -124,9 +124,11 @@ def replay(
 
             same = print_search_again(study_id, store, as_json=as_json)
         case "measure":
-            from search.commands.replay_measure import Asked, print_measured_again, share_of
+            from search.commands.replay_measure import WITHIN, Asked, print_measured_again
+            from search.words.quantities import share_of
 
-            asked = Asked(trial=trial, rounds=rounds, within=share_of(within))
+            worse = WITHIN if within is None else share_of(within, "--within")
+            asked = Asked(trial=trial, rounds=rounds, within=worse)
             same = print_measured_again(study_id, asked, store, as_json=as_json)
         case "policy":
             from search.commands.replay_policies import Elsewhere, print_policies_again

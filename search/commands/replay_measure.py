@@ -33,19 +33,6 @@ WITHIN = 0.10
 """Launches months apart meet another machine, even where it is the same one."""
 
 
-def share_of(words: str | None) -> float:
-    """The share that a text such as `10%` or `0.1` means."""
-    if words is None:
-        return WITHIN
-    try:
-        share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share < 1:
-        raise StudyError(f"--within {words!r} is no share between 0 and 1; write it as in 10%")
-    return share
-
-
 def print_measured_again(study_id: str, asked: Asked, store: Path | None, *, as_json: bool) -> bool:
     """Launch trials again and print what holds; gives whether all was confirmed.
 

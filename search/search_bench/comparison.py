@@ -83,17 +83,6 @@ def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str,
     return names
 
 
-def reach_of(words: str) -> float:
-    """The share that a text such as `5%` or `0.05` means."""
-    try:
-        share = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise StudyError(f"--target {words!r} is no share from 0 to below 1; write it as in 5%")
-    return share
-
-
 def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     """Write the JSON document and the picture; gives their paths."""
     document, picture = folder / JSON_FILE, folder / PICTURE_FILE

@@ -1,5 +1,6 @@
 """Numbers with the unit that a person reads them in."""
 
+from records.errors import StudyError
 from search.words.trial import number
 
 ABSENT = "-"
@@ -33,6 +34,17 @@ def size(count: float | None) -> str:
 def share(part: float | None) -> str:
     """A share of 0 to 1 in percent, or a dash where there is none."""
     return ABSENT if part is None else f"{part:.1%}"
+
+
+def share_of(words: str, option: str) -> float:
+    """The share that a text such as `5%` or `0.05` means; raises `StudyError` for other texts."""
+    try:
+        found = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        found = None
+    if found is None or not 0 <= found < 1:
+        raise StudyError(f"{option} {words!r} is no share from 0 to below 1; write it as in 5%")
+    return found
 
 
 def many(count: int, one: str, several: str | None = None) -> str:

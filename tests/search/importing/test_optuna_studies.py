@@ -5,6 +5,7 @@ import sqlite3
 import sys
 from contextlib import closing
 
+import optuna
 import pytest
 
 from records.errors import EnvironmentFault, StudyError
@@ -12,7 +13,6 @@ from records.trial import Failed, FailureKind
 from search.importing.files import BadRows
 from search.importing.kinds import studies_of
 
-optuna = pytest.importorskip("optuna")
 optuna.logging.set_verbosity(optuna.logging.CRITICAL)
 
 

@@ -1,7 +1,6 @@
 """Entries of others on a leaderboard: read within bounds, and their defects told."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from records.errors import StudyError
 from search.leaderboard.entries import read_entries
 from search.leaderboard.published import SENTINEL
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "ccl_leaderboard.jsonl"
 METADATA = {
     "model_family": "llama-3.1-8b",
     "phase": "training",
@@ -99,17 +97,16 @@ def test_what_the_protocol_asks_for_is_marked_where_it_lacks(entry):
     assert "its plan takes 4 devices, its card says 16" in submission.marks[1].words
 
 
-def test_every_row_of_the_public_leaderboard_is_read(cclsearch):
-    if not SHARED.is_file():
-        pytest.skip("the data lies beside the checkout only")
-    found = read_entries([SHARED])
+def test_every_row_of_the_public_leaderboard_is_read(cclsearch, recorded_data):
+    path = recorded_data / "ccl_leaderboard.jsonl"
+    found = read_entries([path])
 
     assert (len(found.submissions), found.refused) == (102, [])
     values = [
         r.value for s in found.submissions for r in s.readings.values() if r.value is not None
     ]
     assert min(values) >= 0
-    wl4 = cclsearch("leaderboard", "--entries", SHARED, "--workload", "WL4", "--json")
+    wl4 = cclsearch("leaderboard", "--entries", path, "--workload", "WL4", "--json")
     (group,) = json.loads(wl4.out)["groups"]
     assert (len(group["submissions"]), group["ranked_by"]) == (11, "published_avg_step_time")
     assert [each["rank"] for each in group["submissions"]] == list(range(1, 12))

@@ -76,7 +76,8 @@ def replay(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="For measure: how much worse than on record a value may be. [default: 10%]",
+            help="For measure: how much worse a value may be than the record is sure of, for the "
+            "time between. [default: 10%]",
         ),
     ] = None,
     vary: Annotated[

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric, metric_names
-from search import collective_tables, trace_frames, trace_tables
+from search.traces import collectives as collective_tables
+from search.traces import frames as trace_frames
+from search.traces import tables as trace_tables
 from search.traces.tables import Columns
 
 DOCUMENT = Path(__file__).parent / "metrics.md"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from records.disk import sync
 from records.errors import StoreError
 from records.packing import (
     Copied,
@@ -208,9 +209,9 @@ class Artifacts:
         with self._excluding(fcntl.LOCK_SH):
             path.replace(target)
             other.unlink(missing_ok=True)
-        _sync(target.parent)
+        sync(target.parent)
         if is_first:
-            _sync(self._root)
+            sync(self._root)
 
     @contextmanager
     def _excluding(self, how: int) -> Iterator[None]:
@@ -257,12 +258,3 @@ def _told(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _sync(folder: Path) -> None:
-    """Force a folder's names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

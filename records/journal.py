@@ -13,6 +13,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 from records.codec import from_json, to_json
+from records.disk import sync
 from records.entries import KINDS, Entry
 from records.errors import CodecError, StoreError
 from records.instants import now
@@ -114,7 +115,7 @@ def append(path: Path, lines: Iterable[bytes]) -> None:
     finally:
         os.close(handle)
     if is_new:
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 def cut(path: Path, mark: Mark) -> None:
@@ -147,7 +148,7 @@ def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    sync(path.parent)
     return mark
 
 
@@ -208,12 +209,4 @@ def _write(handle: int, content: bytes) -> None:
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync(folder.parent)

@@ -1,6 +1,5 @@
 """Builds the database of a store again from the journals, whatever has become of the old one."""
 
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -12,6 +11,7 @@ from sqlite_utils import Database
 
 from records.applying import apply
 from records.database import NAME, refusals
+from records.disk import sync
 from records.entries import StudyCreated
 from records.errors import StoreError
 from records.journal import Damage, Line, Mark, journal_path, read, sizes
@@ -95,7 +95,7 @@ def _build(
         for study_id in journals:
             studies.append(_rebuilt_study(db, study_id, journal_path(root, study_id)))
             told(studies[-1])
-    _sync(new)
+    sync(new)
     return tuple(studies)
 
 
@@ -147,13 +147,5 @@ def _swap(root: Path, new: Path) -> Path | None:
         with suppress(FileNotFoundError):
             current.with_name(NAME + part).replace(kept.with_name(kept.name + part))
     new.replace(current)
-    _sync(root)
+    sync(root)
     return kept if existed else None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,6 +14,7 @@ from search.replay.claim import Claim, Holds
 from search.replay.source import SEED, Source
 from search.rounds import launch_of, rounds_between, took_turns
 from search.words.comparison import REASONS, comparison_words
+from search.words.quantities import many
 from search.words.trial import number, one_line
 
 CAUSE_CHARS = 300
@@ -128,8 +129,9 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
     )
     unit = scoring.unit
     told = (
-        f"{study.objective.expression} {_centre(here, unit)} in {_launches(here)} here, "
-        f"{_centre(before, unit)} in {_launches(before)} on record"
+        f"{study.objective.expression} {_centre(here, unit)} in "
+        f"{many(len(here), 'launch', 'launches')} here, {_centre(before, unit)} in "
+        f"{many(len(before), 'launch', 'launches')} on record"
     )
     holds, why = _reached(found, within, rule.alpha)
     return Claim(
@@ -251,10 +253,6 @@ def _centre(values: Sequence[float], unit: str) -> str:
         return "nothing above 0"
     centre = math.exp(math.fsum(map(math.log, values)) / len(values))
     return f"{number(centre)} {unit}".rstrip()
-
-
-def _launches(values: Sequence[float]) -> str:
-    return f"{len(values)} launch{'es' if len(values) != 1 else ''}"
 
 
 def _change(ratio: float) -> str:

@@ -11,6 +11,8 @@ from records.errors import StoreBusy
 
 WAIT_S = 600
 """For another writer, who may be importing a million trials."""
+PROBE_S = 0.2
+"""For those who only look who holds a study, and hold it for that moment."""
 POLL_S = 0.005
 
 
@@ -48,14 +50,33 @@ def running(root: Path, study_id: str) -> Iterator[None]:
     """Hold a study for this process; raises `StoreBusy` when another one does."""
     handle = _lock_file(root, study_id)
     try:
-        if not _taken(handle):
-            holder = os.pread(handle, 20, 0).decode()
-            raise StoreBusy(
-                f"study {study_id} is being run by process {holder}; wait for it or stop it"
-            )
+        until = time.monotonic() + PROBE_S
+        while not _taken(handle):
+            if time.monotonic() >= until:
+                holder = os.pread(handle, 20, 0).decode()
+                raise StoreBusy(
+                    f"study {study_id} is being run by process {holder}; wait for it or stop it"
+                )
+            time.sleep(POLL_S)
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
+    finally:
+        os.close(handle)
+
+
+def holder(root: Path, study_id: str) -> int | None:
+    """The process that holds a study; None where none does, 0 where it has not said its number."""
+    try:
+        handle = os.open(root / "locks" / study_id, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        number = os.pread(handle, 20, 0).decode()
+        return int(number) if number.isdecimal() else 0
     finally:
         os.close(handle)
 

@@ -27,13 +27,15 @@ from records.rows import (
     to_counts,
     to_intent,
     to_model_use,
+    to_policy,
     to_repeat,
     to_run,
     to_study,
     to_trial,
 )
 from records.study import MEASURE
-from records.trial import FailureKind, MetricValue, Repeat, Trial
+from records.trial import FailureKind, MetricValue, Policy, Repeat, Trial
+from records.trial_pages import TrialQuery
 from records.views import ADMISSIBLE
 
 SHOWN_IDS = 5
@@ -138,6 +140,30 @@ class StoredRecords:
         """One finished trial, or None."""
         rows = self._rows(f"{_TRIALS} where t.study_id = ? and t.ordinal = ?", study_id, ordinal)
         return to_trial(rows[0]) if rows else None
+
+    def trial_page(self, study_id: str, query: TrialQuery) -> tuple[tuple[Trial, ...], int]:
+        """Some of the finished trials of a study, and how many there are of that kind."""
+        where, values = query.where(study_id)
+        order, sorted_by = query.order()
+        (found,) = self._rows(f"select count(*) as found from trials t where {where}", *values)
+        rows = self._rows(
+            f"{_TRIALS} where {where} order by {order} limit ? offset ?",
+            *values,
+            *sorted_by,
+            query.limit,
+            query.offset,
+        )
+        return tuple(to_trial(row) for row in rows), int(found["found"] or 0)
+
+    def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
+        """The policy of each finished trial, by its ordinal."""
+        rows = self._rows(
+            "select t.ordinal, t.policy_digest, t.author, t.parent, t.rationale, p.source"
+            " from trials t join policies p on p.digest = t.policy_digest"
+            " where t.study_id = ? order by t.ordinal",
+            study_id,
+        )
+        return tuple((int(row["ordinal"] or 0), to_policy(row)) for row in rows)
 
     def best(self, study_id: str) -> Trial | None:
         """The trial with the lowest cost of those that break no limit, the earliest of equals."""

@@ -108,7 +108,8 @@ def policy_columns(policy: Policy) -> dict[str, str | None]:
     }
 
 
-def _policy(row: Row) -> Policy:
+def to_policy(row: Row) -> Policy:
+    """Policy from a row joined with its text."""
     return Policy(
         source=str(row["source"]),
         author=str(row["author"]),
@@ -121,7 +122,7 @@ def to_intent(row: Row) -> Intent:
     """Intent from a row joined with its policy text."""
     return Intent(
         ordinal=int(row["ordinal"] or 0),
-        policy=_policy(row),
+        policy=to_policy(row),
         started_at=str(row["started_at"]),
         exchange=_text(row["exchange_digest"]),
     )
@@ -155,7 +156,7 @@ def to_trial(row: Row) -> Trial:
     """Trial from a row joined with its policy text."""
     return Trial(
         ordinal=int(row["ordinal"] or 0),
-        policy=_policy(row),
+        policy=to_policy(row),
         config=Config(json.loads(str(row["config"]))) if row["config"] else None,
         outcome=to_outcome(str(row["outcome"])),
         score=_score(row),

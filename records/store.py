@@ -30,7 +30,7 @@ from records.exchange import Exchange, Paid
 from records.instants import now
 from records.journal import Damage, Mark, journal_path, read
 from records.ledger import Ledger
-from records.locks import running
+from records.locks import holder, running
 from records.machine import Machine
 from records.reading_rows import Parsed, StoredRecords
 from records.rows import Intent, Run
@@ -79,6 +79,12 @@ class Store(StoredRecords):
                 held.enter_context(running(self.root, study_id))
                 self._ledger.catch_up(study_id)
             yield
+
+    def holder(self, study_id: str) -> int | None:
+        """The process that holds a study; None where none does, 0 where it is not told yet."""
+        journal_path(self.root, study_id)
+        with refusals(self.root, "lock"):
+            return holder(self.root, study_id)
 
     def keep_machine(self, machine: Machine) -> str:
         """Keep a description that launches refer to by its digest; any thread may call it."""

@@ -23,14 +23,16 @@ from search.commands import (
     replay,
     reports,
     run,
+    serve,
     spaces,
     studies,
     traces,
     trials,
 )
-from search.commands.options import examples, installed_version
+from search.commands.options import examples
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
+from search.version import installed_version
 
 INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
 
@@ -106,6 +108,14 @@ app.command(
         "cclsearch report -o report.md",
     ),
 )(reports.report)
+app.command(
+    "serve",
+    epilog=examples(
+        "cclsearch serve",
+        "cclsearch serve -c service.toml --port 9000",
+        "cclsearch serve --new-token ci:submit",
+    ),
+)(serve.serve)
 app.command(
     "leaderboard",
     epilog=examples(

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from records.database import NAME
-from records.errors import StoreBusy, StoreError
+from records.errors import StoreError
 from records.journal import sizes
 from records.rows import StudyRow
 from records.store import Store
@@ -35,10 +35,4 @@ def status(row: StudyRow, store: Store) -> str:
     """How far a study is; one whose process was killed is interrupted, whatever it wrote last."""
     if row.status != "running":
         return row.status
-    try:
-        with store.lock(row.id):
-            return "interrupted"
-    except StoreBusy:
-        return "running"
-    except StoreError:  # what a kill left of it cannot be finished; whoever goes on is told
-        return "interrupted"
+    return "interrupted" if store.holder(row.id) is None else "running"

@@ -20,7 +20,7 @@ from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import MEASURE, Study
-from search.commands.options import installed_version, store_flag
+from search.commands.options import store_flag
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
 from search.finding import Finding
@@ -36,6 +36,7 @@ from search.report import Record, print_report
 from search.scrubbed import scrubbed_study
 from search.settings import scrubber, store_root
 from search.standing import standing_of
+from search.version import installed_version
 
 INTERRUPTED_TWICE = 130
 Found = TypeVar("Found")

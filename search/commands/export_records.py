@@ -14,7 +14,7 @@ from rich.console import Console
 from records.errors import StudyError, shown
 from records.rows import StudyRow
 from records.store import Store
-from search.commands.options import installed_version, store_flag
+from search.commands.options import store_flag
 from search.exporting.asked import Exported, Leaving, exported
 from search.exporting.bundle_format import SUFFIX
 from search.exporting.checks import Check
@@ -27,6 +27,7 @@ from search.exporting.redaction.traces import TraceChanges
 from search.exporting.redaction.words import Redactor
 from search.live import on_terminal
 from search.reading import recorded
+from search.version import installed_version
 
 BROKEN = 3
 MOST_PERTURBED = 0.5

@@ -14,7 +14,7 @@ from records.history import History
 from records.store import Store
 from search.auditing.audit import Fault, audit
 from search.auditing.audited import counted
-from search.commands.options import installed_version, store_flag
+from search.commands.options import store_flag
 from search.importing.files import BadRows
 from search.importing.imported import Imported
 from search.importing.kinds import studies_of
@@ -22,6 +22,7 @@ from search.importing.recording import Known, record, refuse_other
 from search.live import on_terminal
 from search.reading import has_records
 from search.settings import scrubber, store_root
+from search.version import installed_version
 from search.words.trial import score_words
 
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -182,8 +181,3 @@ class Asked:
 def store_flag(store: Path) -> str:
     """What a suggested command must add to find this store, which may be nothing."""
     return "" if store == store_root(None).absolute() else f" --store {shlex.quote(str(store))}"
-
-
-def installed_version() -> str:
-    """Version of this installation."""
-    return version("cclsearch")

@@ -10,7 +10,7 @@ from records.study import MEASURE, Study
 from records.trial import Config
 from search.commands.conduct import Stop, face
 from search.commands.measure_views import print_decisions
-from search.commands.options import installed_version, store_flag
+from search.commands.options import store_flag
 from search.compose import check_here, here, new_study_id
 from search.contexts import parts
 from search.reading import recorded
@@ -18,6 +18,7 @@ from search.replay.claim import Decision, Holds, all_hold
 from search.replay.measuring import begin, measuring, measuring_study
 from search.replay.source import Source, source_of
 from search.spaces import space_of
+from search.version import installed_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ COMMANDS = [
         "report",
         "resume",
         "run",
+        "serve",
         "show",
         "space check",
         "space estimate",

@@ -1,0 +1,70 @@
+"""Which trials of a study to show, and in which order, as SQL."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from records.errors import StudyError, shown
+from records.trial import FailureKind
+
+COLUMNS = {
+    "ordinal": "t.ordinal",
+    "score": "t.score_cost",
+    "author": "t.author",
+    "status": "t.status",
+    "kind": "t.failure_kind",
+    "started_at": "t.started_at",
+}
+KNOB, METRIC = "config.", "metric."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialQuery:
+    """A page of the trials of a study.
+
+    `sort` is one of `COLUMNS`, `config.KNOB` or `metric.NAME`; a lower cost sorts as a lower score.
+    `text` is looked for in the configuration and in what went wrong.
+    """
+
+    sort: str = "ordinal"
+    descending: bool = False
+    status: Literal["measured", "failed"] | None = None
+    kind: FailureKind | None = None
+    author: str | None = None
+    text: str | None = None
+    limit: int = 100
+    offset: int = 0
+
+    def where(self, study_id: str) -> tuple[str, list[str | int]]:
+        """A condition on `trials t`, and its arguments."""
+        parts, arguments = ["t.study_id = ?"], list[str | int]([study_id])
+        exact = {"t.status": self.status, "t.failure_kind": self.kind, "t.author": self.author}
+        for column, value in exact.items():
+            if value is not None:
+                parts.append(f"{column} = ?")
+                arguments.append(str(value))
+        if self.text:
+            parts.append("(instr(lower(t.config), ?) or instr(lower(t.message), ?))")
+            arguments += [self.text.lower()] * 2
+        return " and ".join(parts), arguments
+
+    def order(self) -> tuple[str, list[str | int]]:
+        """The order, and its arguments: what lacks the value comes last, ties by ordinal."""
+        expression, arguments = self._sorted_by()
+        direction = "desc" if self.descending else "asc"
+        return f"({expression}) is null, ({expression}) {direction}, t.ordinal", arguments * 2
+
+    def _sorted_by(self) -> tuple[str, list[str | int]]:
+        if self.sort in COLUMNS:
+            return COLUMNS[self.sort], []
+        if self.sort.startswith(KNOB) and '"' not in self.sort:
+            return "json_extract(t.config, ?)", [f'$."{self.sort.removeprefix(KNOB)}"']
+        if self.sort.startswith(METRIC):
+            return (
+                "select m.value from newest_metrics m where m.study_id = t.study_id"
+                " and m.ordinal = t.ordinal and m.name = ?",
+                [self.sort.removeprefix(METRIC)],
+            )
+        raise StudyError(
+            f"cannot sort by {shown(self.sort)}; known are {', '.join(COLUMNS)}, config.KNOB "
+            "and metric.NAME"
+        )

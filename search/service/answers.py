@@ -1,0 +1,182 @@
+"""What the service answers, as documented shapes; what does not exist is null."""
+
+from dataclasses import asdict
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from records.trial import Config, Failed, Measured, Outcome, Trial
+from records.trial import MetricValue as Value
+from search.words.trial import caveats
+
+Scalar = bool | int | float | str
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    """Some of many: `total` of them exist, these begin at `offset`."""
+
+    items: list[T]
+    total: int
+    offset: int
+
+
+class Result(BaseModel):
+    """How good something is, by the objective; `caveats` go wherever the value goes."""
+
+    value: float
+    unit: str
+    caveats: list[str]
+
+
+class StudyShort(BaseModel):
+    """A study in a list."""
+
+    id: str
+    name: str
+    status: str
+    strategy: str
+    objective: str
+    more_objectives: list[str]
+    limits: list[str]
+    created_at: str
+    trials: int
+    failed: int
+    most_trials: int
+    best_trial: int | None
+    best_config: dict[str, Scalar] | None
+    best: Result | None
+    environment: str | None
+    submitted_by: str | None
+    message: str | None
+    imported_from: str | None
+
+
+class StudyFull(StudyShort):
+    """A study with what was asked and what it found; both in the shapes that are on record."""
+
+    study: dict[str, JsonValue]
+    finding: dict[str, JsonValue] | None
+    launches: int
+    failures: dict[str, int]
+    pending: list[dict[str, JsonValue]]
+
+
+class MetricValue(BaseModel):
+    """One number about a trial, with the version of the definition that made it."""
+
+    name: str
+    value: float
+    unit: str
+    better: str
+    version: int
+
+
+class TrialShort(BaseModel):
+    """A trial in a list."""
+
+    ordinal: int
+    author: str
+    status: str
+    config: dict[str, Scalar] | None
+    score: Result | None
+    broken_limits: list[str]
+    failure_kind: str | None
+    failure_stage: str | None
+    message: str | None
+    metrics: dict[str, float]
+    policy: str
+    started_at: str
+    ended_at: str
+
+
+class TrialFull(TrialShort):
+    """A trial in full; `outcome` is as it is on record."""
+
+    rationale: str
+    parent: str | None
+    attempts: int
+    metric_values: list[MetricValue]
+    absent: dict[str, str]
+    outcome: dict[str, JsonValue]
+    exchange: str | None
+
+
+class PolicyShort(BaseModel):
+    """A policy that a study tried; `trials` are the ordinals of those that it decided."""
+
+    digest: str
+    author: str
+    parent: str | None
+    rationale: str
+    trials: list[int]
+    lines: int
+
+
+class PolicyFull(PolicyShort):
+    """A policy with its text, and what changed against another one, as a unified diff."""
+
+    source: str
+    against: str | None
+    diff: list[str]
+
+
+def trial_short(trial: Trial) -> TrialShort:
+    """A trial in a list."""
+    return TrialShort.model_validate(_trial_facts(trial))
+
+
+def trial_full(trial: Trial, values: tuple[Value, ...], outcome: dict[str, JsonValue]) -> TrialFull:
+    """A trial in full, with `values` of all its metrics, those computed afterwards too."""
+    measured = trial.outcome if isinstance(trial.outcome, Measured) else None
+    facts = {
+        **_trial_facts(trial),
+        "rationale": trial.policy.rationale,
+        "parent": trial.policy.parent,
+        "attempts": trial.attempts,
+        "metric_values": [asdict(value) for value in values],
+        "absent": dict(measured.absent) if measured else {},
+        "outcome": outcome,
+        "exchange": trial.exchange,
+    }
+    return TrialFull.model_validate(facts)
+
+
+def result_of(trial: Trial) -> Result | None:
+    """How good a trial is; None without a score."""
+    if trial.score is None:
+        return None
+    return Result(
+        value=trial.score.value, unit=trial.score.unit, caveats=list(caveats(trial.outcome))
+    )
+
+
+def config_of(config: Config | None) -> dict[str, Scalar] | None:
+    """A configuration as JSON has it."""
+    return None if config is None else dict(config.values)
+
+
+def _trial_facts(trial: Trial) -> dict[str, object]:
+    outcome = trial.outcome
+    failed = outcome if isinstance(outcome, Failed) else None
+    return {
+        "ordinal": trial.ordinal,
+        "author": trial.policy.author,
+        "status": outcome.status,
+        "config": config_of(trial.config),
+        "score": result_of(trial),
+        "broken_limits": list(trial.score.broken) if trial.score else [],
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "message": failed.message if failed else None,
+        "metrics": _metrics(outcome),
+        "policy": trial.policy.digest,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def _metrics(outcome: Outcome) -> dict[str, float]:
+    if isinstance(outcome, Failed):
+        return {}
+    return {metric.name: metric.value for metric in outcome.metrics}

@@ -1,0 +1,142 @@
+"""What an operator configures: where the service listens, who may do what, on which machines."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from records.checks import above_zero, at_least
+from records.codec import first_problem, from_document
+from records.errors import StudyError
+from records.strict import STRICT
+from search.service.roles import KnownToken
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+BUILTIN = "builtin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where the service is reached; `hosts` are names that a proxy or a browser may call it by."""
+
+    __pydantic_config__ = STRICT
+
+    address: str = "127.0.0.1"
+    port: int = 8765
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            ip_address(self.address)
+        except ValueError as error:
+            raise StudyError(
+                f"[listen] address {self.address!r} is no IP address; 127.0.0.1 is this machine "
+                "alone, 0.0.0.0 every network"
+            ) from error
+        if not 0 <= self.port < 1 << 16:
+            raise StudyError(f"[listen] port is {self.port}; it must be from 0 to 65535")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return ip_address(self.address).is_loopback
+
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """Every name that a request may call the service by, without a port."""
+        own = f"[{self.address}]" if ":" in self.address else self.address
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, own, *self.hosts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """An environment that studies may be submitted for: a study file, and how many run at once.
+
+    `study` is a path relative to the configuration; without one it is the built-in study on the
+    machine of the service. Environments that name the same `devices` never measure at once.
+    """
+
+    __pydantic_config__ = STRICT
+
+    study: str | None = None
+    at_once: int = 1
+    devices: str = "this machine"
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        at_least("environment", 1, at_once=self.at_once)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one token may ask for; beyond it requests are refused, nothing else suffers."""
+
+    __pydantic_config__ = STRICT
+
+    requests_per_s: float = 20.0
+    burst: int = 200
+    body_bytes: int = 1 << 20
+    queued_studies: int = 100
+    trials: int = 200
+    event_streams: int = 200
+
+    def __post_init__(self) -> None:
+        above_zero("limits", requests_per_s=self.requests_per_s)
+        at_least("limits", 1, burst=self.burst, body_bytes=self.body_bytes, trials=self.trials)
+        at_least("limits", 1, queued_studies=self.queued_studies)
+        at_least("limits", 1, event_streams=self.event_streams)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Where the end of every study is told, signed with a secret that a file holds."""
+
+    __pydantic_config__ = STRICT
+
+    url: str
+    secret_file: str
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("https://", "http://")):
+            raise StudyError(f"[webhook] url {self.url!r} is none; it begins with https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """Everything that is configured; as it stands, loopback with one environment."""
+
+    __pydantic_config__ = STRICT
+
+    listen: Listen = field(default_factory=Listen)
+    limits: Limits = field(default_factory=Limits)
+    token: tuple[KnownToken, ...] = ()
+    environment: Mapping[str, Offered] = field(default_factory=lambda: {BUILTIN: Offered()})
+    webhook: tuple[Webhook, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.listen.is_loopback and not self.token:
+            raise StudyError(
+                f"[listen] address {self.listen.address} is open to other machines, which needs "
+                "tokens; give a [[token]] for everyone who may come: `cclsearch serve --new-token`"
+            )
+        names = [token.name for token in self.token]
+        if len(set(names)) < len(names):
+            raise StudyError("[[token]] two tokens have one name; give each its own")
+
+
+def read_config(path: Path | None) -> ServiceConfig:
+    """The configuration in a TOML file, or the defaults without one; the file is only read."""
+    if path is None:
+        return ServiceConfig()
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_document(ServiceConfig, document)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        raise StudyError(f"{path}: {first_problem(error)}") from error
+    except (StudyError, TypeError, ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: {error}") from error

@@ -1,0 +1,1 @@
+"""The routes of the service, by what they are about."""

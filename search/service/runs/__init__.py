@@ -1,0 +1,1 @@
+"""Submitted studies: their queue, and the processes that search them."""

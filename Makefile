@@ -1,5 +1,6 @@
 # make run    the main job on this machine        make test   the tests
 # make check  everything CI runs                  make clean  remove the environment
+# make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
 #
 # TORCH=cpu|gpu|system: which build of torch the environment gets. The default is cpu where no
 # NVIDIA driver answers, and gpu where one does. system uses the torch of the Python that runs make.
@@ -10,13 +11,17 @@ BIN := $(VENV)/bin
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TRIALS ?= 10
 
-.PHONY: run test check lint types layers clean
+.PHONY: run test e2e check lint types layers clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+e2e: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --editable ".[e2e]"
+	$(BIN)/python -m pytest tests/e2e/journeys.py
 
 check: lint types layers test
 

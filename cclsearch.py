@@ -1,4 +1,4 @@
-"""The public Python API: what searches recorded, what traces tell, and timing of code.
+"""The public Python API: what searches recorded, services, what traces tell, timing of code.
 
 `import cclsearch` costs nothing: names are resolved on first use.
 """
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from evaluator.timing.timer import Timer
     from evaluator.timing.timing import Timing
     from search.frames import studies, trials
+    from search.remote.client import Client
     from search.timing_tables import print_timings
     from search.traces.frames import Trace, trace
 
 __all__ = [
+    "Client",
     "FuzzedParameter",
     "FuzzedTensor",
     "Fuzzer",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Client": "search.remote.client",
     "FuzzedParameter": "evaluator.timing.fuzzing.parameters",
     "FuzzedTensor": "evaluator.timing.fuzzing.tensors",
     "Fuzzer": "evaluator.timing.fuzzing.fuzzer",

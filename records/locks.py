@@ -12,7 +12,7 @@ from records.errors import StoreBusy
 WAIT_S = 600
 """For another writer, who may be importing a million trials."""
 PROBE_S = 0.2
-"""For those who only look who holds a study, and hold it for that moment."""
+"""For those who hold a study for a moment, to change what it asks."""
 POLL_S = 0.005
 
 
@@ -52,7 +52,9 @@ def running(root: Path, study_id: str) -> Iterator[None]:
     try:
         until = time.monotonic() + PROBE_S
         while not _taken(handle):
-            if time.monotonic() >= until:
+            if _is_only_looked_at(handle):
+                until = time.monotonic() + PROBE_S
+            elif time.monotonic() >= until:
                 holder = os.pread(handle, 20, 0).decode()
                 raise StoreBusy(
                     f"study {study_id} is being run by process {holder}; wait for it or stop it"
@@ -92,4 +94,14 @@ def _taken(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def _is_only_looked_at(handle: int) -> bool:
+    """Whether those in the way share the lock, as `holder` does: they are gone in a moment."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(handle, fcntl.LOCK_UN)
     return True

@@ -3,6 +3,7 @@
 Trials and repeated launches never change, so that each is parsed once. Nothing here writes.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from records.exchange import SUBMITTED, Exchange, ModelUse
 from records.history import History
 from records.machine import Machine
 from records.metric_rows import computed_metrics, metric_definitions, metric_values
+from records.outlines import OutlinedRecords
+from records.policy_outlines import PolicyRecords
 from records.rows import (
     Counts,
     Intent,
@@ -34,6 +37,7 @@ from records.rows import (
     to_trial,
 )
 from records.study import MEASURE
+from records.study_pages import ListedStudies
 from records.trial import FailureKind, MetricValue, Policy, Repeat, Trial
 from records.trial_pages import TrialQuery
 from records.views import ADMISSIBLE
@@ -57,7 +61,7 @@ class Parsed:
     last_repeat: int = 0
 
 
-class StoredRecords:
+class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
     """The read side of a store; every question may raise `StoreError`."""
 
     root: Path
@@ -145,15 +149,27 @@ class StoredRecords:
         """Some of the finished trials of a study, and how many there are of that kind."""
         where, values = query.where(study_id)
         order, sorted_by = query.order()
-        (found,) = self._rows(f"select count(*) as found from trials t where {where}", *values)
-        rows = self._rows(
-            f"{_TRIALS} where {where} order by {order} limit ? offset ?",
+        if query.is_whole:
+            total = self.counts(study_id).trials
+        else:
+            (found,) = self._rows(f"select count(*) as found from trials t where {where}", *values)
+            total = int(found["found"] or 0)
+        # Sorted without what trials hold, which is read of this page alone.
+        chosen = self._rows(
+            f"select t.ordinal from trials t where {where} order by {order} limit ? offset ?",
             *values,
             *sorted_by,
             query.limit,
             query.offset,
         )
-        return tuple(to_trial(row) for row in rows), int(found["found"] or 0)
+        ordinals = [int(row["ordinal"] or 0) for row in chosen]
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.ordinal in (select value from json_each(?))",
+            study_id,
+            json.dumps(ordinals),
+        )
+        trials = {trial.ordinal: trial for trial in map(to_trial, rows)}
+        return tuple(trials[ordinal] for ordinal in ordinals), total
 
     def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
         """The policy of each finished trial, by its ordinal."""
@@ -169,6 +185,15 @@ class StoredRecords:
         """The trial with the lowest cost of those that break no limit, the earliest of equals."""
         rows = self._rows(
             f"{_TRIALS} where t.study_id = ? and {ADMISSIBLE} order by score_cost, ordinal limit 1",
+            study_id,
+        )
+        return to_trial(rows[0]) if rows else None
+
+    def first_measured(self, study_id: str) -> Trial | None:
+        """The earliest trial with a score, which objectives name as the seed."""
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.score_cost is not null"
+            " order by t.ordinal limit 1",
             study_id,
         )
         return to_trial(rows[0]) if rows else None

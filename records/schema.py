@@ -222,3 +222,15 @@ def name_views_for_browsing(db: Database) -> None:
     """What a person looks for, under plain names, for whatever shows tables as they are."""
     for name, select in VIEWS.items():
         db.create_view(name, select)
+
+
+@migrations()
+def find_trials_by_score(db: Database) -> None:
+    """What gives a page of a hundred thousand trials, the best or the worst first, at once."""
+    db.execute("create index trials_by_score on trials (study_id, score_cost, ordinal)")
+
+
+@migrations()
+def find_trials_by_policy(db: Database) -> None:
+    """What tells the policies of a study without reading its trials."""
+    db.execute("create index trials_by_policy on trials (study_id, policy_digest, ordinal)")

@@ -90,12 +90,11 @@ class Store(StoredRecords):
         """Keep a description that launches refer to by its digest; any thread may call it."""
         return self.artifacts.keep_text(to_json(machine), "machine.json").digest
 
-    def create(self, study_id: str, study: Study, version: str) -> None:
+    def create(self, study_id: str, study: Study, version: str, *, status: str = "running") -> None:
         """Record a new study."""
+        created = StudyCreated(study=study, version=version, created_at=now(), status=status)
         with refusals(self.root, "write to"):
-            self._ledger.write(
-                study_id, StudyCreated(study=study, version=version, created_at=now())
-            )
+            self._ledger.write(study_id, created)
 
     def add_study(
         self,

@@ -37,7 +37,9 @@ class TrialQuery:
     def where(self, study_id: str) -> tuple[str, list[str | int]]:
         """A condition on `trials t`, and its arguments."""
         parts, arguments = ["t.study_id = ?"], list[str | int]([study_id])
-        exact = {"t.status": self.status, "t.failure_kind": self.kind, "t.author": self.author}
+        if self.status is not None:  # in the words of an index
+            parts.append(f"t.failure_kind is {'not ' if self.status == 'failed' else ''}null")
+        exact = {"t.failure_kind": self.kind, "t.author": self.author}
         for column, value in exact.items():
             if value is not None:
                 parts.append(f"{column} = ?")
@@ -47,11 +49,18 @@ class TrialQuery:
             arguments += [self.text.lower()] * 2
         return " and ".join(parts), arguments
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every trial of the study is of that kind."""
+        return not (self.status or self.kind or self.author or self.text)
+
     def order(self) -> tuple[str, list[str | int]]:
         """The order, and its arguments: what lacks the value comes last, ties by ordinal."""
         expression, arguments = self._sorted_by()
         direction = "desc" if self.descending else "asc"
-        return f"({expression}) is null, ({expression}) {direction}, t.ordinal", arguments * 2
+        if expression == COLUMNS["ordinal"]:
+            return f"{expression} {direction}", arguments
+        return f"{expression} {direction} nulls last, t.ordinal {direction}", arguments
 
     def _sorted_by(self) -> tuple[str, list[str | int]]:
         if self.sort in COLUMNS:
@@ -60,8 +69,8 @@ class TrialQuery:
             return "json_extract(t.config, ?)", [f'$."{self.sort.removeprefix(KNOB)}"']
         if self.sort.startswith(METRIC):
             return (
-                "select m.value from newest_metrics m where m.study_id = t.study_id"
-                " and m.ordinal = t.ordinal and m.name = ?",
+                "(select m.value from newest_metrics m where m.study_id = t.study_id"
+                " and m.ordinal = t.ordinal and m.name = ?)",
                 [self.sort.removeprefix(METRIC)],
             )
         raise StudyError(

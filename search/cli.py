@@ -18,6 +18,7 @@ from search.commands import (
     gc,
     imports,
     leaderboard,
+    mcp,
     metrics,
     policies,
     replay,
@@ -116,6 +117,10 @@ app.command(
         "cclsearch serve --new-token ci:submit",
     ),
 )(serve.serve)
+app.command(
+    "mcp",
+    epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"),
+)(mcp.mcp)
 app.command(
     "leaderboard",
     epilog=examples(

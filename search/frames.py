@@ -1,5 +1,6 @@
 """Records as pandas tables."""
 
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -45,7 +46,11 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """
     with recorded(_path(store)) as records:
         history = records.history(records.find(study).id)
-    rows = [_columns(trial) for trial in history]
+    return framed([_columns(trial) for trial in history])
+
+
+def framed(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
+    """A table of trials; knobs and metrics follow the columns that every table has."""
     own = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in TRIAL_COLUMNS]
     return pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *sorted(own)])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 from evaluator.objective import Scoring
@@ -38,27 +39,38 @@ def front_of(history: History, repeats: Sequence[Repeat], scoring: Scoring) -> t
     """
     if not scoring.more:
         return ()
+    own = {trial.ordinal: own_values(trial, scoring) for trial in history.admissible}
+    reached = {ordinal: values for ordinal, values in own.items() if values is not None}
+    return front_over(reached, repeats, scoring)
+
+
+def front_over(
+    own: Mapping[int, tuple[float, ...]], repeats: Sequence[Repeat], scoring: Scoring
+) -> tuple[Member, ...]:
+    """The front of what trials reached in each objective by their own launches."""
     again = [objective_values(repeats, one) for one in scoring.objectives]
-    found: dict[int, tuple[Reached, ...]] = {}
-    for trial in history.admissible:
-        own = own_values(trial, scoring)
-        if own is not None:
-            found[trial.ordinal] = tuple(
-                Reached(
-                    objective=one.expression.text,
-                    unit=one.unit,
-                    value=spread(values.get(trial.ordinal) or [value]),
-                )
-                for one, values, value in zip(scoring.objectives, again, own, strict=True)
-            )
+    launches = {
+        ordinal: tuple(
+            values.get(ordinal) or [value] for values, value in zip(again, reached, strict=True)
+        )
+        for ordinal, reached in own.items()
+    }
     costs = {
         ordinal: tuple(
-            one.sign * each.value.centre
-            for one, each in zip(scoring.objectives, reached, strict=True)
+            one.sign * median(values) for one, values in zip(scoring.objectives, each, strict=True)
         )
-        for ordinal, reached in found.items()
+        for ordinal, each in launches.items()
     }
-    return tuple(Member(ordinal=key, reached=found[key]) for key in unbeaten(costs))
+    return tuple(
+        Member(
+            ordinal=ordinal,
+            reached=tuple(
+                Reached(objective=one.expression.text, unit=one.unit, value=spread(values))
+                for one, values in zip(scoring.objectives, launches[ordinal], strict=True)
+            ),
+        )
+        for ordinal in unbeaten(costs)
+    )
 
 
 def own_values(trial: Trial, scoring: Scoring) -> tuple[float, ...] | None:

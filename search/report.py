@@ -114,7 +114,7 @@ def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Lin
         *_noise_lines(finding, record),
         *(("raced", race_words(race)) for race in finding.races),
         *_told("baseline", baseline_words(record.row.study, record.history)),
-        *_result_lines(finding, record),
+        *result_lines(finding, record),
         *(("front", words) for words in front_words(finding.front, record.history)),
         *_fault_lines(record),
         ("record", f"study {record.row.id} in {record.store}"),
@@ -185,7 +185,8 @@ def _noise_lines(finding: Finding, record: Record) -> list[Line]:
     return [("noise", noise_words(finding.noise, record.row.study.measure))]
 
 
-def _result_lines(finding: Finding, record: Record) -> list[Line]:
+def result_lines(finding: Finding, record: Record) -> list[Line]:
+    """The best with its evidence; the history needs no trials but those that the finding names."""
     winner = None if finding.winner is None else record.history.find(finding.winner)
     if winner is None or finding.result is None:
         limited = "every measured configuration breaks a limit"

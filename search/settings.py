@@ -1,4 +1,4 @@
-"""The only reader of the process environment: store, model provider, what a trial may see."""
+"""The only reader of the process environment: store, service, provider, what trials may see."""
 
 import os
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from search.llm.settings import LlmSettings, Secret
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
 DEFAULT_STORE = ".cclsearch"
+DEFAULT_SERVICE = "http://127.0.0.1:8765"
 SCHEDULER_JOBS = (
     ("slurm", "SLURM_JOB_ID"),
     ("pbs", "PBS_JOBID"),
@@ -28,6 +29,16 @@ _RANK_NUMBERS: Mapping[Literal["torchrun", "mpirun"], tuple[tuple[str, str], ...
 def store_root(option: Path | None) -> Path:
     """Where records are kept: the option, CCLSEARCH_STORE, or `.cclsearch` here."""
     return option or Path(os.environ.get("CCLSEARCH_STORE", DEFAULT_STORE))
+
+
+def service_url(given: str | None) -> str:
+    """Where the service is: what was given, CCLSEARCH_URL, or this machine."""
+    return given or os.environ.get("CCLSEARCH_URL", DEFAULT_SERVICE)
+
+
+def service_token(given: str | None) -> str | None:
+    """What the service is asked with: what was given, or CCLSEARCH_TOKEN."""
+    return given or os.environ.get("CCLSEARCH_TOKEN")
 
 
 def has_key() -> bool:
@@ -65,6 +76,12 @@ def trial_environment() -> Mapping[str, str]:
         for name, value in os.environ.items()
         if not any(word in name.upper() for word in SECRET_WORDS) and not (key and key in value)
     }
+
+
+def search_environment() -> Mapping[str, str]:
+    """Our environment for a search in a process of its own: of all secrets, those of the model."""
+    given = os.environ.items()
+    return {**trial_environment(), **{n: v for n, v in given if n.startswith("ANTHROPIC_")}}
 
 
 def scrubber() -> Scrubber:

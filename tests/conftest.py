@@ -14,6 +14,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # A deadline would time the machine, not the code. The rest stays as hypothesis chose it: where CI
 # is set it draws the same examples every time.
 settings.register_profile("untimed", parent=settings(), deadline=None)
+settings.register_profile("thorough", parent=settings.get_profile("untimed"), max_examples=1000)
 settings.load_profile("untimed")
 
 RECORDED = Path(__file__).parents[1].parent / "shared" / "data"

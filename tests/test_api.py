@@ -52,6 +52,7 @@ def test_importing_loads_nothing_heavy():
 def test_the_public_names_are_these():
     assert cclsearch.__all__ == [
         *(
+            "Client",
             "FuzzedParameter",
             "FuzzedTensor",
             "Fuzzer",

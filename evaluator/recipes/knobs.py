@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from math import isqrt
 from typing import TypeAlias, get_type_hints
 
 from evaluator.memory.shares import FOLDED
@@ -59,7 +60,8 @@ class _Knob:
 
 
 def _divisors(whole: int) -> tuple[int, ...]:
-    return tuple(part for part in range(1, whole + 1) if whole % part == 0)
+    small = [part for part in range(1, isqrt(whole) + 1) if whole % part == 0]
+    return *small, *(whole // part for part in reversed(small) if part * part != whole)
 
 
 def _degrees(study: Study) -> tuple[Value, ...]:

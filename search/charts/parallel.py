@@ -41,6 +41,8 @@ class Tried:
     rank: float | None
     is_best: bool
     tip: str
+    trial: int | None = None
+    """Whose line this is, where it can be selected."""
 
 
 def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale, label: str) -> str:
@@ -84,7 +86,8 @@ def _kind(one: Tried) -> str:
 def _tried(one: Tried, knobs: Sequence[Knob], axes: Sequence[float], last: Scale) -> str:
     end = HEIGHT - BOTTOM if one.value is None else last.place(one.value)
     heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
-    return svg.polyline(list(zip(axes, [*heights, end], strict=True)), _kind(one), one.tip)
+    points = list(zip(axes, [*heights, end], strict=True))
+    return svg.polyline(points, _kind(one), one.tip, one.trial)
 
 
 def _height(place: int | None, knob: Knob) -> float:

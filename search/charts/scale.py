@@ -8,7 +8,9 @@ from typing import Final, TypeAlias
 
 from search.words.trial import number
 
-FEW_TICKS, MOST_TICKS = 4, 12
+LEAST_TICKS, FEW_TICKS, MOST_TICKS = 3, 4, 12
+NARROWER: Final = {10: 5, 5: 2, 2: 1, 1: 0.5}
+"""The next smaller step, for an axis on which a round one leaves too few."""
 WIDE: Final = 20.0
 """Largest over smallest value from which on an axis counts factors instead of differences."""
 MARGIN: Final = 0.04
@@ -80,7 +82,12 @@ def _steps(low: float, high: float) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(rough))
     if not unit:
         return []
-    step = unit * next((factor for factor in (1, 2, 5) if factor * unit >= rough), 10)
+    wide = next((factor for factor in (1, 2, 5) if factor * unit >= rough), 10)
+    found = _multiples(low, high, wide * unit)
+    return found if len(found) >= LEAST_TICKS else _multiples(low, high, unit * NARROWER[wide])
+
+
+def _multiples(low: float, high: float, step: float) -> list[float]:
     first = math.ceil(low / step)
     values = ((first + count) * step for count in range(MOST_TICKS))
     return [value for value in values if low <= value <= high]

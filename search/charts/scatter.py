@@ -10,6 +10,7 @@ from search.charts.frame import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Key, across, le
 from search.charts.scale import Scale, scale_of
 
 HEIGHT: Final = 380.0
+NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
 KEYS: Final = (
     Key(name="measured", kind="dot"),
     Key(name="breaks a limit", kind="limited", shape="cross"),
@@ -41,6 +42,8 @@ class Pair:
     on_front: bool
     is_limited: bool
     tip: str
+    trial: int | None = None
+    """Whose marks these are, where they can be selected."""
 
 
 def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool = True) -> str:
@@ -49,6 +52,7 @@ def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool
     y = scale_of([v for pair in pairs for v in pair.y.ends], HEIGHT - BOTTOM, TOP)
     front = sorted((pair for pair in pairs if pair.on_front), key=lambda pair: pair.x.centre)
     others = [pair for pair in pairs if not pair.on_front]
+    named = _apart(front, x, y)
     shown = [pair.is_limited for pair in others]
     keys = [
         key
@@ -64,7 +68,7 @@ def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool
         across(x, HEIGHT - BOTTOM, x_label, TOP),
         _steps(front, x, y) if line else "",
         *(_other(pair, x, y) for pair in others),
-        *(_member(pair, x, y) for pair in front),
+        *(_member(pair, x, y, named=pair in named) for pair in front),
         legend(keys, WIDTH - RIGHT, 16.0),
     )
 
@@ -81,11 +85,25 @@ def _steps(front: Sequence[Pair], x: Scale, y: Scale) -> str:
 def _other(pair: Pair, x: Scale, y: Scale) -> str:
     place = x.place(pair.x.centre), y.place(pair.y.centre)
     if pair.is_limited:
-        return svg.cross(*place, 3.5, "limited", pair.tip)
-    return svg.circle(*place, 4.0, "dot", pair.tip)
+        return svg.cross(*place, 3.5, "limited", pair.tip, pair.trial)
+    return svg.circle(*place, 4.0, "dot", pair.tip, pair.trial)
 
 
-def _member(pair: Pair, x: Scale, y: Scale) -> str:
+def _apart(front: Sequence[Pair], x: Scale, y: Scale) -> list[Pair]:
+    """Members whose names do not lie over those of others."""
+    named: list[Pair] = []
+    for pair in front:
+        near = (
+            abs(x.place(pair.x.centre) - x.place(other.x.centre)) < NAME_WIDTH
+            and abs(y.place(pair.y.centre) - y.place(other.y.centre)) < NAME_HEIGHT
+            for other in named[-1:]
+        )
+        if not any(near):
+            named.append(pair)
+    return named
+
+
+def _member(pair: Pair, x: Scale, y: Scale, *, named: bool) -> str:
     right, up = x.place(pair.x.centre), y.place(pair.y.centre)
     arms = ""
     if pair.x.low is not None and pair.x.high is not None:
@@ -100,4 +118,5 @@ def _member(pair: Pair, x: Scale, y: Scale) -> str:
         anchor="end" if near_end else "start",
         chars=12,
     )
-    return arms + svg.circle(right, up, 5.5, "best", pair.tip) + beside
+    dot = svg.circle(right, up, 5.5, "best", pair.tip, pair.trial)
+    return arms + dot + (beside if named else "")

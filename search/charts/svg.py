@@ -34,15 +34,21 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return element("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def polyline(points: list[tuple[float, float]], kind: str, tip: str = "") -> str:
+def polyline(
+    points: list[tuple[float, float]], kind: str, tip: str = "", trial: int | None = None
+) -> str:
     """A line through all points, which tells `tip` when it is pointed at."""
     told = " ".join(f"{_spelled(x)},{_spelled(y)}" for x, y in points)
-    return element("polyline", *_tip(tip), class_=_marked(kind, tip), points=told)
+    marked = _marked(kind, tip)
+    return element("polyline", *_tip(tip), class_=marked, points=told, data_trial=trial)
 
 
-def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
-    """A dot."""
-    return element("circle", *_tip(tip), class_=_marked(kind, tip), cx=x, cy=y, r=radius)
+def circle(
+    x: float, y: float, radius: float, kind: str, tip: str = "", trial: int | None = None
+) -> str:
+    """A dot; `trial` is whose it is, for pages whose charts are selected in together."""
+    place = {"cx": x, "cy": y, "r": radius}
+    return element("circle", *_tip(tip), class_=_marked(kind, tip), **place, data_trial=trial)
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
@@ -51,13 +57,15 @@ def box(x: float, y: float, width: float, height: float, kind: str, tip: str = "
     return element("rect", *_tip(tip), class_=_marked(kind, tip), x=x, y=y, **size)
 
 
-def cross(x: float, y: float, size: float, kind: str, tip: str = "") -> str:
+def cross(
+    x: float, y: float, size: float, kind: str, tip: str = "", trial: int | None = None
+) -> str:
     """A diagonal cross."""
     path = (
         f"M{_spelled(x - size)} {_spelled(y - size)}L{_spelled(x + size)} {_spelled(y + size)}"
         f"M{_spelled(x - size)} {_spelled(y + size)}L{_spelled(x + size)} {_spelled(y - size)}"
     )
-    return element("path", *_tip(tip), class_=_marked(kind, tip), d=path)
+    return element("path", *_tip(tip), class_=_marked(kind, tip), d=path, data_trial=trial)
 
 
 def drawing(width: float, height: float, title: str, about: str, *parts: str) -> str:

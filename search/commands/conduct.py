@@ -23,6 +23,7 @@ from records.study import MEASURE, Study
 from search.commands.options import store_flag
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
+from search.extending import extended
 from search.finding import Finding
 from search.live import LiveProgress, on_terminal
 from search.llm.prices import priced
@@ -72,7 +73,7 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
             )
         _refuse_import(row)
         before = _launches_on_record(row.id, records)
-        study = row.study if more is None else _extended(row.id, more, records)
+        study = row.study if more is None else extended(row.id, more, records)
         with (
             face(as_json, standing_of(row, records).history) as observer,
             Stop(_resume(row.id, records)) as stop,
@@ -106,23 +107,6 @@ def launched_again(study_id: str, strategy: str | None, store: Path | None) -> S
         row = records.find(study_id)
         _refuse_import(row)
         return study_again(row, records)
-
-
-def _extended(study_id: str, more: int, records: Store) -> Study:
-    """The study with a budget that lasts for `more` launches from here, as it is now on record."""
-    with records.lock(study_id):  # whoever runs it has read its budget
-        study = records.find(study_id).study
-        trials = records.history(study_id).launched_count + more
-        launches = study.budget.launches
-        budget = replace(
-            study.budget,
-            trials=trials,
-            patience=study.budget.patience + more,
-            launches=None if launches is None else launches + 3 * more,
-        )
-        extended = replace(study, budget=budget)
-        records.replace_study(study_id, extended)
-    return extended
 
 
 def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:

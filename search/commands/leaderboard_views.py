@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
@@ -15,9 +15,9 @@ from rich.console import Console
 from evaluator.metrics.published import PREFIX
 from records.errors import StoreError, StudyError
 from search.commands.options import store_flag
+from search.leaderboard.facts import leaderboard_facts
 from search.leaderboard.gathering import gathered
 from search.leaderboard.ranking import Column, Group, Leaderboard, Ranked, leaderboard
-from search.leaderboard.submission import Reading, Submission
 from search.leaderboard.words import (
     PUBLISHED,
     RULE,
@@ -35,7 +35,6 @@ from search.leaderboard.words import (
 )
 from search.live import on_terminal
 from search.reading import has_records, recorded
-from search.study_file import suggestion
 from search.tables import Column as TextColumn
 from search.tables import numbers, page_cells, print_words, table_lines
 
@@ -80,7 +79,6 @@ def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
         of = "" if wanted.workload is None else f" of workload {wanted.workload!r}"
         told = f" ({'; '.join(notes)})" if notes else ""
         raise StudyError(f"no submission{of}{told}; see `cclsearch list`")
-    _check_names(wanted, submissions)
     board = leaderboard(submissions, wanted.by, wanted.metrics, notes)
     form = wanted.form or SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
     if form == "table" and wanted.to is None:
@@ -97,23 +95,12 @@ def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
     typer.echo(f"{wanted.to}: {len(submissions)} submissions in {len(board.groups)} groups")
 
 
-def _check_names(wanted: Wanted, submissions: Sequence[Submission]) -> None:
-    known = {name for each in submissions for name in each.readings}
-    for name in (*([wanted.by] if wanted.by is not None else []), *wanted.metrics):
-        if name not in known:
-            raise StudyError(f"no submission has metric {name!r}; {suggestion(name, list(known))}")
-
-
 def _written(board: Leaderboard, form: Form, wanted: Wanted) -> str:
     match form:
         case "csv":
             return _csv(board)
         case "json":
-            facts = [_group_facts(group, board) for group in board.groups]
-            legend_facts = {"rule": RULE, "marks": legend(board)}
-            columns = [asdict(column) for column in board.columns]
-            whole = {"groups": facts, "columns": columns, **legend_facts, "notes": board.notes}
-            return json.dumps(whole, allow_nan=False) + "\n"
+            return json.dumps(leaderboard_facts(board), allow_nan=False) + "\n"
         case "html":
             # Imported here: it is a page's worth of code that text does without.
             from search.leaderboard.page import leaderboard_page
@@ -231,36 +218,3 @@ def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> list[obje
 
 def _defused(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
-
-
-def _group_facts(group: Group, board: Leaderboard) -> dict[str, object]:
-    names = {column.name for column in board.columns}
-    return {
-        "work": {**asdict(group.work), "title": group.work.title},
-        "ranked_by": None if group.by is None else group.by.name,
-        "submissions": [
-            {
-                "rank": each.rank,
-                "name": each.submission.name,
-                "source": each.submission.source,
-                "machine": each.submission.machine,
-                "devices": each.submission.rank_count,
-                "software": each.submission.software,
-                "settings": each.submission.settings,
-                "launches": each.submission.launch_count,
-                "ties": list(each.submission.ties),
-                "marks": [asdict(mark) for mark in each.submission.marks],
-                "metrics": {
-                    name: _reading_facts(reading)
-                    for name, reading in each.submission.readings.items()
-                    if name in names
-                },
-            }
-            for each in group.ranked
-        ],
-    }
-
-
-def _reading_facts(reading: Reading) -> dict[str, object]:
-    facts: dict[str, object] = asdict(reading)
-    return facts

@@ -11,6 +11,7 @@ import typer
 from evaluator.metrics.base import Metric
 from evaluator.metrics.from_file import read_metrics_file
 from evaluator.metrics.registry import loaded_metrics, metric
+from search.metric_facts import definition_facts
 from search.tables import PAGE_CELLS, Column, page_cells, print_table
 
 TRACES: Final = frozenset({"kineto", "xla", "nsys"})
@@ -38,7 +39,7 @@ def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
     """Print a line for each metric."""
     metrics, broken = loaded(added_metrics(metrics_file))
     if as_json:
-        typer.echo(json.dumps([definition(each) for each in metrics]))
+        typer.echo(json.dumps([definition_facts(each) for each in metrics]))
         return
     print_table(
         Column(heading="metric", cells=[each.name for each in metrics]),
@@ -59,23 +60,9 @@ def print_definitions(names: Sequence[str], metrics_file: Path | None, *, as_jso
     added = added_metrics(metrics_file)
     metrics = [metric(name, added) for name in names]
     if as_json:
-        typer.echo(json.dumps([definition(each) for each in metrics]))
+        typer.echo(json.dumps([definition_facts(each) for each in metrics]))
     else:
         typer.echo("\n\n".join("\n".join(_lines(each)) for each in metrics))
-
-
-def definition(of: Metric) -> dict[str, object]:
-    """A metric's definition for programs."""
-    return {
-        "name": of.name,
-        "label": of.label,
-        "unit": of.unit,
-        "better": of.better,
-        "sources": sorted(of.sources),
-        "version": of.version,
-        "description": of.description,
-        "differs": of.differs,
-    }
 
 
 def _lines(of: Metric) -> list[str]:

@@ -149,32 +149,38 @@ def _trial(which: str, store: Path | None) -> OnRecord:
     if not (number.isascii() and number.isdecimal()):
         raise StudyError(f"{shown(which)} names no trial; write trial:3 or trial:STUDY:3")
     with recorded(store) as records:
-        row = records.find(study_id)
-        history = records.history(row.id)
-        ordinal = int(number)
-        trial = history.find(ordinal)
-        if trial is None:
-            raise StudyError(
-                f"study {row.id} has no trial {ordinal}; it has {len(history)}, "
-                f"see `cclsearch show {row.id}`"
-            )
-        return _on_record(row, trial, records)
+        return trial_side(records.find(study_id), int(number), records)
 
 
 def _best(study_id: str, store: Path | None) -> OnRecord:
     with recorded(store) as records:
-        row = records.find(study_id)
-        best = leader_of(row, records)
-        if best is None:
-            raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
-        return _on_record(row, best, records)
+        return best_side(records.find(study_id), records)
+
+
+def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
+    """A trial of a study as a side; raises `StudyError` where there is none."""
+    trial = records.trial(row.id, ordinal)
+    if trial is None:
+        raise StudyError(
+            f"study {row.id} has no trial {ordinal}; it has {records.counts(row.id).trials}, "
+            f"see `cclsearch show {row.id}`"
+        )
+    return _on_record(row, trial, records)
+
+
+def best_side(row: StudyRow, records: Store) -> OnRecord:
+    """The best of a study as a side; raises `StoreError` where nothing was measured."""
+    best = leader_of(row, records)
+    if best is None:
+        raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
+    return _on_record(row, best, records)
 
 
 def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
-    measured = records.history(row.id).measured
+    first = records.first_measured(row.id)
     return OnRecord(
         row=row,
         trial=trial,
         repeats=counted(records.repeats(row.id)),
-        seed=tuple(first.outcome for first in measured[:1]),
+        seed=() if first is None else (first.outcome,),
     )

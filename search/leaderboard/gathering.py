@@ -1,10 +1,12 @@
 """Gathers submissions: of studies on record, and out of the files of others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import loaded_metrics
+from records.rows import StudyRow
 from records.store import Store
 from search.leaderboard.entries import read_entries
 from search.leaderboard.studies import study_submission
@@ -13,6 +15,9 @@ from search.leaderboard.work import Work
 
 MOST_NAMED: Final = 5
 
+SubmissionOf: TypeAlias = Callable[[StudyRow, Store, Mapping[str, Metric]], Submission | None]
+"""Makes a submission of a study, or has it already."""
+
 
 def gathered(
     store: Store | None,
@@ -20,6 +25,7 @@ def gathered(
     entries: Sequence[Path],
     workload: str | None,
     on_study: Callable[[int], None],
+    submission_of: SubmissionOf = study_submission,
 ) -> tuple[list[Submission], tuple[str, ...]]:
     """Submissions of this work, and what was left out; of all studies where none is named.
 
@@ -35,7 +41,7 @@ def gathered(
         on_study(count)
         if store is None or not _is_asked(Work.of(row.study.workload, None), workload):
             continue
-        submission = study_submission(row, store, known)
+        submission = submission_of(row, store, known)
         if submission is None:
             without.append(row.id)
         else:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from records.errors import StudyError
 from search.leaderboard.published import defect_of
 from search.leaderboard.submission import Better, Reading, Submission
 from search.leaderboard.work import Work
+from search.study_file import suggestion
 
 USUAL: Final = ("step_time", "published_avg_step_time", "bus_bandwidth", "tokens_per_s")
 """What groups are ranked by where nobody says: the first that most of its submissions have."""
@@ -89,7 +91,11 @@ def leaderboard(
     metrics: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Leaderboard:
-    """Group and rank; `metrics` are the columns to show, all of them where it is empty."""
+    """Group and rank; `metrics` are the columns to show, all of them where it is empty.
+
+    Raises `StudyError` for a metric that no submission has.
+    """
+    _check_names((*([by] if by is not None else []), *metrics), submissions)
     columns = _columns(submissions)
     together: dict[tuple[object, ...], list[Submission]] = defaultdict(list)
     for each in submissions:
@@ -103,6 +109,13 @@ def leaderboard(
         columns=tuple(sorted(shown, key=lambda each: order.get(each.name, len(order)))),
         notes=tuple(notes),
     )
+
+
+def _check_names(names: Iterable[str], submissions: Sequence[Submission]) -> None:
+    known = {name for each in submissions for name in each.readings}
+    for name in names:
+        if name not in known:
+            raise StudyError(f"no submission has metric {name!r}; {suggestion(name, list(known))}")
 
 
 def _columns(submissions: Iterable[Submission]) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from evaluator.objective import Scoring
 from policies.knob import Knob
 from policies.space import Space
 from records.errors import StudyError
@@ -61,20 +62,30 @@ def _state(seen: Seen) -> str:
 def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
     study, row = seen.study, seen.record.row
     yield "study", f"{study.name} ({row.id}), {seen.status}, on record since {row.created_at}"
+    yield from work_facts(study)
+    yield "space", _space_words(seen)
+    yield from question_facts(study, row.strategy, seen.scoring)
+
+
+def work_facts(study: Study) -> Iterator[tuple[str, str]]:
+    """What work is done on which machine, by label."""
     yield from _workload(study.workload)
     yield from _machine(study.environment)
     for context in study.contexts:
         held_out = ", held out until the end" if context.held_out else ""
         yield "also in context", f"{context.name}: {_short(context.workload)}{held_out}"
-    yield "space", _space_words(seen)
-    for scoring in seen.scoring.objectives:
-        better = "lower" if scoring.lower_is_better else "higher"
-        unit = f" in {scoring.unit}" if scoring.unit else ""
-        yield "objective", f"{scoring.expression.text}{unit}, {better} is better"
+
+
+def question_facts(study: Study, strategy: str, scoring: Scoring) -> Iterator[tuple[str, str]]:
+    """What is asked about it, and how it is searched, by label."""
+    for one in scoring.objectives:
+        better = "lower" if one.lower_is_better else "higher"
+        unit = f" in {one.unit}" if one.unit else ""
+        yield "objective", f"{one.expression.text}{unit}, {better} is better"
     for limit in study.limits:
         yield "limit", limit
     yield "budget", _budget_words(study.budget)
-    yield "strategy", _strategy_words(study, row.strategy)
+    yield "strategy", _strategy_words(study, strategy)
     if study.origin is not None:
         yield from _origin(study.origin)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from records.choices import choices_of
 from records.errors import StudyError
-from records.study import Value
-from records.trial import Trial
+from records.study import Study, Value
+from records.trial import Config, Trial
 from search.charts.parallel import Knob, Tried, parallel_chart
 from search.charts.scale import scale_of
 from search.report_page.blocks import Chart, Section
@@ -20,7 +20,7 @@ MOST_LINES = 300
 def parallel(seen: Seen) -> Section | None:
     """Every configuration as a line; None where nothing was varied."""
     trials = [trial for trial in seen.history if trial.config is not None and trial.launched]
-    knobs = _varied(seen, trials)
+    knobs = varied(seen.study, [trial.config for trial in trials if trial.config is not None])
     if len(knobs) < 2 or len(trials) < 2:
         return None
     ranked = {trial.ordinal: place for place, trial in enumerate(seen.history.ranked)}
@@ -44,12 +44,12 @@ def parallel(seen: Seen) -> Section | None:
     )
 
 
-def _varied(seen: Seen, trials: Sequence[Trial]) -> list[tuple[str, tuple[Value, ...]]]:
+def varied(study: Study, configs: Sequence[Config]) -> list[tuple[str, tuple[Value, ...]]]:
     """Knobs of which several values were tried, with these in their order."""
     found: list[tuple[str, tuple[Value, ...]]] = []
-    for dimension in seen.study.space.dimensions:
+    for dimension in study.space.dimensions:
         name = dimension.name
-        tried = {t.config.values.get(name) for t in trials if t.config is not None}
+        tried = {config.values.get(name) for config in configs}
         if len(tried) < 2:
             continue
         try:

@@ -163,6 +163,11 @@ def _plain_space(study: Study) -> Space:
     return Space(study.space, study.workload, study.usable_environment)
 
 
+def learnt_in(study: Study, history: History) -> tuple[Learnt, ...]:
+    """What the failures of a study on record taught; nothing where its space cannot be listed."""
+    return _learnt(_space(study), history, study.revoked)
+
+
 def _learnt(space: Space | None, history: History, revoked: Sequence[str]) -> tuple[Learnt, ...]:
     if space is None:
         return ()

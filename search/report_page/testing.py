@@ -9,7 +9,7 @@ HOSTILE: Final = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
     "|`*_[x](javascript:y) http://evil.example <!-- ]]> &lt; \x1b[2J\u202e"
 )
-VOID: Final = frozenset({"meta", "img", "input", "br"})
+VOID: Final = frozenset({"meta", "img", "input", "br", "link", "col", "wbr"})
 
 
 @dataclass(eq=False)

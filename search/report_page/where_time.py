@@ -32,14 +32,8 @@ def where_time_went(seen: Seen) -> Section | None:
     shown = _shown(seen, split)
     left_out = len(split) - len(shown)
     more = f" The best {len(shown)} of {len(split)} trials are shown." if left_out else ""
-    bars = [_bar(trial, parts, seen) for trial, parts in shown]
-    chart = bar_chart(
-        bars,
-        KEYS,
-        title="Where the step of each trial went",
-        label="ms per profiled step",
-        hatched="hidden communication",
-    )
+    best = None if seen.best is None else seen.best.ordinal
+    chart = time_chart(shown, best)
     return Section(
         name="time",
         heading="Where time went",
@@ -85,9 +79,19 @@ def _parts_ms(parts: Breakdown) -> tuple[float, ...]:
     return tuple(max(0.0, each) * 1e3 for each in seconds)
 
 
-def _bar(trial: Trial, parts: Breakdown, seen: Seen) -> Bar:
+def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None) -> str:
+    """A bar for each trial, made of the parts of its profiled step; `best` is marked."""
+    return bar_chart(
+        [_bar(trial, parts, best=trial.ordinal == best) for trial, parts in split],
+        KEYS,
+        title="Where the step of each trial went",
+        label="ms per profiled step",
+        hatched="hidden communication",
+    )
+
+
+def _bar(trial: Trial, parts: Breakdown, *, best: bool) -> Bar:
     *own, hidden = _parts_ms(parts)
-    best = trial is seen.best
     return Bar(
         name=f"trial {trial.ordinal}{', best' if best else ''}",
         parts=tuple(own),

@@ -72,6 +72,26 @@ class MetricValue(BaseModel):
     version: int
 
 
+class MetricDefinition(BaseModel):
+    """What a metric is called, what it is in, and what it means."""
+
+    name: str
+    label: str
+    unit: str
+    better: str
+    sources: list[str]
+    version: int
+    description: str
+    differs: str | None
+
+
+class TrialMetrics(BaseModel):
+    """The metrics of a trial."""
+
+    ordinal: int
+    metrics: list[MetricValue]
+
+
 class TrialShort(BaseModel):
     """A trial in a list."""
 
@@ -103,14 +123,14 @@ class TrialFull(TrialShort):
 
 
 class PolicyShort(BaseModel):
-    """A policy that a study tried; `trials` are the ordinals of those that it decided."""
+    """A policy that a study tried; `trials` are the first of the `trial_count` that it decided."""
 
     digest: str
     author: str
     parent: str | None
     rationale: str
     trials: list[int]
-    lines: int
+    trial_count: int
 
 
 class PolicyFull(PolicyShort):
@@ -119,6 +139,38 @@ class PolicyFull(PolicyShort):
     source: str
     against: str | None
     diff: list[str]
+
+
+class Entered(BaseModel):
+    """A study in the queue."""
+
+    id: str
+    status: str
+
+
+class Environment(BaseModel):
+    """What studies may be submitted for."""
+
+    name: str
+    description: str
+    at_once: int
+    devices: str
+
+
+class File(BaseModel):
+    """A file that was kept for a trial."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    url: str
+
+
+class Transcript(BaseModel):
+    """What was asked and answered about one trial, as it is on record, and what it took."""
+
+    ordinal: int
+    exchange: dict[str, JsonValue]
 
 
 def trial_short(trial: Trial) -> TrialShort:

@@ -3,29 +3,56 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
-from records.errors import CclsearchError, EnvironmentFault, StoreBusy, StoreError
-from search.service.guard import BodyTooLargeError, Guard
-from search.service.routes import files, health, policies, progress, queue, studies, trials
-from search.service.state import ConflictError, MissingError, Service, TooManyError
+from records.database import NAME
+from search.service.errors import RESPONSES, answer_errors
+from search.service.guard import Guard
+from search.service.pages.routers import ROUTERS as PAGES
+from search.service.remembered import Remembered
+from search.service.routes import (
+    comparisons,
+    definitions,
+    exports,
+    files,
+    health,
+    leaderboard,
+    policies,
+    progress,
+    queue,
+    studies,
+    trials,
+)
+from search.service.runs.keeper import table_path
+from search.service.state import Service
 from search.version import installed_version
 
 API = "/api/v1"
+ROUTES = (
+    queue,
+    studies,
+    trials,
+    policies,
+    files,
+    comparisons,
+    leaderboard,
+    exports,
+    definitions,
+    progress,
+    health,
+)
 
 
-def app_of(service: Service) -> ASGIApp:
+def app_of(service: Service) -> Guard:
     """The application of a service; while it runs, its queue is kept moving."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        service.keeper.start()
+        service.start()
         try:
             yield
         finally:
-            service.keeper.close()
+            service.close()
 
     app = FastAPI(
         title="cclsearch",
@@ -37,31 +64,11 @@ def app_of(service: Service) -> ASGIApp:
         lifespan=lifespan,
     )
     app.state.service = service
-    for about in (queue, studies, trials, policies, files, progress, health):
-        app.include_router(about.router, prefix=API)
-    app.add_exception_handler(CclsearchError, _refused)
-    app.add_exception_handler(BodyTooLargeError, _too_large)
-    return Guard(app, service.config)
-
-
-async def _refused(_request: Request, error: Exception) -> JSONResponse:
-    """An error of ours as an answer; its words are made for whoever asked."""
-    return JSONResponse({"error": str(error)}, status_code=_status(error))
-
-
-def _status(error: Exception) -> int:
-    match error:
-        case MissingError():
-            return 404
-        case ConflictError() | StoreBusy():
-            return 409
-        case TooManyError():
-            return 429
-        case StoreError() | EnvironmentFault():
-            return 503
-        case _:
-            return 422
-
-
-async def _too_large(_request: Request, _error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the body is too large"}, status_code=413)
+    databases = (service.store / NAME, table_path(service.store))
+    app.add_middleware(Remembered, databases=databases)
+    for about in ROUTES:
+        app.include_router(about.router, prefix=API, responses=RESPONSES)
+    for pages in PAGES:
+        app.include_router(pages)
+    answer_errors(app)
+    return Guard(app, service)

@@ -1,5 +1,6 @@
 """What an operator configures: where the service listens, who may do what, on which machines."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,19 +15,24 @@ from records.errors import StudyError
 from records.strict import STRICT
 from search.service.roles import KnownToken
 
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 BUILTIN = "builtin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where the service is reached; `hosts` are names that a proxy or a browser may call it by."""
+    """Where the service is reached; `hosts` are names that a proxy or a browser may call it by.
+
+    `https` tells that a proxy on this machine offers it over https, under the first of `hosts`.
+    """
 
     __pydantic_config__ = STRICT
 
     address: str = "127.0.0.1"
     port: int = 8765
     hosts: tuple[str, ...] = ()
+    https: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -38,6 +44,12 @@ class Listen:
             ) from error
         if not 0 <= self.port < 1 << 16:
             raise StudyError(f"[listen] port is {self.port}; it must be from 0 to 65535")
+        if foreign := next((name for name in self.hosts if not HOST.fullmatch(name)), None):
+            raise StudyError(
+                f"[listen] hosts: {foreign!r} is no name of a host; give it without a port"
+            )
+        if self.https and not self.hosts:
+            raise StudyError("[listen] https needs hosts; give the name that browsers open")
 
     @property
     def is_loopback(self) -> bool:
@@ -45,10 +57,28 @@ class Listen:
         return ip_address(self.address).is_loopback
 
     @property
+    def is_private(self) -> bool:
+        """Whether only who is on this machine comes, by whatever way."""
+        return self.is_loopback and not self.https
+
+    @property
     def known_hosts(self) -> frozenset[str]:
         """Every name that a request may call the service by, without a port."""
-        own = f"[{self.address}]" if ":" in self.address else self.address
-        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, own, *self.hosts))
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, self._own_name, *self.hosts))
+
+    @property
+    def scheme(self) -> str:
+        """How browsers reach it."""
+        return "https" if self.https else "http"
+
+    @property
+    def url(self) -> str:
+        """What a browser opens, without a slash at the end."""
+        return f"https://{self.hosts[0]}" if self.https else f"http://{self._own_name}:{self.port}"
+
+    @property
+    def _own_name(self) -> str:
+        return f"[{self.address}]" if ":" in self.address else self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +102,19 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one token may ask for; beyond it requests are refused, nothing else suffers."""
+    """What one token may ask for; beyond it requests are refused, nothing else suffers.
+
+    `trials` and `cost_usd`, which is what the model may cost, are for each study.
+    """
 
     __pydantic_config__ = STRICT
 
-    requests_per_s: float = 20.0
-    burst: int = 200
+    requests_per_s: float = 100.0
+    burst: int = 1000
     body_bytes: int = 1 << 20
     queued_studies: int = 100
     trials: int = 200
+    cost_usd: float | None = None
     event_streams: int = 200
 
     def __post_init__(self) -> None:
@@ -88,6 +122,7 @@ class Limits:
         at_least("limits", 1, burst=self.burst, body_bytes=self.body_bytes, trials=self.trials)
         at_least("limits", 1, queued_studies=self.queued_studies)
         at_least("limits", 1, event_streams=self.event_streams)
+        at_least("limits", 0, cost_usd=self.cost_usd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +152,10 @@ class ServiceConfig:
     webhook: tuple[Webhook, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.listen.is_loopback and not self.token:
+        if not self.listen.is_private and not self.token:
             raise StudyError(
-                f"[listen] address {self.listen.address} is open to other machines, which needs "
-                "tokens; give a [[token]] for everyone who may come: `cclsearch serve --new-token`"
+                f"[listen] {self.listen.url} is open to other machines, which needs tokens; give "
+                "a [[token]] for everyone who may come: `cclsearch serve --new-token NAME:ROLE`"
             )
         names = [token.name for token in self.token]
         if len(set(names)) < len(names):

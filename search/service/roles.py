@@ -47,6 +47,11 @@ class KnownToken:
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise StudyError(f"[[token]] sha256 of {self.name!r} is no SHA-256 in hex")
 
+    @property
+    def caller(self) -> "Caller":
+        """Whoever has it."""
+        return Caller(name=self.name, role=ROLES[self.role])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -54,6 +59,10 @@ class Caller:
 
     name: str
     role: Role
+
+    def may_change_what(self, owner: str) -> bool:
+        """Whether this caller may cancel or resume what `owner` submitted."""
+        return self.role is Role.ADMIN or (self.role >= Role.SUBMIT and self.name == owner)
 
 
 def new_token() -> str:
@@ -66,10 +75,15 @@ def digest_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def caller_of(token: str, known: Sequence[KnownToken]) -> Caller | None:
-    """Who has this token; takes the same time whichever it is."""
+def local_token(token: str) -> KnownToken:
+    """What this machine's own user has, who may do everything."""
+    return KnownToken(name="local", role=Role.ADMIN.word, sha256=digest_of(token))
+
+
+def known_as(token: str, known: Sequence[KnownToken]) -> KnownToken | None:
+    """The token of these that this one is; takes the same time whichever it is."""
     digest, found = digest_of(token), None
     for one in known:
         if hmac.compare_digest(one.sha256, digest):
-            found = Caller(name=one.name, role=ROLES[one.role])
+            found = one
     return found

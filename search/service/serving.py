@@ -2,27 +2,28 @@
 
 import fcntl
 import os
-import socket
+import shlex
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import typer
 import uvicorn
 
-from records.errors import EnvironmentFault, StoreBusy, StoreError, StudyError
+from records.errors import StoreBusy, StoreError, StudyError
 from search.service.app import app_of
-from search.service.config import Listen, read_config
-from search.service.roles import ROLES, KnownToken, digest_of, new_token
-from search.service.runs.keeper import Keeper
+from search.service.config import Listen, ServiceConfig, read_config
+from search.service.listening import allow_many_files, listening, log_plainly, server_of
+from search.service.messenger import Messenger
+from search.service.roles import ROLES, KnownToken, digest_of, local_token, new_token
+from search.service.runs.keeper import Keeper, nobody, table_path
+from search.service.runs.table import RunTable, State
+from search.service.sessions import Sessions, cookie_name, kept_key
 from search.service.state import Service
+from search.service.submission import check_offered
 from search.settings import store_root
-
-GRACE_S = 3
-IDLE_S = 30
-MOST_CONNECTIONS = 2000
-WAITING_CONNECTIONS = 512
 
 
 def print_new_token(asked: str) -> None:
@@ -41,59 +42,75 @@ def serve_until_told(config_file: Path | None, port: int | None, store: Path | N
     config = read_config(config_file)
     listen = config.listen if port is None else replace(config.listen, port=port)
     root = store_root(store).absolute()
-    token = None if config.token else new_token()
-    tokens = config.token or (
-        KnownToken(name="local", role="admin", sha256=digest_of(token or "")),
-    )
-    with _alone(root), _listening(listen) as at:
+    with alone(root), listening(listen) as at:
         listen = replace(listen, port=at.getsockname()[1])
-        service = Service(
-            config=replace(config, listen=listen),
-            folder=Path() if config_file is None else config_file.parent,
-            store=root,
-            tokens=tokens,
-            keeper=Keeper(root),
-            cookie_name=f"cclsearch_token_{listen.port}",
-        )
-        typer.echo(f"cclsearch serves {root}")
-        typer.echo(f"open: {_link(listen, token)}")
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app_of(service),
-                log_level="warning",
-                access_log=False,  # links hold tokens
-                server_header=False,
-                timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=GRACE_S,
-                limit_concurrency=MOST_CONNECTIONS,
-            )
-        )
-        server.run(sockets=[at])
+        sessions = Sessions(key=kept_key(root / "service"))
+        service = service_of(replace(config, listen=listen), config_file, root, sessions)
+        allow_many_files()
+        log_plainly()
+        server = server_of(app_of(service), listen, service.feeds.close)
+        with _hearing(server):
+            typer.echo(f"cclsearch serves {root}")
+            typer.echo(f"open: {_link(listen, None if config.token else sessions.local_token)}")
+            server.run(sockets=[at])
+        typer.echo(_last_words(root))
+
+
+def service_of(
+    config: ServiceConfig, config_file: Path | None, root: Path, sessions: Sessions
+) -> Service:
+    """The service of a store as it is configured; nothing is started yet. Raises `StudyError`."""
+    folder = Path() if config_file is None else config_file.parent
+    check_offered(config, folder)
+    messenger = Messenger(table_path(root), config.webhook, folder) if config.webhook else None
+    to_tell = nobody if messenger is None else messenger.to_tell
+    return Service(
+        config=config,
+        folder=folder,
+        store=root,
+        tokens=config.token or (local_token(sessions.local_token),),
+        keeper=Keeper(root, config.environment, to_tell),
+        messenger=messenger,
+        sessions=sessions,
+        cookie_name=cookie_name(config.listen),
+    )
+
+
+@contextmanager
+def _hearing(server: uvicorn.Server) -> Iterator[None]:
+    """End in order when we are told to, also by a terminal that closes."""
+
+    def stop(_number: int, _frame: object) -> None:
+        server.should_exit = True
+
+    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    heard = [number for number in heard if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _last_words(root: Path) -> str:
+    with closing(RunTable(table_path(root))) as table:
+        states = [submitted.state for submitted in table.under_way()]
+    waiting = states.count(State.QUEUED)
+    if not states:
+        return "stopped; nothing was under way"
+    return (
+        f"stopped; {len(states) - waiting} running and {waiting} queued: what runs goes on, and "
+        f"`cclsearch serve --store {shlex.quote(str(root))}` finds all of it again"
+    )
 
 
 def _link(listen: Listen, token: str | None) -> str:
-    host = f"[{listen.address}]" if ":" in listen.address else listen.address
-    return f"http://{host}:{listen.port}/" + ("" if token is None else f"?token={token}")
+    return f"{listen.url}/" + ("" if token is None else f"?token={token}")
 
 
 @contextmanager
-def _listening(listen: Listen) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in listen.address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as at:
-        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            at.bind((listen.address, listen.port))
-        except OSError as error:
-            raise EnvironmentFault(
-                f"cannot listen at {listen.address} port {listen.port}: {error.strerror}; "
-                "give another with --port"
-            ) from error
-        at.listen(WAITING_CONNECTIONS)
-        yield at
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
     """Be the only service of a store; the claim goes with the process, however it ends."""
     try:
         (root / "service").mkdir(parents=True, exist_ok=True)

@@ -1,26 +1,39 @@
 """What all requests share: the configuration, the records, the queue."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from records.errors import StudyError, shown
+from records.instants import now
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Study
 from search.compose import new_study_id
+from search.extending import extended
 from search.reading import status
 from search.scrubbed import scrubbed_study
+from search.service.answers import StudyShort
+from search.service.boards import Boards
 from search.service.config import ServiceConfig
+from search.service.events import Feeds
+from search.service.kept import Answers, Explored, Kept
+from search.service.messenger import Messenger
+from search.service.rates import Rates
 from search.service.roles import Caller, KnownToken
 from search.service.runs.keeper import Keeper, table_path
-from search.service.runs.process import EVENTS, Runner
-from search.service.runs.table import RunTable, State, Submitted, queued
+from search.service.runs.process import EVENTS, run_folder
+from search.service.runs.table import RunTable, State, Submitted, entering
+from search.service.sessions import Sessions
 from search.service.submission import NewStudy, offered_study, study_of
+from search.service.written import Writing
 from search.settings import scrubber
 from search.version import installed_version
+
+MOST_SHORTS = 2000
 
 
 class ConflictError(StudyError):
@@ -29,6 +42,10 @@ class ConflictError(StudyError):
 
 class TooManyError(StudyError):
     """A limit of the service is reached."""
+
+
+class ForbiddenError(StudyError):
+    """The caller may not do that."""
 
 
 class MissingError(StudyError):
@@ -45,11 +62,37 @@ class Service:
     store: Path
     tokens: Sequence[KnownToken]
     keeper: Keeper
-    cookie_name: str = "cclsearch_token"
+    sessions: Sessions = field(default_factory=Sessions)
+    cookie_name: str = "cclsearch"
+    wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
+    """Tokens that are not known, by where they came from."""
+    explored: Explored = field(default_factory=Explored)
+    answers: Answers = field(default_factory=Answers)
+    shorts: Kept[StudyShort] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    boards: Boards = field(default_factory=Boards)
+    drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    """Charts of studies, by study and kind."""
+    writing: Writing = field(default_factory=Writing)
     streams: Counter[str] = field(default_factory=Counter)
     """Open streams of events of each caller; changed by the event loop alone."""
+    feeds: Feeds = field(default_factory=Feeds)
+    """Events of the studies that somebody follows; used by the event loop alone."""
+    messenger: Messenger | None = None
+    """Tells others that studies ended, where that is configured."""
+    started_s: float = field(default_factory=time.time)
     _local: threading.local = field(default_factory=threading.local, repr=False)
-    _submitting: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def start(self) -> None:
+        """Begin to look after what is submitted."""
+        self.keeper.start()
+        if self.messenger is not None:
+            self.messenger.start()
+
+    def close(self) -> None:
+        """Stop that; searches that run go on without us."""
+        self.keeper.close()
+        if self.messenger is not None:
+            self.messenger.close()
 
     @property
     def records(self) -> Store:
@@ -78,15 +121,18 @@ class Service:
         return row
 
     def status(self, row: StudyRow) -> str:
-        """How far a study is, by the queue where it is in it, else by its record."""
-        submitted = self.table.find(row.id)
-        if submitted is None:
-            return status(row, self.records)
-        return submitted.state.value
+        """How far a study is, by the queue while it is in it, else by its record."""
+        return self.status_of(self.table.find(row.id), row)
+
+    def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
+        """The same, for what the queue has of it."""
+        return told_status(
+            None if submitted is None else submitted.state, status(row, self.records)
+        )
 
     def events(self, study_id: str) -> Path:
         """The file of a study's events."""
-        return Runner(self.store).folder(study_id) / EVENTS
+        return run_folder(self.store, study_id) / EVENTS
 
     def is_over(self, study_id: str) -> bool:
         """Whether no more events of a study will come by themselves."""
@@ -100,24 +146,32 @@ class Service:
         Raises `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
         """
         # One at a time: a request that is sent twice at once makes one study, too.
-        with self._submitting:
+        with self.keeper.entering:
             if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
                 if earlier[0] != key[1]:
                     raise ConflictError("this idempotency key was used for another request")
                 return earlier[1]
             study = scrubbed_study(self._asked(asked), scrubber())
-            if len(self.table.under_way()) >= self.config.limits.queued_studies:
-                raise TooManyError("the queue is full; wait for a study to end, or cancel one")
-            study_id = new_study_id()
-            self.records.create(study_id, study, installed_version())
-            self.records.update(study_id, status="queued")
-            offered = self.config.environment[asked.environment]
-            entered = queued(
-                study_id, asked.environment, offered.devices, offered.at_once, caller.name
+            self._require_room()
+            study_id, offered = new_study_id(), self.config.environment[asked.environment]
+            place = (asked.environment, offered.devices, offered.at_once)
+            # Known to the queue first: a kill between here and there is settled at the next start.
+            self.table.add(
+                entering(study_id, *place, caller.name),
+                None if key is None else (caller.name, *key),
             )
-            self.table.add(entered, None if key is None else (caller.name, *key))
+            try:
+                self.records.create(study_id, study, installed_version(), status="queued")
+            except BaseException:
+                self.table.forget(study_id)
+                raise
+            self.table.change_from(study_id, State.ENTERING, State.QUEUED)
         self.keeper.wake()
         return study_id
+
+    def _require_room(self) -> None:
+        if len(self.table.under_way()) >= self.config.limits.queued_studies:
+            raise TooManyError("the queue is full; wait for a study to end, or cancel one")
 
     def _asked(self, asked: NewStudy) -> Study:
         offered = self.config.environment.get(asked.environment)
@@ -127,23 +181,26 @@ class Service:
         base = offered_study(offered, self.folder)
         return study_of(asked, base, self.config, self.store / "service" / "policies")
 
-    def cancel(self, study_id: str) -> Submitted:
-        """End a study that is queued or runs; what it measured stays. Raises `ConflictError`."""
-        submitted = self._submitted(study_id)
+    def cancel(self, study_id: str, caller: Caller) -> Submitted:
+        """End a study that is queued or runs; what it measured stays.
+
+        Raises `ForbiddenError` for a study of another, `ConflictError`.
+        """
+        submitted = self._own(study_id, caller)
         if submitted.state.is_over:
             raise ConflictError(f"study {study_id} is {submitted.state}; nothing runs")
-        queued_only = submitted.state is State.QUEUED
-        state = State.CANCELLED if queued_only else State.CANCELLING
+        state = State.CANCELLED if submitted.state is State.QUEUED else State.CANCELLING
         if not self.table.change_from(study_id, submitted.state, state):
             raise ConflictError(f"study {study_id} has just changed; ask again")
-        if queued_only:
-            self.records.update(study_id, status="interrupted")
         self.keeper.wake()
         return replace(submitted, state=state)
 
-    def resume(self, study_id: str, more_trials: int | None) -> Submitted:
-        """Put a study that ended back into the queue. Raises `ConflictError`, `TooManyError`."""
-        submitted = self._submitted(study_id)
+    def resume(self, study_id: str, more_trials: int | None, caller: Caller) -> Submitted:
+        """Put a study that ended back into the queue.
+
+        Raises `ForbiddenError` for a study of another, `ConflictError`, `TooManyError`.
+        """
+        submitted = self._own(study_id, caller)
         if not submitted.state.is_over:
             raise ConflictError(f"study {study_id} is {submitted.state}; it goes on by itself")
         if submitted.state is State.FINISHED and more_trials is None:
@@ -151,16 +208,36 @@ class Service:
         most = self.config.limits.trials
         if more_trials is not None and more_trials > most:
             raise StudyError(f"more_trials is {more_trials}; at most {most} are allowed here")
-        with self._submitting:
-            if len(self.table.under_way()) >= self.config.limits.queued_studies:
-                raise TooManyError("the queue is full; wait for a study to end, or cancel one")
-            changed = self.table.change_from(
-                study_id, submitted.state, State.QUEUED, crashes=0, more_trials=more_trials, told=0
+        with self.keeper.entering:
+            self._require_room()
+            if not self.table.change_from(study_id, submitted.state, State.ENTERING):
+                raise ConflictError(f"study {study_id} has just changed; ask again")
+            try:
+                self._extend(study_id, more_trials)
+            except BaseException:
+                self.table.change_from(study_id, State.ENTERING, submitted.state)
+                raise
+            self.table.change_from(
+                study_id, State.ENTERING, State.QUEUED, crashes=0, message=None, queued_at=now()
             )
-        if not changed:
-            raise ConflictError(f"study {study_id} has just changed; ask again")
         self.keeper.wake()
         return replace(submitted, state=State.QUEUED)
+
+    def _extend(self, study_id: str, more_trials: int | None) -> None:
+        if (process := self.records.holder(study_id)) is not None:
+            raise ConflictError(f"study {study_id} is searched by process {process} already")
+        if more_trials is not None:
+            extended(study_id, more_trials, self.records)
+        self.records.update(study_id, status="queued")
+
+    def _own(self, study_id: str, caller: Caller) -> Submitted:
+        submitted = self._submitted(study_id)
+        if not caller.may_change_what(submitted.submitted_by):
+            raise ForbiddenError(
+                f"study {study_id} was submitted by {submitted.submitted_by}; only they and "
+                "admins may cancel or resume it"
+            )
+        return submitted
 
     def _submitted(self, study_id: str) -> Submitted:
         self.study(study_id)
@@ -170,3 +247,13 @@ class Service:
                 f"study {study_id} was started on the command line; go on with it there"
             )
         return submitted
+
+
+def told_status(state: State | None, recorded: str) -> str:
+    """How far a study is, by its state in the queue, if it is there, and by its record."""
+    if state is not None and not state.is_over:
+        return (State.QUEUED if state is State.ENTERING else state).value
+    # Whoever went on with it by hand has the last word.
+    if state is None or recorded in {"running", "finished"}:
+        return recorded
+    return state.value

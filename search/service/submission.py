@@ -11,15 +11,17 @@ from evaluator.machine import local_environment
 from evaluator.objective import scoring_of
 from evaluator.recipes.catalog import recipe_of
 from policies.catalog import seed_names
+from records.choices import choices_of
 from records.errors import StudyError
 from records.study import Dimension, Objective, Study, digest
 from search.builtin import builtin_study
 from search.compose import resolved_strategy
 from search.llm.prices import priced
-from search.service.config import Offered, ServiceConfig
+from search.service.config import Limits, Offered, ServiceConfig
 from search.spaces import completed, space_of, study_in
 from search.study_file import read_study_file, suggestion
 
+PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$"
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
@@ -41,7 +43,7 @@ class NewStudy(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     environment: Text = "builtin"
-    name: Annotated[str, Field(max_length=200)] | None = None
+    name: Annotated[str, Field(max_length=200, pattern=PRINTED)] | None = None
     objectives: Annotated[list[Text], Field(max_length=8)] = Field(default_factory=list)
     direction: Literal["minimize", "maximize"] | None = None
     limits: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
@@ -67,6 +69,15 @@ def offered_study(offered: Offered, folder: Path) -> Study:
     return base if offered.study is None else read_study_file(folder / offered.study, base)
 
 
+def check_offered(config: ServiceConfig, folder: Path) -> None:
+    """Raise `StudyError` where an environment has no study: the operator is told, at the start."""
+    for name, offered in config.environment.items():
+        try:
+            offered_study(offered, folder)
+        except StudyError as error:
+            raise StudyError(f"[environment.{name}] {error}") from error
+
+
 def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path) -> Study:
     """The study that is asked for; raises `StudyError` where it cannot be searched.
 
@@ -80,10 +91,11 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
         or (base.more_objectives if not asked.objectives else ()),
         limits=tuple(asked.limits) or base.limits,
         workload=replace(base.workload, **asked.workload.model_dump(exclude_none=True)),
-        space=replace(base.space, dimensions=_dimensions(asked.choices, base)),
         parallel=asked.parallel or base.parallel,
     )
-    study = _with_budget(completed(study), asked, config.limits.trials)
+    study = completed(study)  # only now it is known which choices each knob has
+    space = replace(study.space, dimensions=_dimensions(asked.choices, study))
+    study = _with_budget(replace(study, space=space), asked, config.limits)
     strategy, _ = resolved_strategy(asked.strategy)
     if strategy == "replay":
         raise StudyError("strategy 'replay' is not offered here; it needs --from")
@@ -108,30 +120,33 @@ def _dimensions(choices: Mapping[str, list[Scalar]], base: Study) -> tuple[Dimen
     for name, values in choices.items():
         if name not in known:
             raise StudyError(f"choices: no knob {name!r}; {suggestion(name, [*known])}")
-        offered = known[name].choices
+        offered = choices_of(known[name])
         if not values:
             raise StudyError(f"choices: none are given for {name!r}; leave it out, or give some")
-        if offered is None:
-            raise StudyError(f"choices: {name!r} is a range, which cannot be narrowed here")
         kinds = {(type(value), value) for value in offered}
         foreign = [value for value in values if (type(value), value) not in kinds]
         if foreign:
             words = ", ".join(map(str, offered))
             raise StudyError(f"choices: {foreign[0]!r} is none of {name!r}; those are {words}")
     return tuple(
-        replace(each, choices=tuple(choices[name])) if name in choices else each
+        replace(each, choices=tuple(choices[name]), range=None) if name in choices else each
         for name, each in known.items()
     )
 
 
-def _with_budget(study: Study, asked: NewStudy, most_trials: int) -> Study:
+def _with_budget(study: Study, asked: NewStudy, most: Limits) -> Study:
     given = asked.model_dump(
         include={"trials", "patience", "max_wall_s", "max_tokens", "max_cost_usd"},
         exclude_none=True,
     )
     budget = replace(study.budget, **given)
-    if budget.trials > most_trials:
-        raise StudyError(f"trials is {budget.trials}; at most {most_trials} are allowed here")
+    if budget.trials > most.trials:
+        raise StudyError(f"trials is {budget.trials}; at most {most.trials} are allowed here")
+    if most.cost_usd is not None:
+        cost_usd = most.cost_usd if budget.max_cost_usd is None else budget.max_cost_usd
+        if cost_usd > most.cost_usd:
+            raise StudyError(f"max_cost_usd is {cost_usd:g}; at most {most.cost_usd:g} is allowed")
+        budget = replace(budget, max_cost_usd=cost_usd)
     return replace(study, budget=budget)
 
 

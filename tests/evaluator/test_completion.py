@@ -34,6 +34,15 @@ def test_a_knob_that_is_only_named_gets_choices_condition_and_description(study)
     assert schedule.choices[:2] == ("gpipe", "1f1b")
 
 
+@pytest.mark.parametrize("batch", [1, 2, 9, 12, 16, 97, 720, 999_999_937])
+def test_micro_batches_are_all_that_divide_the_batch(batch, study):
+    work = replace(study.workload, layer_count=4, head_count=4, kv_head_count=4, global_batch=batch)
+    _, found = searching(study, *knobs("dp_shard", "micro_batch"), workload=work).space.dimensions
+
+    small = [part for part in range(1, min(batch, 1000)) if batch % part == 0]
+    assert found.choices == tuple(sorted({*small, *(batch // part for part in small), batch}))
+
+
 def test_what_a_study_says_of_a_knob_stays(study):
     given = Dimension(
         name="cp", range=Range(low=1, high=4, scale="doubling"), when="pp == 1", description="mine"

@@ -1,15 +1,19 @@
 """SIGKILL at any point loses no finished trial and leaves at most one to repeat."""
 
+import fcntl
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from records import locks
 from records.artifacts import Artifacts
 from records.errors import StoreBusy
 from records.rows import Intent
@@ -168,3 +172,16 @@ def test_a_kill_leaves_no_half_file_under_its_final_name(tmp_path):
     assert [len(artifacts.read(kept.digest)) for kept in artifacts.all()] in ([], [50_000_000])
     with opened(tmp_path) as store:
         assert store.artifacts.keep_text("x" * 50_000_000, "trace.json").size_bytes == 50_000_000
+
+
+def test_whoever_looks_who_holds_a_study_keeps_nobody_from_holding_it(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        with store.lock("one"):
+            pass
+        handle = os.open(tmp_path / "locks" / "one", os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_SH)  # as `holder` does, stopped for longer than anyone waits
+        leaving = threading.Timer(2 * locks.PROBE_S, os.close, [handle])
+        leaving.start()
+        with store.lock("one"):
+            assert store.holder("one") == os.getpid()
+        leaving.join()

@@ -46,6 +46,7 @@ COMMANDS = [
         "import",
         "leaderboard",
         "list",
+        "mcp",
     ),
     *("metrics compute", "metrics list", "metrics show"),
     *(

@@ -12,6 +12,7 @@ from search.settings import (
     llm_settings,
     scheduler_job,
     scrubber,
+    search_environment,
     store_root,
     trial_environment,
 )
@@ -80,6 +81,20 @@ def test_without_a_key_nothing_is_taken_for_a_copy_of_it(environment):
     environment.setenv("ANTHROPIC_API_KEY", "")
     environment.setenv("EMPTY", "")
     assert trial_environment()["EMPTY"] == ""
+
+
+def test_a_search_of_the_service_gets_the_key_of_the_model_and_no_other_secret(environment):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_BASE_URL", "http://here")
+    environment.setenv("CCLSEARCH_TOKEN", "of the service")
+    environment.setenv("COPY", KEY)
+    environment.setenv("LANG", "C")
+    given = search_environment()
+
+    assert given["ANTHROPIC_API_KEY"] == KEY
+    assert given["ANTHROPIC_BASE_URL"] == "http://here"
+    assert given["LANG"] == "C"
+    assert not {"CCLSEARCH_TOKEN", "COPY"} & given.keys()
 
 
 def test_a_model_can_be_asked_when_there_is_a_key(environment):

@@ -2,61 +2,89 @@
 
 import difflib
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, JsonValue
+from fastapi import APIRouter, Path, Query
 
 from records.codec import to_json
+from records.trial import Policy
 from search.service.access import Reader, TheService
-from search.service.answers import PolicyFull, PolicyShort
+from search.service.answers import Page, PolicyFull, PolicyShort, Transcript
+from search.service.routes.files import Ordinal
+from search.service.routes.studies import Limit, Offset
 from search.service.state import MissingError, Service
 
 router = APIRouter(tags=["policies"])
 
-Digest = Annotated[str | None, Query(min_length=64, max_length=64, pattern="[0-9a-f]+")]
-
-
-class Transcript(BaseModel):
-    """What was asked and answered about one trial, as it is on record, and what it took."""
-
-    ordinal: int
-    exchange: dict[str, JsonValue]
+MOST_TRIALS = 100
+"""Ordinals that are listed of a policy."""
+SHA256 = "^[0-9a-f]{64}$"
+Digest = Annotated[str, Path(pattern=SHA256, description="SHA-256 of the policy's text.")]
 
 
 @router.get("/studies/{study_id}/policies")
-def policies(study_id: str, service: TheService, _caller: Reader) -> list[PolicyShort]:
-    """Every policy that a study tried, in the order of its first trial."""
-    return [PolicyShort.model_validate(facts) for facts in _policies(service, study_id).values()]
+def policies(
+    study_id: str, service: TheService, _caller: Reader, limit: Limit = 100, offset: Offset = 0
+) -> Page[PolicyShort]:
+    """Policies that a study tried, in the order of their first trials."""
+    row = service.study(study_id)
+    found, total = service.records.policy_outlines(row.id, limit, offset)
+    trials = _trials(row.id, [each.digest for each in found], service)
+    items = [
+        PolicyShort(
+            digest=each.digest,
+            author=each.author,
+            parent=each.parent,
+            rationale=each.rationale,
+            trials=trials[each.digest],
+            trial_count=each.trial_count,
+        )
+        for each in found
+    ]
+    return Page(items=items, total=total, offset=offset)
 
 
 @router.get("/studies/{study_id}/policies/{digest}")
 def policy(
-    study_id: str, digest: str, service: TheService, _caller: Reader, against: Digest = None
+    study_id: str,
+    digest: Digest,
+    service: TheService,
+    _caller: Reader,
+    against: Annotated[
+        str | None, Query(pattern=SHA256, description="Another policy of the study.")
+    ] = None,
 ) -> PolicyFull:
     """A policy, and what changed against its parent or the one given."""
-    known = _policies(service, study_id)
-    if digest not in known:
-        raise MissingError(f"study {study_id} has no such policy")
-    facts = known[digest]
-    other = against or facts["parent"]
-    before = known.get(str(other), {}).get("source") if other else None
-    if against is not None and before is None:
-        raise MissingError(f"study {study_id} has no such policy to compare with")
+    row = service.study(study_id)
+    found = _policy(row.id, digest, service)
+    before = None
+    if against is not None:
+        before = _policy(row.id, against, service)
+    elif found.parent is not None:
+        before = service.records.policy(row.id, found.parent)
     diff = difflib.unified_diff(
-        str(before or "").splitlines(),
-        str(facts["source"]).splitlines(),
+        [] if before is None else before.source.splitlines(),
+        found.source.splitlines(),
         "before",
         "after",
         lineterm="",
     )
-    return PolicyFull.model_validate(
-        {**facts, "against": other if before is not None else None, "diff": list(diff)}
+    return PolicyFull(
+        digest=digest,
+        author=found.author,
+        parent=found.parent,
+        rationale=found.rationale,
+        trials=_trials(row.id, [digest], service)[digest],
+        trial_count=service.records.policy_trial_count(row.id, digest),
+        source=found.source,
+        against=None if before is None else before.digest,
+        diff=[*diff],
     )
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}/transcript")
-def transcript(study_id: str, ordinal: int, service: TheService, _caller: Reader) -> Transcript:
+def transcript(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader) -> Transcript:
     """The conversation with the model that proposed a trial."""
     service.study(study_id)
     trial = service.records.trial(study_id, ordinal)
@@ -66,22 +94,14 @@ def transcript(study_id: str, ordinal: int, service: TheService, _caller: Reader
     return Transcript(ordinal=ordinal, exchange=json.loads(to_json(exchange)))
 
 
-def _policies(service: Service, study_id: str) -> dict[str, dict[str, object]]:
-    row = service.study(study_id)
-    found: dict[str, dict[str, object]] = {}
-    trials: dict[str, list[int]] = {}
-    for ordinal, policy in service.records.policies(row.id):
-        trials.setdefault(policy.digest, []).append(ordinal)
-        found.setdefault(
-            policy.digest,
-            {
-                "digest": policy.digest,
-                "author": policy.author,
-                "parent": policy.parent,
-                "rationale": policy.rationale,
-                "trials": trials[policy.digest],
-                "lines": len(policy.source.splitlines()),
-                "source": policy.source,
-            },
-        )
+def _policy(study_id: str, digest: str, service: Service) -> Policy:
+    found = service.records.policy(study_id, digest)
+    if found is None:
+        raise MissingError(f"study {study_id} has no policy {digest[:12]}...")
     return found
+
+
+def _trials(study_id: str, digests: Sequence[str], service: Service) -> dict[str, list[int]]:
+    """The first trials that these policies decided."""
+    found = service.records.policy_results(study_id, digests, MOST_TRIALS)
+    return {digest: [each.ordinal for each in results] for digest, results in found.items()}

@@ -1,16 +1,20 @@
 """What a search does now, as server-sent events."""
 
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header, HTTPException, Query
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
 from search.service.access import Reader, TheService
 from search.service.events import followed
+from search.service.state import TooManyError
 
 router = APIRouter(tags=["progress"])
+
+OFFSET = re.compile(r"[0-9]{1,15}")
 
 
 @router.get(
@@ -22,25 +26,34 @@ def events(
     study_id: str,
     service: TheService,
     caller: Reader,
-    since: Annotated[int, Query(ge=0, le=1 << 50, description="Byte offset to begin at.")] = 0,
+    since: Annotated[
+        int,
+        Query(
+            ge=-(1 << 20),
+            le=1 << 50,
+            description="Byte offset to begin at; a negative one is counted from the end.",
+        ),
+    ] = 0,
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
 ) -> StreamingResponse:
     """Follow a study: every event so far, then each as it happens, until the study ends.
 
-    The names and fields are those of `cclsearch run --json`. A browser that comes back sends the
-    id of the last event that it had, and goes on there.
+    The names and fields are those of `cclsearch run --json`; `noise` is what else a search printed.
+    A browser that comes back sends the id of the last event that it had, and goes on there. The
+    event `end` says that no more will come.
     """
     service.study(study_id)
-    start = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
+    start = int(last_event_id) if last_event_id and OFFSET.fullmatch(last_event_id) else since
     if service.streams[caller.name] >= service.config.limits.event_streams:
-        raise HTTPException(429, "too many open event streams; close some")
+        raise TooManyError("too many open event streams; close some")
 
     async def stream() -> AsyncIterator[str]:
         service.streams[caller.name] += 1
+        path, over = service.events(study_id), partial(service.is_over, study_id)
         try:
-            path, over = service.events(study_id), partial(service.is_over, study_id)
-            async for text in followed(path, start, over):
-                yield text
+            with service.feeds.follow(path, over) as feed:
+                async for text in followed(feed, start):
+                    yield text
         finally:
             service.streams[caller.name] -= 1
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from search.service.access import Reader, Submitter, TheService
+from search.service.answers import Entered, Environment
 from search.service.submission import NewStudy
 
 router = APIRouter(tags=["queue"])
@@ -21,28 +22,12 @@ IdempotencyKey = Annotated[
 ]
 
 
-class Entered(BaseModel):
-    """A study in the queue."""
-
-    id: str
-    status: str
-
-
 class MoreTrials(BaseModel):
     """How a study goes on."""
 
     model_config = ConfigDict(extra="forbid")
 
     more_trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-
-
-class Environment(BaseModel):
-    """What studies may be submitted for."""
-
-    name: str
-    description: str
-    at_once: int
-    devices: str
 
 
 @router.get("/environments")
@@ -73,15 +58,15 @@ def create(
 
 
 @router.post("/studies/{study_id}/cancel", status_code=202)
-def cancel(study_id: str, service: TheService, _caller: Submitter) -> Entered:
+def cancel(study_id: str, service: TheService, caller: Submitter) -> Entered:
     """End a study; what it measured stays, and it can be resumed."""
-    return Entered(id=study_id, status=service.cancel(study_id).state.value)
+    return Entered(id=study_id, status=service.cancel(study_id, caller).state.value)
 
 
 @router.post("/studies/{study_id}/resume", status_code=202)
 def resume(
-    study_id: str, service: TheService, _caller: Submitter, how: MoreTrials | None = None
+    study_id: str, service: TheService, caller: Submitter, how: MoreTrials | None = None
 ) -> Entered:
     """Go on with a study that ended, with more trials if they are given."""
     more = None if how is None else how.more_trials
-    return Entered(id=study_id, status=service.resume(study_id, more).state.value)
+    return Entered(id=study_id, status=service.resume(study_id, more, caller).state.value)

@@ -1,30 +1,46 @@
-"""Trials of a study: tables of them, and each in full."""
+"""Trials of a study: tables of them, each in full, and their metrics."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
 from records.codec import to_json
 from records.trial import FailureKind
 from records.trial_pages import TrialQuery
 from search.service.access import Reader, TheService
-from search.service.answers import Page, TrialFull, TrialShort, trial_full, trial_short
-from search.service.routes.files import trial_of
+from search.service.answers import (
+    MetricValue,
+    Page,
+    TrialFull,
+    TrialMetrics,
+    TrialShort,
+    trial_full,
+    trial_short,
+)
+from search.service.routes.files import Ordinal, trial_of
 from search.service.routes.studies import Limit, Offset
 
 router = APIRouter(tags=["trials"])
 
 
-@router.get("/studies/{study_id}/trials")
+@router.get("/studies/{study_id}/trials", response_model=Page[TrialShort])
 def trials(
+    request: Request,
     study_id: str,
     service: TheService,
     _caller: Reader,
     limit: Limit = 100,
     offset: Offset = 0,
     sort: Annotated[
-        str, Query(max_length=120, description="ordinal, score, author, config.KNOB or metric.NAME")
+        str,
+        Query(
+            max_length=120,
+            pattern=r"^(ordinal|score|author|status|kind|started_at|config\.[^\"]+|metric\..+)$",
+            description="ordinal, score, author, status, kind, started_at, config.KNOB or "
+            "metric.NAME",
+        ),
     ] = "ordinal",
     order: Literal["up", "down"] = "up",
     status: Literal["measured", "failed"] | None = None,
@@ -33,7 +49,7 @@ def trials(
     text: Annotated[
         str | None, Query(max_length=200, description="In the configuration or the message.")
     ] = None,
-) -> Page[TrialShort]:
+) -> Response:
     """Trials of a study; those without the value that they are sorted by come last."""
     row = service.study(study_id)
     query = TrialQuery(
@@ -46,13 +62,43 @@ def trials(
         limit=limit,
         offset=offset,
     )
-    found, total = service.records.trial_page(row.id, query)
-    return Page(items=[trial_short(trial) for trial in found], total=total, offset=offset)
+
+    def made() -> bytes:
+        found, total = service.records.trial_page(row.id, query)
+        page = Page(items=[trial_short(trial) for trial in found], total=total, offset=offset)
+        return page.model_dump_json().encode()
+
+    return service.answers.answer(request, (service.records.stamp(row.id),), made)
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}")
-def trial(study_id: str, ordinal: int, service: TheService, _caller: Reader) -> TrialFull:
+def trial(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader) -> TrialFull:
     """One trial in full: samples, metrics, launch, files."""
     found = trial_of(service, study_id, ordinal)
     values = service.records.metric_values(study_id, ordinal).get(ordinal, ())
     return trial_full(found, values, json.loads(to_json(found.outcome)))
+
+
+@router.get("/studies/{study_id}/metrics")
+def metrics(
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    name: Annotated[list[str] | None, Query(max_length=20)] = None,
+) -> Page[TrialMetrics]:
+    """The newest values of the metrics of trials, in their order: all, or those of these names."""
+    row, records = service.study(study_id), service.records
+    wanted = set(name or ())
+
+    def told(ordinal: int) -> TrialMetrics:
+        values = records.metric_values(row.id, ordinal).get(ordinal, ())
+        shown = [MetricValue(**asdict(v)) for v in values if not wanted or v.name in wanted]
+        return TrialMetrics(ordinal=ordinal, metrics=shown)
+
+    return Page(
+        items=[told(ordinal) for ordinal in records.ordinals(row.id, limit, offset)],
+        total=records.counts(row.id).trials,
+        offset=offset,
+    )

@@ -1,38 +1,58 @@
 """Keeps the queue moving: starts what may run, finds again what runs, records how it ended."""
 
-from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event, Thread
-from typing import TypeAlias
+from threading import Event, Lock, Thread
 
-from records.errors import CclsearchError, StoreBusy
+from records.errors import CclsearchError, EnvironmentFault, StudyError
 from records.store import Store
-from search.service.runs.process import Known, Runner
-from search.service.runs.table import RunTable, State, Submitted
+from search.service.config import Offered
+from search.service.runs.places import Place, next_up
+from search.service.runs.process import Runner, ask_to_end, kill
+from search.service.runs.table import Delivery, RunTable, State, Submitted
+from search.settings import search_environment
 
 MOST_CRASHES = 3
-"""How often a search whose process was lost is started again."""
+"""How often a search is started again whose process was lost before it got anywhere."""
 PATIENCE_S = 60.0
 """How long a search has to end in order once it is told to."""
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S, REST_S = 0.25, 2.0
+"""While something is under way, and while nothing is."""
 
-Told: TypeAlias = Callable[[Submitted], bool]
-"""Tells the world that a study ended; whether that is done with."""
+
+def nobody(_submitted: Submitted, _records: Store) -> Sequence[Delivery]:
+    """Nobody is told."""
+    return ()
 
 
 class Keeper:
-    """One thread that looks after every submitted study; wakes up when something is submitted."""
+    """One thread that looks after every submitted study; wakes up when something is submitted.
 
-    def __init__(self, store: Path, told: Told = lambda _submitted: True) -> None:
+    `offered` are the environments as they are configured now, `to_tell` makes what is to be told
+    about a study that ended. Whatever holds `entering` may record studies meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        offered: Mapping[str, Offered] | None = None,
+        to_tell: Callable[[Submitted, Store], Sequence[Delivery]] = nobody,
+        runner: Runner | None = None,
+    ) -> None:
+        self.entering = Lock()
+        self.faults: tuple[str, ...] = ()
+        """Why the queue does not move as it should, in words."""
+        self.waits_for: str | None = None
+        """Who else searches these records, so that nothing is started; in words."""
         self._store = store
-        self._told = told
-        self._runner = Runner(store)
-        self._waits_s: dict[str, float] = {}
+        self._offered = {} if offered is None else offered
+        self._to_tell = to_tell
+        self._runner = runner or Runner(store, search_environment())
+        self._asked_s: dict[str, float] = {}
         self._wake, self._ended = Event(), Event()
         self._thread = Thread(target=self._run, name="keeper", daemon=True)
-        self.fault: str | None = None
 
     def start(self) -> None:
         """Begin to look after the queue."""
@@ -54,98 +74,146 @@ class Keeper:
         """Whether the queue is looked after."""
         return self._thread.is_alive()
 
+    def place_of(self, submitted: Submitted) -> Place:
+        """Where a study measures, as it is configured now, or was where it no longer is."""
+        offered = self._offered.get(submitted.environment, submitted)
+        return Place(offered.devices, offered.at_once)
+
     def _run(self) -> None:
-        with (
-            closing(RunTable(table_path(self._store))) as table,
-            closing(Store(self._store)) as records,
-        ):
-            while not self._ended.is_set():
-                try:
-                    self.look(table, records)
-                    self.fault = None
-                except CclsearchError as error:
-                    # A full disk passes; health tells until then.
-                    self.fault = str(error)
-                self._wake.wait(LOOK_EVERY_S)
-                self._wake.clear()
+        while not self._ended.is_set():
+            try:
+                with (
+                    closing(RunTable(table_path(self._store))) as table,
+                    closing(Store(self._store)) as records,
+                ):
+                    self.settle_entering(table, records)
+                    self._keep(table, records)
+            except CclsearchError as error:
+                # A full disk passes; health tells until then.
+                self.faults = (str(error),)
+                self._rest(REST_S)
+
+    def _keep(self, table: RunTable, records: Store) -> None:
+        while not self._ended.is_set():
+            self.look(table, records)
+            self._rest(LOOK_EVERY_S if table.under_way() else REST_S)
+
+    def _rest(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def settle_entering(self, table: RunTable, records: Store) -> None:
+        """Take in what was being recorded when the service was killed, where it came on record."""
+        with self.entering:
+            for submitted in table.entering():
+                study_id = submitted.study_id
+                if _status(study_id, records) is None:
+                    table.forget(study_id)
+                else:
+                    records.update(study_id, status="queued")
+                    table.change_from(study_id, State.ENTERING, State.QUEUED)
 
     def look(self, table: RunTable, records: Store) -> None:
         """Bring every study that is under way one step on."""
+        faults = list[str]()
         self._runner.reap()
         under_way = table.under_way()
-        running = Counter(
-            submitted.devices
-            for submitted in under_way
-            if submitted.state is not State.QUEUED and self._follow(submitted, table, records)
-        )
+        running = list[Submitted]()
         for submitted in under_way:
-            if submitted.state is State.QUEUED and running[submitted.devices] < submitted.at_once:
-                self._start(submitted, table, records)
-                running[submitted.devices] += 1
+            if submitted.state is not State.QUEUED:
+                with _noted(faults):
+                    if self._follow(submitted, table, records):
+                        running.append(submitted)
+        queued = [each for each in under_way if each.state is State.QUEUED]
+        with _noted(faults):
+            self._start_next(queued, running, table, records)
         for submitted in table.untold():
-            if self._told(submitted):
-                table.change(submitted.study_id, told=1)
+            with _noted(faults):
+                if _status(submitted.study_id, records) == "queued":
+                    records.update(submitted.study_id, status="interrupted")
+                table.lay_out(submitted.study_id, self._to_tell(submitted, records))
+        self.faults = tuple(faults)
 
-    def _start(self, submitted: Submitted, table: RunTable, records: Store) -> None:
-        """Start a search, unless a process that was started earlier has it already."""
-        known = _holder(submitted.study_id, records)
-        if known is None:
+    def _start_next(
+        self,
+        queued: Sequence[Submitted],
+        running: Sequence[Submitted],
+        table: RunTable,
+        records: Store,
+    ) -> None:
+        self.waits_for = None
+        starting = next_up(queued, running, self.place_of)
+        if starting:
+            ours = {each.study_id for each in running}
+            self.waits_for = _searched_by_hand(ours, records)
+        if self.waits_for is None:
+            for submitted in starting:
+                self._start(submitted, table)
+
+    def _start(self, submitted: Submitted, table: RunTable) -> None:
+        """Start a search that nobody has cancelled meanwhile."""
+        study_id = submitted.study_id
+        if table.change_from(study_id, State.QUEUED, State.RUNNING, message=None):
             try:
-                known = self._runner.start(submitted.study_id, submitted.more_trials)
+                self._runner.start(study_id)
             except OSError as error:
-                words = f"its process cannot be started: {error}"
-                table.change(submitted.study_id, state=State.FAILED.value, message=words)
-                return
-        table.change(
-            submitted.study_id,
-            state=State.RUNNING.value,
-            pid=known.pid,
-            started_ticks=known.started_ticks,
-            more_trials=None,
-        )
+                table.change_from(study_id, State.RUNNING, State.QUEUED)
+                raise EnvironmentFault(
+                    f"the search of {study_id} cannot be started: {error}; it is tried again"
+                ) from error
 
     def _follow(self, submitted: Submitted, table: RunTable, records: Store) -> bool:
         """See how a search is doing; whether it still has the devices."""
-        known = _known(submitted)
-        if known is not None and known.lives:
-            if submitted.state is State.CANCELLING:
-                self._press(submitted.study_id, known)
-            return True
-        self._waits_s.pop(submitted.study_id, None)
-        other = _holder(submitted.study_id, records)
-        if other is not None:
-            table.change(submitted.study_id, pid=other.pid, started_ticks=other.started_ticks)
-            return True
-        self._settle(submitted, table, records)
-        return False
+        study_id = submitted.study_id
+        process = self._runner.process(study_id)
+        if process is None:  # somebody may have gone on with it by hand
+            process = records.holder(study_id)
+        if process is None:
+            self._asked_s.pop(study_id, None)
+            self._settle(submitted, table, records)
+            return False
+        if submitted.state is State.CANCELLING and process:
+            self._press(study_id, process)
+        return True
 
-    def _press(self, study_id: str, known: Known) -> None:
+    def _press(self, study_id: str, process: int) -> None:
         """Ask once to end, and end it when it does not."""
-        waited_s = self._waits_s.get(study_id)
-        if waited_s is None:
-            known.interrupt()
-        elif waited_s > PATIENCE_S:
-            known.kill()
-        self._waits_s[study_id] = (waited_s or 0.0) + LOOK_EVERY_S
+        asked_s = self._asked_s.get(study_id)
+        if asked_s is None:
+            self._asked_s[study_id] = time.monotonic()
+            ask_to_end(process)
+        elif time.monotonic() - asked_s > PATIENCE_S:
+            kill(process)
 
     def _settle(self, submitted: Submitted, table: RunTable, records: Store) -> None:
         """Record how a search ended, or put it back into the queue where its process was lost."""
-        ends = {"pid": None, "started_ticks": None}
-        study_id = submitted.study_id
-        why = self._runner.gave_up(study_id)
-        if records.find(study_id).status == "finished":
-            table.change(study_id, state=State.FINISHED.value, message=None, **ends)
-        elif submitted.state is State.CANCELLING:
-            table.change(study_id, state=State.CANCELLED.value, message=None, **ends)
-        elif why is not None:
-            table.change(study_id, state=State.FAILED.value, message=why, **ends)
-        elif submitted.crashes >= MOST_CRASHES:
-            words = self._runner.last_words(study_id) or "no last words"
-            lost = f"its process was lost {submitted.crashes + 1} times: {words}"
-            table.change(study_id, state=State.FAILED.value, message=lost, **ends)
+        study_id, before = submitted.study_id, submitted.state
+        status, why = _status(study_id, records), self._runner.gave_up(study_id)
+        if status == "finished":
+            table.change_from(study_id, before, State.FINISHED, message=None)
+        elif before is State.CANCELLING:
+            table.change_from(study_id, before, State.CANCELLED, message=None)
+        elif status is None or why is not None:
+            table.change_from(study_id, before, State.FAILED, message=why or "it is not on record")
         else:
-            crashes = submitted.crashes + 1
-            table.change(study_id, state=State.QUEUED.value, crashes=crashes, **ends)
+            self._lost(submitted, table, records)
+
+    def _lost(self, submitted: Submitted, table: RunTable, records: Store) -> None:
+        study_id, counts = submitted.study_id, records.counts(submitted.study_id)
+        launches = counts.trials + counts.repeats
+        crashes = 1 if launches > submitted.launches_before else submitted.crashes + 1
+        after, message = State.QUEUED, None
+        if crashes > MOST_CRASHES:
+            words = self._runner.last_words(study_id) or "no last words"
+            after, message = State.FAILED, f"its process was lost {crashes} times: {words}"
+        table.change_from(
+            study_id,
+            submitted.state,
+            after,
+            crashes=crashes,
+            launches_before=launches,
+            message=message,
+        )
 
 
 def table_path(store: Path) -> Path:
@@ -153,17 +221,27 @@ def table_path(store: Path) -> Path:
     return store / "service" / "queue.db"
 
 
-def _known(submitted: Submitted) -> Known | None:
-    if submitted.pid is None or submitted.started_ticks is None:
-        return None
-    return Known(submitted.pid, submitted.started_ticks)
-
-
-def _holder(study_id: str, records: Store) -> Known | None:
-    """The process that has a study's lock, whoever started it."""
+def _status(study_id: str, records: Store) -> str | None:
+    """How far a study is by its record; None where there is none."""
     try:
-        with records.lock(study_id):
-            return None
-    except StoreBusy:
-        pid = records.holder(study_id)
-        return None if pid is None else Known.of(pid)
+        row = records.find(study_id)
+    except StudyError:
+        return None
+    return row.status if row.id == study_id else None
+
+
+def _searched_by_hand(ours: set[str], records: Store) -> str | None:
+    """A search of these records that is none of ours: it may measure on any device."""
+    for study_id in records.begun_studies():
+        if study_id not in ours and (process := records.holder(study_id)) is not None:
+            return f"study {study_id}, which process {process} searches outside of the service"
+    return None
+
+
+@contextmanager
+def _noted(faults: list[str]) -> Iterator[None]:
+    """Note what goes wrong with one study, and go on with the next."""
+    try:
+        yield
+    except CclsearchError as error:
+        faults.append(str(error))

@@ -1,23 +1,25 @@
-"""The queue on disk: what was submitted by whom, and which process searches it."""
+"""The queue on disk: what was submitted by whom, how far it is, and who is still to be told."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.errors import StoreError
 from records.instants import now
+from records.locks import opening
 
-SCHEMA_VERSION = 1
+BUSY_S = 30
+Cell = str | int | float | None
 
 
 class State(StrEnum):
     """How far a submitted study is."""
 
+    ENTERING = "entering"
+    """Being recorded, for a request that is not answered yet."""
     QUEUED = "queued"
     RUNNING = "running"
     CANCELLING = "cancelling"
@@ -28,15 +30,19 @@ class State(StrEnum):
     @property
     def is_over(self) -> bool:
         """Whether nothing more happens by itself."""
-        return self in {State.CANCELLED, State.FINISHED, State.FAILED}
+        return self in OVER
+
+
+OVER = (State.CANCELLED, State.FINISHED, State.FAILED)
+UNDER_WAY = (State.QUEUED, State.RUNNING, State.CANCELLING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     """A study in the queue, or out of it.
 
-    `pid` and `started_ticks` name its process, also after this one was started again; `crashes`
-    counts how often that ended without saying why. `message` says why it failed.
+    `crashes` counts how often its process was lost since it last got anywhere, which is told by
+    `launches_before`. `message` says why it failed.
     """
 
     study_id: str
@@ -46,12 +52,23 @@ class Submitted:
     state: State
     submitted_by: str
     submitted_at: str
-    pid: int | None
-    started_ticks: int | None
-    crashes: int
-    more_trials: int | None
-    message: str | None
-    told: bool
+    queued_at: str
+    crashes: int = 0
+    launches_before: int = 0
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What is to be told to one address; `due_s` is the time since the epoch of the next try."""
+
+    id: str
+    study_id: str
+    url: str
+    body: str
+    attempts: int = 0
+    due_s: float = 0.0
+    error: str | None = None
 
 
 class RunTable:
@@ -61,59 +78,49 @@ class RunTable:
         self._path = path
         with self._refusals():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = Database(sqlite3.connect(path, timeout=30))
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._create()
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            try:
+                self._db.row_factory = sqlite3.Row
+                with opening(path.parent):
+                    self._db.execute("PRAGMA journal_mode=WAL")
+                    self._db.execute("PRAGMA synchronous=FULL")
+                    self._upgrade()
+            except BaseException:
+                self._db.close()
+                raise
 
-    def _create(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            raise StoreError(f"{self._path} is of a newer cclsearch; use that version")
-        self._db.table("submitted").create(
-            {
-                "study_id": str,
-                "environment": str,
-                "devices": str,
-                "at_once": int,
-                "state": str,
-                "submitted_by": str,
-                "submitted_at": str,
-                "pid": int,
-                "started_ticks": int,
-                "crashes": int,
-                "more_trials": int,
-                "message": str,
-                "told": int,
-            },
-            pk="study_id",
-            if_not_exists=True,
-        )
-        self._db.table("idempotency_keys").create(
-            {"caller": str, "key": str, "request_digest": str, "study_id": str},
-            pk=("caller", "key"),
-            if_not_exists=True,
-        )
-        self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    def _upgrade(self) -> None:
+        if self._version() == len(MIGRATIONS):
+            return
+        with self._all_or_nothing():
+            version = self._version()
+            if version > len(MIGRATIONS):
+                raise StoreError(f"{self._path} is of a newer cclsearch; use that version")
+            for migrate in MIGRATIONS[version:]:
+                migrate(self._db)
+            self._db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
 
     def add(self, submitted: Submitted, key: tuple[str, str, str] | None = None) -> None:
-        """Put a study into the queue; `key` is whose idempotency key, the key, and for what."""
-        with self._refusals(), self._db.atomic():
-            self._db.table("submitted").insert(_row(submitted))
+        """Record a study; `key` is whose idempotency key, the key, and for what."""
+        with self._refusals(), self._all_or_nothing():
+            self._insert("submitted", {**_row(submitted), "told": 0})
             if key is not None:
-                caller, name, digest = key
-                self._db.table("idempotency_keys").insert(
-                    {
-                        "caller": caller,
-                        "key": name,
-                        "request_digest": digest,
-                        "study_id": submitted.study_id,
-                    }
-                )
+                names = ("caller", "key", "request_digest")
+                row = dict(zip(names, key, strict=True))
+                self._insert("idempotency_keys", {**row, "study_id": submitted.study_id})
+
+    def forget(self, study_id: str) -> None:
+        """Drop a study that never came on record, so that it can be asked for again."""
+        with self._refusals(), self._all_or_nothing():
+            self._db.execute("delete from idempotency_keys where study_id = ?", [study_id])
+            self._db.execute("delete from submitted where study_id = ?", [study_id])
 
     def submitted_with(self, caller: str, key: str) -> tuple[str, str] | None:
         """The digest of the request that had this idempotency key, and the study it made."""
@@ -122,18 +129,13 @@ class RunTable:
         )
         return next(((str(r["request_digest"]), str(r["study_id"])) for r in rows), None)
 
-    def change(self, study_id: str, **changes: str | int | None) -> None:
-        """Change columns of one row."""
-        with self._refusals(), self._db.atomic():
-            self._db.table("submitted").update(study_id, changes)
-
-    def change_from(
-        self, study_id: str, before: State, after: State, **changes: str | int | None
-    ) -> bool:
+    def change_from(self, study_id: str, before: State, after: State, **changes: Cell) -> bool:
         """Change a row if it is still in the state `before`; whether it was."""
-        columns = {"state": after.value, **changes}
-        assignments = ", ".join(f"[{name}] = ?" for name in columns)
-        with self._refusals(), self._db.atomic():
+        columns: dict[str, Cell] = {"state": after.value, **changes}
+        if after.is_over and before is not State.ENTERING:
+            columns["told"] = 0
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        with self._refusals():
             done = self._db.execute(
                 f"update submitted set {assignments} where study_id = ? and state = ?",
                 [*columns.values(), study_id, before.value],
@@ -145,94 +147,139 @@ class RunTable:
         rows = self._rows("select * from submitted where study_id = ?", study_id)
         return next(map(_submitted, rows), None)
 
+    def states(self) -> dict[str, State]:
+        """How far every study is that was submitted here."""
+        rows = self._rows("select study_id, state from submitted")
+        return {str(row["study_id"]): State(str(row["state"])) for row in rows}
+
     def under_way(self) -> tuple[Submitted, ...]:
         """What is queued or has a process, oldest first."""
+        return self._in(UNDER_WAY)
+
+    def entering(self) -> tuple[Submitted, ...]:
+        """What was being recorded."""
+        return self._in((State.ENTERING,))
+
+    def _in(self, states: Sequence[State]) -> tuple[Submitted, ...]:
+        marks = ", ".join("?" * len(states))
         rows = self._rows(
-            "select * from submitted where state in (?, ?, ?) order by submitted_at, study_id",
-            State.QUEUED,
-            State.RUNNING,
-            State.CANCELLING,
+            f"select * from submitted where state in ({marks}) order by queued_at, rowid", *states
         )
         return tuple(map(_submitted, rows))
 
     def untold(self) -> tuple[Submitted, ...]:
-        """What ended and was not told to those who want to know."""
+        """What ended, with nothing laid out yet to tell it to those who want to know."""
         rows = self._rows(
-            "select * from submitted where told = 0 and state in (?, ?, ?) order by submitted_at",
-            State.CANCELLED,
-            State.FINISHED,
-            State.FAILED,
+            "select * from submitted where told = 0 and state in (?, ?, ?) order by queued_at",
+            *OVER,
         )
         return tuple(map(_submitted, rows))
 
-    def _rows(self, sql: str, *arguments: str) -> list[dict[str, str | int | None]]:
+    def lay_out(self, study_id: str, deliveries: Sequence[Delivery]) -> None:
+        """Record whom the end of a study is to be told to."""
+        with self._refusals(), self._all_or_nothing():
+            self._db.execute("update submitted set told = 1 where study_id = ?", [study_id])
+            for one in deliveries:
+                self._insert("deliveries", {name: getattr(one, name) for name in DELIVERY})
+
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """What is still to be told, the next first."""
+        rows = self._rows("select * from deliveries order by due_s, rowid")
+        return tuple(map(_delivery, rows))
+
+    def put_off(self, delivery: Delivery, due_s: float, error: str) -> None:
+        """Have a delivery tried again, not before an instant."""
         with self._refusals():
-            return list(self._db.query(sql, arguments))
+            self._db.execute(
+                "update deliveries set attempts = attempts + 1, due_s = ?, error = ? where id = ?",
+                [due_s, error, delivery.id],
+            )
+
+    def drop(self, delivery: Delivery) -> None:
+        """Be done with a delivery."""
+        with self._refusals():
+            self._db.execute("delete from deliveries where id = ?", [delivery.id])
+
+    def _insert(self, table: str, row: dict[str, Cell]) -> None:
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        self._db.execute(f"insert into {table} ({names}) values ({marks})", [*row.values()])
+
+    def _rows(self, sql: str, *arguments: str) -> list[sqlite3.Row]:
+        with self._refusals():
+            return self._db.execute(sql, arguments).fetchall()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        self._db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"cannot use the queue {self._path}: {error}") from error
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise StoreError(
+                f"cannot use the queue {self._path}: {error}; free or unlock it, or move the file "
+                "away: then nothing is queued, and every study stays on record"
+            ) from error
 
 
-def queued(
+def entering(
     study_id: str, environment: str, devices: str, at_once: int, submitted_by: str
 ) -> Submitted:
-    """A study as it enters the queue."""
+    """A study as it is recorded first."""
+    instant = now()
     return Submitted(
         study_id=study_id,
         environment=environment,
         devices=devices,
         at_once=at_once,
-        state=State.QUEUED,
+        state=State.ENTERING,
         submitted_by=submitted_by,
-        submitted_at=now(),
-        pid=None,
-        started_ticks=None,
-        crashes=0,
-        more_trials=None,
-        message=None,
-        told=False,
+        submitted_at=instant,
+        queued_at=instant,
     )
 
 
-def _row(submitted: Submitted) -> dict[str, str | int | None]:
-    return {
-        "study_id": submitted.study_id,
-        "environment": submitted.environment,
-        "devices": submitted.devices,
-        "at_once": submitted.at_once,
-        "state": submitted.state.value,
-        "submitted_by": submitted.submitted_by,
-        "submitted_at": submitted.submitted_at,
-        "pid": submitted.pid,
-        "started_ticks": submitted.started_ticks,
-        "crashes": submitted.crashes,
-        "more_trials": submitted.more_trials,
-        "message": submitted.message,
-        "told": int(submitted.told),
-    }
-
-
-def _submitted(row: dict[str, str | int | None]) -> Submitted:
-    return Submitted(
-        study_id=str(row["study_id"]),
-        environment=str(row["environment"]),
-        devices=str(row["devices"]),
-        at_once=int(row["at_once"] or 1),
-        state=State(str(row["state"])),
-        submitted_by=str(row["submitted_by"]),
-        submitted_at=str(row["submitted_at"]),
-        pid=_number(row["pid"]),
-        started_ticks=_number(row["started_ticks"]),
-        crashes=int(row["crashes"] or 0),
-        more_trials=_number(row["more_trials"]),
-        message=None if row["message"] is None else str(row["message"]),
-        told=bool(row["told"]),
+def _create(db: sqlite3.Connection) -> None:
+    """First schema: what was submitted, by which keys, and deliveries under way."""
+    db.execute(
+        "create table submitted (study_id text primary key, environment text not null,"
+        " devices text not null, at_once integer not null, state text not null,"
+        " submitted_by text not null, submitted_at text not null, queued_at text not null,"
+        " crashes integer not null, launches_before integer not null, message text,"
+        " told integer not null)"
+    )
+    db.execute("create index submitted_by_state on submitted (state, queued_at)")
+    db.execute(
+        "create table idempotency_keys (caller text not null, key text not null,"
+        " request_digest text not null, study_id text not null, primary key (caller, key))"
+    )
+    db.execute(
+        "create table deliveries (id text primary key, study_id text not null, url text not null,"
+        " body text not null, attempts integer not null, due_s real not null, error text)"
     )
 
 
-def _number(value: str | int | None) -> int | None:
-    return None if value is None else int(value)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_create,)
+"""Append-only: one that has shipped is never edited."""
+SUBMITTED = tuple(Submitted.__dataclass_fields__)
+DELIVERY = tuple(Delivery.__dataclass_fields__)
+
+
+def _row(submitted: Submitted) -> dict[str, Cell]:
+    return {name: getattr(submitted, name) for name in SUBMITTED}
+
+
+def _submitted(row: sqlite3.Row) -> Submitted:
+    facts = {name: row[name] for name in SUBMITTED}
+    return Submitted(**{**facts, "state": State(str(row["state"]))})
+
+
+def _delivery(row: sqlite3.Row) -> Delivery:
+    return Delivery(**{name: row[name] for name in DELIVERY})

@@ -1,0 +1,300 @@
+"""What two hundred readers of the service cost: them, the service, and the search that it runs.
+
+A store gets one study of 100,000 trials and some small ones, and the real service serves it. Then a
+search of one configuration is submitted again and again, in turns without and with readers. A
+reader is an open page: it asks for the large study once a second, now and then for its history and
+for a page of its trials; every other one also follows the events of what runs. Launches with and
+without readers are judged as launches of a study are.
+
+Readers run in this process at the lowest priority, since in earnest they are other machines: what
+they measure of the service includes how long they waited for a core themselves.
+
+    python benchmarks/service_load.py
+    python benchmarks/service_load.py --readers 50 --trials 10000 --rounds 4 --json
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from service_readers import Readers
+
+from evaluator.timing.paired import Launch, Rule
+from records.codec import to_json
+from records.store import Store
+from records.testing import failed, study, trial
+from records.trial import Trial
+from search.comparing.compared import Comparisons, Party
+from search.comparing.points import Replicates, Turn, judged
+from search.comparing.verdicts import verdict_words
+from search.remote.client import Client, RemoteStudy
+
+LARGE, SMALL = "large", "small-{:03}"
+SMALL_STUDIES, SMALL_TRIALS = 50, 200
+MB = 1e6
+TARGET_MS = 100.0
+WAIT_S = 300.0
+STUDY = """\
+name = "one-configuration"
+strategy = "offline"
+[workload]
+name = "decoder-4L"
+layer_count = 4
+hidden_size = 128
+head_count = 4
+kv_head_count = 4
+ffn_size = 352
+vocab_size = 512
+sequence_length = 128
+global_batch = 8
+[environment]
+device = "cpu"
+world_size = 2
+ranks_per_node = 2
+[space.dp_replicate]
+choices = [2]
+[space.micro_batch]
+choices = [4]
+[budget]
+trials = 1
+[measure]
+warmup_steps = 3
+timed_steps = 20
+max_timed_steps = 20
+profiled_steps = 0
+self_test_rounds = 0
+race_rounds = 0
+confirm_top = 0
+[launch]
+memory_budget_bytes = 1000000000
+"""
+CONFIG = """\
+[limits]
+requests_per_s = 10000.0
+burst = 100000
+event_streams = 1000
+queued_studies = 100
+[environment.bench]
+study = "study.toml"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Milliseconds that readers waited for one kind of answer."""
+
+    count: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    most_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was found."""
+
+    readers: int
+    trials: int
+    waits: dict[str, Waits]
+    wrong_answers: int
+    events: int
+    service_before_mb: float
+    service_after_mb: float
+    service_most_mb: float
+    service_cores: float
+    readers_cores: float
+    step_times_quiet_s: tuple[float, ...]
+    step_times_loaded_s: tuple[float, ...]
+    verdict: str
+    words: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--readers", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=100_000, help="in the large study")
+    parser.add_argument("--rounds", type=int, default=8, help="launches on each side")
+    parser.add_argument("--margin", type=float, default=0.02)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cclsearch-load-") as folder:
+        root = Path(folder)
+        fill(root / "store", asked.trials)
+        with serving(root) as (url, process):
+            result = measured(url, process.pid, asked)
+    print(to_json(result)) if asked.json else show(result)
+    page = result.waits["study"]
+    return int(page.p95_ms > TARGET_MS or result.wrong_answers > 0)
+
+
+def fill(root: Path, count: int) -> None:
+    """One large study and many small ones."""
+    with closing(Store(root)) as store:
+        for number in range(SMALL_STUDIES):
+            store.add_study(SMALL.format(number), study(), "1", trials(SMALL_TRIALS))
+        store.add_study(LARGE, study(), "1", trials(count))
+    print(f"a store with {count} trials in one study is there", file=sys.stderr)
+
+
+def trials(count: int) -> Iterator[Trial]:
+    """Trials of which every tenth failed."""
+    for ordinal in range(count):
+        cost = 1 + (ordinal * 7919 % count) / count
+        yield trial(ordinal, failed() if ordinal % 10 == 9 else cost, {"n": ordinal, "tp": 2})
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The service as an operator starts it; gives its link."""
+    (root / "study.toml").write_text(STUDY, encoding="utf-8")
+    (root / "service.toml").write_text(CONFIG, encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "search", "serve", "--port", "0"]
+    command += ["-c", str(root / "service.toml"), "--store", str(root / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = (re.search(r"http://\S+", line) for line in process.stdout)
+            yield next(found.group() for found in told if found), process
+        finally:
+            process.terminate()
+
+
+def measured(url: str, pid: int, asked: argparse.Namespace) -> Result:
+    """Search in turns without and with readers, who comes first by turns too."""
+    before_mb = memory_mb(pid, "VmRSS")
+    readers = Readers(url, LARGE, asked.readers)
+    turns = {"quiet": list[Turn](), "loaded": list[Turn]()}
+    took = Took()
+    with Client(url) as client, closing(readers):
+        step_time_s(client.submit("bench"))  # what is done once is done
+        for number in range(2 * asked.rounds):
+            is_loaded = number % 4 in {1, 2}
+            value = (
+                searched(client, readers, pid, took)
+                if is_loaded
+                else step_time_s(client.submit("bench"))
+            )
+            turn = Turn(launch=Launch(value=value), order=float(number))
+            turns["loaded" if is_loaded else "quiet"].append(turn)
+            print(f"turn {number + 1}: {value:.4f} s, readers: {is_loaded}", file=sys.stderr)
+    found = compared(turns["quiet"], turns["loaded"], asked.margin)
+    return Result(
+        readers=asked.readers,
+        trials=asked.trials,
+        waits={name: waits(seconds) for name, seconds in readers.waited_s.items()},
+        wrong_answers=readers.wrong,
+        events=readers.events,
+        service_before_mb=before_mb,
+        service_after_mb=memory_mb(pid, "VmRSS"),
+        service_most_mb=memory_mb(pid, "VmHWM"),
+        service_cores=took.service_s / took.wall_s,
+        readers_cores=took.readers_s / took.wall_s,
+        step_times_quiet_s=tuple(turn.launch.value for turn in turns["quiet"]),
+        step_times_loaded_s=tuple(turn.launch.value for turn in turns["loaded"]),
+        verdict=found.lines[0].comparison.verdict.value,
+        words=verdict_words(found.lines[0], found),
+    )
+
+
+@dataclass(slots=True)
+class Took:
+    """Seconds with readers, and those of a core that went to them and to the service."""
+
+    wall_s: float = 0.0
+    service_s: float = 0.0
+    readers_s: float = 0.0
+
+
+def searched(client: Client, readers: Readers, pid: int, took: Took) -> float:
+    """The step time of a search that is read about."""
+    wall_s, service_s, readers_s = time.perf_counter(), cpu_s(pid), readers.cpu_s()
+    study = client.submit("bench")
+    with readers.reading(study.id):
+        value = step_time_s(study)
+    took.wall_s += time.perf_counter() - wall_s
+    took.service_s += cpu_s(pid) - service_s
+    took.readers_s += readers.cpu_s() - readers_s
+    return value
+
+
+def step_time_s(study: RemoteStudy) -> float:
+    """The step time of the one trial of a study, once it has ended."""
+    found = study.wait(WAIT_S)
+    if found.best is None:
+        sys.exit(f"the search did not measure anything: {found.message or found.failures}")
+    return found.best.value
+
+
+def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Comparisons:
+    """What the decision core says of launches with readers against those without."""
+    rule = Rule(look_often=False, margin=margin)
+    sides = [
+        Replicates(
+            values=tuple(turn.launch.value for turn in turns),
+            rounds={str(number): turn for number, turn in enumerate(turns)},
+        )
+        for turns in (quiet, loaded)
+    ]
+    return Comparisons(
+        a=Party(name="without readers"),
+        b=Party(name="with readers"),
+        quantity="step_time",
+        unit="s",
+        lines=(judged("step_time", *sides, rule),),
+        rule=rule,
+    )
+
+
+def waits(seconds: Sequence[float]) -> Waits:
+    """What waiting was like."""
+    ordered = sorted(1e3 * second for second in seconds)
+    p50, p95, p99 = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95, 0.99))
+    return Waits(count=len(ordered), p50_ms=p50, p95_ms=p95, p99_ms=p99, most_ms=ordered[-1])
+
+
+def memory_mb(pid: int, which: str) -> float:
+    """Memory of a process: VmRSS now, VmHWM at most."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(re.findall(rf"{which}:\s+(\d+) kB", status)[0]) * 1024 / MB
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of a core that a process took so far, without those of its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def show(result: Result) -> None:
+    """Print everything."""
+    print(f"{result.readers} readers, {result.trials} trials in the study that they look at")
+    print(f"{'milliseconds':<14}{'answers':>9}{'p50':>9}{'p95':>9}{'p99':>9}{'most':>9}")
+    for name, one in result.waits.items():
+        cells = (one.p50_ms, one.p95_ms, one.p99_ms, one.most_ms)
+        print(f"{name:<14}{one.count:>9}" + "".join(f"{cell:>9.1f}" for cell in cells))
+    print(f"wrong answers: {result.wrong_answers}; events that readers got: {result.events}")
+    print(
+        f"memory of the service: {result.service_before_mb:.0f} MB before, "
+        f"{result.service_after_mb:.0f} MB after, {result.service_most_mb:.0f} MB at most"
+    )
+    print(f"cores: service {result.service_cores:.2f}, readers {result.readers_cores:.2f}")
+    for name, values in (
+        ("without", result.step_times_quiet_s),
+        ("with", result.step_times_loaded_s),
+    ):
+        cells = " ".join(f"{1e3 * value:.1f}" for value in values)
+        print(f"step time {name} readers: median {1e3 * median(values):.1f} ms of {cells}")
+    print(f"the search (A without readers, B with): {result.verdict}: {result.words}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""A search in a word's height: what the best so far was, trial by trial."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from search.charts import svg
+
+WIDTH: Final = 120.0
+HEIGHT: Final = 28.0
+MARGIN: Final = 3.0
+
+
+def sparkline(steps: Sequence[tuple[int, float]], last: int, *, lower_is_better: bool) -> str:
+    """The best so far as a step line that ends at trial `last`; better is lower on the page.
+
+    `steps` are the trials that were better than all before them, with their values. Nothing where
+    there are none.
+    """
+    if not steps:
+        return ""
+    values = [value if lower_is_better else -value for _, value in steps]
+    worst, best = values[0], values[-1]
+    span = worst - best
+
+    def x(ordinal: int) -> float:
+        return MARGIN + (WIDTH - 2 * MARGIN) * ordinal / max(1, last)
+
+    def y(value: float) -> float:
+        share = (worst - value) / span if span > 0 else 1.0
+        return MARGIN + (HEIGHT - 2 * MARGIN) * share
+
+    path = [(x(steps[0][0]), y(values[0]))]
+    for (ordinal, _), value in zip(steps[1:], values[1:], strict=True):
+        path += [(x(ordinal), path[-1][1]), (x(ordinal), y(value))]
+    path.append((x(max(last, steps[-1][0])), path[-1][1]))
+    return svg.element(
+        "svg",
+        svg.polyline(path, "lead"),
+        svg.circle(x(steps[-1][0]), path[-1][1], 2.5, "best"),
+        class_="spark chart",
+        viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}",
+        aria_hidden="true",
+    )

@@ -1,0 +1,93 @@
+"""What is kept of answers that cost something, until what they depend on has changed."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from threading import Lock
+from typing import Generic, TypeVar
+
+from fastapi import Request, Response
+
+from records.rows import StudyRow
+from records.store import Store
+from search.service.explored import StudyHistory, study_history
+from search.service.explored_front import StudyFront, study_front
+from search.service.explored_knobs import StudyKnobs, study_knobs
+
+T = TypeVar("T")
+
+MOST_DRAWN = 16
+MOST_ANSWERS = 64
+
+
+class Kept(Generic[T]):
+    """The latest values by key, each made by one thread while the others wait for it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._slots: OrderedDict[Hashable, _Slot[T]] = OrderedDict()
+
+    def get(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T:
+        """The value of this version, made now unless it is there."""
+        with self._lock:
+            slot = self._slots.setdefault(key, _Slot())
+            self._slots.move_to_end(key)
+            while len(self._slots) > self._most:
+                self._slots.popitem(last=False)
+        with slot.lock:
+            if slot.made is None or slot.made[0] != version:
+                slot.made = version, make()
+            return slot.made[1]
+
+
+@dataclass(slots=True)
+class _Slot(Generic[T]):
+    lock: Lock = field(default_factory=Lock)
+    made: tuple[Hashable, T] | None = None
+
+
+class Explored:
+    """What charts need of studies, made once for each state of their records."""
+
+    def __init__(self) -> None:
+        self._histories = Kept[StudyHistory](MOST_DRAWN)
+        self._fronts = Kept[StudyFront](MOST_DRAWN)
+        self._knobs = Kept[StudyKnobs](MOST_DRAWN)
+
+    def history(self, row: StudyRow, records: Store) -> StudyHistory:
+        """See `study_history`."""
+        stamp = records.stamp(row.id)
+        return self._histories.get(row.id, stamp, lambda: study_history(row, records))
+
+    def front(self, row: StudyRow, records: Store, against: str | None = None) -> StudyFront:
+        """See `study_front`."""
+        stamp, key = records.stamp(row.id), (row.id, against)
+        return self._fronts.get(key, stamp, lambda: study_front(row, records, against))
+
+    def knobs(self, row: StudyRow, records: Store) -> StudyKnobs:
+        """See `study_knobs`."""
+        return self._knobs.get(row.id, records.stamp(row.id), lambda: study_knobs(row, records))
+
+
+class Answers:
+    """JSON answers as they were sent last, by what was asked."""
+
+    def __init__(self) -> None:
+        self._kept = Kept[bytes](MOST_ANSWERS)
+
+    def answer(
+        self, request: Request, version: tuple[Hashable, ...], make: Callable[[], bytes]
+    ) -> Response:
+        """The answer of this version; an empty one where the reader has it, by its ETag.
+
+        Whatever the answer depends on is in `version`, or in the address that is asked for.
+        """
+        asked = f"{request.url.path}?{request.url.query}"
+        etag = f'"{sha256(repr((asked, version)).encode()).hexdigest()[:32]}"'
+        headers = {"etag": etag, "cache-control": "private, no-cache"}
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        content = self._kept.get(asked, version, make)
+        return Response(content, media_type="application/json", headers=headers)

@@ -1,0 +1,1 @@
+"""Web pages of the service: the API's answers, said to people."""

@@ -1,0 +1,99 @@
+"""Pages about policies: which a study tried, what each changed, what the models took for them."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from records.rows import StudyRow
+from records.trial import Policy
+from search.report_page.seen import learnt_in
+from search.service.access import Reader, TheService
+from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
+from search.service.pages.rendering import page
+from search.service.state import MissingError, Service
+from search.service.told import study_short
+from search.words.model import use_facts, use_words
+
+router = APIRouter(include_in_schema=False)
+
+MOST_TRIALS = 8
+"""Of each policy in the list; the page of a policy has more."""
+MANY_TRIALS = 500
+
+Limit = Annotated[int, Query(ge=1, le=200)]
+Offset = Annotated[int, Query(ge=0, le=10**9)]
+Against = Annotated[str, Query(max_length=64, pattern="^[0-9a-f]*$")]
+
+
+@router.get("/studies/{study_id}/policies")
+def policies(
+    request: Request,
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    learnt: Literal["yes", "no"] = "no",
+) -> Response:
+    """The policies of a study in the order in which they were tried.
+
+    What failures taught is told when it is asked for: with many knobs it takes seconds.
+    """
+    row, records = service.study(study_id), service.records
+    outlines, total = records.policy_outlines(row.id, limit, offset)
+    uses = records.model_uses(row.id)
+    return page(
+        request,
+        "policies.html",
+        study=study_short(row, service),
+        tab="policies",
+        outlines=outlines,
+        results=records.policy_results(row.id, [each.digest for each in outlines], MOST_TRIALS),
+        total=total,
+        limit=limit,
+        offset=offset,
+        uses=[use_words(use, row.study.llm) for use in uses],
+        models=use_facts(uses, row.study.llm),
+        failed=records.counts(row.id).failed,
+        learnt=learnt_in(row.study, records.history(row.id)) if learnt == "yes" else None,
+    )
+
+
+@router.get("/studies/{study_id}/policies/{digest}")
+def policy(
+    request: Request,
+    study_id: str,
+    digest: str,
+    service: TheService,
+    _caller: Reader,
+    against: Against = "",
+    view: Literal["side", "unified"] = "side",
+) -> Response:
+    """A policy, what it changed of its parent or of the one given, and its trials."""
+    row, records = service.study(study_id), service.records
+    found = _policy(service, row, digest)
+    other = against or found.parent
+    before = None if other is None else records.policy(row.id, other)
+    if against and before is None:
+        raise MissingError(f"study {study_id} has no such policy to compare with")
+    rows = () if before is None else side_by_side(before.source, found.source)
+    return page(
+        request,
+        "policy.html",
+        study=study_short(row, service),
+        tab="policies",
+        policy=found,
+        digest=digest,
+        before=before,
+        view=view,
+        rows=rows if view == "side" else tuple(one_below_the_other(rows)),
+        lines=lines_of(found.source),
+        results=records.policy_results(row.id, [digest], MANY_TRIALS).get(digest, ()),
+    )
+
+
+def _policy(service: Service, row: StudyRow, digest: str) -> Policy:
+    found = service.records.policy(row.id, digest)
+    if found is None:
+        raise MissingError(f"study {row.id} has no such policy")
+    return found

@@ -1,0 +1,82 @@
+// What a trial's page can do with scripts: copy its command, show its traces in Perfetto.
+const PERFETTO = "https://ui.perfetto.dev";
+const ASK_EVERY_MS = 100;
+const WAIT_MS = 30000;
+
+for (const button of document.querySelectorAll("[data-copies]")) {
+  const source = document.getElementById(button.dataset.copies);
+  button.hidden = source === null;
+  button.addEventListener("click", async () => {
+    const word = button.textContent;
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch { // only pages over HTTPS or from this machine may write to the clipboard
+      const range = document.createRange();
+      range.selectNodeContents(source);
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      button.textContent = "Selected, press Ctrl+C";
+    }
+    setTimeout(() => { button.textContent = word; }, 2500);
+  });
+}
+
+const notice = document.getElementById("perfetto");
+const tell = (words, kind = "") => {
+  notice.textContent = words;
+  notice.className = `notice ${kind}`;
+  notice.hidden = words === "";
+};
+
+/** Resolves once the window answers a PING with PONG, as Perfetto does when it is ready. */
+function ready(other) {
+  return new Promise((resolve, reject) => {
+    const end = (settle, value) => {
+      clearInterval(asking);
+      clearTimeout(giving);
+      removeEventListener("message", hear);
+      settle(value);
+    };
+    const hear = (event) => {
+      if (event.source === other && event.origin === PERFETTO && event.data === "PONG") end(resolve);
+    };
+    addEventListener("message", hear);
+    const asking = setInterval(() => {
+      if (other.closed) end(reject, new Error("its window was closed"));
+      else other.postMessage("PING", PERFETTO);
+    }, ASK_EVERY_MS);
+    const giving = setTimeout(() => {
+      end(reject, new Error("ui.perfetto.dev does not answer, perhaps because this browser has no way there"));
+    }, WAIT_MS);
+  });
+}
+
+async function fetched(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`the trace cannot be had (${answer.status})`);
+  return answer.arrayBuffer();
+}
+
+for (const button of document.querySelectorAll("[data-trace]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const other = open(PERFETTO, "_blank"); // at once, while the click still allows it
+    if (other === null) {
+      tell("The browser did not open a window; allow it for this page, or download the trace.", "hold");
+      return;
+    }
+    tell("Opening Perfetto; the trace goes from this page to that one and nowhere else ...");
+    button.disabled = true;
+    try {
+      const [buffer] = await Promise.all([fetched(button.dataset.trace), ready(other)]);
+      const { title, file } = button.dataset;
+      other.postMessage({ perfetto: { buffer, title, fileName: file } }, PERFETTO, [buffer]);
+      tell("");
+    } catch (error) {
+      tell(`Not shown: ${error.message}. Download the trace and open it in a Perfetto of your own.`, "bad");
+    } finally {
+      button.disabled = false;
+    }
+  });
+}

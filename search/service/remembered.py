@@ -1,0 +1,173 @@
+"""Answers that many readers ask for at once, made once.
+
+Every open page asks for the same few things again and again. What was answered last is sent again
+until the records or the queue have changed, and for a second at most: what is not on record, such
+as a lock that was let go, shows by then. Whoever has it already is told only that.
+"""
+
+import asyncio
+import re
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from search.service.roles import Caller
+
+ASKED_BY_MANY = re.compile(
+    r"/api/v1/studies(/[^/]+(/(history|front|knobs|policies|trials(/\d+)?))?)?"
+)
+LONGEST_S = 1.0
+MOST_ANSWERS = 256
+MOST_BYTES = 1 << 18
+SEEN, JSON = b"if-none-match", b"application/json"
+
+Version = tuple[int, ...]
+
+
+class Remembered:
+    """An application whose answers to readers are sent again while nothing has changed.
+
+    It stands behind whatever lets requests in: who has the same role is answered the same.
+    """
+
+    def __init__(self, app: ASGIApp, *, databases: Sequence[Path]) -> None:
+        self._app = app
+        self._versions = [_Version(path) for path in databases]
+        self._places: OrderedDict[tuple[object, ...], _Place] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer again, or pass the request on."""
+        version = self._version(scope)
+        if version is None:
+            await self._app(scope, receive, send)
+            return
+        place, seen = self._place(scope), _seen(scope)
+        async with place.turn:  # who asks meanwhile waits for the same answer
+            if not place.holds(version):
+                answer = _Answer()
+                await self._app(_without(scope, SEEN), receive, answer.take)
+                place.keep(version, answer)
+        await place.answer.send(seen, send)
+
+    def _version(self, scope: Scope) -> Version | None:
+        """What answers depend on; None for requests that are not for many, and without records."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            return None
+        if ASKED_BY_MANY.fullmatch(scope["path"]) is None:
+            return None
+        found = [version.now() for version in self._versions]
+        return None if None in found else tuple(one for one in found if one is not None)
+
+    def _place(self, scope: Scope) -> "_Place":
+        caller: Caller | None = scope.get("state", {}).get("caller")
+        key = (caller and caller.role, scope["path"], scope["query_string"])
+        place = self._places.setdefault(key, _Place())
+        self._places.move_to_end(key)
+        while len(self._places) > MOST_ANSWERS:
+            self._places.popitem(last=False)
+        return place
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer as the application gave it."""
+
+    start: Message = field(default_factory=dict)
+    body: bytes = b""
+    tag: bytes = b""
+    """What names exactly this content."""
+
+    async def take(self, message: Message) -> None:
+        """The next message of the application."""
+        if message["type"] == "http.response.start":
+            self.start = message
+        else:
+            self.body += message.get("body", b"")
+            if not message.get("more_body", False):
+                digest = sha256(self.body).hexdigest()[:32].encode()
+                self.tag = self.headers.get(b"etag") or b'"%s"' % digest
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """Its headers, by their names in lower case."""
+        return dict(self.start["headers"])
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether it says something that others may want, too."""
+        is_json = self.headers.get(b"content-type", b"").startswith(JSON)
+        return self.start["status"] == 200 and is_json and len(self.body) <= MOST_BYTES
+
+    async def send(self, seen: bytes, send: Send) -> None:
+        """Send it, or that it is what the reader has."""
+        if self.start["status"] != 200:
+            await send(_copy(self.start))
+            await send({"type": "http.response.body", "body": self.body})
+            return
+        has_it = self.tag in seen
+        start = _copy(self.start, status=304) if has_it else _copy(self.start)
+        headers = MutableHeaders(scope=start)
+        headers["etag"] = self.tag.decode("latin-1")
+        headers["cache-control"] = "private, no-cache"
+        if has_it:
+            del headers["content-length"]
+        await send(start)
+        await send({"type": "http.response.body", "body": b"" if has_it else self.body})
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the last answer to one question is."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    answer: _Answer = field(default_factory=_Answer)
+    version: Version | None = None
+    at_s: float = 0.0
+
+    def holds(self, version: Version) -> bool:
+        """Whether the answer is still right."""
+        return self.version == version and monotonic() - self.at_s < LONGEST_S
+
+    def keep(self, version: Version, answer: _Answer) -> None:
+        """Put an answer here; one that is not for others is forgotten with the next question."""
+        self.answer, self.at_s = answer, monotonic()
+        self.version = version if answer.can_be_kept else None
+
+
+class _Version:
+    """A number that changes whenever anybody else writes to a database."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: sqlite3.Connection | None = None
+
+    def now(self) -> int | None:
+        """The number; None where it cannot be told, without ever waiting for a writer."""
+        with suppress(sqlite3.Error):
+            if self._db is None:
+                address = f"{self._path.absolute().as_uri()}?mode=ro"
+                self._db = sqlite3.connect(address, uri=True, timeout=0, check_same_thread=False)
+            (number,) = self._db.execute("PRAGMA data_version").fetchone()
+            return int(number)
+        return None
+
+
+def _seen(scope: Scope) -> bytes:
+    return b",".join(value for name, value in scope["headers"] if name == SEEN)
+
+
+def _without(scope: Scope, left_out: bytes) -> Scope:
+    headers = [(name, value) for name, value in scope["headers"] if name != left_out]
+    return {**scope, "headers": headers}
+
+
+def _copy(start: Message, **changed: object) -> Message:
+    return {**start, **changed, "headers": [*start["headers"]]}

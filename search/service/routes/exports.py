@@ -1,0 +1,79 @@
+"""Whole studies to take away: for other programs, for another machine, and as a report."""
+
+import os
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+
+from search.exporting.asked import Leaving
+from search.exporting.bundle_format import SUFFIX
+from search.service.access import Reader, TheService
+from search.service.written import Form
+
+router = APIRouter(tags=["exports"])
+
+PIECE_BYTES = 1 << 18
+BINARY = "application/octet-stream"
+KINDS = {
+    "jsonl": "application/jsonl",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "bundle": BINARY,
+}
+
+
+@router.get(
+    "/studies/{study_id}/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {kind: {} for kind in KINDS.values()}}},
+)
+def export(
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    form: Annotated[
+        Form,
+        Query(
+            alias="format",
+            description="A trial per line or row, or the whole study in one file that "
+            "`cclsearch import` takes.",
+        ),
+    ] = "jsonl",
+    traces: Annotated[bool, Query(description="Whether a bundle holds traces.")] = True,
+    metrics_only: Annotated[
+        bool, Query(description="No files, policies or conversations.")
+    ] = False,
+) -> Response:
+    """A study as one file, as `cclsearch export` writes it."""
+    row = service.study(study_id)
+    leaving = Leaving(traces=not traces, all_but_metrics=metrics_only)
+    file = service.writing.exported(service.store, row, form, leaving)
+    suffix = SUFFIX if form == "bundle" else f".{form}"
+    headers = {
+        "content-disposition": f'attachment; filename="{row.id}{suffix}"',
+        "content-length": str(os.fstat(file.fileno()).st_size),
+    }
+    return StreamingResponse(_pieces(file), media_type=KINDS[form], headers=headers)
+
+
+@router.get(
+    "/studies/{study_id}/report",
+    response_class=Response,
+    responses={200: {"content": {"text/html": {}}}},
+)
+def report(study_id: str, service: TheService, _caller: Reader) -> Response:
+    """A study as one HTML page that needs nothing beside it, as `cclsearch report` writes it."""
+    row = service.study(study_id)
+    text = service.writing.reported(service.store, row)
+    headers = {"content-disposition": f'attachment; filename="{row.id}.html"'}
+    return Response(
+        text.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=headers
+    )
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

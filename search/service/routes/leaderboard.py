@@ -1,0 +1,67 @@
+"""The best of all studies, ranked within the same work."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from search.leaderboard.facts import group_facts
+from search.leaderboard.ranking import Leaderboard
+from search.leaderboard.words import RULE, legend
+from search.service.access import Reader, TheService
+from search.service.answers_compared import Board, Column, Group
+from search.service.routes.studies import Limit, Offset
+
+router = APIRouter(tags=["leaderboard"])
+
+Name = Annotated[str, Query(min_length=1, max_length=200)]
+
+
+@router.get("/leaderboard", response_model=Board)
+def leaderboard(
+    request: Request,
+    service: TheService,
+    _caller: Reader,
+    by: Annotated[
+        str | None, Query(max_length=200, description="The metric to rank by; the usual without.")
+    ] = None,
+    workload: Annotated[str | None, Query(max_length=200, description="Only this work.")] = None,
+    metric: Annotated[
+        list[Name] | None, Query(max_length=50, description="Only these metrics as columns.")
+    ] = None,
+    top: Annotated[int, Query(ge=1, le=500, description="Most submissions of a group.")] = 100,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> Response:
+    """The best of each study, in groups that did the same work, as `cclsearch leaderboard`."""
+    records = service.records
+
+    def made() -> bytes:
+        board = service.boards.board(records, by=by, workload=workload, metrics=metric or ())
+        return _page(board, limit, offset, top).model_dump_json().encode()
+
+    return service.answers.answer(request, (records.stamp_of_all(),), made)
+
+
+def _page(board: Leaderboard, limit: int, offset: int, top: int) -> Board:
+    groups = board.groups[offset : offset + limit]
+    return Board(
+        items=[
+            Group.model_validate(
+                {
+                    **group_facts(replace(group, ranked=group.ranked[:top]), board),
+                    "total": len(group.ranked),
+                }
+            )
+            for group in groups
+        ],
+        total=len(board.groups),
+        offset=offset,
+        columns=[
+            Column(name=one.name, unit=one.unit, better=one.better, defect=one.defect)
+            for one in board.columns
+        ],
+        rule=RULE,
+        marks=dict(legend(board)),
+        notes=[*board.notes],
+    )

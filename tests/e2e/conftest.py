@@ -1,0 +1,131 @@
+"""A real service, and a browser that looks at it; screenshots of everything go to build/e2e."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "build" / "e2e"
+TINY = ROOT / "tests" / "data" / "tiny_study.toml"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CONFIG = """\
+[environment.tiny]
+study = "tiny.toml"
+description = "two ranks on this machine"
+[environment.patient]
+study = "patient.toml"
+description = "the same, with a hundred trials"
+devices = "this machine"
+"""
+WIDE = {"width": 1280, "height": 900}
+
+
+@dataclass
+class Operated:
+    """The service as its operator starts, kills and restarts it."""
+
+    folder: Path
+    url: str = ""
+    link: str = ""
+
+    def start(self, port: int = 0) -> None:
+        command = [sys.executable, "-P", "-m", "search", "serve", "--port", str(port)]
+        command += ["-c", str(self.folder / "service.toml"), "--store", str(self.folder / "store")]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        told = (re.search(r"http://\S+", line) for line in self.process.stdout)
+        self.link = next(found.group() for found in told if found)
+        self.url = self.link.partition("/?")[0]
+
+    def kill(self) -> int:
+        """End it as a crash does; gives its port."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        return int(self.url.rpartition(":")[2])
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+
+@dataclass
+class Watched:
+    """What a page complained about while it was looked at."""
+
+    complaints: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory) -> Iterator[Operated]:
+    folder = tmp_path_factory.mktemp("service")
+    tiny = TINY.read_text(encoding="utf-8")
+    (folder / "tiny.toml").write_text(tiny, encoding="utf-8")
+    patient = tiny.replace("trials = 4", "trials = 100").replace("patience = 4", "patience = 100")
+    (folder / "patient.toml").write_text(patient, encoding="utf-8")
+    (folder / "service.toml").write_text(CONFIG, encoding="utf-8")
+    operated = Operated(folder)
+    operated.start()
+    yield operated
+    operated.stop()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.exit("these tests need Chromium: apt-get install chromium", returncode=2)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def visit(service, browser) -> Iterator[Callable]:
+    """Opens a page as somebody who signed in; no page may complain of anything."""
+    contexts, watched = [], Watched()
+
+    def open_page(path: str = "/studies", **looks: object):
+        context = browser.new_context(base_url=service.url, **{"viewport": WIDE, **looks})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+        page.on("console", lambda said: complain(watched, said))
+        page.goto(service.link)
+        if path != "/studies":
+            page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert watched.complaints == []
+
+
+def complain(watched: Watched, said) -> None:
+    """Take errors to heart, but not that a service was killed or refused what a form asked."""
+    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "status of 422")
+    if said.type == "error" and not any(word in said.text for word in expected):
+        watched.complaints.append(said.text)
+
+
+@pytest.fixture
+def shoot() -> Callable:
+    """Takes a picture of a whole page."""
+
+    def take(page, name: str) -> None:
+        page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
+    return take

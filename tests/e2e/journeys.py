@@ -1,0 +1,207 @@
+"""What people do in a browser, from the link that the service prints to the last chart.
+
+They need a browser, so they are not among the tests that `make test` runs: `make e2e`.
+"""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+PATIENCE_MS = 240_000
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+def fill_in(page, environment, name, trials=None):
+    """Say in the form what is searched."""
+    page.get_by_label("Environment", exact=True).select_option(environment)
+    page.get_by_label("Name", exact=True).fill(name)
+    if trials is not None:
+        page.get_by_label("Trials", exact=True).fill(str(trials))
+
+
+@pytest.fixture(scope="session")
+def finished(service, browser):
+    """The id of a study that was searched to its end."""
+    with browser.new_context(base_url=service.url, viewport=WIDE) as context:
+        page = context.new_page()
+        page.goto(service.link)
+        page.goto("/studies/new?environment=tiny")
+        fill_in(page, "tiny", "searched to its end", trials=3)
+        page.get_by_role("button", name="Submit").click()
+        expect(page.locator("#status")).to_contain_text("finished", timeout=PATIENCE_MS)
+        return page.url.rpartition("/")[2]
+
+
+def test_the_link_signs_in_and_leaves_no_token_in_the_address(visit):
+    page = visit()
+
+    expect(page.get_by_role("heading", name="Studies", exact=True)).to_be_visible()
+    assert "token" not in page.url
+
+
+def test_nobody_sees_anything_without_a_token(browser, service, shoot):
+    with browser.new_context(base_url=service.url, viewport=WIDE) as context:
+        page = context.new_page()
+        page.goto("/studies")
+
+        assert "/login" in page.url
+        shoot(page, "login")
+        page.get_by_label(re.compile("token", re.IGNORECASE)).fill("wrong")
+        page.get_by_role("button", name=re.compile("sign in", re.IGNORECASE)).click()
+        assert "/login" in page.url
+
+
+def test_a_study_is_submitted_in_the_form_and_watched_until_it_is_finished(visit, shoot):
+    page = visit("/studies/new?environment=tiny")
+    fill_in(page, "tiny", "watched live", trials=3)
+    shoot(page, "form")
+
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="watched live")).to_be_visible()
+    page.evaluate("window.stayed = true")
+    expect(page.locator("#status")).to_contain_text("running", timeout=PATIENCE_MS)
+    expect(page.locator("#history svg")).to_be_visible(timeout=PATIENCE_MS)
+    shoot(page, "study-running")
+    expect(page.locator("#status")).to_contain_text("finished", timeout=PATIENCE_MS)
+
+    assert page.evaluate("window.stayed") is True  # it was never loaded anew
+    expect(page.locator("#best .headline")).to_contain_text("trial")
+    expect(page.locator("#events li").first).to_be_visible()
+    shoot(page, "study-finished")
+
+
+def test_what_cannot_be_searched_is_said_beside_the_field(visit, shoot):
+    page = visit("/studies/new")
+    page.get_by_label("Objective", exact=True).fill("beauty * 2")
+
+    page.get_by_role("button", name="Submit").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("beauty")
+    shoot(page, "form-refused")
+
+
+def test_a_trial_is_opened_from_the_table(visit, finished, shoot):
+    page = visit(f"/studies/{finished}")
+    page.get_by_role("link", name="Trials", exact=True).click()
+    shoot(page, "trials")
+
+    page.locator("#trials tbody a").first.click()
+
+    expect(page.get_by_role("heading", name=re.compile(r"^Trial \d"))).to_be_visible()
+    expect(page.get_by_role("heading", name="Configuration")).to_be_visible()
+    expect(page.locator("pre code").first).to_contain_text("python")
+    shoot(page, "trial")
+
+
+def test_trials_are_sorted_and_filtered_without_losing_the_page(visit, finished):
+    page = visit(f"/studies/{finished}/trials")
+    page.evaluate("window.stayed = true")
+
+    page.get_by_role("link", name=re.compile("step_time|Score|Result", re.IGNORECASE)).first.click()
+    expect(page).to_have_url(re.compile("sort="))
+
+    assert page.evaluate("window.stayed") is True
+
+
+def test_two_trials_are_compared(visit, finished, shoot):
+    page = visit(f"/studies/{finished}/trials")
+    marks = page.get_by_role("checkbox", name=re.compile("^Compare trial"))
+    marks.nth(0).check()
+    marks.nth(1).check()
+
+    page.get_by_role("button", name="Compare the chosen").click()
+
+    expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile("against A"))).to_be_visible()
+    shoot(page, "compare-trials")
+
+
+def test_a_search_is_cancelled(visit, shoot):
+    page = visit("/studies/new?environment=patient")
+    fill_in(page, "patient", "cancelled in the middle")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#events")).to_contain_text("rial", timeout=PATIENCE_MS)
+
+    page.get_by_role("button", name="Cancel").click()
+
+    expect(page.locator("#status")).to_contain_text("cancelled", timeout=PATIENCE_MS)
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    shoot(page, "study-cancelled")
+
+
+def test_a_page_comes_back_by_itself_when_the_service_was_killed(visit, service):
+    page = visit("/studies/new?environment=tiny")
+    fill_in(page, "tiny", "outlives the service", trials=2)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator("#status")).to_contain_text("running", timeout=PATIENCE_MS)
+    page.evaluate("window.stayed = true")
+
+    service.start(service.kill())
+
+    expect(page.locator("#status")).to_contain_text("finished", timeout=PATIENCE_MS)
+    assert page.evaluate("window.stayed") is True
+
+
+PAGES = {
+    "studies": "/studies",
+    "new": "/studies/new",
+    "study": "/studies/{}",
+    "trials": "/studies/{}/trials",
+    "trial": "/studies/{}/trials/0",
+    "explore": "/studies/{}/explore",
+    "policies": "/studies/{}/policies",
+    "compare": "/compare?side={0}:0&side={0}",
+    "leaderboard": "/leaderboard",
+    "health": "/health",
+}
+LOOKS = {
+    "wide-light": {"viewport": WIDE, "color_scheme": "light"},
+    "wide-dark": {"viewport": WIDE, "color_scheme": "dark"},
+    "phone-light": {"viewport": PHONE, "is_mobile": True, "has_touch": True},
+    "phone-dark": {"viewport": PHONE, "is_mobile": True, "color_scheme": "dark"},
+    "no-script": {"viewport": WIDE, "java_script_enabled": False},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_can_be_read_in_every_look(visit, finished, shoot, name, look):
+    page = visit(PAGES[name].format(finished), **LOOKS[look])
+
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    shoot(page, f"{name}-{look}")
+    if look != "no-script":
+        beyond = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert beyond <= 0  # nothing hangs out of the page
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_can_be_walked_with_the_keyboard(visit, finished, name):
+    page = visit(PAGES[name].format(finished))
+
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement === document.body"):
+            break  # beyond the last of them
+        seen.append(page.evaluate("document.activeElement.outerHTML.slice(0, 300)"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", seen[-1]  # whoever walks sees where they are
+
+    assert len(set(seen)) > 5
+
+
+def test_a_trial_that_is_chosen_is_marked_in_every_chart(visit, finished, shoot):
+    page = visit(f"/studies/{finished}/explore")
+    row = page.locator("#shown tbody tr").nth(1)
+
+    row.get_by_role("checkbox").check()
+
+    marked = page.locator("#charts .chosen[data-trial]")
+    assert {mark.get_attribute("data-trial") for mark in marked.all()} == {
+        row.get_attribute("data-trial")
+    }
+    charts = page.locator("#charts svg").filter(has=page.locator(".chosen[data-trial]"))
+    assert charts.count() == page.locator("#charts svg").count() > 1
+    shoot(page, "explore-chosen")

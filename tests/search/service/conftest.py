@@ -1,0 +1,210 @@
+"""The real service on a free port of loopback, and stores that it serves."""
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from records import testing
+from records.codec import to_json
+from records.exchange import Exchange, Usage
+from records.origin import Origin
+from records.rows import Intent
+from records.store import Store
+from records.study import Study
+from records.trial import Config, FailureKind, Policy, Trial
+from search.finding import Finding
+from search.service.app import app_of
+from search.service.config import Listen, ServiceConfig
+from search.service.listening import listening, server_of
+from search.service.rates import Rates
+from search.service.roles import ROLES, KnownToken, digest_of
+from search.service.runs.keeper import Keeper
+from search.service.runs.table import RunTable
+from search.service.sessions import cookie_name
+from search.service.state import Service
+
+FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
+"""Studies of `recorded_store`: one with a winner, one whose trials all failed, one imported."""
+HOSTILE = "<img src=x onerror=alert(1)>&'\"\x1b[31mred\x1b]0;title\x07\u202e\r\n"
+"""Stands in names, messages, policies, logs and transcripts of `recorded_store`."""
+TOKENS = {role: f"{role}-token-of-a-test" for role in ROLES}
+
+
+class StillKeeper(Keeper):
+    """A keeper that starts nothing, so that what is submitted stays queued."""
+
+    def look(self, table: RunTable, records: Store) -> None:
+        """Let everything be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A service that runs: where, and clients of each role."""
+
+    url: str
+    service: Service
+    tokens: Mapping[str, str]
+
+    def client(
+        self, role: str | None = "admin", headers: Mapping[str, str] | None = None, **more: object
+    ) -> httpx2.Client:
+        """A client with the token of a role in a header; None has none. Close it, or use `with`."""
+        own = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
+        given = own | dict(headers or {})
+        return httpx2.Client(
+            base_url=self.url, headers=given, timeout=30, trust_env=False, verify=False, **more
+        )
+
+    def say(self, *, head: str, body: bytes = b"", host: str | None = None) -> tuple[int, str]:
+        """Send lines of a head as they are, and a body; gives the status and the whole answer."""
+        lines = [head, f"Host: {host or self.url.removeprefix('http://')}", "Connection: close"]
+        with self.connected() as at:
+            at.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+            answer = b"".join(iter(lambda: at.recv(65536), b"")).decode("latin-1")
+        return int(answer.split(" ", 2)[1]), answer
+
+    def connected(self) -> socket.socket:
+        """A bare connection."""
+        return socket.create_connection(("127.0.0.1", self.service.config.listen.port), timeout=20)
+
+
+@contextmanager
+def running(
+    root: Path,
+    config: ServiceConfig | None = None,
+    *,
+    folder: Path | None = None,
+    searching: bool = False,
+    **more: object,
+) -> Iterator[Served]:
+    """A service over a store; `searching` lets it start searches of what is submitted."""
+    known = tuple(
+        KnownToken(name=role, role=role, sha256=digest_of(token)) for role, token in TOKENS.items()
+    )
+    asked = replace(config or ServiceConfig(), token=known)
+    with listening(Listen(port=0)) as at:
+        listen = replace(asked.listen, port=at.getsockname()[1])
+        service = Service(
+            config=replace(asked, listen=listen),
+            folder=folder or root,
+            store=root,
+            tokens=known,
+            cookie_name=cookie_name(listen),
+            keeper=(Keeper if searching else StillKeeper)(root),
+            **more,
+        )
+        server = server_of(app_of(service), listen, service.feeds.close)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the service did not start"
+            time.sleep(0.005)
+        yield Served(url=f"http://127.0.0.1:{listen.port}", service=service, tokens=TOKENS)
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Starts services, as `running` does, and ends them."""
+    with ExitStack() as started:
+        yield lambda *given, **named: started.enter_context(running(*given, **named))
+
+
+@pytest.fixture
+def served(serve, recorded_store) -> Served:
+    """The service over `recorded_store`, with a token for each role; nothing is ever searched."""
+    return serve(recorded_store)
+
+
+@pytest.fixture(scope="session")
+def shared(made_once) -> Iterator[Served]:
+    """The same, started once for all tests that change nothing; wrong tokens are not slowed."""
+    with running(made_once, wrong_tokens=Rates(per_s=1e6, burst=1 << 20)) as found:
+        yield found
+
+
+@pytest.fixture
+def recorded_store(tmp_path, made_once) -> Path:
+    """A store with the studies FINISHED, FAILED and IMPORTED, full of HOSTILE texts; its root."""
+    return shutil.copytree(made_once, tmp_path / "recorded")
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Path:
+    """What `recorded_store` copies."""
+    folder = tmp_path_factory.mktemp("made-once")
+    with closing(Store(folder / "recorded")) as store:
+        log = folder / "rank0.log"
+        log.write_text(f"step 1 {HOSTILE}\nstep 2\n", encoding="utf-8")
+        kept = (store.artifacts.keep(log, "logs/rank0.log"),)
+        good = [replace(testing.measured(s), artifacts=kept) for s in (0.5, 0.4, 0.25)]
+        bad = replace(
+            testing.failed(FailureKind.OUT_OF_MEMORY, message=f"it broke {HOSTILE}"), artifacts=kept
+        )
+        _add(store, FINISHED, _study(f"finished {HOSTILE}"), [*good, bad], _FINDING)
+        _add(store, FAILED, _study("all failed"), [bad, bad], replace(_FINDING, winner=None))
+        origin = Origin(kind="ccl-search", source=f"run {HOSTILE}", notes=(f"lost {HOSTILE}",))
+        study = replace(_study("imported"), origin=origin, strategy="ccl-search")
+        store.add_study(IMPORTED, study, "test", _trials([good[0], bad]))
+        return store.root
+
+
+_FINDING = Finding(
+    stop_reason="patience: 6 launches without improvement",
+    winner=2,
+    unit="s",
+    result=None,
+    against_seed=None,
+    ties=(),
+    unreliable=(),
+)
+
+
+def _study(name: str) -> Study:
+    return replace(testing.study(), name=name, strategy="offline")
+
+
+def _trials(outcomes: list[object]) -> Iterator[Trial]:
+    configs = [{"tp": tp, "pp": pp} for tp in (1, 2, 4) for pp in (1, 2)]
+    parent = None
+    for ordinal, outcome in enumerate(outcomes):
+        policy = Policy(
+            source=f"# {HOSTILE.strip()}\nprint({ordinal})\n",
+            author="llm",
+            rationale=f"try {HOSTILE}",
+            parent=parent,
+        )
+        parent = policy.digest
+        trial = testing.trial(ordinal, outcome, configs[ordinal])
+        yield replace(trial, policy=policy, config=Config(configs[ordinal]))
+
+
+def _add(
+    store: Store, study_id: str, study: Study, outcomes: list[object], finding: Finding
+) -> None:
+    asked = Exchange(
+        model="m",
+        request=f'["{ascii(HOSTILE)[1:-1]}"]'.replace("\\", "\\\\"),
+        reply="[]",
+        result="submitted",
+        usage=Usage(input_tokens=3),
+        latency_s=0.5,
+        request_count=1,
+    )
+    store.create(study_id, study, "test")
+    for trial in _trials(outcomes):
+        intent = Intent(
+            ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
+        )
+        stored = store.begin(study_id, intent, asked if trial.ordinal else None)
+        store.finish(study_id, replace(trial, exchange=stored.exchange))
+    store.update(study_id, status="finished", summary=to_json(finding))

@@ -1,0 +1,92 @@
+"""A queue with a keeper that is told when to look, and processes that only act as searches."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from records import testing
+from records.store import Store
+from search.service.runs.keeper import Keeper, nobody, table_path
+from search.service.runs.process import Runner, run_folder
+from search.service.runs.table import RunTable, State, Submitted, entering
+
+ACTING = Path(__file__).with_name("acting.py")
+LIMIT_S = 30
+
+
+@dataclass
+class Queue:
+    """A store with a queue; `look` is what the keeper does at each turn."""
+
+    root: Path
+    to_tell: Callable = nobody
+    store: Store = field(init=False)
+    table: RunTable = field(init=False)
+    keeper: Keeper = field(init=False)
+    runners: list[Runner] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.root)
+        self.table = RunTable(table_path(self.root))
+        self.restart()
+
+    def restart(self) -> None:
+        """Another service on the same store, as after a kill: it knows what is on disk."""
+        self.runners.append(Runner(self.root, {}, program=("-S", "-E", str(ACTING))))
+        self.keeper = Keeper(self.root, to_tell=self.to_tell, runner=self.runners[-1])
+
+    def submit(self, study_id: str, act: str = "wait", devices: str = "gpus") -> None:
+        self.store.create(study_id, testing.study(), "test", status="queued")
+        self.act(study_id, act)
+        self.table.add(entering(study_id, "lab", devices, 1, "ci"))
+        self.table.change_from(study_id, State.ENTERING, State.QUEUED)
+
+    def act(self, study_id: str, act: str) -> None:
+        run_folder(self.root, study_id).mkdir(parents=True, exist_ok=True)
+        (run_folder(self.root, study_id) / "act").write_text(act)
+
+    def look(self) -> None:
+        self.keeper.look(self.table, self.store)
+
+    def until(self, fact: Callable[[], object]) -> None:
+        """Look until it is so."""
+        end = time.monotonic() + LIMIT_S
+        while not fact():
+            assert time.monotonic() < end, self.table.under_way()
+            self.look()
+            time.sleep(0.005)
+
+    def until_over(self, study_id: str) -> Submitted:
+        self.until(lambda: self.found(study_id).state.is_over)
+        return self.found(study_id)
+
+    def until_acts(self, study_id: str) -> int:
+        """Look until its process acts; gives that."""
+        lines = run_folder(self.root, study_id) / "events.jsonl"
+        self.until(lambda: lines.exists() and lines.read_bytes().endswith(b"}\n"))
+        return self.starts(study_id)[-1]
+
+    def found(self, study_id: str) -> Submitted:
+        return self.table.find(study_id)
+
+    def starts(self, study_id: str) -> list[int]:
+        """Every process that was started for a study."""
+        path = run_folder(self.root, study_id) / "starts"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def close(self) -> None:
+        for runner in self.runners:
+            for process in runner._children:
+                process.kill()
+                process.wait(LIMIT_S)
+        self.table.close()
+        self.store.close()
+
+
+def alive(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,171 @@
+"""Studies and trials over real HTTP: whole, empty, missing, filtered, paged."""
+
+import pytest
+
+API = "/api/v1"
+FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
+
+
+@pytest.fixture
+def ask(shared):
+    """Gives the answer to a GET, as a status and a document."""
+    with shared.client("read") as client:
+
+        def asked(path, **query):
+            answer = client.get(f"{API}{path}", params=query)
+            return answer.status_code, answer.json()
+
+        yield asked
+
+
+def test_studies_are_listed_newest_first_with_their_best(ask):
+    status, page = ask("/studies")
+    assert (status, page["total"], page["offset"]) == (200, 3, 0)
+    by_id = {each["id"]: each for each in page["items"]}
+    assert by_id[FINISHED]["best"] == {"value": 0.25, "unit": "s", "caveats": []}
+    assert by_id[FAILED]["best"] is None
+    assert by_id[IMPORTED]["imported_from"] == "ccl-search"
+
+
+def test_pages_of_studies_fit_together(ask):
+    whole = [each["id"] for each in ask("/studies")[1]["items"]]
+    pages = [ask("/studies", limit=1, offset=n)[1]["items"] for n in range(4)]
+    assert [each["id"] for page in pages for each in page] == whole
+
+
+def test_studies_are_found_by_text_and_by_status(ask):
+    assert [e["id"] for e in ask("/studies", text="ALL failed")[1]["items"]] == [FAILED]
+    assert ask("/studies", text="%")[1] == {"items": [], "total": 0, "offset": 0}
+    assert ask("/studies", status="finished")[1]["total"] == 3
+    assert ask("/studies", status="running")[1]["total"] == 0
+
+
+def test_a_study_tells_what_was_asked_and_found(ask):
+    status, study = ask(f"/studies/{FINISHED}")
+    assert (status, study["trials"], study["failed"]) == (200, 4, 1)
+    assert study["study"]["objective"]["expression"] == "step_time"
+    assert study["finding"]["winner"] == 2
+    assert study["failures"] == {"out_of_memory": 1}
+
+
+@pytest.mark.parametrize("which", ["nobody", FINISHED[:-1], "..", "%2e%2e", "a" * 300, "%00"])
+def test_an_id_that_is_none_is_missing_not_an_error(shared, which):
+    with shared.client("read") as client:
+        answer = client.get(f"{API}/studies/{which}/trials")
+    assert answer.status_code in {404, 422}
+    assert answer.json().keys() == {"error"}
+
+
+def test_trials_are_sorted_and_those_without_a_value_come_last(ask):
+    def order(**query):
+        return [each["ordinal"] for each in ask(f"/studies/{FINISHED}/trials", **query)[1]["items"]]
+
+    assert order() == [0, 1, 2, 3]
+    assert order(order="down") == [3, 2, 1, 0]
+    assert order(sort="score") == [2, 1, 0, 3]
+    assert order(sort="score", order="down") == [0, 1, 2, 3]
+    assert order(sort="config.tp", order="down") == [3, 2, 1, 0]
+    assert order(sort="metric.step_time") == [2, 1, 0, 3]
+
+
+def test_trials_are_filtered(ask):
+    def total(**query):
+        return ask(f"/studies/{FINISHED}/trials", **query)[1]["total"]
+
+    assert total(status="failed") == total(kind="out_of_memory") == total(text="it BROKE") == 1
+    assert total(status="measured") == 3
+    assert total(author="nobody") == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"limit": 0}, "query.limit: Input should be greater than or equal to 1"),
+        ({"offset": -1}, "query.offset: Input should be greater than or equal to 0"),
+        ({"sort": "outcome"}, "query.sort: String should match pattern"),
+        ({"sort": 'config."; drop table trials'}, "query.sort: String should match pattern"),
+        ({"kind": "bad luck"}, "query.kind: Input should be"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_in_words(ask, query, words):
+    status, answer = ask(f"/studies/{FINISHED}/trials", **query)
+    assert status == 422
+    assert answer["error"].startswith(words)
+
+
+def test_a_trial_is_told_in_full(ask):
+    status, trial = ask(f"/studies/{FINISHED}/trials/2")
+    assert (status, trial["status"], trial["score"]["value"]) == (200, "measured", 0.25)
+    assert trial["metric_values"][0]["name"] == "step_time"
+    assert ask(f"/studies/{FINISHED}/trials/4")[0] == 404
+    assert ask(f"/studies/{FINISHED}/trials/-1")[0] == 422
+    assert ask(f"/studies/{FINISHED}/trials/99999999999999999999")[0] == 422
+
+
+def test_metrics_are_told_by_trial_and_by_name(ask):
+    page = ask(f"/studies/{FINISHED}/metrics", limit=2)[1]
+    assert [each["ordinal"] for each in page["items"]] == [0, 1]
+    assert page["total"] == 4
+    assert ask(f"/studies/{FINISHED}/metrics", name="mfu")[1]["items"][0]["metrics"] == []
+    known = ask("/metric-definitions", limit=1, offset=0)[1]
+    assert known["total"] > 20
+    assert {"name", "unit", "better", "description"} <= known["items"][0].keys()
+
+
+def test_policies_are_told_with_what_changed(ask):
+    page = ask(f"/studies/{FINISHED}/policies", limit=2, offset=1)[1]
+    assert (page["total"], len(page["items"])) == (4, 2)
+    second = page["items"][0]
+    assert (second["trials"], second["trial_count"]) == ([1], 1)
+    policy = ask(f"/studies/{FINISHED}/policies/{second['digest']}")[1]
+    assert policy["against"] == second["parent"]
+    assert "+print(1)" in policy["diff"]
+    third = page["items"][1]["digest"]
+    against = ask(f"/studies/{FINISHED}/policies/{second['digest']}", against=third)[1]
+    assert "-print(2)" in against["diff"]
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "x", "..%2f" * 3])
+def test_a_policy_that_is_none_is_missing(ask, digest):
+    assert ask(f"/studies/{FINISHED}/policies/{digest}")[0] in {404, 422}
+
+
+def test_a_conversation_is_told_where_a_model_was_asked(ask):
+    assert ask(f"/studies/{FINISHED}/trials/1/transcript")[1]["exchange"]["model"] == "m"
+    assert ask(f"/studies/{FINISHED}/trials/0/transcript")[0] == 404
+
+
+def test_an_answer_is_not_sent_again_to_who_has_it(shared):
+    with shared.client("read") as client:
+        for path in ("", "/trials?limit=2", "/history", "/front", "/knobs"):
+            first = client.get(f"{API}/studies/{FINISHED}{path}")
+            again = client.get(
+                f"{API}/studies/{FINISHED}{path}", headers={"if-none-match": first.headers["etag"]}
+            )
+            assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def test_an_answer_changes_with_the_records(served):
+    with served.client("read") as client:
+        first = client.get(f"{API}/studies/{FINISHED}")
+        served.service.records.update(FINISHED, status="interrupted")
+        etag = first.headers["etag"]
+        second = client.get(f"{API}/studies/{FINISHED}", headers={"if-none-match": etag})
+    assert (first.json()["status"], second.json()["status"]) == ("finished", "interrupted")
+
+
+def test_a_fault_of_the_service_tells_nothing_of_its_inside(served, monkeypatch):
+    def broken(*_given, **_named):
+        raise RuntimeError("the inside")
+
+    monkeypatch.setattr("search.service.routes.studies.study_page", broken)
+    with served.client("read") as client:
+        answer = client.get(f"{API}/studies")
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "something went wrong in the service; its log tells what"}
+
+
+def test_a_batch_of_a_billion_is_answered_at_once(served):
+    with served.client("submit") as client:
+        answer = client.post(f"{API}/studies", json={"workload": {"global_batch": 999_999_999}})
+    assert answer.status_code in {201, 422}

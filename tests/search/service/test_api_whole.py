@@ -1,0 +1,145 @@
+"""Comparisons, leaderboard, exports and reports over real HTTP."""
+
+import csv
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from records.store import Store
+from search.cli import app
+from search.service import written
+
+API = "/api/v1"
+FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
+
+
+@pytest.fixture
+def client(shared):
+    """A client that may read."""
+    with shared.client("read") as found:
+        yield found
+
+
+def test_trials_are_compared_as_the_command_line_does(client, made_once):
+    answer = client.get(f"{API}/compare/trials", params={"a": f"{FINISHED}:0", "b": FINISHED})
+    found = answer.json()["comparison"]
+    args = ["compare", f"trial:{FINISHED}:0", f"best:{FINISHED}", "--json"]
+    printed = CliRunner().invoke(app, [*args, "--store", str(made_once)])
+    told = json.loads(printed.stdout)
+    assert found["rows"][0]["words"] == told["rows"][0]["words"]
+    assert found["counts"] == told["counts"]
+    assert {"knob": "tp", "a": 1, "b": 2, "differs": True} in answer.json()["settings"]
+
+
+def test_studies_are_compared_with_how_both_searches_went(client):
+    answer = client.get(f"{API}/compare/studies", params={"a": FINISHED, "b": IMPORTED}).json()
+    assert answer["comparison"]["rows"][0]["verdict"] == "unknown"
+    assert [step["ordinal"] for step in answer["a"]["history"]["best_so_far"]] == [0, 1, 2]
+    assert answer["b"]["best"] == 0
+
+
+def test_a_study_without_a_best_is_told_so(client):
+    answer = client.get(f"{API}/compare/studies", params={"a": FINISHED, "b": FAILED}).json()
+    assert answer["comparison"] is None
+    assert answer["why"] == f"study {FAILED} has no trial that may lead"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "status"),
+    [
+        (f"{FINISHED}:0", f"{FINISHED}:0", 422),
+        (f"{FINISHED}:0", f"{FINISHED}:9", 404),
+        (f"{FINISHED}:0", FAILED, 404),
+        ("nobody:0", FINISHED, 404),
+        (f"{FINISHED}:-1", FINISHED, 422),
+        ("/etc/passwd", FINISHED, 404),
+        ("a:b:1", FINISHED, 422),
+    ],
+)
+def test_sides_that_are_none_are_refused(client, a, b, status):
+    answer = client.get(f"{API}/compare/trials", params={"a": a, "b": b})
+    assert answer.status_code == status
+    assert answer.json().keys() == {"error"}
+
+
+def test_the_leaderboard_is_that_of_the_command_line(client, made_once):
+    board = client.get(f"{API}/leaderboard").json()
+    args = ["leaderboard", "--json", "--store", str(made_once)]
+    told = json.loads(CliRunner().invoke(app, args).stdout)
+    assert board["total"] == len(told["groups"])
+    names = [[each["name"] for each in group["submissions"]] for group in board["items"]]
+    assert names == [[each["name"] for each in group["submissions"]] for group in told["groups"]]
+    assert board["items"][0]["submissions"][0]["metrics"]["step_time"]["unit"] == "s"
+
+
+def test_a_leaderboard_has_pages_and_a_top(client):
+    page = client.get(f"{API}/leaderboard", params={"top": 1}).json()
+    assert [len(group["submissions"]) for group in page["items"]] == [1]
+    assert page["items"][0]["total"] == 2
+    assert client.get(f"{API}/leaderboard", params={"offset": 5}).json()["items"] == []
+    refused = client.get(f"{API}/leaderboard", params={"by": "beauty"})
+    assert refused.status_code == 422
+    assert "no submission has metric 'beauty'" in refused.json()["error"]
+
+
+def test_a_study_is_exported_a_trial_per_line(client):
+    answer = client.get(f"{API}/studies/{FINISHED}/export")
+    lines = [json.loads(line) for line in answer.content.splitlines()]
+    assert [line["ordinal"] for line in lines] == [0, 1, 2, 3]
+    assert answer.headers["content-disposition"] == f'attachment; filename="{FINISHED}.jsonl"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+def test_a_study_is_exported_for_spreadsheets(client):
+    answer = client.get(f"{API}/studies/{FINISHED}/export", params={"format": "csv"})
+    rows = [*csv.DictReader(io.StringIO(answer.text))]
+    assert [row["ordinal"] for row in rows] == ["0", "1", "2", "3"]
+
+
+def test_a_bundle_is_taken_by_another_store(client, tmp_path):
+    answer = client.get(f"{API}/studies/{FINISHED}/export", params={"format": "bundle"})
+    bundle = tmp_path / "study.cclsearch"
+    bundle.write_bytes(answer.content)
+    CliRunner().invoke(app, ["import", str(bundle), "--store", str(tmp_path / "other")])
+    with closing(Store(tmp_path / "other")) as other:
+        assert other.counts(FINISHED).trials == 4
+
+
+def test_nothing_of_an_export_stays_behind(served):
+    folder = served.service.store / "service" / "exports"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".study.jsonl-of-a-killed-process").touch()
+    with served.client("read") as client:
+        client.get(f"{API}/studies/{FINISHED}/export")
+    assert [*folder.iterdir()] == []
+
+
+def test_a_study_that_is_too_large_is_exported_elsewhere(served, monkeypatch):
+    monkeypatch.setattr(written, "MOST_TRIALS", 3)
+    with served.client("read") as client:
+        answers = [client.get(f"{API}/studies/{FINISHED}/{what}") for what in ("export", "report")]
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert "has 4 trials, more than 3; use `cclsearch export`" in answers[0].json()["error"]
+
+
+def test_exports_wait_for_each_other(client):
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(client.get, f"{API}/studies/{FINISHED}/export") for _ in range(4)]
+        assert [one.result().status_code for one in asked] == [200] * 4
+
+
+def test_a_report_is_a_page_to_keep(client):
+    answer = client.get(f"{API}/studies/{FINISHED}/report")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{FINISHED}.html"'
+    assert answer.text.startswith("<!doctype html>")
+    assert "<img src=x" not in answer.text
+
+
+@pytest.mark.parametrize("what", ["export", "report", "history", "front", "knobs", "metrics"])
+def test_a_study_that_is_none_is_missing_everywhere(client, what):
+    answer = client.get(f"{API}/studies/nobody/{what}")
+    assert (answer.status_code, answer.json()) == (404, {"error": "no study 'nobody'"})

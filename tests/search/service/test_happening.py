@@ -1,0 +1,136 @@
+"""What a search does now and did last, told from the events that it printed."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.study import Measure
+from search.service.pages.happening import MOST_SAID, happening
+
+
+def written(tmp_path, *events: dict[str, object]):
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in events), encoding="utf-8")
+    return path
+
+
+def begun(ordinal: int) -> dict[str, object]:
+    return {"event": "trial_started", "ordinal": ordinal, "author": "llm", "rationale": "why not"}
+
+
+def ended(ordinal: int, **more: object) -> dict[str, object]:
+    facts = {"status": "measured", "score": 0.25, "unit": "s", "best": ordinal, "caveats": []}
+    return {"event": "trial_finished", "ordinal": ordinal, **facts, **more}
+
+
+def test_a_trial_under_way_is_told_with_who_why_what_and_how_far(tmp_path):
+    path = written(
+        tmp_path,
+        begun(0),
+        ended(0),
+        begun(1),
+        {"event": "config_decided", "ordinal": 1, "config": {"tp": 2, "compile": True}},
+        {"event": "phase", "ordinal": 1, "phase": "warmup"},
+    )
+    (doing,) = happening(path, Measure()).doing
+
+    assert (doing.ordinal, doing.author, doing.rationale) == (1, "llm", "why not")
+    assert (doing.config, doing.phase) == ({"tp": 2, "compile": True}, "warmup")
+
+
+def test_nothing_is_under_way_once_the_search_has_ended(tmp_path):
+    path = written(tmp_path, begun(0), {"event": "finished", "stop_reason": "all trials are used"})
+    now = happening(path, Measure())
+
+    assert now.doing == ()
+    assert now.said[0].words == "the search ended: all trials are used"
+
+
+def test_a_search_that_began_again_forgets_what_the_lost_one_did(tmp_path):
+    path = written(tmp_path, begun(4), {"event": "study_started", "why": "strategy offline"})
+
+    assert happening(path, Measure()).doing == ()
+
+
+def test_trials_are_told_with_unit_caveats_and_cause(tmp_path):
+    path = written(
+        tmp_path,
+        ended(0, caveats=["tokens not verified"]),
+        ended(1, best=0, broken_limits=["peak_memory 3 GiB"]),
+        {
+            "event": "trial_finished",
+            "ordinal": 2,
+            "status": "failed",
+            "failure_kind": "crash",
+            "message": "rank 0 died\nof a fault",
+            "score": None,
+        },
+    )
+    last, second, first = happening(path, Measure()).said
+
+    assert first.words == "trial 0: 0.25 s, best so far (tokens not verified)"
+    assert second.words == "trial 1: 0.25 s (peak_memory 3 GiB)"
+    assert (last.words, last.tone) == ("trial 2 FAILED crash: rank 0 died of a fault", "bad")
+
+
+def test_noise_and_launches_made_again_are_told_in_words(tmp_path):
+    path = written(
+        tmp_path,
+        {"event": "noise_measured", "sd": 0.02, "freedom": 4, "detectable": 1.05},
+        {
+            "event": "repeat_finished",
+            "purpose": "race",
+            "ordinal": 3,
+            "round": 1,
+            "status": "measured",
+            "metrics": {"step_time": 0.5},
+        },
+    )
+    now = happening(path, Measure())
+
+    assert now.said[0].words == "trial 3 again, to race, round 2: step_time 0.5 s"
+    assert "differ by 2 %" in now.said[1].words
+    assert now.again == "trial 3 is launched again, to race"
+
+
+def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):
+    path = written(tmp_path, *(ended(n) for n in range(5000)))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"event": "trial_finished", "ordinal": 9')
+    now = happening(path, Measure())
+
+    assert len(now.said) == MOST_SAID
+    assert now.said[0].words.startswith("trial 4999:")
+    assert now.end == path.stat().st_size - len('{"event": "trial_finished", "ordinal": 9')
+
+
+def test_without_a_file_nothing_happens(tmp_path):
+    now = happening(tmp_path / "none", Measure())
+
+    assert (now.doing, now.said, now.end) == ((), (), 0)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.sampled_from(
+                [
+                    b'{"event": "race_decided"}',
+                    b'{"event": "race_decided", "challenger": {}}',
+                    b'{"event": "phase", "ordinal": 7, "phase": "x"}',
+                    b'{"event": "trial_finished", "ordinal": 1, "score": "NaN"}',
+                    b'{"event": "repeat_finished", "purpose": "nonsense", "ordinal": 1}',
+                    b'{"event": ["trial_started"]}',
+                ]
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_is_in_the_file_something_can_be_told(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("noise") / "events.jsonl"
+    path.write_bytes(b"\n".join(lines))
+
+    assert happening(path, Measure()).end <= path.stat().st_size

@@ -1,0 +1,104 @@
+"""Pages about policies: the list, what one changed of another, and the differences themselves."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
+from search.service.pages.visible import visible
+from tests.search.service.conftest import FAILED, FINISHED
+from tests.search.service.reading_pages import get, links, table
+
+PROGRAMS = st.lists(st.sampled_from(["a", "b", "    return {}", "", "\x1b[2J"]), max_size=30).map(
+    "\n".join
+)
+
+
+def test_policies_are_listed_with_their_trials(served):
+    with served.client("read") as client:
+        page = get(client, f"/studies/{FINISHED}/policies")
+
+    rows = table(page, "Programs in the order")
+    assert [row[4] for row in rows] == [
+        "0: 0.5 s",
+        "1: 0.4 s transcript",
+        "2 ★ the best: 0.25 s transcript",
+        "3: ✗ out of memory transcript",
+    ]
+    assert rows[0][2] == "nothing"
+    assert rows[1][2] == rows[0][0]
+    assert rows[0][3].startswith("try <img src=x onerror=alert(1)>&'\"")
+
+
+def test_policies_come_page_by_page(served):
+    with served.client("read") as client:
+        first = get(client, f"/studies/{FINISHED}/policies?limit=3")
+        second = get(client, f"/studies/{FINISHED}/policies?limit=3&offset=3")
+
+    assert len(table(first, "Programs")) == 3
+    assert links(first)["Next"] == "?offset=3"
+    assert [row[4] for row in table(second, "Programs")] == ["3: ✗ out of memory transcript"]
+
+
+def test_what_failures_taught_is_worked_out_when_it_is_asked_for(served):
+    with served.client("read") as client:
+        page = get(client, f"/studies/{FAILED}/policies")
+        taught = get(client, f"/studies/{FAILED}/policies{links(page)['Work them out']}")
+
+    assert "Nothing that is sure enough" in taught.text
+
+
+def test_a_policy_shows_what_it_changes_of_its_parent(served):
+    with served.client("read") as client:
+        listed = get(client, f"/studies/{FINISHED}/policies")
+        digest = links(listed)[table(listed, "Programs")[1][0]]
+        side, unified = get(client, digest), get(client, f"{digest}?view=unified")
+
+    (gone,) = [each for each in side.all("td") if each.attributes.get("class") == "gone"]
+    (come,) = [each for each in side.all("td") if each.attributes.get("class") == "come"]
+    assert (gone.text, come.text) == ("print(0)", "print(1)")
+    signs = [each.text for each in unified.all("td") if "sign" in each.attributes.get("class", "")]
+    assert [sign for sign in signs if sign] == ["−", "+"]
+
+
+def test_any_two_policies_of_a_study_can_be_compared(served):
+    with served.client("read") as client:
+        listed = get(client, f"/studies/{FINISHED}/policies")
+        where = [links(listed)[row[0]] for row in table(listed, "Programs")]
+        first = where[0].rpartition("/")[2]
+        page = get(client, f"{where[2]}?against={first}")
+        get(client, f"{where[2]}?against={'0' * 64}", status=404)
+        get(client, f"{where[2]}?against=../..", status=422)
+        get(client, f"/studies/{FAILED}/policies/{where[2].rpartition('/')[2]}", status=404)
+
+    (gone,) = [each for each in page.all("td") if each.attributes.get("class") == "gone"]
+    assert gone.text == "print(0)"
+
+
+@given(before=PROGRAMS, after=PROGRAMS)
+def test_a_difference_holds_every_changed_line_once_and_in_order(before, after):
+    rows = side_by_side(before, after)
+
+    old, new = lines_of(before), lines_of(after)
+    lines = {row.before_number: row.before for row in rows if row.before_number}
+    assert all(old[number - 1] == text for number, text in lines.items())
+    lines = {row.after_number: row.after for row in rows if row.after_number}
+    assert all(new[number - 1] == text for number, text in lines.items())
+    gone = [row.before for row in rows if row.kind in ("changed", "removed")]
+    come = [row.after for row in rows if row.kind in ("changed", "added")]
+    unified = list(one_below_the_other(rows))
+    assert [row.before for row in unified if row.kind == "removed"] == gone
+    assert [row.after for row in unified if row.kind == "added"] == come
+    assert len(new) - len(old) == len(come) - len(gone)
+    assert bool(rows) == (old != new)
+
+
+@given(st.text())
+def test_what_is_shown_holds_nothing_that_steers_a_reader(text):
+    shown = visible(text)
+
+    assert all(c.isprintable() or c in "\n\t" or c.isspace() for c in shown)
+    assert not set(shown) & set("\r\x1b\x00\x7f\u202e\u2028")
+
+
+def test_control_characters_are_shown_as_terminals_write_them():
+    assert visible("a\x1b[1m\x00\x7f\r\nb\rc\u202ed\x9b") == "a^[[1m^@^?\nb^M\nc<U+202E>d<U+009B>"

@@ -1,0 +1,83 @@
+"""The service as a process: killed in mid-search, started again, stopped, refused."""
+
+import os
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from records.store import Store
+from search.cli import main
+from search.service.runs.process import run_folder
+from search.service.serving import alone
+from search.service.testing import Serving, configured, searching
+from tests.search.test_kill import descendants, survivors
+
+
+def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_path):
+    configured(tmp_path)
+    store, hold = tmp_path / "store", tmp_path / "hold"
+    hold.touch()
+    with Serving(tmp_path) as first:
+        study_id = first.submit(trials=2)
+        queued = first.submit(trials=1)
+        seen = []
+        for name, number in first.events(study_id):
+            seen.append((name, number))
+            if name == "config_decided":
+                break
+        priority = os.getpriority(os.PRIO_PROCESS, first.process_id)
+        assert priority > os.getpriority(os.PRIO_PROCESS, 0)  # searches have the right of way
+        first.kill()
+    ((process,),) = searching(store).values()
+    launched = descendants(process)
+    environment = Path(f"/proc/{process}/environ").read_bytes()
+    assert os.getpriority(os.PRIO_PROCESS, process) == os.getpriority(os.PRIO_PROCESS, 0)
+
+    with Serving(tmp_path, first.port) as second:
+        assert second.token == first.token  # who had the link comes back with it
+        assert second.client.post(f"/studies/{queued}/cancel").json()["status"] == "cancelled"
+        assert searching(store) == {study_id: [process]}
+        hold.unlink()
+        seen += second.events(study_id, after=seen[-1][1])
+        assert second.client.get(f"/studies/{study_id}").json()["status"] == "finished"
+        assert second.stop() == (0, "stopped; nothing was under way")
+
+    assert b"not for searches" not in environment
+    assert searching(store) == {}
+    assert survivors(launched) == []
+    lines = (run_folder(store, study_id) / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [name for name, _ in seen] == [_name(line) for line in lines] + ["end"]
+    with closing(Store(store)) as records:
+        assert [trial.ordinal for trial in records.history(study_id)] == [0, 1]
+        assert len(records.runs(study_id)) == 1
+        assert records.find(queued).status == "interrupted"
+
+
+def _name(line: str) -> str:
+    return line.removeprefix('{"event": "').partition('"')[0]
+
+
+def test_a_second_service_of_a_store_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["cclsearch", "serve", "--port", "0", "--store", str(tmp_path)])
+    with alone(tmp_path), pytest.raises(SystemExit) as left:
+        main()
+
+    assert left.value.code == 4
+    assert "another service serves" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path, capsys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setattr(
+            "sys.argv", ["cclsearch", "serve", "--port", port, "--store", str(tmp_path)]
+        )
+        with pytest.raises(SystemExit) as left:
+            main()
+
+    said = capsys.readouterr().err
+    assert left.value.code == 4
+    assert said.count("\n") == 1
+    assert f"port {port}" in said and "--port" in said

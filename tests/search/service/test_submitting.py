@@ -1,0 +1,167 @@
+"""Submitting, cancelling and going on: recorded before it is answered, all or nothing."""
+
+from contextlib import closing
+
+import pytest
+
+from records.errors import StoreBusy, StoreError, StudyError
+from records.store import Store
+from search.service.config import Limits, ServiceConfig
+from search.service.roles import Caller, Role
+from search.service.runs.keeper import Keeper
+from search.service.runs.table import State
+from search.service.state import ConflictError, ForbiddenError, Service, TooManyError
+from search.service.submission import NewStudy
+
+CI = Caller(name="ci", role=Role.SUBMIT)
+OTHER = Caller(name="other", role=Role.SUBMIT)
+ASKED = NewStudy(strategy="random", trials=3)
+
+
+@pytest.fixture
+def service(tmp_path) -> Service:
+    """A service whose keeper is not started: what is submitted stays queued."""
+    root = tmp_path / "store"
+    config = ServiceConfig(limits=Limits(queued_studies=2, trials=50))
+    return Service(config=config, folder=tmp_path, store=root, tokens=(), keeper=Keeper(root))
+
+
+def over(service: Service, state: State = State.FAILED) -> str:
+    """A study that was submitted and has ended."""
+    study_id = service.submit(ASKED, CI, None)
+    service.records.update(study_id, status="interrupted")
+    service.table.change_from(study_id, State.QUEUED, state, message="it broke", crashes=3)
+    return study_id
+
+
+def test_a_submitted_study_is_on_record_and_in_the_queue(service):
+    study_id = service.submit(ASKED, CI, None)
+
+    assert service.table.find(study_id).state is State.QUEUED
+    assert service.records.find(study_id).status == "queued"
+    assert service.status(service.study(study_id)) == "queued"
+
+
+def test_one_key_makes_one_study_however_often_it_is_sent(service):
+    first = service.submit(ASKED, CI, ("key", "digest"))
+
+    assert service.submit(ASKED, CI, ("key", "digest")) == first
+    assert service.submit(ASKED, OTHER, ("key", "digest")) != first
+    with pytest.raises(ConflictError, match="another request"):
+        service.submit(ASKED, CI, ("key", "other"))
+
+
+def test_a_study_that_cannot_be_recorded_is_not_queued_and_its_key_is_free(service, monkeypatch):
+    def full(*_args, **_more):
+        raise StoreError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "create", full)
+        with pytest.raises(StoreError, match="no space"):
+            service.submit(ASKED, CI, ("key", "digest"))
+
+    assert service.table.under_way() == service.table.entering() == ()
+    assert service.submit(ASKED, CI, ("key", "digest"))
+
+
+def test_what_cannot_be_searched_leaves_nothing_behind(service):
+    with pytest.raises(StudyError, match="not offered"):
+        service.submit(NewStudy(environment="elsewhere"), CI, None)
+
+    assert service.table.under_way() == ()
+    assert service.records.study_count() == 0
+
+
+def test_a_full_queue_takes_nothing_more_and_nobody_back(service):
+    ended = over(service)
+    service.submit(ASKED, CI, None)
+    service.submit(ASKED, CI, None)
+
+    with pytest.raises(TooManyError, match="the queue is full"):
+        service.submit(ASKED, CI, None)
+    with pytest.raises(TooManyError, match="the queue is full"):
+        service.resume(ended, None, CI)
+
+
+def test_a_queued_study_is_cancelled_at_once_and_a_running_one_is_told(service):
+    one, two = (service.submit(ASKED, CI, None) for _ in range(2))
+    service.table.change_from(two, State.QUEUED, State.RUNNING)
+
+    assert service.cancel(one, CI).state is State.CANCELLED
+    assert service.cancel(two, CI).state is State.CANCELLING
+    assert service.cancel(two, CI).state is State.CANCELLING
+    with pytest.raises(ConflictError, match="nothing runs"):
+        service.cancel(one, CI)
+
+
+def test_only_who_submitted_a_study_and_admins_change_it(service):
+    study_id = service.submit(ASKED, CI, None)
+
+    with pytest.raises(ForbiddenError, match="submitted by ci"):
+        service.cancel(study_id, OTHER)
+    assert service.cancel(study_id, Caller(name="boss", role=Role.ADMIN))
+
+
+def test_a_study_that_failed_goes_back_to_the_end_of_the_queue(service):
+    ended, waiting = over(service), service.submit(ASKED, CI, None)
+    service.resume(ended, None, CI)
+
+    row = service.table.find(ended)
+    assert (row.state, row.crashes, row.message) == (State.QUEUED, 0, None)
+    assert [each.study_id for each in service.table.under_way()] == [waiting, ended]
+    assert service.records.find(ended).status == "queued"
+
+
+def test_a_finished_study_goes_on_only_with_more_trials(service):
+    study_id = over(service, State.FINISHED)
+    service.records.update(study_id, status="finished")
+
+    with pytest.raises(ConflictError, match="more_trials"):
+        service.resume(study_id, None, CI)
+    with pytest.raises(StudyError, match="at most 50"):
+        service.resume(study_id, 51, CI)
+    service.resume(study_id, 7, CI)
+    assert service.study(study_id).study.budget.trials == 7
+    assert service.status(service.study(study_id)) == "queued"
+
+
+def test_a_study_that_somebody_searches_by_hand_stays_theirs(service):
+    study_id = over(service)
+    with closing(Store(service.store)) as other, other.lock(study_id):
+        other.update(study_id, status="running")
+        assert service.status(service.study(study_id)) == "running"
+        with pytest.raises(ConflictError, match="searched by process"):
+            service.resume(study_id, 5, CI)
+
+
+def test_a_study_that_is_under_way_needs_no_resuming(service):
+    with pytest.raises(ConflictError, match="goes on by itself"):
+        service.resume(service.submit(ASKED, CI, None), None, CI)
+
+
+def test_resuming_that_fails_half_way_leaves_the_study_as_it_was(service, monkeypatch):
+    study_id = over(service)
+    before = service.table.find(study_id)
+
+    def busy(*_):
+        raise StoreBusy("somebody was faster")
+
+    monkeypatch.setattr("search.service.state.extended", busy)
+    with pytest.raises(StoreBusy):
+        service.resume(study_id, 5, CI)
+
+    assert service.table.find(study_id) == before
+
+
+def test_a_study_finished_by_hand_after_it_failed_here_is_finished(service):
+    study_id = over(service)
+    service.records.update(study_id, status="finished")
+
+    assert service.status(service.study(study_id)) == "finished"
+
+
+def test_a_study_of_the_command_line_is_not_changed_here(service):
+    service.records.create("by hand", service.study(over(service)).study, "test")
+
+    with pytest.raises(ConflictError, match="command line"):
+        service.cancel("by hand", CI)

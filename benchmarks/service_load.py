@@ -58,10 +58,10 @@ sequence_length = 128
 global_batch = 8
 [environment]
 device = "cpu"
-world_size = 2
-ranks_per_node = 2
+world_size = {ranks}
+ranks_per_node = {ranks}
 [space.dp_replicate]
-choices = [2]
+choices = [{ranks}]
 [space.micro_batch]
 choices = [4]
 [budget]
@@ -124,13 +124,16 @@ def main() -> int:
     parser.add_argument("--readers", type=int, default=200)
     parser.add_argument("--trials", type=int, default=100_000, help="in the large study")
     parser.add_argument("--rounds", type=int, default=8, help="launches on each side")
+    parser.add_argument(
+        "--ranks", type=int, default=1, help="processes of the search, each of which fills a core"
+    )
     parser.add_argument("--margin", type=float, default=0.02)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cclsearch-load-") as folder:
         root = Path(folder)
         fill(root / "store", asked.trials)
-        with serving(root) as (url, process):
+        with serving(root, asked.ranks) as (url, process):
             result = measured(url, process.pid, asked)
     print(to_json(result)) if asked.json else show(result)
     page = result.waits["study"]
@@ -154,9 +157,9 @@ def trials(count: int) -> Iterator[Trial]:
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(root: Path, ranks: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The service as an operator starts it; gives its link."""
-    (root / "study.toml").write_text(STUDY, encoding="utf-8")
+    (root / "study.toml").write_text(STUDY.format(ranks=ranks), encoding="utf-8")
     (root / "service.toml").write_text(CONFIG, encoding="utf-8")
     command = [sys.executable, "-P", "-m", "search", "serve", "--port", "0"]
     command += ["-c", str(root / "service.toml"), "--store", str(root / "store")]

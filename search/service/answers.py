@@ -22,11 +22,17 @@ class Page(BaseModel, Generic[T]):
 
 
 class Result(BaseModel):
-    """How good something is, by the objective; `caveats` go wherever the value goes."""
+    """How good something is, by the objective; `caveats` go wherever the value goes.
+
+    `low` and `high` bound its 95 % interval over `launches`, where several confirmed it.
+    """
 
     value: float
     unit: str
     caveats: list[str]
+    low: float | None = None
+    high: float | None = None
+    launches: int = 1
 
 
 class StudyShort(BaseModel):

@@ -1,13 +1,10 @@
-"""What is kept of answers that cost something, until what they depend on has changed."""
+"""What is kept of things made that cost something, until what they depend on has changed."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from threading import Lock
 from typing import Generic, TypeVar
-
-from fastapi import Request, Response
 
 from records.rows import StudyRow
 from records.store import Store
@@ -18,7 +15,6 @@ from search.service.explored_knobs import StudyKnobs, study_knobs
 T = TypeVar("T")
 
 MOST_DRAWN = 16
-MOST_ANSWERS = 64
 
 
 class Kept(Generic[T]):
@@ -69,25 +65,3 @@ class Explored:
     def knobs(self, row: StudyRow, records: Store) -> StudyKnobs:
         """See `study_knobs`."""
         return self._knobs.get(row.id, records.stamp(row.id), lambda: study_knobs(row, records))
-
-
-class Answers:
-    """JSON answers as they were sent last, by what was asked."""
-
-    def __init__(self) -> None:
-        self._kept = Kept[bytes](MOST_ANSWERS)
-
-    def answer(
-        self, request: Request, version: tuple[Hashable, ...], make: Callable[[], bytes]
-    ) -> Response:
-        """The answer of this version; an empty one where the reader has it, by its ETag.
-
-        Whatever the answer depends on is in `version`, or in the address that is asked for.
-        """
-        asked = f"{request.url.path}?{request.url.query}"
-        etag = f'"{sha256(repr((asked, version)).encode()).hexdigest()[:32]}"'
-        headers = {"etag": etag, "cache-control": "private, no-cache"}
-        if etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        content = self._kept.get(asked, version, make)
-        return Response(content, media_type="application/json", headers=headers)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from search.service.roles import Caller
 
 ASKED_BY_MANY = re.compile(
-    r"/api/v1/studies(/[^/]+(/(history|front|knobs|policies|trials(/\d+)?))?)?"
+    r"/api/v1/(leaderboard|studies(/[^/]+(/(history|front|knobs|policies|trials(/\d+)?))?)?)"
 )
 LONGEST_S = 1.0
 MOST_ANSWERS = 256

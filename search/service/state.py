@@ -20,7 +20,7 @@ from search.service.answers import StudyShort
 from search.service.boards import Boards
 from search.service.config import ServiceConfig
 from search.service.events import Feeds
-from search.service.kept import Answers, Explored, Kept
+from search.service.kept import Explored, Kept
 from search.service.messenger import Messenger
 from search.service.rates import Rates
 from search.service.roles import Caller, KnownToken
@@ -67,7 +67,6 @@ class Service:
     wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
     """Tokens that are not known, by where they came from."""
     explored: Explored = field(default_factory=Explored)
-    answers: Answers = field(default_factory=Answers)
     shorts: Kept[StudyShort] = field(default_factory=lambda: Kept(MOST_SHORTS))
     boards: Boards = field(default_factory=Boards)
     drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))

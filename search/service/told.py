@@ -6,8 +6,9 @@ from collections.abc import Hashable
 from records.codec import from_json, to_json
 from records.rows import StudyRow
 from records.study_pages import StudyQuery
+from records.trial import Trial
 from search.finding import Finding
-from search.service.answers import Page, StudyFull, StudyShort, config_of, result_of
+from search.service.answers import Page, Result, StudyFull, StudyShort, config_of, result_of
 from search.service.runs.table import Submitted
 from search.service.state import Service, told_status
 
@@ -80,7 +81,10 @@ def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str
 def _short(row: StudyRow, service: Service) -> StudyShort:
     records, asked = service.records, row.study
     counts, submitted = records.counts(row.id), service.table.find(row.id)
-    winner = None if row.summary is None else from_json(Finding, row.summary).winner
+    # A study that goes on may find better.
+    ended = row.summary if row.status == "finished" else None
+    finding = None if ended is None else from_json(Finding, ended)
+    winner = None if finding is None else finding.winner
     best = records.best(row.id) if winner is None else records.trial(row.id, winner)
     facts = {
         "id": row.id,
@@ -96,11 +100,27 @@ def _short(row: StudyRow, service: Service) -> StudyShort:
         "most_trials": asked.budget.trials,
         "best_trial": best.ordinal if best else None,
         "best_config": config_of(best.config) if best else None,
-        "best": result_of(best) if best else None,
+        "best": None if best is None else _result(best, finding),
         **_submission(submitted),
         "imported_from": asked.origin.kind if asked.origin else None,
     }
     return StudyShort.model_validate(facts)
+
+
+def _result(best: Trial, finding: Finding | None) -> Result | None:
+    """How good the best trial is: over the launches that confirmed it, or by its own."""
+    own = result_of(best)
+    confirmed = None if finding is None else finding.result
+    if own is None or finding is None or confirmed is None:
+        return own
+    return Result(
+        value=confirmed.centre,
+        unit=finding.unit,
+        caveats=own.caveats,
+        low=confirmed.low,
+        high=confirmed.high,
+        launches=confirmed.launch_count,
+    )
 
 
 def _submission(submitted: Submitted | None) -> dict[str, object]:

@@ -19,7 +19,6 @@ from search.service.pages.study_facts import (
     history_drawing,
     judged_lines,
     model_lines,
-    result_again,
     spent,
 )
 from search.service.routes.queue import MoreTrials, cancel, resume
@@ -64,7 +63,6 @@ def study_page(study_id: str, request: Request, service: TheService, _caller: Re
         models=model_lines(row, records),
         judged=judged,
         finding=found_lines(row, records) if found.status == "finished" else (),
-        result=result_again(row) if found.status == "finished" else None,
         more_trials=MORE_TRIALS,
         most_marks=MOST_MARKS,
     )

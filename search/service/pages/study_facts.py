@@ -52,32 +52,6 @@ class Failures:
     """Whether it was not the configuration's fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What the winner reached over all its launches, in the unit of the objective."""
-
-    centre: float
-    low: float
-    high: float
-    launches: int
-    unit: str
-
-
-def result_again(row: StudyRow) -> Result | None:
-    """What launching the winner again told; None before that, and where it was not."""
-    finding = None if row.summary is None else from_json(Finding, row.summary)
-    told = None if finding is None else finding.result
-    if finding is None or told is None or told.low is None or told.high is None:
-        return None
-    return Result(
-        centre=told.centre,
-        low=told.low,
-        high=told.high,
-        launches=told.launch_count,
-        unit=finding.unit,
-    )
-
-
 def spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[Spent]:
     """What the search took so far, against what it may take."""
     budget, counts = row.study.budget, records.counts(row.id)

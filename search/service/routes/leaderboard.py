@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 
 from search.leaderboard.facts import group_facts
 from search.leaderboard.ranking import Leaderboard
@@ -17,9 +17,8 @@ router = APIRouter(tags=["leaderboard"])
 Name = Annotated[str, Query(min_length=1, max_length=200)]
 
 
-@router.get("/leaderboard", response_model=Board)
+@router.get("/leaderboard")
 def leaderboard(
-    request: Request,
     service: TheService,
     _caller: Reader,
     by: Annotated[
@@ -32,15 +31,10 @@ def leaderboard(
     top: Annotated[int, Query(ge=1, le=500, description="Most submissions of a group.")] = 100,
     limit: Limit = 50,
     offset: Offset = 0,
-) -> Response:
+) -> Board:
     """The best of each study, in groups that did the same work, as `cclsearch leaderboard`."""
-    records = service.records
-
-    def made() -> bytes:
-        board = service.boards.board(records, by=by, workload=workload, metrics=metric or ())
-        return _page(board, limit, offset, top).model_dump_json().encode()
-
-    return service.answers.answer(request, (records.stamp_of_all(),), made)
+    board = service.boards.board(service.records, by=by, workload=workload, metrics=metric or ())
+    return _page(board, limit, offset, top)
 
 
 def _page(board: Leaderboard, limit: int, offset: int, top: int) -> Board:

@@ -2,15 +2,14 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import TypeAdapter
+from fastapi import APIRouter, Query
 
 from search.service.access import Reader, TheService
 from search.service.answers import Page, StudyFull, StudyShort
 from search.service.explored import StudyHistory
 from search.service.explored_front import StudyFront
 from search.service.explored_knobs import StudyKnobs
-from search.service.told import study_full, study_page, version_of
+from search.service.told import study_full, study_page
 
 router = APIRouter(tags=["studies"])
 
@@ -20,10 +19,6 @@ Status = Literal[
     "queued", "running", "cancelling", "cancelled", "interrupted", "failed", "finished"
 ]
 Metric = Annotated[str | None, Query(min_length=1, max_length=100)]
-
-HISTORY = TypeAdapter(StudyHistory)
-FRONT = TypeAdapter(StudyFront)
-KNOBS = TypeAdapter(StudyKnobs)
 
 
 @router.get("/studies")
@@ -41,55 +36,31 @@ def studies(
     return study_page(service, limit=limit, offset=offset, text=text, status=status)
 
 
-@router.get("/studies/{study_id}", response_model=StudyFull)
-def study(request: Request, study_id: str, service: TheService, _caller: Reader) -> Response:
+@router.get("/studies/{study_id}")
+def study(study_id: str, service: TheService, _caller: Reader) -> StudyFull:
     """One study with what was asked and what it found."""
-    row = service.study(study_id)
-    return service.answers.answer(
-        request,
-        version_of(row, service),
-        lambda: study_full(row, service).model_dump_json().encode(),
-    )
+    return study_full(service.study(study_id), service)
 
 
-@router.get("/studies/{study_id}/history", response_model=StudyHistory)
-def history(request: Request, study_id: str, service: TheService, _caller: Reader) -> Response:
+@router.get("/studies/{study_id}/history")
+def history(study_id: str, service: TheService, _caller: Reader) -> StudyHistory:
     """What every trial reached, in order; of many trials only those that keep the shape of all."""
-    row = service.study(study_id)
-    return service.answers.answer(
-        request,
-        (service.records.stamp(row.id),),
-        lambda: HISTORY.dump_json(service.explored.history(row, service.records)),
-    )
+    return service.explored.history(service.study(study_id), service.records)
 
 
-@router.get("/studies/{study_id}/front", response_model=StudyFront)
+@router.get("/studies/{study_id}/front")
 def front(
-    request: Request,
-    study_id: str,
-    service: TheService,
-    _caller: Reader,
-    against: Metric = None,
-) -> Response:
+    study_id: str, service: TheService, _caller: Reader, against: Metric = None
+) -> StudyFront:
     """Trials by several numbers, and which of them no other beats.
 
     They are the objectives, or, of a study with one, the objective and what trials take of the
     metric `against`.
     """
-    row = service.study(study_id)
-    return service.answers.answer(
-        request,
-        (service.records.stamp(row.id),),
-        lambda: FRONT.dump_json(service.explored.front(row, service.records, against)),
-    )
+    return service.explored.front(service.study(study_id), service.records, against)
 
 
-@router.get("/studies/{study_id}/knobs", response_model=StudyKnobs)
-def knobs(request: Request, study_id: str, service: TheService, _caller: Reader) -> Response:
+@router.get("/studies/{study_id}/knobs")
+def knobs(study_id: str, service: TheService, _caller: Reader) -> StudyKnobs:
     """Configurations as lines over parallel axes, one for each knob of which several were tried."""
-    row = service.study(study_id)
-    return service.answers.answer(
-        request,
-        (service.records.stamp(row.id),),
-        lambda: KNOBS.dump_json(service.explored.knobs(row, service.records)),
-    )
+    return service.explored.knobs(service.study(study_id), service.records)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query
 
 from records.codec import to_json
 from records.trial import FailureKind
@@ -25,9 +25,8 @@ from search.service.routes.studies import Limit, Offset
 router = APIRouter(tags=["trials"])
 
 
-@router.get("/studies/{study_id}/trials", response_model=Page[TrialShort])
+@router.get("/studies/{study_id}/trials")
 def trials(
-    request: Request,
     study_id: str,
     service: TheService,
     _caller: Reader,
@@ -49,7 +48,7 @@ def trials(
     text: Annotated[
         str | None, Query(max_length=200, description="In the configuration or the message.")
     ] = None,
-) -> Response:
+) -> Page[TrialShort]:
     """Trials of a study; those without the value that they are sorted by come last."""
     row = service.study(study_id)
     query = TrialQuery(
@@ -62,13 +61,8 @@ def trials(
         limit=limit,
         offset=offset,
     )
-
-    def made() -> bytes:
-        found, total = service.records.trial_page(row.id, query)
-        page = Page(items=[trial_short(trial) for trial in found], total=total, offset=offset)
-        return page.model_dump_json().encode()
-
-    return service.answers.answer(request, (service.records.stamp(row.id),), made)
+    found, total = service.records.trial_page(row.id, query)
+    return Page(items=[trial_short(trial) for trial in found], total=total, offset=offset)
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}")

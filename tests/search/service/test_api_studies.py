@@ -1,6 +1,14 @@
 """Studies and trials over real HTTP: whole, empty, missing, filtered, paged."""
 
+from contextlib import closing
+from dataclasses import replace
+
 import pytest
+
+from evaluator.timing.spread import Spread
+from records.codec import from_json, to_json
+from records.store import Store
+from search.finding import Finding
 
 API = "/api/v1"
 FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
@@ -22,9 +30,22 @@ def test_studies_are_listed_newest_first_with_their_best(ask):
     status, page = ask("/studies")
     assert (status, page["total"], page["offset"]) == (200, 3, 0)
     by_id = {each["id"]: each for each in page["items"]}
-    assert by_id[FINISHED]["best"] == {"value": 0.25, "unit": "s", "caveats": []}
+    own = {"value": 0.25, "unit": "s", "caveats": [], "low": None, "high": None, "launches": 1}
+    assert by_id[FINISHED]["best"] == own
     assert by_id[FAILED]["best"] is None
     assert by_id[IMPORTED]["imported_from"] == "ccl-search"
+
+
+def test_a_best_that_was_confirmed_is_told_with_its_interval(served):
+    spread = Spread(centre=0.26, low=0.24, high=0.28, launch_count=4)
+    with closing(Store(served.service.store)) as store:
+        finding = from_json(Finding, store.find(FINISHED).summary)
+        summary = to_json(replace(finding, result=spread))
+        store.update(FINISHED, status="finished", summary=summary)
+    with served.client("read") as client:
+        best = client.get(f"{API}/studies/{FINISHED}").json()["best"]
+    told = {"value": 0.26, "unit": "s", "caveats": [], "low": 0.24, "high": 0.28, "launches": 4}
+    assert best == told
 
 
 def test_pages_of_studies_fit_together(ask):

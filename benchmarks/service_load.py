@@ -1,19 +1,20 @@
 """What two hundred readers of the service cost: them, the service, and the search that it runs.
 
-A store gets one study of 100,000 trials and some small ones, and the real service serves it. Then a
-search of one configuration is submitted again and again, in turns without and with readers. A
-reader is an open page: it asks for the large study once a second, now and then for its history and
-for a page of its trials; every other one also follows the events of what runs. Launches with and
-without readers are judged as launches of a study are.
+A store gets one study of 100,000 trials and some small ones, and the real service serves it. Then
+it searches, and while one launch takes step after step, readers come and go in turns. A reader is
+an open page: it asks for the large study once a second, now and then for its history and for a page
+of its trials; every other one also follows the events of what runs. Step times with and without
+readers are judged as launches of a study are, a period of each being a round.
 
 Readers run in this process at the lowest priority, since in earnest they are other machines: what
 they measure of the service includes how long they waited for a core themselves.
 
     python benchmarks/service_load.py
-    python benchmarks/service_load.py --readers 50 --trials 10000 --rounds 4 --json
+    python benchmarks/service_load.py --readers 50 --trials 10000 --rounds 12 --json
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -36,13 +37,15 @@ from records.trial import Trial
 from search.comparing.compared import Comparisons, Party
 from search.comparing.points import Replicates, Turn, judged
 from search.comparing.verdicts import verdict_words
-from search.remote.client import Client, RemoteStudy
+from search.remote.client import Client
 
 LARGE, SMALL = "large", "small-{:03}"
 SMALL_STUDIES, SMALL_TRIALS = 50, 200
 MB = 1e6
 TARGET_MS = 100.0
 WAIT_S = 300.0
+SETTLED_S = 1.1
+"""Readers open their pages within a second."""
 STUDY = """\
 name = "one-configuration"
 strategy = "offline"
@@ -68,12 +71,13 @@ choices = [4]
 trials = 1
 [measure]
 warmup_steps = 3
-timed_steps = 20
-max_timed_steps = 20
+timed_steps = 1000000
+max_timed_steps = 1000000
 profiled_steps = 0
 self_test_rounds = 0
 race_rounds = 0
 confirm_top = 0
+timeout_s = 3600.0
 [launch]
 memory_budget_bytes = 1000000000
 """
@@ -123,7 +127,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--readers", type=int, default=200)
     parser.add_argument("--trials", type=int, default=100_000, help="in the large study")
-    parser.add_argument("--rounds", type=int, default=8, help="launches on each side")
+    parser.add_argument("--rounds", type=int, default=60, help="periods of each kind")
+    parser.add_argument("--seconds", type=float, default=2.0, help="that a period lasts")
     parser.add_argument(
         "--ranks", type=int, default=1, help="processes of the search, each of which fills a core"
     )
@@ -134,7 +139,7 @@ def main() -> int:
         root = Path(folder)
         fill(root / "store", asked.trials)
         with serving(root, asked.ranks) as (url, process):
-            result = measured(url, process.pid, asked)
+            result = measured(root, url, process.pid, asked)
     print(to_json(result)) if asked.json else show(result)
     page = result.waits["study"]
     return int(page.p95_ms > TARGET_MS or result.wrong_answers > 0)
@@ -172,25 +177,25 @@ def serving(root: Path, ranks: int) -> Iterator[tuple[str, subprocess.Popen[str]
             process.terminate()
 
 
-def measured(url: str, pid: int, asked: argparse.Namespace) -> Result:
-    """Search in turns without and with readers, who comes first by turns too."""
+def measured(root: Path, url: str, pid: int, asked: argparse.Namespace) -> Result:
+    """One launch during which readers come and go; which kind of period comes first, by turns."""
     before_mb = memory_mb(pid, "VmRSS")
     readers = Readers(url, LARGE, asked.readers)
-    turns = {"quiet": list[Turn](), "loaded": list[Turn]()}
-    took = Took()
+    periods, took = list[Period](), Took()
     with Client(url) as client, closing(readers):
-        step_time_s(client.submit("bench"))  # what is done once is done
+        study = client.submit("bench")
+        next(event for event in study.events() if event.facts.get("phase") == "timed")
         for number in range(2 * asked.rounds):
-            is_loaded = number % 4 in {1, 2}
-            value = (
-                searched(client, readers, pid, took)
-                if is_loaded
-                else step_time_s(client.submit("bench"))
-            )
-            turn = Turn(launch=Launch(value=value), order=float(number))
-            turns["loaded" if is_loaded else "quiet"].append(turn)
-            print(f"turn {number + 1}: {value:.4f} s, readers: {is_loaded}", file=sys.stderr)
-    found = compared(turns["quiet"], turns["loaded"], asked.margin)
+            has_readers = number % 4 in {1, 2}
+            with readers.reading(study.id) if has_readers else nullcontext():
+                periods.append(period(has_readers, pid, readers, took, asked.seconds))
+        starts_ns = step_starts_ns(root, study.id)
+        study.cancel()
+        study.wait(WAIT_S)
+    quiet, loaded = (
+        [p.turn(starts_ns) for p in periods if p.has_readers is kind] for kind in (False, True)
+    )
+    found = compared(quiet, loaded, asked.margin)
     return Result(
         readers=asked.readers,
         trials=asked.trials,
@@ -202,11 +207,48 @@ def measured(url: str, pid: int, asked: argparse.Namespace) -> Result:
         service_most_mb=memory_mb(pid, "VmHWM"),
         service_cores=took.service_s / took.wall_s,
         readers_cores=took.readers_s / took.wall_s,
-        step_times_quiet_s=tuple(turn.launch.value for turn in turns["quiet"]),
-        step_times_loaded_s=tuple(turn.launch.value for turn in turns["loaded"]),
+        step_times_quiet_s=tuple(turn.launch.value for turn in quiet),
+        step_times_loaded_s=tuple(turn.launch.value for turn in loaded),
         verdict=found.lines[0].comparison.verdict.value,
         words=verdict_words(found.lines[0], found),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """A time with or without readers, by this machine's monotonic clock."""
+
+    has_readers: bool
+    start_ns: int
+    end_ns: int
+
+    def turn(self, starts_ns: Sequence[int]) -> Turn:
+        """The mean step time of the steps that lie in it."""
+        inside = [at for at in starts_ns if self.start_ns <= at < self.end_ns]
+        seconds = (inside[-1] - inside[0]) / (len(inside) - 1) / 1e9
+        return Turn(launch=Launch(value=seconds), order=float(self.start_ns))
+
+
+def period(has_readers: bool, pid: int, readers: Readers, took: "Took", seconds: float) -> Period:
+    """Wait for everyone to be there, or gone, and then for a while."""
+    time.sleep(SETTLED_S)
+    start_ns, service_s, readers_s = time.perf_counter_ns(), cpu_s(pid), readers.cpu_s()
+    time.sleep(seconds)
+    end_ns = time.perf_counter_ns()
+    if has_readers:
+        took.wall_s += (end_ns - start_ns) / 1e9
+        took.service_s += cpu_s(pid) - service_s
+        took.readers_s += readers.cpu_s() - readers_s
+    print(f"{seconds:g} s, readers: {has_readers}", file=sys.stderr)
+    return Period(has_readers=has_readers, start_ns=start_ns, end_ns=end_ns)
+
+
+def step_starts_ns(root: Path, study_id: str) -> list[int]:
+    """When each step of the launch under way began, as its first rank tells."""
+    (path,) = (root / "store" / "work" / study_id).rglob("rank0.progress.jsonl")
+    *lines, _torn = path.read_text(encoding="utf-8").split("\n")
+    told = map(json.loads, lines)
+    return [one["at_ns"] for one in told if one["phase"] == "timed" and one["step"] is not None]
 
 
 @dataclass(slots=True)
@@ -216,26 +258,6 @@ class Took:
     wall_s: float = 0.0
     service_s: float = 0.0
     readers_s: float = 0.0
-
-
-def searched(client: Client, readers: Readers, pid: int, took: Took) -> float:
-    """The step time of a search that is read about."""
-    wall_s, service_s, readers_s = time.perf_counter(), cpu_s(pid), readers.cpu_s()
-    study = client.submit("bench")
-    with readers.reading(study.id):
-        value = step_time_s(study)
-    took.wall_s += time.perf_counter() - wall_s
-    took.service_s += cpu_s(pid) - service_s
-    took.readers_s += readers.cpu_s() - readers_s
-    return value
-
-
-def step_time_s(study: RemoteStudy) -> float:
-    """The step time of the one trial of a study, once it has ended."""
-    found = study.wait(WAIT_S)
-    if found.best is None:
-        sys.exit(f"the search did not measure anything: {found.message or found.failures}")
-    return found.best.value
 
 
 def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Comparisons:
@@ -294,8 +316,9 @@ def show(result: Result) -> None:
         ("without", result.step_times_quiet_s),
         ("with", result.step_times_loaded_s),
     ):
-        cells = " ".join(f"{1e3 * value:.1f}" for value in values)
-        print(f"step time {name} readers: median {1e3 * median(values):.1f} ms of {cells}")
+        least, most = 1e3 * min(values), 1e3 * max(values)
+        middle = 1e3 * median(values)
+        print(f"step time {name} readers: {middle:.1f} ms, {least:.1f} to {most:.1f} by period")
     print(f"the search (A without readers, B with): {result.verdict}: {result.words}")
 
 

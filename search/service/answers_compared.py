@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from search.service.answers import Scalar
-from search.service.explored import Interval, StudyHistory
+from search.service.facts.history import Interval, StudyHistory
 
 
 class Party(BaseModel):

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from records.database import NAME
+from search.service.edge.guard import Guard
 from search.service.errors import RESPONSES, answer_errors
-from search.service.guard import Guard
 from search.service.pages.routers import ROUTERS as PAGES
 from search.service.remembered import Remembered
 from search.service.routes import (

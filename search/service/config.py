@@ -13,7 +13,7 @@ from records.checks import above_zero, at_least
 from records.codec import first_problem, from_document
 from records.errors import StudyError
 from records.strict import STRICT
-from search.service.roles import KnownToken
+from search.service.callers.roles import KnownToken
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -50,6 +50,14 @@ class Listen:
             )
         if self.https and not self.hosts:
             raise StudyError("[listen] https needs hosts; give the name that browsers open")
+
+    @property
+    def cookie_name(self) -> str:
+        """What the cookie is called: browsers send cookies of a host to all of its ports.
+
+        Over https no other port or host can set it, as its prefix tells the browser.
+        """
+        return "__Host-cclsearch" if self.https else f"cclsearch_{self.port}"
 
     @property
     def is_loopback(self) -> bool:

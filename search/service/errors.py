@@ -8,10 +8,10 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from records.errors import CclsearchError, EnvironmentFault, StoreBusy, StoreError
-from search.service.checks import is_page
+from search.service.edge.checks import is_page
+from search.service.facts.written import BusyError
 from search.service.pages.errors import error_page
 from search.service.state import ConflictError, ForbiddenError, MissingError, TooManyError
-from search.service.written import BusyError
 from search.words.trial import one_line
 
 WORDS_CHARS = 1000

@@ -19,7 +19,7 @@ from time import monotonic
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from search.service.roles import Caller
+from search.service.callers.roles import Caller
 
 ASKED_BY_MANY = re.compile(
     r"/api/v1/(leaderboard|studies(/[^/]+(/(history|front|knobs|policies|trials(/\d+)?))?)?)"

@@ -14,13 +14,13 @@ import uvicorn
 
 from records.errors import StoreBusy, StoreError, StudyError
 from search.service.app import app_of
+from search.service.callers.roles import ROLES, KnownToken, digest_of, local_token, new_token
+from search.service.callers.sessions import Sessions, kept_key
 from search.service.config import Listen, ServiceConfig, read_config
-from search.service.listening import allow_many_files, listening, log_plainly, server_of
+from search.service.edge.listening import allow_many_files, listening, log_plainly, server_of
 from search.service.messenger import Messenger
-from search.service.roles import ROLES, KnownToken, digest_of, local_token, new_token
 from search.service.runs.keeper import Keeper, nobody, table_path
 from search.service.runs.table import RunTable, State
-from search.service.sessions import Sessions, cookie_name, kept_key
 from search.service.state import Service
 from search.service.submission import check_offered
 from search.settings import store_root
@@ -72,7 +72,6 @@ def service_of(
         keeper=Keeper(root, config.environment, to_tell),
         messenger=messenger,
         sessions=sessions,
-        cookie_name=cookie_name(config.listen),
     )
 
 

@@ -17,19 +17,19 @@ from search.extending import extended
 from search.reading import status
 from search.scrubbed import scrubbed_study
 from search.service.answers import StudyShort
-from search.service.boards import Boards
+from search.service.callers.rates import Rates
+from search.service.callers.roles import Caller, KnownToken
+from search.service.callers.sessions import Sessions
 from search.service.config import ServiceConfig
 from search.service.events import Feeds
-from search.service.kept import Explored, Kept
+from search.service.facts.boards import Boards
+from search.service.facts.kept import Explored, Kept
+from search.service.facts.written import Writing
 from search.service.messenger import Messenger
-from search.service.rates import Rates
-from search.service.roles import Caller, KnownToken
 from search.service.runs.keeper import Keeper, table_path
 from search.service.runs.process import EVENTS, run_folder
 from search.service.runs.table import RunTable, State, Submitted, entering
-from search.service.sessions import Sessions
 from search.service.submission import NewStudy, offered_study, study_of
-from search.service.written import Writing
 from search.settings import scrubber
 from search.version import installed_version
 
@@ -63,7 +63,6 @@ class Service:
     tokens: Sequence[KnownToken]
     keeper: Keeper
     sessions: Sessions = field(default_factory=Sessions)
-    cookie_name: str = "cclsearch"
     wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
     """Tokens that are not known, by where they came from."""
     explored: Explored = field(default_factory=Explored)

@@ -9,8 +9,8 @@ from records.trial import Trial
 from search.charts.curves import Curve, curve_chart
 from search.comparing.verdicts import verdict_words, why_words
 from search.finding import leader_of
-from search.service.compared import compared_trials, side_of
-from search.service.explored import StudyHistory
+from search.service.facts.compared import compared_trials, side_of
+from search.service.facts.history import StudyHistory
 from search.service.pages.decisions import result_words
 from search.service.pages.trial_table import remarks_of
 from search.service.state import Service

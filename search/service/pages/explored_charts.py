@@ -9,9 +9,9 @@ from records.store import Store
 from search.charts.parallel import Knob, Tried, parallel_chart
 from search.charts.scale import scale_of
 from search.charts.scatter import Pair, Reach, front_chart
-from search.service.explored import Axis, Interval
-from search.service.explored_front import FrontPoint, StudyFront
-from search.service.explored_knobs import StudyKnobs
+from search.service.facts.front import FrontPoint, StudyFront
+from search.service.facts.history import Axis, Interval
+from search.service.facts.knobs import StudyKnobs
 from search.words.config import flags
 from search.words.trial import number, one_line
 

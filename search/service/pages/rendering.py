@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from search.charts.style import chart_style
 from search.report_page.plain import plain
-from search.service.access import caller_in, service_of
-from search.service.roles import Role
+from search.service.callers.roles import Role
+from search.service.edge.access import caller_in, service_of
 from search.words.quantities import many, size
 from search.words.trial import number, one_line
 

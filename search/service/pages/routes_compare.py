@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from records.errors import StudyError
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.pages.beside import (
     MOST_SIDES,
     knobs_beside,

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from records.errors import StudyError
 from records.rows import StudyRow
-from search.service.access import Reader, TheService
-from search.service.explored_front import StudyFront
+from search.service.edge.access import Reader, TheService
+from search.service.facts.front import StudyFront
 from search.service.pages.explored_charts import axis_name, front_charts, knob_chart, rows_of
 from search.service.pages.rendering import drawing, page
 from search.service.state import Service

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from search.service.access import Reader
+from search.service.edge.access import Reader
 from search.service.pages.rendering import static_files
 from search.service.state import MissingError
 

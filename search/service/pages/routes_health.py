@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from search.doctor import api_key, store_folder
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.health import details_of
 from search.service.pages.rendering import page
 

@@ -17,7 +17,7 @@ from search.leaderboard.words import (
     ranked_words,
     value_words,
 )
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.pages.rendering import page
 from search.service.routes.studies import Offset
 

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from search.service.access import TheService, local_place, signed_in, signed_out
+from search.service.callers.rates import address_of
+from search.service.callers.roles import known_as
+from search.service.edge.access import TheService, local_place, signed_in, signed_out
 from search.service.pages.forms import form_of
 from search.service.pages.rendering import page
-from search.service.rates import address_of
-from search.service.roles import known_as
 
 router = APIRouter(include_in_schema=False)
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from records.rows import StudyRow
 from records.trial import Policy
 from search.report_page.seen import learnt_in
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
 from search.service.pages.rendering import page
 from search.service.state import MissingError, Service

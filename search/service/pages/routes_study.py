@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from evaluator.objective import scoring_of
 from records.errors import StudyError, shown
 from search.report_page.asked import question_facts, work_facts
-from search.service.access import Reader, Submitter, TheService
+from search.service.edge.access import Reader, Submitter, TheService
 from search.service.pages.forms import form_of, one
 from search.service.pages.happening import happening
 from search.service.pages.rendering import drawing, page

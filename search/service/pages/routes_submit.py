@@ -8,11 +8,11 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
 from records.errors import StudyError
-from search.service.access import Submitter, TheService
+from search.service.callers.roles import Caller
+from search.service.edge.access import Submitter, TheService
 from search.service.pages.forms import Fields, form_of, one
 from search.service.pages.rendering import page
 from search.service.pages.study_form import asked_in, problems_of, study_form
-from search.service.roles import Caller
 from search.service.routes.queue import create
 from search.service.state import Service, TooManyError
 

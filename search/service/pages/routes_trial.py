@@ -9,7 +9,7 @@ from markupsafe import Markup
 from records.rows import StudyRow
 from records.trial import Measured, Trial
 from search.kept.files import absence
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.pages.decisions import decision_lines, repeats_of
 from search.service.pages.rendering import drawing, page
 from search.service.pages.transcripts import transcript_of

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from search.exporting.asked import Exported
 from search.exporting.documents import trial_documents
 from search.exporting.tables import write_csv
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.pages.rendering import page
 from search.service.pages.trial_asked import TrialsAsked
 from search.service.pages.trial_table import trial_table

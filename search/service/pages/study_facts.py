@@ -16,7 +16,7 @@ from search.finding import Finding
 from search.llm.prices import priced
 from search.report import Line, Record, result_lines
 from search.report_page.thinning import thinned
-from search.service.explored import StudyHistory
+from search.service.facts.history import StudyHistory
 from search.service.pages.rendering import took
 from search.service.state import Service
 from search.words.model import use_words

@@ -10,7 +10,6 @@ from records.errors import StudyError
 from search.comparing.compared import Comparisons
 from search.comparing.facts import comparisons_facts
 from search.comparing.sides import OnRecord
-from search.service.access import Reader, TheService
 from search.service.answers_compared import (
     Comparison,
     Setting,
@@ -18,7 +17,8 @@ from search.service.answers_compared import (
     StudySide,
     TrialsCompared,
 )
-from search.service.compared import (
+from search.service.edge.access import Reader, TheService
+from search.service.facts.compared import (
     SettingBeside,
     StudyBeside,
     compared_studies,

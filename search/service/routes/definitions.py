@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from evaluator.metrics.registry import loaded_metrics
 from search.metric_facts import definition_facts
-from search.service.access import Reader
 from search.service.answers import MetricDefinition, Page
+from search.service.edge.access import Reader
 from search.service.routes.studies import Limit, Offset
 
 router = APIRouter(tags=["metrics"])

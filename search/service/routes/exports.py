@@ -9,8 +9,8 @@ from fastapi.responses import StreamingResponse
 
 from search.exporting.asked import Leaving
 from search.exporting.bundle_format import SUFFIX
-from search.service.access import Reader, TheService
-from search.service.written import Form
+from search.service.edge.access import Reader, TheService
+from search.service.facts.written import Form
 
 router = APIRouter(tags=["exports"])
 

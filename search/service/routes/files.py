@@ -12,8 +12,8 @@ from fastapi.responses import StreamingResponse
 from records.errors import shown
 from records.trial import Artifact, Trial
 from search.kept.files import absence
-from search.service.access import Reader, TheService
 from search.service.answers import File, Page
+from search.service.edge.access import Reader, TheService
 from search.service.routes.studies import Limit, Offset
 from search.service.state import MissingError, Service
 

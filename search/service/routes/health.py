@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.health import Details, details_of, is_well
 
 router = APIRouter(tags=["health"])

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from search.leaderboard.facts import group_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.words import RULE, legend
-from search.service.access import Reader, TheService
 from search.service.answers_compared import Board, Column, Group
+from search.service.edge.access import Reader, TheService
 from search.service.routes.studies import Limit, Offset
 
 router = APIRouter(tags=["leaderboard"])

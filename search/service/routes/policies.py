@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query
 
 from records.codec import to_json
 from records.trial import Policy
-from search.service.access import Reader, TheService
 from search.service.answers import Page, PolicyFull, PolicyShort, Transcript
+from search.service.edge.access import Reader, TheService
 from search.service.routes.files import Ordinal
 from search.service.routes.studies import Limit, Offset
 from search.service.state import MissingError, Service

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
-from search.service.access import Reader, TheService
+from search.service.edge.access import Reader, TheService
 from search.service.events import followed
 from search.service.state import TooManyError
 

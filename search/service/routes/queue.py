@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from search.service.access import Reader, Submitter, TheService
 from search.service.answers import Entered, Environment
+from search.service.edge.access import Reader, Submitter, TheService
 from search.service.submission import NewStudy
 
 router = APIRouter(tags=["queue"])

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from search.service.access import Reader, TheService
 from search.service.answers import Page, StudyFull, StudyShort
-from search.service.explored import StudyHistory
-from search.service.explored_front import StudyFront
-from search.service.explored_knobs import StudyKnobs
+from search.service.edge.access import Reader, TheService
+from search.service.facts.front import StudyFront
+from search.service.facts.history import StudyHistory
+from search.service.facts.knobs import StudyKnobs
 from search.service.told import study_full, study_page
 
 router = APIRouter(tags=["studies"])

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from records.codec import to_json
 from records.trial import FailureKind
 from records.trial_pages import TrialQuery
-from search.service.access import Reader, TheService
 from search.service.answers import (
     MetricValue,
     Page,
@@ -19,6 +18,7 @@ from search.service.answers import (
     trial_full,
     trial_short,
 )
+from search.service.edge.access import Reader, TheService
 from search.service.routes.files import Ordinal, trial_of
 from search.service.routes.studies import Limit, Offset
 

@@ -22,13 +22,12 @@ from records.study import Study
 from records.trial import Config, FailureKind, Policy, Trial
 from search.finding import Finding
 from search.service.app import app_of
+from search.service.callers.rates import Rates
+from search.service.callers.roles import ROLES, KnownToken, digest_of
 from search.service.config import Listen, ServiceConfig
-from search.service.listening import listening, server_of
-from search.service.rates import Rates
-from search.service.roles import ROLES, KnownToken, digest_of
+from search.service.edge.listening import listening, server_of
 from search.service.runs.keeper import Keeper
 from search.service.runs.table import RunTable
-from search.service.sessions import cookie_name
 from search.service.state import Service
 
 FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
@@ -97,7 +96,6 @@ def running(
             folder=folder or root,
             store=root,
             tokens=known,
-            cookie_name=cookie_name(listen),
             keeper=(Keeper if searching else StillKeeper)(root),
             **more,
         )

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from records.store import Store
 from search.cli import app
-from search.service import written
+from search.service.facts import written
 
 API = "/api/v1"
 FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from search.service import connections
+from search.service.edge import connections
 
 ASKED = "GET /api/v1/studies HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
 

@@ -14,9 +14,9 @@ from records.testing import failed, measured, study, trial
 from records.trial import MetricValue
 from search.finding import leader_of
 from search.front import unbeaten
-from search.service.explored import study_history
-from search.service.explored_front import study_front
-from search.service.explored_knobs import study_knobs
+from search.service.facts.front import study_front
+from search.service.facts.history import study_history
+from search.service.facts.knobs import study_knobs
 from search.standing import standing_of
 
 OUTCOMES = st.one_of(st.none(), st.floats(0.1, 10.0))

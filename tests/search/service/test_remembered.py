@@ -6,8 +6,8 @@ import sqlite3
 
 import pytest
 
+from search.service.callers.roles import Caller, Role
 from search.service.remembered import Remembered
-from search.service.roles import Caller, Role
 
 READER = Caller(name="r", role=Role.READ)
 PATH = "/api/v1/studies/a"

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StudyError
+from search.service.callers.roles import (
+    KnownToken,
+    Role,
+    digest_of,
+    known_as,
+    local_token,
+    new_token,
+)
 from search.service.config import Listen, ServiceConfig, read_config
-from search.service.roles import KnownToken, Role, digest_of, known_as, local_token, new_token
 from search.service.serving import print_new_token
 from search.service.submission import check_offered
 

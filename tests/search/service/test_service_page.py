@@ -10,6 +10,7 @@ import pytest
 
 from search.remote import client, errors
 from search.service.app import app_of
+from search.service.callers.roles import ROLES, KnownToken
 from search.service.config import (
     Limits,
     Listen,
@@ -18,7 +19,6 @@ from search.service.config import (
     Webhook,
     read_config,
 )
-from search.service.roles import ROLES, KnownToken
 
 PAGE = (Path(__file__).parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
 

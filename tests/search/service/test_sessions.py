@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StoreError
+from search.service.callers.roles import KnownToken, digest_of
+from search.service.callers.sessions import LIFE_S, Sessions, kept_key
 from search.service.config import Listen
-from search.service.roles import KnownToken, digest_of
-from search.service.sessions import LIFE_S, Sessions, cookie_name, kept_key
 
 ANN = KnownToken(name="ann@lab", role="read", sha256=digest_of("a"))
 BOB = KnownToken(name="bob", role="admin", sha256=digest_of("b"))
@@ -91,5 +91,5 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 
 def test_a_cookie_is_told_apart_by_port_and_kept_to_its_host_over_https():
-    assert cookie_name(Listen(port=9)) == "cclsearch_9"
-    assert cookie_name(Listen(hosts=("a.b",), https=True)) == "__Host-cclsearch"
+    assert Listen(port=9).cookie_name == "cclsearch_9"
+    assert Listen(hosts=("a.b",), https=True).cookie_name == "__Host-cclsearch"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.access import local_place
+from search.service.callers.roles import KnownToken, digest_of
+from search.service.callers.sessions import LIFE_S, Sessions
 from search.service.config import Limits, Listen, ServiceConfig
-from search.service.roles import KnownToken, digest_of
-from search.service.sessions import LIFE_S, Sessions
+from search.service.edge.access import local_place
 
 READ = "read-token-of-a-test"
 
@@ -147,7 +147,7 @@ def test_a_cookie_that_is_not_ours_or_not_clear_is_none(shared, spoil):
 def test_a_cookie_ends(shared):
     ended = Sessions(key=shared.service.sessions.key, clock=lambda: 1e9)
     value = ended.begin(shared.service.tokens[0])
-    cookie = {"cookie": f"{shared.service.cookie_name}={value}"}
+    cookie = {"cookie": f"{shared.service.config.listen.cookie_name}={value}"}
     with shared.client(None, headers=cookie) as browser:
         assert browser.get("/api/v1/studies").status_code == 401
 
@@ -164,7 +164,9 @@ def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(served):
 
 
 def test_a_browser_with_an_old_cookie_does_not_lock_its_owner_out(shared):
-    with shared.client(None, headers={"cookie": f"{shared.service.cookie_name}=old"}) as browser:
+    with shared.client(
+        None, headers={"cookie": f"{shared.service.config.listen.cookie_name}=old"}
+    ) as browser:
         assert {browser.get("/studies").status_code for _ in range(30)} == {303}
         assert form(browser, "/login", token=READ).status_code == 303
 

@@ -6,8 +6,8 @@ import pytest
 
 from records.errors import StoreBusy, StoreError, StudyError
 from records.store import Store
+from search.service.callers.roles import Caller, Role
 from search.service.config import Limits, ServiceConfig
-from search.service.roles import Caller, Role
 from search.service.runs.keeper import Keeper
 from search.service.runs.table import State
 from search.service.state import ConflictError, ForbiddenError, Service, TooManyError

@@ -10,7 +10,7 @@ from records.store import Store
 from records.study import Value
 from search.finding import leader_of
 from search.report_page.knobs import MOST_LINES, varied
-from search.service.explored import Axis, Ended, axis_of, ended, outline_words
+from search.service.facts.history import Axis, Ended, axis_of, ended, outline_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
-from search.service import access
-from search.service.checks import SAFE_METHODS, Refusal, is_page, refusal_of, token_in
-from search.service.rates import Rates, address_of
-from search.service.roles import Caller, Role, known_as
+from search.service.callers.rates import Rates, address_of
+from search.service.callers.roles import Caller, Role, known_as
+from search.service.edge import access
+from search.service.edge.checks import SAFE_METHODS, Refusal, is_page, refusal_of, token_in
 from search.service.state import Service
 
 HEADERS = {

@@ -16,7 +16,7 @@ from search.disturbed import counted
 from search.finding import Finding
 from search.front import Member, front_over, unbeaten
 from search.report_page.thinning import thinned
-from search.service.explored import MOST_POINTS, Axis, Interval, axis_of, outline_words
+from search.service.facts.history import MOST_POINTS, Axis, Interval, axis_of, outline_words
 from search.words.trial import one_line
 
 MOST_REPEATS = 2000

@@ -10,7 +10,7 @@ from search.leaderboard.gathering import gathered
 from search.leaderboard.ranking import Leaderboard, leaderboard
 from search.leaderboard.studies import study_submission
 from search.leaderboard.submission import Submission
-from search.service.kept import Kept
+from search.service.facts.kept import Kept
 
 MOST_STUDIES = 5000
 MOST_BOARDS = 8

@@ -12,8 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from records.errors import StoreError
-from search.service.config import Listen
-from search.service.roles import KnownToken
+from search.service.callers.roles import KnownToken
 
 LIFE_S = 30 * 24 * 3600
 KEY_BYTES = 32
@@ -53,14 +52,6 @@ class Sessions:
 
     def _mac(self, text: str) -> bytes:
         return hmac.digest(self.key, text.encode(), sha256)
-
-
-def cookie_name(listen: Listen) -> str:
-    """What the cookie is called: browsers send cookies of a host to all of its ports.
-
-    Over https no other port or host can set it, as its prefix tells the browser.
-    """
-    return "__Host-cclsearch" if listen.https else f"cclsearch_{listen.port}"
 
 
 def kept_key(folder: Path) -> bytes:

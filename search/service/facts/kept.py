@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from records.rows import StudyRow
 from records.store import Store
-from search.service.explored import StudyHistory, study_history
-from search.service.explored_front import StudyFront, study_front
-from search.service.explored_knobs import StudyKnobs, study_knobs
+from search.service.facts.front import StudyFront, study_front
+from search.service.facts.history import StudyHistory, study_history
+from search.service.facts.knobs import StudyKnobs, study_knobs
 
 T = TypeVar("T")
 

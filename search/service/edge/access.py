@@ -11,9 +11,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from search.service.checks import cookie_in, token_in
-from search.service.roles import Caller, KnownToken, Role, known_as
-from search.service.sessions import LIFE_S
+from search.service.callers.roles import Caller, KnownToken, Role, known_as
+from search.service.callers.sessions import LIFE_S
+from search.service.edge.checks import cookie_in, token_in
 from search.service.state import Service
 
 LOGIN = "/login"
@@ -45,7 +45,7 @@ def token_of(headers: Headers, service: Service) -> KnownToken | None:
     shown = token_in(headers)
     if shown is not None:
         return known_as(shown, service.tokens)
-    cookie = cookie_in(headers, service.cookie_name)
+    cookie = cookie_in(headers, service.config.listen.cookie_name)
     return None if cookie is None else service.sessions.holder(cookie, service.tokens)
 
 
@@ -143,6 +143,6 @@ def _gone_to(place: str) -> Response:
 def _cookie(service: Service, value: str, life_s: int) -> str:
     secure = "; Secure" if service.config.listen.https else ""
     return (
-        f"{service.cookie_name}={value}; Path=/; Max-Age={life_s}; HttpOnly; "
+        f"{service.config.listen.cookie_name}={value}; Path=/; Max-Age={life_s}; HttpOnly; "
         f"SameSite=Strict{secure}"
     )

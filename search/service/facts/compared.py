@@ -13,7 +13,7 @@ from search.comparing.compared import Comparisons, Terms
 from search.comparing.sides import OnRecord, best_side, trial_side
 from search.comparing.trials import compare_trials
 from search.finding import leader_of
-from search.service.explored import Interval, StudyHistory, study_history
+from search.service.facts.history import Interval, StudyHistory, study_history
 from search.words.trial import remarks
 
 HistoryOf: TypeAlias = Callable[[StudyRow, Store], StudyHistory]

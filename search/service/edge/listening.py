@@ -5,7 +5,8 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -13,10 +14,11 @@ from starlette.types import ASGIApp
 from records.errors import EnvironmentFault
 from search.report_page.plain import plain
 from search.service.config import Listen
-from search.service.connections import IDLE_S, MOST_CONNECTIONS, PatientProtocol
+from search.service.edge.connections import IDLE_S, MOST_CONNECTIONS, PatientProtocol
 
 GRACE_S = 3
 NICENESS, LEAST_PRIORITY = 10, 19
+AUTOGROUP = Path("/proc/self/autogroup")
 WAITING_CONNECTIONS = 512
 MOST_HEAD_BYTES = 1 << 15
 OWN_FILES = 2000
@@ -37,6 +39,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._session_before = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and then give searches the right of way.
@@ -47,11 +50,30 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         now = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, min(LEAST_PRIORITY, now + NICENESS))
+        self._session_before = _session_priority()
+        _set_session_priority(NICENESS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let the last answers out, and end."""
         self._on_stop()
         await super().shutdown(sockets)
+        _set_session_priority(self._session_before)
+
+
+def _session_priority() -> int:
+    """The priority of this session among others; 0 where Linux does not share cores between them.
+
+    Searches have sessions of their own, and the priority of a thread counts within its own alone.
+    """
+    try:
+        return int(AUTOGROUP.read_text(encoding="ascii").rpartition(" ")[2])
+    except (OSError, ValueError):
+        return 0
+
+
+def _set_session_priority(niceness: int) -> None:
+    with suppress(OSError):  # the kernel groups no sessions, or refuses
+        AUTOGROUP.write_text(str(niceness), encoding="ascii")
 
 
 def server_of(app: ASGIApp, listen: Listen, on_stop: Callable[[], None]) -> uvicorn.Server:

@@ -1,0 +1,1 @@
+"""Who calls: tokens and roles, signed-in browsers, how often each may come."""

@@ -79,7 +79,8 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
             Stop(_resume(row.id, records)) as stop,
             search_of(row.id, study, records, observer) as search,
         ):
-            words = f"strategy {study.strategy}; resumed with {before[0]} trials on record"
+            words = f"strategy {study.strategy}"
+            words += f"; resumed with {before[0]} trials on record" if any(before) else ""
             finding = _searched(search, words, stop)
         if _launches_on_record(row.id, records) == before:
             typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)

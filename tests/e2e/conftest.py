@@ -116,7 +116,7 @@ def visit(service, browser) -> Iterator[Callable]:
 
 def complain(watched: Watched, said) -> None:
     """Take errors to heart, but not that a service was killed or refused what a form asked."""
-    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "status of 422")
+    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "status of 422")
     if said.type == "error" and not any(word in said.text for word in expected):
         watched.complaints.append(said.text)
 

@@ -135,6 +135,7 @@ def test_a_page_comes_back_by_itself_when_the_service_was_killed(visit, service)
     fill_in(page, "tiny", "outlives the service", trials=2)
     page.get_by_role("button", name="Submit").click()
     expect(page.locator("#status")).to_contain_text("running", timeout=PATIENCE_MS)
+    page.wait_for_load_state()  # a page without its script yet can only be loaded again
     page.evaluate("window.stayed = true")
 
     service.start(service.kill())

@@ -80,7 +80,7 @@ class Attack:
         """Start the service, use it for a while, and kill it."""
         with Serving(self.folder) as serving:
             after_s = self.chance.uniform(0, LONGEST_S)
-            killer = threading.Timer(after_s, serving.kill_only)
+            killer = threading.Timer(after_s, self.kill, [serving])
             killer.start()
             with suppress(httpx2.HTTPError):  # the kill comes while it answers
                 while killer.is_alive():
@@ -88,8 +88,12 @@ class Attack:
                     self.look()
                     time.sleep(self.chance.uniform(0, LONGEST_S / 2))
             killer.join()
-        self.tally.kills += 1
         self.look()
+
+    def kill(self, serving: Serving) -> None:
+        """Kill the service, and perhaps what it searches, at the same instant."""
+        serving.kill_only()
+        self.tally.kills += 1
         for study_id, processes in searching(self.store).items():
             # One that is lost too often in a row is given up, as it should be.
             if self.hits[study_id] < MOST_CRASHES and self.chance.random() < SEARCH_KILLS:

@@ -93,11 +93,18 @@ def find(
     )
 
 
+def ended_with(row: StudyRow) -> Finding | None:
+    """What a study found; None before its end, and while it goes on and may find better."""
+    if row.summary is None or row.status != "finished":
+        return None
+    return from_json(Finding, row.summary)
+
+
 def leader_of(row: StudyRow, store: Store) -> Trial | None:
     """The trial of a study on record that won, or leads so far; None where none was measured."""
-    winner = from_json(Finding, row.summary).winner if row.summary else None
-    if winner is not None:
-        return store.trial(row.id, winner)
+    finding = ended_with(row)
+    if finding is not None and finding.winner is not None:
+        return store.trial(row.id, finding.winner)
     if not store.counts(row.id).repeats and not scoring_of(row.study).needs_seed:
         return store.best(row.id)
     return standing_of(row, store).history.best

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Hashable
 
-from records.codec import from_json, to_json
+from records.codec import to_json
 from records.rows import StudyRow
 from records.study_pages import StudyQuery
 from records.trial import Trial
-from search.finding import Finding
+from search.finding import ended_with, leader_of
 from search.service.answers import Page, Result, StudyFull, StudyShort, config_of, result_of
 from search.service.runs.table import Submitted
 from search.service.state import Service, told_status
@@ -81,11 +81,7 @@ def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str
 def _short(row: StudyRow, service: Service) -> StudyShort:
     records, asked = service.records, row.study
     counts, submitted = records.counts(row.id), service.table.find(row.id)
-    # A study that goes on may find better.
-    ended = row.summary if row.status == "finished" else None
-    finding = None if ended is None else from_json(Finding, ended)
-    winner = None if finding is None else finding.winner
-    best = records.best(row.id) if winner is None else records.trial(row.id, winner)
+    best = leader_of(row, records)
     facts = {
         "id": row.id,
         "name": asked.name,
@@ -100,16 +96,16 @@ def _short(row: StudyRow, service: Service) -> StudyShort:
         "most_trials": asked.budget.trials,
         "best_trial": best.ordinal if best else None,
         "best_config": config_of(best.config) if best else None,
-        "best": None if best is None else _result(best, finding),
+        "best": None if best is None else _result(best, row),
         **_submission(submitted),
         "imported_from": asked.origin.kind if asked.origin else None,
     }
     return StudyShort.model_validate(facts)
 
 
-def _result(best: Trial, finding: Finding | None) -> Result | None:
+def _result(best: Trial, row: StudyRow) -> Result | None:
     """How good the best trial is: over the launches that confirmed it, or by its own."""
-    own = result_of(best)
+    own, finding = result_of(best), ended_with(row)
     confirmed = None if finding is None else finding.result
     if own is None or finding is None or confirmed is None:
         return own

@@ -82,7 +82,6 @@ async def _service(request: Request) -> Service:
 TheService = Annotated[Service, Depends(_service)]
 Reader = Annotated[Caller, Depends(allows(Role.READ))]
 Submitter = Annotated[Caller, Depends(allows(Role.SUBMIT))]
-Admin = Annotated[Caller, Depends(allows(Role.ADMIN))]
 
 
 def signed_in(service: Service, token: KnownToken, place: str) -> Response:

@@ -49,7 +49,7 @@ def token_of(headers: Headers, service: Service) -> KnownToken | None:
     return None if cookie is None else service.sessions.holder(cookie, service.tokens)
 
 
-def caller_in(request: Request, _service: Service) -> Caller | None:
+def caller_in(request: Request) -> Caller | None:
     """Who makes a request, as the guard found; None without a token that is known."""
     found: Caller | None = request.scope.get("state", {}).get("caller")
     return found
@@ -59,7 +59,7 @@ def allows(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     """A check that a caller has at least this role."""
 
     async def check(request: Request, _shown: Shown = None) -> Caller:
-        caller = caller_in(request, service_of(request))
+        caller = caller_in(request)
         if caller is None:
             raise HTTPException(401, NEEDED, headers={"WWW-Authenticate": "Bearer"})
         if caller.role < role:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from search.charts.style import chart_style
 from search.report_page.plain import plain
 from search.service.callers.roles import Role
-from search.service.edge.access import caller_in, service_of
+from search.service.edge.access import caller_in
 from search.words.quantities import many, size
 from search.words.trial import number, one_line
 
@@ -26,7 +26,7 @@ def page(request: Request, name: str, *, status: int = 200, **facts: object) -> 
 
     Every page also knows `caller` (None without a token), `may_submit`, `path` and `static`.
     """
-    caller = caller_in(request, service_of(request))
+    caller = caller_in(request)
     told = (
         _templates()
         .get_template(name)

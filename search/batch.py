@@ -98,6 +98,7 @@ class Batch:
         self._under_way: dict[int, _Member] = {}
         self._beside: dict[int, set[int]] = {}
         self._heard: SimpleQueue[_Heard] = SimpleQueue()
+        self._threads: list[Thread] = []
 
     @property
     def has_room(self) -> bool:
@@ -140,6 +141,7 @@ class Batch:
                 self._take(self._heard.get())
         except BaseException:
             self._room.stop()
+            self._wait()
             raise
         self._turn.clear()
 
@@ -168,7 +170,14 @@ class Batch:
         self._under_way[member.ordinal] = member
         self._observer.config_decided(member.ordinal, member.config)
         # It waits for nobody: where we are killed, so is what its launcher started.
-        Thread(target=self._measure, args=(member,), daemon=True).start()
+        thread = Thread(target=self._measure, args=(member,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _wait(self) -> None:
+        """Wait until no launch uses its folder, which is its own again when the study goes on."""
+        for thread in self._threads:
+            thread.join()
 
     def _measure(self, member: _Member) -> None:
         """Run one trial in a thread of its own, and tell what comes of it."""

@@ -2,7 +2,9 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
+from time import sleep
 
 import pytest
 
@@ -34,6 +36,15 @@ class After:
     def outcome(self, *arguments):
         assert self._event.wait(60)
         return self._ending.outcome(*arguments)
+
+
+class Lingering(After):
+    """Takes a while to end once it may."""
+
+    def outcome(self, *arguments):
+        outcome = super().outcome(*arguments)
+        sleep(0.3)
+        return outcome
 
 
 class Listening(io.StringIO):
@@ -107,8 +118,9 @@ def test_what_ended_before_an_interruption_is_neither_lost_nor_repeated(tabular)
 
 
 def test_a_trial_that_has_not_ended_is_not_mistaken_for_a_later_one(tabular, cclsearch):
-    endings = {**seconds(0.5, 0.3, 0.4), 1: After(Event(), 0.3)}
-    study = tabular(endings, measure=ONCE, room=TWO)
+    never = Event()
+    endings = {**seconds(0.5, 0.3, 0.4), 1: After(never, 0.3)}
+    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=never.set))
     study.said = Listening("trial 2 ", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         study.run()
@@ -131,6 +143,17 @@ def test_an_interruption_stops_what_runs_beside(tabular):
     assert stopped.is_set()
     assert study.store.find("").status == "interrupted"
     assert [each.ordinal for each in study.store.pending(study.study_id)] == [1, 2]
+
+
+def test_an_interruption_waits_until_nothing_uses_a_folder(tabular):
+    stopped = Event()
+    endings = {0: Takes(step_time_s=0.5), 1: Lingering(stopped, 0.4), 2: Interrupts()}
+    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=stopped.set))
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run()
+
+    assert [path.name for path in Path(study.root, "work", study.study_id).iterdir()] == ["trial2"]
 
 
 def test_every_challenger_of_a_batch_is_raced_in_its_turn(tabular):

@@ -1,16 +1,17 @@
 """What two hundred readers of the service cost: them, the service, and the search that it runs.
 
 A store gets one study of 100,000 trials and some small ones, and the real service serves it. Then
-it searches, and while one launch takes step after step, readers come and go in turns. A reader is
+it searches, and while one launch takes step after step, readers ask and rest in turns. A reader is
 an open page: it asks for the large study once a second, now and then for its history and for a page
-of its trials; every other one also follows the events of what runs. Step times with and without
-readers are judged as launches of a study are, a period of each being a round.
+of its trials; every other one also follows the events of what runs, all the time. Step times while
+readers ask and while they rest are judged as launches of a study are, a period of each being a
+round: periods are short because this is a machine whose speed wanders within seconds.
 
 Readers run in this process at the lowest priority, since in earnest they are other machines: what
 they measure of the service includes how long they waited for a core themselves.
 
     python benchmarks/service_load.py
-    python benchmarks/service_load.py --readers 50 --trials 10000 --rounds 12 --json
+    python benchmarks/service_load.py --readers 50 --trials 10000 --rounds 50 --json
 """
 
 import argparse
@@ -44,8 +45,8 @@ SMALL_STUDIES, SMALL_TRIALS = 50, 200
 MB = 1e6
 TARGET_MS = 100.0
 WAIT_S = 300.0
-SETTLED_S = 1.1
-"""Readers open their pages within a second."""
+SETTLED_S = 0.1
+"""Answers that were asked for are there by then."""
 STUDY = """\
 name = "one-configuration"
 strategy = "offline"
@@ -57,8 +58,8 @@ head_count = 4
 kv_head_count = 4
 ffn_size = 352
 vocab_size = 512
-sequence_length = 128
-global_batch = 8
+sequence_length = 64
+global_batch = 4
 [environment]
 device = "cpu"
 world_size = {ranks}
@@ -116,6 +117,7 @@ class Result:
     service_after_mb: float
     service_most_mb: float
     service_cores: float
+    service_resting_cores: float
     readers_cores: float
     step_times_quiet_s: tuple[float, ...]
     step_times_loaded_s: tuple[float, ...]
@@ -127,8 +129,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--readers", type=int, default=200)
     parser.add_argument("--trials", type=int, default=100_000, help="in the large study")
-    parser.add_argument("--rounds", type=int, default=60, help="periods of each kind")
-    parser.add_argument("--seconds", type=float, default=2.0, help="that a period lasts")
+    parser.add_argument("--rounds", type=int, default=500, help="periods of each kind")
+    parser.add_argument("--seconds", type=float, default=0.25, help="that a period lasts")
     parser.add_argument(
         "--ranks", type=int, default=1, help="processes of the search, each of which fills a core"
     )
@@ -178,17 +180,20 @@ def serving(root: Path, ranks: int) -> Iterator[tuple[str, subprocess.Popen[str]
 
 
 def measured(root: Path, url: str, pid: int, asked: argparse.Namespace) -> Result:
-    """One launch during which readers come and go; which kind of period comes first, by turns."""
+    """One launch during which readers ask and rest; which kind of period comes first, by turns."""
     before_mb = memory_mb(pid, "VmRSS")
     readers = Readers(url, LARGE, asked.readers)
-    periods, took = list[Period](), Took()
+    periods, took = list[Period](), {True: Took(), False: Took()}
     with Client(url) as client, closing(readers):
         study = client.submit("bench")
         next(event for event in study.events() if event.facts.get("phase") == "timed")
+        readers.open_pages(study.id)
         for number in range(2 * asked.rounds):
             has_readers = number % 4 in {1, 2}
-            with readers.reading(study.id) if has_readers else nullcontext():
-                periods.append(period(has_readers, pid, readers, took, asked.seconds))
+            with readers.reading() if has_readers else nullcontext():
+                periods.append(period(has_readers, pid, readers, took[has_readers], asked.seconds))
+            if number % 100 == 99:
+                print(f"{number + 1} of {2 * asked.rounds} periods", file=sys.stderr)
         starts_ns = step_starts_ns(root, study.id)
         study.cancel()
         study.wait(WAIT_S)
@@ -205,8 +210,9 @@ def measured(root: Path, url: str, pid: int, asked: argparse.Namespace) -> Resul
         service_before_mb=before_mb,
         service_after_mb=memory_mb(pid, "VmRSS"),
         service_most_mb=memory_mb(pid, "VmHWM"),
-        service_cores=took.service_s / took.wall_s,
-        readers_cores=took.readers_s / took.wall_s,
+        service_cores=took[True].service_s / took[True].wall_s,
+        service_resting_cores=took[False].service_s / took[False].wall_s,
+        readers_cores=took[True].readers_s / took[True].wall_s,
         step_times_quiet_s=tuple(turn.launch.value for turn in quiet),
         step_times_loaded_s=tuple(turn.launch.value for turn in loaded),
         verdict=found.lines[0].comparison.verdict.value,
@@ -230,16 +236,14 @@ class Period:
 
 
 def period(has_readers: bool, pid: int, readers: Readers, took: "Took", seconds: float) -> Period:
-    """Wait for everyone to be there, or gone, and then for a while."""
+    """Wait for everyone to ask, or to have their answers, and then for a while."""
     time.sleep(SETTLED_S)
     start_ns, service_s, readers_s = time.perf_counter_ns(), cpu_s(pid), readers.cpu_s()
     time.sleep(seconds)
     end_ns = time.perf_counter_ns()
-    if has_readers:
-        took.wall_s += (end_ns - start_ns) / 1e9
-        took.service_s += cpu_s(pid) - service_s
-        took.readers_s += readers.cpu_s() - readers_s
-    print(f"{seconds:g} s, readers: {has_readers}", file=sys.stderr)
+    took.wall_s += (end_ns - start_ns) / 1e9
+    took.service_s += cpu_s(pid) - service_s
+    took.readers_s += readers.cpu_s() - readers_s
     return Period(has_readers=has_readers, start_ns=start_ns, end_ns=end_ns)
 
 
@@ -253,7 +257,7 @@ def step_starts_ns(root: Path, study_id: str) -> list[int]:
 
 @dataclass(slots=True)
 class Took:
-    """Seconds with readers, and those of a core that went to them and to the service."""
+    """Seconds of one kind of period, and those of a core that went to service and readers."""
 
     wall_s: float = 0.0
     service_s: float = 0.0
@@ -311,7 +315,10 @@ def show(result: Result) -> None:
         f"memory of the service: {result.service_before_mb:.0f} MB before, "
         f"{result.service_after_mb:.0f} MB after, {result.service_most_mb:.0f} MB at most"
     )
-    print(f"cores: service {result.service_cores:.2f}, readers {result.readers_cores:.2f}")
+    print(
+        f"cores: service {result.service_cores:.2f} ({result.service_resting_cores:.2f} while "
+        f"readers rest), readers {result.readers_cores:.2f}"
+    )
     for name, values in (
         ("without", result.step_times_quiet_s),
         ("with", result.step_times_loaded_s),

@@ -33,6 +33,8 @@ from search.service.testing import Serving, configured, searching
 
 LONGEST_S = 8.0
 SEARCH_KILLS = 0.5
+NEW, CANCELLED = 0.7, 0.2
+"""How often what is submitted was not before, and how often it is cancelled then."""
 LIMIT_S = 600.0
 
 
@@ -58,13 +60,15 @@ class Attack:
         self.cancelled: set[str] = set()
         self.answered: list[str] = []
         self.hits = Counter[str]()
+        self.last_key = 0
 
-    def submit(self, number: int, client: httpx2.Client) -> None:
-        """Submit a study the way a careful client does, and now and then cancel one."""
+    def submit(self, client: httpx2.Client) -> None:
+        """Submit a study, or the last one again as a careful client does; now and then cancel."""
+        self.last_key += self.chance.random() < NEW
         answer = client.post(
             "/studies",
             json={"environment": "mine", "strategy": "random", "trials": 1},
-            headers={"idempotency-key": f"study {number}"},
+            headers={"idempotency-key": f"study {self.last_key}"},
         )
         if answer.status_code != 201:
             self.tally.refused += 1
@@ -72,11 +76,11 @@ class Attack:
         study_id = answer.json()["id"]
         if study_id not in self.answered:
             self.answered.append(study_id)
-        if self.chance.random() < 0.2:
+        if self.chance.random() < CANCELLED:
             self.cancelled.add(study_id)  # asked is done, for whoever is not answered
             client.post(f"/studies/{study_id}/cancel")
 
-    def round(self, number: int) -> None:
+    def round(self) -> None:
         """Start the service, use it for a while, and kill it."""
         with Serving(self.folder) as serving:
             after_s = self.chance.uniform(0, LONGEST_S)
@@ -84,9 +88,9 @@ class Attack:
             killer.start()
             with suppress(httpx2.HTTPError):  # the kill comes while it answers
                 while killer.is_alive():
-                    self.submit(number, serving.client)
+                    self.submit(serving.client)
                     self.look()
-                    time.sleep(self.chance.uniform(0, LONGEST_S / 2))
+                    time.sleep(self.chance.uniform(0, LONGEST_S / 4))
             killer.join()
         self.look()
 
@@ -163,8 +167,8 @@ def main() -> int:
         folder = Path(name)
         configured(folder)
         attack = Attack(folder, asked.seed)
-        for number in range(asked.kills):
-            attack.round(number)
+        for _ in range(asked.kills):
+            attack.round()
         attack.settle()
     tally = attack.tally
     if asked.json:

@@ -67,7 +67,7 @@ ranks_per_node = {ranks}
 [space.dp_replicate]
 choices = [{ranks}]
 [space.micro_batch]
-choices = [4]
+choices = [2]
 [budget]
 trials = 1
 [measure]

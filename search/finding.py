@@ -110,8 +110,20 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
     return standing_of(row, store).history.best
 
 
+def best_result(row: StudyRow, leader: Trial | None) -> Spread | None:
+    """How good the trial is that leads a study: over what confirmed it, or by its own launch."""
+    finding = ended_with(row)
+    if finding is not None and finding.result is not None:
+        return finding.result
+    return None if leader is None else _own(leader)
+
+
 def _result(history: History, winner: int, values: dict[int, list[float]]) -> Spread | None:
     if winner in values:
         return spread(values[winner])
     trial = history.find(winner)
-    return None if trial is None or trial.score is None else spread([trial.score.value])
+    return None if trial is None else _own(trial)
+
+
+def _own(trial: Trial) -> Spread | None:
+    return None if trial.score is None else spread([trial.score.value])

@@ -12,14 +12,14 @@ from records.rows import StudyRow
 from records.store import Store
 from records.trial import Trial
 from search.commands.options import store_flag
-from search.finding import Finding, leader_of
+from search.finding import Finding, best_result, leader_of
 from search.live import on_terminal, print_trials
 from search.progress import trial_line, trial_summary
 from search.reading import status
-from search.report import Line, print_lines
+from search.report import Line, print_lines, spread_words
 from search.words.context import settings_words
 from search.words.model import use_facts, use_words
-from search.words.trial import number, remarks
+from search.words.trial import remarks
 
 READ_WHOLE = 2000
 """Trials that are read at once; of more only those that are shown, and what is counted."""
@@ -57,7 +57,11 @@ def print_last_trials(history: History, last: int, trial_count: int) -> None:
 
 
 def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
-    """A study in short for programs; absent values are null."""
+    """A study in short for programs; absent values are null.
+
+    `low` and `high` bound the 95 % interval of `best` where several `launches` confirmed it.
+    """
+    result = best_result(row, leader)
     score = leader.score if leader is not None else None
     return {
         "id": row.id,
@@ -69,7 +73,10 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
         "status": status(row, records),
         "created_at": row.created_at,
         "trials": records.counts(row.id).trials,
-        "best": score.value if score is not None else None,
+        "best": None if result is None else result.centre,
+        "low": None if result is None else result.low,
+        "high": None if result is None else result.high,
+        "launches": None if result is None else result.launch_count,
         "unit": score.unit if score is not None else None,
         "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
     }
@@ -104,11 +111,12 @@ def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line
 
 
 def _best_lines(row: StudyRow, leader: Trial | None) -> Iterator[Line]:
-    if leader is None or leader.score is None:
+    result = best_result(row, leader)
+    if leader is None or leader.score is None or result is None:
         yield "best", "none, because no configuration could be measured that breaks no limit"
         return
     settings = settings_words(leader.config, row.study) if leader.config is not None else ""
     yield "best", f"trial {leader.ordinal}: {settings}"
-    yield row.study.objective.expression, f"{number(leader.score.value)} {leader.score.unit}"
+    yield row.study.objective.expression, spread_words(result, leader.score.unit)
     for caveat in remarks(leader):
         yield "caveat", caveat

@@ -37,6 +37,7 @@ from search.settings import store_root
 from search.words.config import flags, spelled
 from search.words.model import use_facts, use_words
 from search.words.objective import objective_words
+from search.words.trial import number
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""
@@ -196,7 +197,7 @@ def _print_table(studies: list[dict[str, object]]) -> None:
     for facts in studies:
         table.add_row(
             *(str(facts[key]) for key in ("id", "status", "trials")),
-            _best_words(facts["best"], facts["unit"]),
+            _best_words(facts),
             *(str(facts[key]) for key in ("objective", "strategy", "name")),
         )
     console = Console(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
@@ -206,5 +207,11 @@ def _print_table(studies: list[dict[str, object]]) -> None:
             console.print(f"best of {facts['id']}: {facts['caveats']}")
 
 
-def _best_words(value: object, unit: object) -> str:
-    return f"{value:.4g} {unit or ''}".rstrip() if isinstance(value, float) else "-"
+def _best_words(facts: dict[str, object]) -> str:
+    value, low, high = (facts[key] for key in ("best", "low", "high"))
+    if not isinstance(value, float):
+        return "-"
+    words = f"{number(value)} {facts['unit'] or ''}".rstrip()
+    if not isinstance(low, float) or not isinstance(high, float):
+        return words
+    return f"{words} ({number(low)} to {number(high)})"

@@ -7,7 +7,7 @@ from records.codec import to_json
 from records.rows import StudyRow
 from records.study_pages import StudyQuery
 from records.trial import Trial
-from search.finding import ended_with, leader_of
+from search.finding import best_result, leader_of
 from search.service.answers import Page, Result, StudyFull, StudyShort, config_of, result_of
 from search.service.runs.table import Submitted
 from search.service.state import Service, told_status
@@ -104,18 +104,16 @@ def _short(row: StudyRow, service: Service) -> StudyShort:
 
 
 def _result(best: Trial, row: StudyRow) -> Result | None:
-    """How good the best trial is: over the launches that confirmed it, or by its own."""
-    own, finding = result_of(best), ended_with(row)
-    confirmed = None if finding is None else finding.result
-    if own is None or finding is None or confirmed is None:
+    own, found = result_of(best), best_result(row, best)
+    if own is None or found is None:
         return own
     return Result(
-        value=confirmed.centre,
-        unit=finding.unit,
+        value=found.centre,
+        unit=own.unit,
         caveats=own.caveats,
-        low=confirmed.low,
-        high=confirmed.high,
-        launches=confirmed.launch_count,
+        low=found.low,
+        high=found.high,
+        launches=found.launch_count,
     )
 
 

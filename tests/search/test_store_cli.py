@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from evaluator.testing import InTurn, Takes
 from records.store import Store
 from records.testing import failed, study, trial
 from search.commands import large_studies, study_records
@@ -48,6 +49,19 @@ def test_a_list_is_a_page_of_the_newest_and_tells_how_many_there_are(tmp_path, c
     told = json.loads(cclsearch("list", "--limit", 3, "--json", "--store", tmp_path).out)
     assert [one["id"] for one in told] == ["s3", "s2", "s1"]
     assert cclsearch("list", "--store", tmp_path).err == ""
+
+
+def test_the_best_of_a_study_is_told_with_the_interval_of_what_confirmed_it(tabular, cclsearch):
+    varying = InTurn(tuple(Takes(step_time_s=s) for s in (0.1, 0.2, 0.3, 0.2, 0.3)))
+    study = tabular({0: Takes(step_time_s=0.5), 1: varying})
+    result = study.run().result
+
+    (facts,) = json.loads(cclsearch("list", "--json", "--store", study.root).out)
+    line = cclsearch("list", "--store", study.root).out.splitlines()[1]
+
+    assert (facts["best"], facts["launches"]) == (result.centre, 4)
+    assert (facts["low"], facts["high"]) == (result.low, result.high)
+    assert f"{result.centre:.4g} s ({result.low:.4g} to {result.high:.4g})" in line
 
 
 @pytest.mark.usefixtures("never_read_whole")

@@ -83,6 +83,8 @@ class Guard:
         except HTTPException as error:
             answer = _refused(scope, Refusal(error.status_code, str(error.detail)))
         if answer is None:
+            if scope["method"] == "HEAD":
+                scope, sending = {**scope, "method": "GET"}, _head_alone(sending)
             await self.app(scope, body.receive, sending)
             return
         if answer.status_code != 413:
@@ -192,5 +194,16 @@ def _with_headers(send: Send, said: dict[str, str], body: _Body) -> Send:
             if not body.is_whole or message["status"] == 500:
                 headers["connection"] = "close"
         await send(message)
+
+    return sending
+
+
+def _head_alone(send: Send) -> Send:
+    """What GET would be answered with, without the body; it is over for the server at once."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
 
     return sending

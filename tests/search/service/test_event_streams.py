@@ -1,5 +1,7 @@
 """Following a study over HTTP: from the beginning, from the last event, from near the end."""
 
+import time
+
 import pytest
 
 from search.service.config import Limits, ServiceConfig
@@ -63,6 +65,21 @@ def test_there_are_only_so_many_streams_for_one_caller(serve, recorded_store):
         assert served.service.streams.total() == 1
         served.service.table.change_from(FINISHED, State.RUNNING, State.FINISHED)
         assert other.get(PATH).status_code == 200
+
+
+@pytest.mark.usefixtures("events")
+def test_whoever_asks_for_the_head_of_a_stream_follows_nothing(serve, recorded_store):
+    served = serve(recorded_store)
+    served.service.table.add(entering(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.change_from(FINISHED, State.ENTERING, State.RUNNING)
+    with served.client("read") as client:
+        answer = client.head(PATH)
+    until_s = time.monotonic() + 20
+    while served.service.streams.total() and time.monotonic() < until_s:
+        time.sleep(0.01)
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert (answer.content, served.service.streams.total()) == (b"", 0)
 
 
 @pytest.mark.usefixtures("events")

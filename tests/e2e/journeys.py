@@ -10,6 +10,11 @@ from playwright.sync_api import expect
 
 PATIENCE_MS = 240_000
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+END_OF_LINE = """line => {
+    const last = line.points[line.points.length - 1];
+    const {x, y} = new DOMPoint(last.x, last.y).matrixTransform(line.getScreenCTM());
+    return {x, y};
+}"""
 
 
 def fill_in(page, environment, name, trials=None):
@@ -18,6 +23,19 @@ def fill_in(page, environment, name, trials=None):
     page.get_by_label("Name", exact=True).fill(name)
     if trials is not None:
         page.get_by_label("Trials", exact=True).fill(str(trials))
+
+
+def around(place, half=6):
+    """The box around a place on the page."""
+    return {"x": place["x"] - half, "y": place["y"] - half, "width": 2 * half, "height": 2 * half}
+
+
+def drag(page, box):
+    """Move the mouse over a box with its button down."""
+    page.mouse.move(box["x"], box["y"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"], box["y"] + box["height"], steps=4)
+    page.mouse.up()
 
 
 @pytest.fixture(scope="session")
@@ -206,3 +224,24 @@ def test_a_trial_that_is_chosen_is_marked_in_every_chart(visit, finished, shoot)
     charts = page.locator("#charts svg").filter(has=page.locator(".chosen[data-trial]"))
     assert charts.count() == page.locator("#charts svg").count() > 1
     shoot(page, "explore-chosen")
+
+
+def test_a_drag_over_lines_chooses_them_and_a_second_one_narrows_the_choice(visit, finished, shoot):
+    page = visit(f"/studies/{finished}/explore")
+    chart = page.locator("#charts svg").last
+    row = page.locator("#shown tbody tr").first
+    status = page.locator("#chosen")
+    count = page.locator("#shown tbody tr").count()
+
+    chart.scroll_into_view_if_needed()
+    drag(page, chart.bounding_box())
+    assert status.text_content() == f"{count} trials are chosen."
+
+    page.get_by_label("narrows").check()
+    best = chart.locator(f"[data-trial='{row.get_attribute('data-trial')}']").first
+    drag(page, around(best.evaluate(END_OF_LINE)))
+
+    assert row.is_visible()
+    assert row.get_by_role("checkbox").is_checked()
+    assert 1 <= page.locator("#shown tbody tr:visible").count() < count
+    shoot(page, "explore-narrowed")

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import typer
 from rich.console import Console
 
-from records.codec import from_json, to_json
+from records.codec import to_json
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Trial
 from search.commands.options import store_flag
-from search.finding import Finding, best_result, leader_of
+from search.finding import best_result, ended_with, leader_of
 from search.live import on_terminal, print_trials
 from search.progress import trial_line, trial_summary
 from search.reading import status
@@ -83,9 +83,10 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
 
 
 def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
+    finding = ended_with(row)
     return {
         "scored_again": False,
-        "finding": json.loads(row.summary) if row.summary else None,
+        "finding": None if finding is None else json.loads(to_json(finding)),
         "study": json.loads(to_json(row.study)),
         "models": use_facts(records.model_uses(row.id), row.study.llm),
         "trial_count": records.counts(row.id).trials,
@@ -94,8 +95,8 @@ def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
 
 
 def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
-    if row.summary:
-        yield "stopped", from_json(Finding, row.summary).stop_reason
+    if (finding := ended_with(row)) is not None:
+        yield "stopped", finding.stop_reason
     counts = records.counts(row.id)
     launches = f"{counts.launches} launches, {counts.repeats} of them made again"
     yield "trials", f"{counts.measured} measured, {counts.failed} failed; {launches}"

@@ -27,7 +27,7 @@ from search.commands.large_studies import (
 )
 from search.commands.options import Asked, store_flag
 from search.contexts import part_named
-from search.finding import Finding, leader_of
+from search.finding import Finding, ended_with, leader_of
 from search.live import on_terminal
 from search.progress import trial_summary
 from search.reading import has_records, recorded, status
@@ -85,8 +85,8 @@ def print_study(
             print_lines(_scored_again_lines(record, asked))
             return
         now = status(row, records)
-        if row.summary is not None and now == "finished":
-            print_report(from_json(Finding, row.summary), record, store_flag(records.root))
+        if (finding := ended_with(row)) is not None:
+            print_report(finding, record, store_flag(records.root))
             return
         for use in record.uses:
             typer.echo(f"model: {use_words(use, row.study.llm)}")

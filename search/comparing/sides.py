@@ -154,7 +154,11 @@ def _trial(which: str, store: Path | None) -> OnRecord:
 
 def _best(study_id: str, store: Path | None) -> OnRecord:
     with recorded(store) as records:
-        return best_side(records.find(study_id), records)
+        row = records.find(study_id)
+        best = leader_of(row, records)
+        if best is None:
+            raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
+        return _on_record(row, best, records)
 
 
 def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
@@ -166,14 +170,6 @@ def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
             f"see `cclsearch show {row.id}`"
         )
     return _on_record(row, trial, records)
-
-
-def best_side(row: StudyRow, records: Store) -> OnRecord:
-    """The best of a study as a side; raises `StoreError` where nothing was measured."""
-    best = leader_of(row, records)
-    if best is None:
-        raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
-    return _on_record(row, best, records)
 
 
 def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:

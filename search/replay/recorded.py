@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from records.codec import from_json
 from records.errors import StoreError, StudyError
 from records.exchange import Exchange
 from records.history import History
@@ -13,7 +12,7 @@ from records.store import Store
 from records.study import Study
 from records.trial import Policy, Purpose, Repeat, Trial
 from search.budget import stop_reason
-from search.finding import Finding
+from search.finding import Finding, ended_with
 
 CLOSING = (Purpose.HALVING, Purpose.CONFIRM)
 """What is launched when a run ends by itself."""
@@ -129,7 +128,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
             for each in proposed
             if each.exchange is not None
         },
-        finding=_finding(row),
+        finding=ended_with(row),
         runs=store.runs(study_id),
     )
 
@@ -141,13 +140,6 @@ def _exchange(digest: str, ordinal: int, store: Store) -> Exchange:
         raise StoreError(
             f"what the model said for trial {ordinal} cannot be replayed: {error}"
         ) from error
-
-
-def _finding(row: StudyRow) -> Finding | None:
-    """What the study found, unless it went on since."""
-    if row.summary is None or row.status != "finished":
-        return None
-    return from_json(Finding, row.summary)
 
 
 def _closes(repeat: Repeat, series: int) -> bool:

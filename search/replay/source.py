@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
-from records.codec import from_json
 from records.errors import StudyError
 from records.history import History
 from records.rows import StudyRow
@@ -13,7 +12,7 @@ from records.store import Store
 from records.study import MEASURE, Study
 from records.trial import Failed, FailureKind, Repeat, Trial
 from search.disturbed import counted
-from search.finding import Finding, leader_of
+from search.finding import Finding, ended_with, leader_of
 
 SEED = 0
 LAUNCHABLE_ORIGINS = ("bundle",)
@@ -39,9 +38,7 @@ class Source:
     @property
     def finding(self) -> Finding | None:
         """What the study announced; None where it did not end."""
-        row = self.row
-        done = row.summary is not None and row.status == "finished"
-        return from_json(Finding, row.summary or "") if done else None
+        return ended_with(self.row)
 
     def lead(self, trial: Trial) -> Comparison | None:
         """By how much this trial was announced to lead over the seed; None where it was not."""

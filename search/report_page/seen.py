@@ -8,7 +8,6 @@ from typing import Self
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.spread import Spread, spread
 from policies.space import Space
-from records.codec import from_json
 from records.errors import CodecError, StoreError, StudyError
 from records.history import History
 from records.machine import Machine
@@ -18,7 +17,7 @@ from records.study import Study
 from records.trial import MetricValue, Repeat, Trial
 from search.auditing.audit import Fault, audit
 from search.disturbed import counted
-from search.finding import Finding, find
+from search.finding import Finding, ended_with, find
 from search.learnt import Learnt, learnt
 from search.reading import status
 from search.report import Record, report_lines
@@ -62,10 +61,7 @@ class Seen:
         record, repeats = Record.of(row.id, store), store.repeats(row.id)
         scoring = scoring_of(row.study).over(record.history)
         now = status(row, store)
-        if row.summary is not None and now == "finished":
-            finding = from_json(Finding, row.summary)
-        else:
-            finding = _as_it_stands(row, store, scoring, now)
+        finding = ended_with(row) or _as_it_stands(row, store, scoring, now)
         space = _space(row.study)
         said: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):

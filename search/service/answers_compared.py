@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from search.service.answers import Scalar
+from search.service.facts.compared import SettingBeside
 from search.service.facts.history import Interval, StudyHistory
 
 
@@ -77,20 +77,11 @@ class Comparison(BaseModel):
     next: list[str]
 
 
-class Setting(BaseModel):
-    """What a knob is set to on each side, null where a side does not set it."""
-
-    knob: str
-    a: Scalar | None
-    b: Scalar | None
-    differs: bool
-
-
 class TrialsCompared(BaseModel):
     """Trial B against trial A."""
 
     comparison: Comparison
-    settings: list[Setting]
+    settings: list[SettingBeside]
 
 
 class StudySide(BaseModel):
@@ -111,7 +102,7 @@ class StudiesCompared(BaseModel):
     why: str | None
     a: StudySide
     b: StudySide
-    settings: list[Setting]
+    settings: list[SettingBeside]
 
 
 class Work(BaseModel):

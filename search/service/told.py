@@ -7,7 +7,7 @@ from records.codec import to_json
 from records.rows import StudyRow
 from records.study_pages import StudyQuery
 from records.trial import Trial
-from search.finding import best_result, leader_of
+from search.finding import best_result, ended_with, leader_of
 from search.service.answers import Page, Result, StudyFull, StudyShort, config_of, result_of
 from search.service.runs.table import Submitted
 from search.service.state import Service, told_status
@@ -26,7 +26,7 @@ def study_short(row: StudyRow, service: Service) -> StudyShort:
 
 def study_full(row: StudyRow, service: Service) -> StudyFull:
     """A study with what was asked and what it found."""
-    records = service.records
+    records, finding = service.records, ended_with(row)
     pending = [
         {
             "ordinal": intent.ordinal,
@@ -40,7 +40,7 @@ def study_full(row: StudyRow, service: Service) -> StudyFull:
     facts: dict[str, object] = {
         **study_short(row, service).model_dump(),
         "study": json.loads(to_json(row.study)),
-        "finding": json.loads(row.summary) if row.summary else None,
+        "finding": None if finding is None else json.loads(to_json(finding)),
         "launches": records.counts(row.id).launches,
         "failures": {kind.value: count for kind, count in records.failures(row.id).items()},
         "pending": pending,

@@ -10,10 +10,10 @@ from records.store import Store
 from records.study import Value
 from records.trial import Config, Trial
 from search.comparing.compared import Comparisons, Terms
-from search.comparing.sides import OnRecord, best_side, trial_side
+from search.comparing.sides import OnRecord, trial_side
 from search.comparing.trials import compare_trials
 from search.finding import leader_of
-from search.service.facts.history import Interval, StudyHistory, study_history
+from search.service.facts.history import Interval, StudyHistory
 from search.words.trial import remarks
 
 HistoryOf: TypeAlias = Callable[[StudyRow, Store], StudyHistory]
@@ -68,11 +68,6 @@ class ComparedStudies:
     settings: tuple[SettingBeside, ...]
 
 
-def side_of(row: StudyRow, ordinal: int | None, records: Store) -> OnRecord:
-    """A trial of a study as a side, or its best; raises `StudyError` where there is none."""
-    return best_side(row, records) if ordinal is None else trial_side(row, ordinal, records)
-
-
 def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
     """Judge trial B against trial A; raises `StudyError` where they are one trial."""
     return ComparedTrials(
@@ -84,7 +79,7 @@ def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
 
 
 def compared_studies(
-    a: StudyRow, b: StudyRow, records: Store, history: HistoryOf = study_history
+    a: StudyRow, b: StudyRow, records: Store, history: HistoryOf
 ) -> ComparedStudies:
     """Judge the best of study B against the best of study A, with how each search went.
 
@@ -97,8 +92,8 @@ def compared_studies(
     elif best[0] is None or best[1] is None:
         why = f"study {a.id if best[0] is None else b.id} has no trial that may lead"
     else:
-        sides = best_side(a, records), best_side(b, records)
-        found = compare_trials(*sides, Terms(thresholds=read_thresholds(None, None)))
+        one, other = best[0].ordinal, best[1].ordinal
+        found = compared_trials(trial_side(a, one, records), trial_side(b, other, records)).found
     return ComparedStudies(
         found=found,
         why=why,

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from evaluator.metrics.registry import ALIASES
 from evaluator.objective import Scoring, scoring_of
 from evaluator.readings import metrics_read
-from records.codec import from_json
 from records.errors import StudyError
 from records.outlines import Scored
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import MetricValue, Repeat, Score
 from search.disturbed import counted
-from search.finding import Finding
+from search.finding import ended_with
 from search.front import Member, front_over, unbeaten
 from search.report_page.thinning import thinned
 from search.service.facts.history import MOST_POINTS, Axis, Interval, axis_of, outline_words
@@ -80,8 +79,9 @@ def study_front(row: StudyRow, records: Store, against: str | None = None) -> St
 def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
     scores = records.scores(row.id)
     own = _own_values(scores, row, scoring, records)
-    if row.summary:
-        members = from_json(Finding, row.summary).front
+    finding = ended_with(row)
+    if finding is not None:
+        members = finding.front
     else:
         known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
         members = front_over(known, _repeats(row, records), scoring)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from evaluator.objective import Scoring, scoring_of
-from records.codec import from_json
 from records.outlines import Outline
 from records.rows import StudyRow
 from records.store import Store
-from search.finding import Finding, leader_of
+from search.finding import ended_with, leader_of
 from search.words.trial import number, one_line
 
 MOST_POINTS = 2000
@@ -140,7 +139,8 @@ def _shown(row: StudyRow, records: Store) -> Sequence[Outline]:
 
 
 def _again(row: StudyRow) -> Interval | None:
-    result = from_json(Finding, row.summary).result if row.summary else None
+    finding = ended_with(row)
+    result = None if finding is None else finding.result
     if result is None or result.launch_count < 2:
         return None
     return Interval(centre=result.centre, low=result.low, high=result.high)

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from records.errors import StudyError, shown
+from records.errors import StudyError
 from records.rows import StudyRow
 from records.trial import Trial
 from search.charts.curves import Curve, curve_chart
+from search.comparing.sides import OnRecord
 from search.comparing.verdicts import verdict_words, why_words
-from search.finding import leader_of
-from search.service.facts.compared import compared_trials, side_of
+from search.service.facts.compared import compared_trials
 from search.service.facts.history import StudyHistory
+from search.service.lookups import side_of
 from search.service.pages.decisions import result_words
 from search.service.pages.trial_table import remarks_of
 from search.service.state import Service
@@ -26,14 +27,19 @@ UNPROVEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A trial, or the best of a study; `trial` is None where a study has none."""
+    """A trial, or the best of a study; `on_record` is None where a study has none."""
 
     name: str
     row: StudyRow
     is_study: bool
-    trial: Trial | None
+    on_record: OnRecord | None
     result: str
     remarks: str
+
+    @property
+    def trial(self) -> Trial | None:
+        """The trial itself."""
+        return None if self.on_record is None else self.on_record.trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +64,13 @@ class Verdict:
 
 def side_named(name: str, service: Service) -> Side:
     """The side that `STUDY` or `STUDY:TRIAL` stands for; raises `StudyError`, `MissingError`."""
-    study_id, colon, number = name.strip().partition(":")
-    row = service.study(study_id)
-    if not colon:
-        trial = leader_of(row, service.records)
-    elif number.isascii() and number.isdecimal() and len(number) < 10:
-        trial = side_of(row, int(number), service.records).trial
-    else:
-        raise StudyError(f"{shown(name)} names no trial; write STUDY or STUDY:3")
+    row, found = side_of(service, name)
+    trial = None if found is None else found.trial
     return Side(
-        name=name.strip(),
+        name=name,
         row=row,
-        is_study=not colon,
-        trial=trial,
+        is_study=":" not in name,
+        on_record=found,
         result="none" if trial is None else result_words(row, trial, service.records),
         remarks="no trial of it may lead" if trial is None else remarks_of(trial),
     )
@@ -90,25 +90,18 @@ def knobs_beside(sides: Sequence[Side]) -> tuple[Knob, ...]:
     return tuple(found)
 
 
-def verdicts(sides: Sequence[Side], service: Service) -> tuple[Verdict, ...]:
+def verdicts(sides: Sequence[Side]) -> tuple[Verdict, ...]:
     """Each side against the first, as `cclsearch compare` judges them."""
     first, *others = sides
-    return tuple(_verdict(first, other, service) for other in others)
+    return tuple(_verdict(first, other) for other in others)
 
 
-def _verdict(first: Side, other: Side, service: Service) -> Verdict:
-    for side in (first, other):
-        if side.trial is None:
-            return Verdict(
-                name=other.name, words=f"unknown: {side.name} has no trial that may lead"
-            )
+def _verdict(first: Side, other: Side) -> Verdict:
+    if first.on_record is None or other.on_record is None:
+        lacking = first if first.on_record is None else other
+        return Verdict(name=other.name, words=f"unknown: {lacking.name} has no trial that may lead")
     try:
-        a, b = (
-            side_of(side.row, side.trial.ordinal, service.records)
-            for side in (first, other)
-            if side.trial is not None
-        )
-        found = compared_trials(a, b).found
+        found = compared_trials(first.on_record, other.on_record).found
     except StudyError as error:
         return Verdict(name=other.name, words=str(error))
     (line,) = found.lines

@@ -5,13 +5,12 @@ from typing import TypeAlias
 
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.spread import Spread, spread
-from records.codec import from_json
 from records.errors import StudyError
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Failed, Repeat, Trial
 from search.disturbed import counted
-from search.finding import Finding
+from search.finding import Finding, ended_with
 from search.report import spread_words
 from search.report_page.cells import spread_cell
 from search.rounds import objective_values
@@ -73,7 +72,7 @@ def _lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[Line]:
     if trial.score is not None:
         yield "own launch", score_words(trial.score)
         yield from (("breaks a limit", words) for words in trial.score.broken)
-    finding = from_json(Finding, row.summary) if row.summary else None
+    finding = ended_with(row)
     if store.counts(row.id).repeats:
         yield from _again(row, trial, store, finding)
     if finding is not None:

@@ -44,7 +44,7 @@ def compare(
         sides=sides,
         most=MOST_SIDES,
         knobs=knobs_beside(sides),
-        verdicts=verdicts(sides, service) if sides else (),
+        verdicts=verdicts(sides) if sides else (),
         chart=None if chart is None else drawing(chart),
         study_count=len(studies),
     )

@@ -4,15 +4,15 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from records.rows import StudyRow
-from records.trial import Policy
 from search.report_page.seen import learnt_in
 from search.service.edge.access import Reader, TheService
+from search.service.lookups import policy_of
 from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
 from search.service.pages.rendering import page
-from search.service.state import MissingError, Service
+from search.service.pages.study_facts import model_lines
+from search.service.routes.studies import Offset
 from search.service.told import study_short
-from search.words.model import use_facts, use_words
+from search.words.model import use_facts
 
 router = APIRouter(include_in_schema=False)
 
@@ -21,7 +21,6 @@ MOST_TRIALS = 8
 MANY_TRIALS = 500
 
 Limit = Annotated[int, Query(ge=1, le=200)]
-Offset = Annotated[int, Query(ge=0, le=10**9)]
 Against = Annotated[str, Query(max_length=64, pattern="^[0-9a-f]*$")]
 
 
@@ -41,7 +40,6 @@ def policies(
     """
     row, records = service.study(study_id), service.records
     outlines, total = records.policy_outlines(row.id, limit, offset)
-    uses = records.model_uses(row.id)
     return page(
         request,
         "policies.html",
@@ -52,8 +50,8 @@ def policies(
         total=total,
         limit=limit,
         offset=offset,
-        uses=[use_words(use, row.study.llm) for use in uses],
-        models=use_facts(uses, row.study.llm),
+        uses=model_lines(row, records),
+        models=use_facts(records.model_uses(row.id), row.study.llm),
         failed=records.counts(row.id).failed,
         learnt=learnt_in(row.study, records.history(row.id)) if learnt == "yes" else None,
     )
@@ -71,11 +69,10 @@ def policy(
 ) -> Response:
     """A policy, what it changed of its parent or of the one given, and its trials."""
     row, records = service.study(study_id), service.records
-    found = _policy(service, row, digest)
-    other = against or found.parent
-    before = None if other is None else records.policy(row.id, other)
-    if against and before is None:
-        raise MissingError(f"study {study_id} has no such policy to compare with")
+    found = policy_of(service, row.id, digest)
+    before = None if found.parent is None else records.policy(row.id, found.parent)
+    if against:
+        before = policy_of(service, row.id, against)
     rows = () if before is None else side_by_side(before.source, found.source)
     return page(
         request,
@@ -90,10 +87,3 @@ def policy(
         lines=lines_of(found.source),
         results=records.policy_results(row.id, [digest], MANY_TRIALS).get(digest, ()),
     )
-
-
-def _policy(service: Service, row: StudyRow, digest: str) -> Policy:
-    found = service.records.policy(row.id, digest)
-    if found is None:
-        raise MissingError(f"study {row.id} has no such policy")
-    return found

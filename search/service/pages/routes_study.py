@@ -62,7 +62,7 @@ def study_page(study_id: str, request: Request, service: TheService, _caller: Re
         failures=tuple(failures(row, records)),
         models=model_lines(row, records),
         judged=judged,
-        finding=found_lines(row, records) if found.status == "finished" else (),
+        finding=found_lines(row, records),
         more_trials=MORE_TRIALS,
         most_marks=MOST_MARKS,
     )

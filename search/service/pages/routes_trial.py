@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from records.rows import StudyRow
 from records.trial import Measured, Trial
-from search.kept.files import absence
 from search.service.edge.access import Reader, TheService
+from search.service.lookups import exchange_of, trial_of
 from search.service.pages.decisions import decision_lines, repeats_of
 from search.service.pages.rendering import drawing, page
 from search.service.pages.transcripts import transcript_of
@@ -21,8 +21,7 @@ from search.service.pages.trial_parts import (
     settings_of,
     time_bars,
 )
-from search.service.routes.files import trial_of
-from search.service.state import MissingError, Service
+from search.service.state import Service
 from search.service.told import study_short
 from search.words.condition import conditions_words
 from search.words.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
@@ -107,13 +106,7 @@ def transcript(
     request: Request, study_id: str, ordinal: int, service: TheService, _caller: Reader
 ) -> Response:
     """What was asked of a model for a trial, and what it answered."""
-    row, found = service.study(study_id), trial_of(service, study_id, ordinal)
-    if found.exchange is None:
-        raise MissingError(f"no model was asked for trial {ordinal} of study {study_id}")
-    why = absence(row.id, found.exchange, service.records)
-    if why is not None:
-        raise MissingError(f"what was asked for trial {ordinal} of study {study_id} {why}")
-    exchange = service.records.exchange(found.exchange)
+    row, exchange = service.study(study_id), exchange_of(service, study_id, ordinal)
     return page(
         request,
         "transcript.html",

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from records.codec import from_json
 from records.history import History
 from records.instants import now
 from records.rows import StudyRow
@@ -12,7 +11,7 @@ from records.store import Store
 from records.trial import Failed, FailureKind
 from records.trial_pages import TrialQuery
 from search.charts.history import Interval, Point, history_chart
-from search.finding import Finding
+from search.finding import ended_with
 from search.llm.prices import priced
 from search.report import Line, Record, result_lines
 from search.report_page.thinning import thinned
@@ -85,9 +84,9 @@ def failures(row: StudyRow, records: Store) -> Iterator[Failures]:
 
 def found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
     """The closing report, from the finding and the trials that it names; nothing before its end."""
-    if row.summary is None:
+    finding = ended_with(row)
+    if finding is None:
         return ()
-    finding = from_json(Finding, row.summary)
     named = {0, *finding.ties, *finding.unreliable, *(each.ordinal for each in finding.front)}
     named |= set() if finding.winner is None else {finding.winner}
     trials = (records.trial(row.id, ordinal) for ordinal in sorted(named))
@@ -108,9 +107,9 @@ def found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
 
 def judged_lines(row: StudyRow) -> tuple[Line, ...]:
     """How noisy launches are and how every race went, once the search has ended."""
-    if row.summary is None:
+    finding = ended_with(row)
+    if finding is None:
         return ()
-    finding = from_json(Finding, row.summary)
     noise = finding.noise
     return (
         *([] if noise is None else [("noise", noise_words(noise, row.study.measure))]),

@@ -1,20 +1,18 @@
 """Files of a trial for a page: what there is, and a part of what its ranks wrote."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from records.errors import StoreError
 from records.store import Store
 from records.trial import Artifact, Trial
 from search.kept.files import absence
+from search.service.lookups import bytes_between, file_address
 from search.service.pages.visible import visible
 from search.service.state import MissingError
 
 WINDOW_BYTES = 1 << 16
 TAIL_BYTES = 6000
-PIECE_BYTES = 1 << 18
 MOST_TAILS = 8
 LARGE_BYTES = 16 << 20
 """Logs beyond which a page reads no tail by itself: they are unpacked from their beginning."""
@@ -58,13 +56,12 @@ class LogPart:
 
 def file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:
     """Every file of a trial, logs and traces first, each in the order of ranks."""
-    base = f"/api/v1/studies/{quote(study_id)}/trials/{trial.ordinal}/files"
     lines = [
         FileLine(
             name=artifact.name,
             size_bytes=artifact.size_bytes,
             sha256=artifact.digest,
-            address=f"{base}/{quote(artifact.name)}",
+            address=file_address(study_id, trial.ordinal, artifact),
             is_trace=artifact.name.endswith(TRACES),
             is_log=artifact.name.endswith(LOGS),
             absent=absence(study_id, artifact.digest, store),
@@ -104,7 +101,7 @@ def _part(artifact: Artifact, store: Store, end: int | None, most: int) -> LogPa
     end = size if end is None else min(max(end, 0), size)
     start = max(0, end - most)
     try:
-        content = b"".join(_between(artifact, store, start, end))
+        content = b"".join(bytes_between(artifact, store, start, end))
     except (StoreError, OSError) as error:
         return LogPart(
             name=artifact.name, text="", start=0, end=0, size_bytes=size, fault=str(error)
@@ -119,17 +116,3 @@ def _part(artifact: Artifact, store: Store, end: int | None, most: int) -> LogPa
         end=end,
         size_bytes=size,
     )
-
-
-def _between(artifact: Artifact, store: Store, start: int, end: int) -> Iterator[bytes]:
-    """The bytes asked for; those before are unpacked and dropped."""
-    with store.artifacts.open(artifact.digest, artifact.size_bytes) as content:
-        at = 0
-        while at < end:
-            piece = content.read(min(PIECE_BYTES, end - at))
-            if not piece:
-                return
-            wanted = piece[max(0, start - at) :]
-            at += len(piece)
-            if wanted:
-                yield wanted

@@ -1,39 +1,33 @@
 """Two trials or two studies against each other."""
 
-import re
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from records.errors import StudyError
 from search.comparing.compared import Comparisons
 from search.comparing.facts import comparisons_facts
 from search.comparing.sides import OnRecord
 from search.service.answers_compared import (
     Comparison,
-    Setting,
     StudiesCompared,
     StudySide,
     TrialsCompared,
 )
 from search.service.edge.access import Reader, TheService
 from search.service.facts.compared import (
-    SettingBeside,
     StudyBeside,
     compared_studies,
     compared_trials,
-    side_of,
 )
+from search.service.lookups import SIDE, side_of
 from search.service.state import MissingError, Service
 
 router = APIRouter(tags=["comparisons"])
 
-SIDE = re.compile("([^:]{1,100})(?::([0-9]{1,9}))?")
 Side = Annotated[
     str,
     Query(
-        pattern="^[^:]{1,100}(:[0-9]{1,9})?$",
+        pattern=f"^{SIDE}$",
         description="STUDY:N, or STUDY for its best trial.",
     ),
 ]
@@ -44,9 +38,7 @@ OneStudy = Annotated[str, Query(min_length=1, max_length=100, description="The i
 def compare_trials(service: TheService, _caller: Reader, a: Side, b: Side) -> TrialsCompared:
     """Whether trial B is faster than trial A, and how sure that is: as `cclsearch compare`."""
     found = compared_trials(_side(a, service), _side(b, service))
-    return TrialsCompared(
-        comparison=_comparison(found.found), settings=[*map(_setting, found.settings)]
-    )
+    return TrialsCompared(comparison=_comparison(found.found), settings=[*found.settings])
 
 
 @router.get("/compare/studies")
@@ -61,29 +53,19 @@ def compare_studies(
         why=found.why,
         a=_study(rows[0].id, found.a),
         b=_study(rows[1].id, found.b),
-        settings=[*map(_setting, found.settings)],
+        settings=[*found.settings],
     )
 
 
 def _side(text: str, service: Service) -> OnRecord:
-    match = SIDE.fullmatch(text)
-    if match is None:
-        raise StudyError("a side is STUDY:N, or STUDY for its best trial")
-    study_id, number = match.groups()
-    row, ordinal = service.study(study_id), None if number is None else int(number)
-    if ordinal is not None and service.records.trial(row.id, ordinal) is None:
-        raise MissingError(f"study {row.id} has no trial {ordinal}")
-    if ordinal is None and service.records.counts(row.id).measured == 0:
-        raise MissingError(f"study {row.id} has no measured trial")
-    return side_of(row, ordinal, service.records)
+    row, side = side_of(service, text)
+    if side is None:
+        raise MissingError(f"study {row.id} has no trial that may lead")
+    return side
 
 
 def _comparison(found: Comparisons) -> Comparison:
     return Comparison.model_validate(comparisons_facts(found))
-
-
-def _setting(one: SettingBeside) -> Setting:
-    return Setting.model_validate(asdict(one))
 
 
 def _study(study_id: str, side: StudyBeside) -> StudySide:

@@ -1,7 +1,6 @@
 """Files of trials: logs, traces, job files, by their own names, whole or in part."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
@@ -9,17 +8,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, HTTPException, Path, Response
 from fastapi.responses import StreamingResponse
 
-from records.errors import shown
-from records.trial import Artifact, Trial
-from search.kept.files import absence
 from search.service.answers import File, Page
 from search.service.edge.access import Reader, TheService
+from search.service.lookups import artifact_of, bytes_between, file_address, trial_of
 from search.service.routes.studies import Limit, Offset
-from search.service.state import MissingError, Service
 
 router = APIRouter(tags=["files"])
 
-PIECE_BYTES = 1 << 18
 Ordinal = Annotated[int, Path(ge=0, le=10**9, description="Number of the trial in its study.")]
 BINARY = "application/octet-stream"
 ONE_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
@@ -36,14 +31,13 @@ def files(
 ) -> Page[File]:
     """Files of a trial."""
     artifacts = trial_of(service, study_id, ordinal).outcome.artifacts
-    base = f"/api/v1/studies/{quote(study_id)}/trials/{ordinal}/files"
     return Page(
         items=[
             File(
                 name=artifact.name,
                 size_bytes=artifact.size_bytes,
                 sha256=artifact.digest,
-                url=f"{base}/{quote(artifact.name)}",
+                url=file_address(study_id, ordinal, artifact),
             )
             for artifact in artifacts[offset : offset + limit]
         ],
@@ -75,7 +69,7 @@ def file(
 
     It is always a download: a browser never runs what a job has written.
     """
-    artifact = _artifact(study_id, ordinal, name, service)
+    artifact = artifact_of(service, study_id, ordinal, name)
     etag = f'"{artifact.digest}"'
     plain = name.rpartition("/")[2]
     headers = {
@@ -91,20 +85,11 @@ def file(
     if not part.is_whole:
         headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size_bytes}"
     return StreamingResponse(
-        _pieces(service, artifact, part),
+        bytes_between(artifact, service.records, part.start, part.end),
         status_code=200 if part.is_whole else 206,
         media_type=BINARY,
         headers=headers,
     )
-
-
-def trial_of(service: Service, study_id: str, ordinal: int) -> Trial:
-    """A trial that ended; raises `MissingError`."""
-    service.study(study_id)
-    trial = service.records.trial(study_id, ordinal)
-    if trial is None:
-        raise MissingError(f"study {study_id} has no trial {ordinal}")
-    return trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +122,3 @@ def part_of(asked: str | None, size: int) -> Part:
             416, "that part is not in the file", headers={"Content-Range": f"bytes */{size}"}
         )
     return Part(start, end, is_whole=False)
-
-
-def _artifact(study_id: str, ordinal: int, name: str, service: Service) -> Artifact:
-    """A kept file of a trial that is there; names are compared, never looked up on the disk."""
-    trial = trial_of(service, study_id, ordinal)
-    artifact = next((a for a in trial.outcome.artifacts if a.name == name), None)
-    if artifact is None:
-        raise MissingError(f"trial {ordinal} of study {study_id} has no file {shown(name)}")
-    why = absence(study_id, artifact.digest, service.records)
-    if why is not None:
-        raise MissingError(f"file {shown(name)} of trial {ordinal} of study {study_id} {why}")
-    return artifact
-
-
-def _pieces(service: Service, artifact: Artifact, part: Part) -> Iterator[bytes]:
-    """The part in pieces; what comes before it is unpacked and dropped."""
-    with service.records.artifacts.open(artifact.digest) as content:
-        at = 0
-        while at < part.end:
-            piece = content.read(min(PIECE_BYTES, part.end - at))
-            if not piece:
-                return
-            wanted = piece[max(0, part.start - at) :]
-            at += len(piece)
-            if wanted:
-                yield wanted

@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from records.codec import to_json
-from records.trial import Policy
 from search.service.answers import Page, PolicyFull, PolicyShort, Transcript
 from search.service.edge.access import Reader, TheService
+from search.service.lookups import exchange_of, policy_of
 from search.service.routes.files import Ordinal
 from search.service.routes.studies import Limit, Offset
-from search.service.state import MissingError, Service
+from search.service.state import Service
 
 router = APIRouter(tags=["policies"])
 
@@ -57,10 +57,10 @@ def policy(
 ) -> PolicyFull:
     """A policy, and what changed against its parent or the one given."""
     row = service.study(study_id)
-    found = _policy(row.id, digest, service)
+    found = policy_of(service, row.id, digest)
     before = None
     if against is not None:
-        before = _policy(row.id, against, service)
+        before = policy_of(service, row.id, against)
     elif found.parent is not None:
         before = service.records.policy(row.id, found.parent)
     diff = difflib.unified_diff(
@@ -86,19 +86,8 @@ def policy(
 @router.get("/studies/{study_id}/trials/{ordinal}/transcript")
 def transcript(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader) -> Transcript:
     """The conversation with the model that proposed a trial."""
-    service.study(study_id)
-    trial = service.records.trial(study_id, ordinal)
-    if trial is None or trial.exchange is None:
-        raise MissingError(f"no model was asked for trial {ordinal} of study {study_id}")
-    exchange = service.records.exchange(trial.exchange)
+    exchange = exchange_of(service, study_id, ordinal)
     return Transcript(ordinal=ordinal, exchange=json.loads(to_json(exchange)))
-
-
-def _policy(study_id: str, digest: str, service: Service) -> Policy:
-    found = service.records.policy(study_id, digest)
-    if found is None:
-        raise MissingError(f"study {study_id} has no policy {digest[:12]}...")
-    return found
 
 
 def _trials(study_id: str, digests: Sequence[str], service: Service) -> dict[str, list[int]]:

@@ -19,7 +19,8 @@ from search.service.answers import (
     trial_short,
 )
 from search.service.edge.access import Reader, TheService
-from search.service.routes.files import Ordinal, trial_of
+from search.service.lookups import trial_of
+from search.service.routes.files import Ordinal
 from search.service.routes.studies import Limit, Offset
 
 router = APIRouter(tags=["trials"])

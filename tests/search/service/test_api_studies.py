@@ -156,6 +156,17 @@ def test_a_conversation_is_told_where_a_model_was_asked(ask):
     assert ask(f"/studies/{FINISHED}/trials/0/transcript")[0] == 404
 
 
+@pytest.mark.parametrize("base", ["/api/v1", ""])
+def test_a_conversation_that_is_kept_no_more_is_missing(served, base):
+    with closing(Store(served.service.store)) as store:
+        store.artifacts.path(store.trial(FINISHED, 1).exchange).unlink()
+    with served.client("read") as client:
+        answer = client.get(f"{base}/studies/{FINISHED}/trials/1/transcript")
+
+    assert answer.status_code == 404
+    assert f"what was asked for trial 1 of study {FINISHED} is missing" in answer.text
+
+
 def test_an_answer_is_not_sent_again_to_who_has_it(shared):
     with shared.client("read") as client:
         for path in ("", "/trials?limit=2", "/history", "/front", "/knobs"):

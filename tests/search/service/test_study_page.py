@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from contextlib import closing
 
 import pytest
 
+from records.store import Store
 from search.service.runs.process import EVENTS, run_folder
 from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, running
 from tests.search.service.reading_pages import get, links
@@ -41,6 +43,18 @@ def test_a_finished_study_tells_its_best_with_unit_evidence_and_why_it_ended(cli
     assert "0.25 s in trial 2" in told
     assert "By its own launch" in told
     assert "patience: 6 launches without improvement" in told
+
+
+def test_what_a_study_found_counts_no_more_once_it_went_on(served):
+    with closing(Store(served.service.store)) as store:
+        store.update(FINISHED, status="interrupted")
+    with served.client("read") as reader:
+        page, trial = (get(reader, f"/studies/{FINISHED}{rest}") for rest in ("", "/trials/2"))
+        found = reader.get(f"/api/v1/studies/{FINISHED}").json()
+
+    assert "patience" not in facts(page, "best")
+    assert "the best of the study" not in trial.text
+    assert (found["finding"], found["best"]["value"]) == (None, 0.25)
 
 
 def test_failures_are_told_by_kind_with_the_first_cause(client):

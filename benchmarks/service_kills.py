@@ -1,6 +1,6 @@
 """Kills the service, and now and then a search of it, at random instants, again and again.
 
-Studies are submitted all the time, some cancelled, some resumed. Whoever was answered that a study
+Studies are submitted all the time, and some are cancelled. Whoever was answered that a study
 is queued must find it searched to its end, by one process at a time; when all is over no process is
 left, each finished trial is on record once, and what could not be read back is told. The launches
 are of a script that takes no torch. Everything lies in a temporary folder and goes.

@@ -36,9 +36,9 @@ def service_url(given: str | None) -> str:
     return given or os.environ.get("CCLSEARCH_URL", DEFAULT_SERVICE)
 
 
-def service_token(given: str | None) -> str | None:
-    """What the service is asked with: what was given, or CCLSEARCH_TOKEN."""
-    return given or os.environ.get("CCLSEARCH_TOKEN")
+def service_token() -> str | None:
+    """What the service is asked with where no token was given: CCLSEARCH_TOKEN."""
+    return os.environ.get("CCLSEARCH_TOKEN")
 
 
 def has_key() -> bool:

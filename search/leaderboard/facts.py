@@ -9,8 +9,12 @@ from search.leaderboard.words import RULE, legend
 
 def leaderboard_facts(board: Leaderboard) -> dict[str, object]:
     """All groups with their submissions, the columns, and what marks mean."""
+    return {"groups": [group_facts(group, board) for group in board.groups], **legend_facts(board)}
+
+
+def legend_facts(board: Leaderboard) -> dict[str, object]:
+    """What it takes to read a group: the columns, the rule, and what marks mean."""
     return {
-        "groups": [group_facts(group, board) for group in board.groups],
         "columns": [asdict(column) for column in board.columns],
         "rule": RULE,
         "marks": legend(board),

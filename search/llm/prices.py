@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from records.codec import from_document
+from records.exchange import Usage
 from records.price import Price
 from records.strict import STRICT
 from records.study import Llm
@@ -35,6 +36,12 @@ def price_table() -> PriceTable:
 def priced(llm: Llm) -> Llm:
     """The same model with its known price, where the study says none."""
     return llm if llm.price is not None else replace(llm, price=price_of(llm.model))
+
+
+def cost_usd(usage: Usage, model: str, llm: Llm) -> float | None:
+    """What a use of a model cost; None where its price is not known, or it is not the study's."""
+    price = priced(llm).price
+    return None if price is None or model != llm.model else price.cost_usd(usage)
 
 
 def price_of(model: str) -> Price | None:

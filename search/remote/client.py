@@ -148,9 +148,9 @@ class RemoteStudy:
     def wait(self, timeout_s: float | None = None) -> StudyFull:
         """How it is once nothing works on it; raises `StillRunning` after `timeout_s`."""
         connection = self._connection
-        until_s = None if timeout_s is None else connection.clock() + timeout_s
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (found := self.now()).status not in OVER:
-            if until_s is not None and connection.clock() >= until_s:
+            if until_s is not None and time.monotonic() >= until_s:
                 raise StillRunning(
                     f"study {self.id} is {found.status} after {timeout_s:g} s; it goes on"
                 )
@@ -220,13 +220,11 @@ class RemoteStudy:
         return self._connection.tell(Entered, f"{self._path}/resume", body).status
 
 
-def _paged(
-    connection: Connection, kind: type[Page[T]], path: str, query: Query | None = None
-) -> Iterator[T]:
+def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T]:
     """Everything of a list, fetched page by page as it is taken."""
     offset = 0
     while True:
-        page = connection.ask(kind, path, {**(query or {}), "limit": PAGE, "offset": offset})
+        page = connection.ask(kind, path, {"limit": PAGE, "offset": offset})
         yield from page.items
         offset += len(page.items)
         if not page.items or offset >= page.total:

@@ -45,12 +45,11 @@ class Connection:
         token: str | None,
         patience_s: float,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url, found = address_of(url)
         self.patience_s = patience_s
-        self.sleep, self.clock = sleep, clock
-        given = token or found or service_token(None)
+        self.sleep = sleep
+        given = token or found or service_token()
         self._http = httpx2.Client(
             base_url=self.url,
             headers={"authorization": f"Bearer {given}"} if given else {},
@@ -105,9 +104,9 @@ class Connection:
         )
 
     def _sent(self, request: httpx2.Request, *, is_repeatable: bool) -> httpx2.Response:
-        until_s, pause_s = self.clock() + self.patience_s, PAUSE_S
+        until_s, pause_s = time.monotonic() + self.patience_s, PAUSE_S
         while True:
-            is_late = self.clock() >= until_s
+            is_late = time.monotonic() >= until_s
             try:
                 answer = self._http.send(request)
             except httpx2.TransportError as error:

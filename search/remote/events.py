@@ -1,6 +1,7 @@
 """What a search does now: server-sent events, followed across lost connections."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def followed(connection: Connection, path: str, after: str | None = None) -> Ite
                     after = event.id or after
                     yield event
         except (httpx2.TransportError, ServiceAway) as error:
-            now_s = connection.clock()
+            now_s = time.monotonic()
             lost_s = now_s if lost_s is None else lost_s
             if now_s - lost_s >= connection.patience_s:
                 raise connection.away(error) from error

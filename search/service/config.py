@@ -112,7 +112,8 @@ class Offered:
 class Limits:
     """What one token may ask for; beyond it requests are refused, nothing else suffers.
 
-    `trials` and `cost_usd`, which is what the model may cost, are for each study.
+    `trials` and `cost_usd`, which is what the model may cost, are for each study, and
+    `queued_studies` may wait or run for everyone together.
     """
 
     __pydantic_config__ = STRICT

@@ -33,7 +33,7 @@ MOST_ATTEMPTS = 50
 MOST_SECRET_BYTES = 4096
 ANSWER_BYTES = 1 << 10
 
-_log = logging.getLogger("cclsearch.webhooks")
+_log = logging.getLogger(__name__)
 
 
 class Messenger:

@@ -23,7 +23,8 @@ from search.service.callers.sessions import Sessions
 from search.service.config import ServiceConfig
 from search.service.events import Feeds
 from search.service.facts.boards import Boards
-from search.service.facts.kept import Explored, Kept
+from search.service.facts.explored import Explored
+from search.service.facts.kept import Kept
 from search.service.facts.written import Writing
 from search.service.messenger import Messenger
 from search.service.runs.keeper import Keeper, table_path

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,9 +128,9 @@ class Serving:
         """Kill it from another thread, while somebody waits for an answer."""
         self._process.kill()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+    def stop(self) -> tuple[int, str]:
         """End it as an operator does; gives the exit code and the last line that it says."""
-        self._process.send_signal(number)
+        self._process.terminate()
         said = self._said.read()
         return self._process.wait(LIMIT_S), said.rstrip().rpartition("\n")[2]
 

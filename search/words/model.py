@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from records.exchange import SUBMITTED, ModelUse
 from records.study import Llm
-from search.llm.prices import priced
+from search.llm.prices import cost_usd
 from search.words.trial import one_line
 
 RESULT_CHARS = 500
@@ -15,10 +15,10 @@ def use_words(use: ModelUse, llm: Llm) -> str:
 
     `llm` is the study's, whose price counts.
     """
-    usage, cost_usd = use.usage, _cost_usd(use, llm)
+    usage, cost = use.usage, cost_usd(use.usage, use.model, llm)
     read = usage.cache_read_tokens
     into = usage.input_tokens + usage.cache_write_tokens + read
-    money = "price not known" if cost_usd is None else f"{cost_usd:.4g} USD"
+    money = "price not known" if cost is None else f"{cost:.4g} USD"
     last = "" if use.last_result == SUBMITTED else f"; the last turn: {use.last_result}"
     return (
         f"{use.model}: {use.policy_count} policies in {use.turn_count} turns and "
@@ -39,13 +39,8 @@ def use_facts(uses: Sequence[ModelUse], llm: Llm) -> list[dict[str, object]]:
             "output_tokens": use.usage.output_tokens,
             "cache_read_tokens": use.usage.cache_read_tokens,
             "cache_write_tokens": use.usage.cache_write_tokens,
-            "cost_usd": _cost_usd(use, llm),
+            "cost_usd": cost_usd(use.usage, use.model, llm),
             "last_result": use.last_result,
         }
         for use in uses
     ]
-
-
-def _cost_usd(use: ModelUse, llm: Llm) -> float | None:
-    price = priced(llm).price
-    return None if price is None or use.model != llm.model else price.cost_usd(use.usage)

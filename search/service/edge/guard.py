@@ -1,8 +1,6 @@
 """What every request must pass before anything is done for it, and what every answer says."""
 
 import asyncio
-import time
-from collections.abc import Callable
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -59,13 +57,11 @@ class Guard:
     only read gets to anything that changes something.
     """
 
-    def __init__(
-        self, app: FastAPI, service: Service, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, app: FastAPI, service: Service) -> None:
         self.app = app
         self._service = service
         limits = service.config.limits
-        self._rates = Rates(per_s=limits.requests_per_s, burst=limits.burst, clock=clock)
+        self._rates = Rates(per_s=limits.requests_per_s, burst=limits.burst)
         self._headers = HEADERS | (HTTPS_ONLY if service.config.listen.https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

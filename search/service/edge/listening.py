@@ -103,12 +103,13 @@ def server_of(app: ASGIApp, listen: Listen, on_stop: Callable[[], None]) -> uvic
 
 
 def log_plainly() -> None:
-    """Print warnings of the server to stderr."""
+    """Print warnings of the server, and of ours, to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("uvicorn.error")
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "search"):
+        log = logging.getLogger(name)
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(logging.WARNING)
 
 
 def allow_many_files() -> None:

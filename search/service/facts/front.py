@@ -10,16 +10,15 @@ from records.errors import StudyError
 from records.outlines import Scored
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import MetricValue, Repeat, Score
+from records.trial import MetricValue, Score
 from search.disturbed import counted
 from search.finding import ended_with
 from search.front import Member, front_over, unbeaten
 from search.report_page.thinning import thinned
 from search.service.facts.history import MOST_POINTS, Axis, Interval, axis_of, outline_words
+from search.service.facts.repeats import repeats_of
 from search.words.trial import one_line
 
-MOST_REPEATS = 2000
-"""Launches made again that are read for a front that is not settled."""
 OTHER_AXES = ("peak_memory", "rank_count")
 """What a trial takes, against which an only objective is drawn."""
 NAME_CHARS = 80
@@ -84,7 +83,7 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
         members = finding.front
     else:
         known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
-        members = front_over(known, _repeats(row, records), scoring)
+        members = front_over(known, counted(repeats_of(row, records)), scoring)
     front = {member.ordinal: _reached(member) for member in members}
     return StudyFront(
         axes=tuple(map(axis_of, scoring.objectives)),
@@ -98,11 +97,6 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
 def _reached(member: Member) -> tuple[Interval, ...]:
     values = (each.value for each in member.reached)
     return tuple(Interval(centre=one.centre, low=one.low, high=one.high) for one in values)
-
-
-def _repeats(row: StudyRow, records: Store) -> tuple[Repeat, ...]:
-    many = records.counts(row.id).repeats > MOST_REPEATS
-    return () if many else counted(records.repeats(row.id))
 
 
 def _own_values(

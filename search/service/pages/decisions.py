@@ -1,46 +1,37 @@
 """What launches that were made again decided about trials, in words."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from evaluator.objective import Scoring, scoring_of
+from evaluator.objective import scoring_of
 from evaluator.timing.spread import Spread, spread
 from records.errors import StudyError
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Failed, Repeat, Trial
+from records.trial import Failed, Trial
 from search.disturbed import counted
 from search.finding import Finding, ended_with
 from search.report import spread_words
 from search.report_page.cells import spread_cell
 from search.rounds import objective_values
+from search.service.facts.repeats import are_too_many, repeats_of
 from search.standing import standing_of
 from search.words.repeat import race_words
 from search.words.trial import number, one_line, score_words
 
-MOST_REPEATS = 5000
-"""Launches beyond which a page does without them: each is read in full."""
 CAUSE_CHARS = 500
 
 Line: TypeAlias = tuple[str, str]
 """What it is about, and what it says."""
 
 
-def repeats_of(row: StudyRow, store: Store) -> tuple[Repeat, ...]:
-    """Launches of a study that were made again; none where they are too many to be read here."""
-    few = 0 < store.counts(row.id).repeats <= MOST_REPEATS
-    return store.repeats(row.id) if few else ()
-
-
 def launched_again(row: StudyRow, store: Store) -> Mapping[int, str]:
     """What each trial reached over the launches that were made again, as far as they are few."""
-    scoring = _scoring(row, store) if repeats_of(row, store) else None
-    if scoring is None:
+    again = _reached_again(row, store)
+    if again is None:
         return {}
-    return {
-        ordinal: _with_unit(found, scoring.unit)
-        for ordinal, found in _spreads(row, store, scoring).items()
-    }
+    return {ordinal: _with_unit(found, again.unit) for ordinal, found in again.spreads.items()}
 
 
 def _with_unit(found: Spread, unit: str) -> str:
@@ -51,10 +42,9 @@ def _with_unit(found: Spread, unit: str) -> str:
 
 def result_words(row: StudyRow, trial: Trial, store: Store) -> str:
     """What a trial reached: over its launches that were made again, else in its own."""
-    scoring = _scoring(row, store) if repeats_of(row, store) else None
-    found = None if scoring is None else _spreads(row, store, scoring).get(trial.ordinal)
-    if found is not None and scoring is not None:
-        return spread_words(found, scoring.unit)
+    again = _reached_again(row, store)
+    if again is not None and trial.ordinal in again.spreads:
+        return spread_words(again.spreads[trial.ordinal], again.unit)
     if trial.score is None:
         return "failed"
     return f"{score_words(trial.score)} in one launch, so its spread is unknown"
@@ -81,16 +71,15 @@ def _lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[Line]:
 
 def _again(row: StudyRow, trial: Trial, store: Store, finding: Finding | None) -> Iterator[Line]:
     """What a trial reached when it was launched again, and how it did against others."""
-    if not repeats_of(row, store):
+    if are_too_many(row, store):
         words = f"too often in this study to be read here; see `cclsearch show {row.id}`"
         yield "launched again", words
         return
-    scoring = _scoring(row, store)
-    if scoring is None:
+    again = _reached_again(row, store)
+    if again is None:
         return
-    found = _spreads(row, store, scoring).get(trial.ordinal)
-    if found is not None:
-        yield "launched again", spread_words(found, scoring.unit)
+    if trial.ordinal in again.spreads:
+        yield "launched again", spread_words(again.spreads[trial.ordinal], again.unit)
     for race in standing_of(row, store).races if finding is None else finding.races:
         if trial.ordinal in (race.challenger, race.incumbent):
             yield "raced", race_words(race)
@@ -109,15 +98,23 @@ def _in_the_end(finding: Finding, trial: Trial) -> Iterator[Line]:
         yield "front", "no other trial beats it in all objectives"
 
 
-def _spreads(row: StudyRow, store: Store, scoring: Scoring) -> Mapping[int, Spread]:
-    values = objective_values(counted(repeats_of(row, store)), scoring)
-    return {ordinal: spread(each) for ordinal, each in values.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReachedAgain:
+    """What trials reached over launches that were made again, by their ordinals."""
+
+    spreads: Mapping[int, Spread]
+    unit: str
 
 
-def _scoring(row: StudyRow, store: Store) -> Scoring | None:
-    """What the study scores by; None where a record from elsewhere does not tell."""
-    first = store.first_measured(row.id)
+def _reached_again(row: StudyRow, store: Store) -> _ReachedAgain | None:
+    """None where they are too many, or a record from elsewhere does not tell how to score them."""
+    repeats, first = repeats_of(row, store), store.first_measured(row.id)
+    if not repeats:
+        return None
     try:
-        return scoring_of(row.study).against(() if first is None else (first.outcome,))
+        scoring = scoring_of(row.study).against(() if first is None else (first.outcome,))
     except StudyError:
         return None
+    values = objective_values(counted(repeats), scoring)
+    spreads = {ordinal: spread(each) for ordinal, each in values.items()}
+    return _ReachedAgain(spreads=spreads, unit=scoring.unit)

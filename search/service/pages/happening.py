@@ -33,7 +33,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """An event in words; `kind` is its name, `tone` how it is shown."""
+    """An event in words; `kind` is what it is about, `tone` how it is shown."""
 
     kind: str
     words: str

@@ -36,7 +36,6 @@ def explore(
         "explore.html",
         study=study,
         tab="explore",
-        against=against,
         problem=problem,
         metrics=_metrics(row, study.best_trial, service),
         front=front,

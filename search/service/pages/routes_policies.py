@@ -9,7 +9,6 @@ from search.service.edge.access import Reader, TheService
 from search.service.lookups import policy_of
 from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
 from search.service.pages.rendering import page
-from search.service.pages.study_facts import model_lines
 from search.service.routes.studies import Offset
 from search.service.told import study_short
 from search.words.model import use_facts
@@ -50,7 +49,6 @@ def policies(
         total=total,
         limit=limit,
         offset=offset,
-        uses=model_lines(row, records),
         models=use_facts(records.model_uses(row.id), row.study.llm),
         failed=records.counts(row.id).failed,
         learnt=learnt_in(row.study, records.history(row.id)) if learnt == "yes" else None,

@@ -1,6 +1,6 @@
 """The page of studies: how far each is, what it found, and which two to compare."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from search.service.edge.access import Reader, TheService
 from search.service.pages.rendering import page
 from search.service.pages.sparklines import spark_of
-from search.service.routes.studies import Offset
+from search.service.routes.studies import Offset, Status
 from search.service.told import study_page
 
 router = APIRouter(include_in_schema=False)
 
 ON_A_PAGE = 25
-STATUSES = ("running", "queued", "finished", "failed", "cancelled", "interrupted")
+STATUSES = get_args(Status)
 
 
 @router.get("/studies")

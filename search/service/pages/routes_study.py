@@ -22,13 +22,12 @@ from search.service.pages.study_facts import (
     spent,
 )
 from search.service.routes.queue import MoreTrials, cancel, resume
-from search.service.runs.process import EVENTS, run_folder
+from search.service.runs.table import UNDER_WAY
 from search.service.told import study_full
 from search.words.objective import objective_words
 
 router = APIRouter(include_in_schema=False)
 
-UNDER_WAY = frozenset({"queued", "running", "cancelling"})
 JUDGED = frozenset({"noise", "race"})
 SAID_AT_ONCE = 60
 MORE_TRIALS = 5
@@ -39,7 +38,7 @@ def study_page(study_id: str, request: Request, service: TheService, _caller: Re
     """One study: what it does now, what it reached, what it took, what failed."""
     row, records = service.study(study_id), service.records
     found = study_full(row, service)
-    events = run_folder(service.store, study_id) / EVENTS
+    events = service.events(study_id)
     goes_on = found.status in UNDER_WAY
     now = happening(events, row.study.measure)
     judged = judged_lines(row) or tuple(

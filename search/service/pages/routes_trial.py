@@ -9,8 +9,9 @@ from markupsafe import Markup
 from records.rows import StudyRow
 from records.trial import Measured, Trial
 from search.service.edge.access import Reader, TheService
+from search.service.facts.repeats import repeats_of
 from search.service.lookups import exchange_of, trial_of
-from search.service.pages.decisions import decision_lines, repeats_of
+from search.service.pages.decisions import decision_lines
 from search.service.pages.rendering import drawing, page
 from search.service.pages.transcripts import transcript_of
 from search.service.pages.trial_files import file_lines, log_part, log_tails

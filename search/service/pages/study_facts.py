@@ -12,7 +12,7 @@ from records.trial import Failed, FailureKind
 from records.trial_pages import TrialQuery
 from search.charts.history import Interval, Point, history_chart
 from search.finding import ended_with
-from search.llm.prices import priced
+from search.llm.prices import cost_usd, priced
 from search.report import Line, Record, result_lines
 from search.report_page.thinning import thinned
 from search.service.facts.history import StudyHistory
@@ -184,14 +184,14 @@ def _model(row: StudyRow, records: Store) -> Iterator[Spent]:
             most=None if most is None else str(most),
             share=tokens / most if most else None,
         )
-    price = priced(row.study.llm).price
-    if price is None or not (uses or budget.max_cost_usd is not None):
+    llm = row.study.llm
+    if priced(llm).price is None or not (uses or budget.max_cost_usd is not None):
         return
-    cost_usd = sum(price.cost_usd(use.usage) for use in uses if use.model == row.study.llm.model)
+    spent_usd = sum(cost_usd(use.usage, use.model, llm) or 0.0 for use in uses)
     most_usd = budget.max_cost_usd
     yield Spent(
         name="money",
-        used=f"{cost_usd:.4g} USD",
+        used=f"{spent_usd:.4g} USD",
         most=None if most_usd is None else f"{most_usd:g} USD",
-        share=cost_usd / most_usd if most_usd else None,
+        share=spent_usd / most_usd if most_usd else None,
     )

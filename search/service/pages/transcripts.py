@@ -8,7 +8,7 @@ from typing import TypeAlias
 from records.errors import CodecError
 from records.exchange import Exchange
 from records.study import Llm
-from search.llm.prices import priced
+from search.llm.prices import cost_usd
 from search.llm.transcripts import Said, said_in
 from search.service.pages.visible import visible
 from search.words.quantities import duration
@@ -48,7 +48,7 @@ def transcript_of(exchange: Exchange, llm: Llm) -> Transcript:
 
 
 def _facts(exchange: Exchange, llm: Llm) -> Iterator[tuple[str, str]]:
-    usage, price = exchange.usage, priced(llm).price
+    usage = exchange.usage
     yield "model", exchange.model
     if exchange.host is not None:
         yield "provider", exchange.host
@@ -59,8 +59,8 @@ def _facts(exchange: Exchange, llm: Llm) -> Iterator[tuple[str, str]]:
     yield "tokens from the cache", str(usage.cache_read_tokens)
     yield "tokens into the cache", str(usage.cache_write_tokens)
     yield "tokens out", str(usage.output_tokens)
-    known = None if price is None or exchange.model != llm.model else price.cost_usd(usage)
-    yield "cost", "price not known" if known is None else f"{known:.4g} USD"
+    cost = cost_usd(usage, exchange.model, llm)
+    yield "cost", "price not known" if cost is None else f"{cost:.4g} USD"
 
 
 def _pieces(said: Sequence[Said]) -> Iterator[Piece]:

@@ -21,7 +21,7 @@ from search.words.trial import number, one_line
 NO_EFFECT = "no effect"
 MOST_STRIPS = 24
 COMMAND_CHARS = 20_000
-PURPOSES = {
+SERIES = {
     Purpose.SELF_TEST: "noise",
     Purpose.RACE: "race",
     Purpose.HALVING: "thinning out",
@@ -103,7 +103,7 @@ def samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
     """Step times of every launch of a trial as dots; None where nothing was measured."""
     own = [_strip("own launch", one, inside) for inside, one in _measured(trial.outcome)]
     again = [
-        _strip(f"{PURPOSES[repeat.purpose]} {repeat.series}, round {repeat.round}", one, inside)
+        _strip(f"{SERIES[repeat.purpose]} {repeat.series}, round {repeat.round}", one, inside)
         for repeat in repeats
         if repeat.ordinal == trial.ordinal
         for inside, one in _measured(repeat.outcome)

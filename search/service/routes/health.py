@@ -11,7 +11,7 @@ router = APIRouter(tags=["health"])
 
 
 class Health(BaseModel):
-    """How the service is; without a token only whether it is well."""
+    """Whether the service is well, which needs no token."""
 
     ok: bool
 

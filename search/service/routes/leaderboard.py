@@ -5,10 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from search.leaderboard.facts import group_facts
+from search.leaderboard.facts import group_facts, legend_facts
 from search.leaderboard.ranking import Leaderboard
-from search.leaderboard.words import RULE, legend
-from search.service.answers_compared import Board, Column, Group
+from search.service.answers_compared import Board
 from search.service.edge.access import Reader, TheService
 from search.service.routes.studies import Limit, Offset
 
@@ -38,24 +37,12 @@ def leaderboard(
 
 
 def _page(board: Leaderboard, limit: int, offset: int, top: int) -> Board:
-    groups = board.groups[offset : offset + limit]
-    return Board(
-        items=[
-            Group.model_validate(
-                {
-                    **group_facts(replace(group, ranked=group.ranked[:top]), board),
-                    "total": len(group.ranked),
-                }
-            )
-            for group in groups
-        ],
-        total=len(board.groups),
-        offset=offset,
-        columns=[
-            Column(name=one.name, unit=one.unit, better=one.better, defect=one.defect)
-            for one in board.columns
-        ],
-        rule=RULE,
-        marks=dict(legend(board)),
-        notes=[*board.notes],
-    )
+    items = [
+        {
+            **group_facts(replace(group, ranked=group.ranked[:top]), board),
+            "total": len(group.ranked),
+        }
+        for group in board.groups[offset : offset + limit]
+    ]
+    facts = {"items": items, "total": len(board.groups), "offset": offset, **legend_facts(board)}
+    return Board.model_validate(facts)

@@ -16,7 +16,7 @@ router = APIRouter(tags=["studies"])
 Limit = Annotated[int, Query(ge=1, le=500, description="Most items of the page.")]
 Offset = Annotated[int, Query(ge=0, le=10**9, description="Items before the page.")]
 Status = Literal[
-    "queued", "running", "cancelling", "cancelled", "interrupted", "failed", "finished"
+    "running", "queued", "finished", "failed", "cancelling", "cancelled", "interrupted"
 ]
 Metric = Annotated[str | None, Query(min_length=1, max_length=100)]
 

@@ -61,9 +61,7 @@ class Served:
         """A client with the token of a role in a header; None has none. Close it, or use `with`."""
         own = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
         given = own | dict(headers or {})
-        return httpx2.Client(
-            base_url=self.url, headers=given, timeout=30, trust_env=False, verify=False, **more
-        )
+        return httpx2.Client(base_url=self.url, headers=given, timeout=30, trust_env=False, **more)
 
     def say(self, *, head: str, body: bytes = b"", host: str | None = None) -> tuple[int, str]:
         """Send lines of a head as they are, and a body; gives the status and the whole answer."""

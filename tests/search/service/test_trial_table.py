@@ -11,7 +11,7 @@ from records import testing
 from records.store import Store
 from records.study import Dimension
 from records.trial import Config, FailureKind, MetricValue, Policy, Repeat, Trial
-from search.service.pages import decisions
+from search.service.facts import repeats
 from tests.search.service.reading_pages import get, links, table
 
 FINISHED, FAILED = "20260101-000000-aaaa", "20260101-000001-aaaa"
@@ -134,7 +134,7 @@ def test_launches_that_were_made_again_are_told_with_their_interval(serve, tmp_p
             get(client, f"/studies/{MANY}/trials"),
             get(client, f"/studies/{MANY}/trials/1"),
         )
-        monkeypatch.setattr(decisions, "MOST_REPEATS", 7)
+        monkeypatch.setattr(repeats, "MOST_REPEATS", 7)
         many = get(client, f"/studies/{MANY}/trials")
         alone = get(client, f"/studies/{MANY}/trials/1")
 

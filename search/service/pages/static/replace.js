@@ -1,10 +1,10 @@
 // Parts of a page that are read again and replaced in place, without moving what is around them.
 
 /** Fetch this page again and replace every [data-live] part that has changed; false if it failed. */
-export async function refresh(address = location.href) {
+export async function refresh() {
   let text;
   try {
-    const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
+    const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
     if (!answer.ok) return false;
     text = await answer.text();
   } catch {

@@ -5,7 +5,7 @@ const EVERY_MS = 5000;
 const said = document.getElementById("said");
 let asked = 0;
 
-async function show(address, region, { push = true } = {}) {
+async function show(address, region) {
   const turn = ++asked;
   const old = document.querySelector(region);
   if (old === null) return location.assign(address);
@@ -18,7 +18,7 @@ async function show(address, region, { push = true } = {}) {
     if (!answer.ok || fresh === null) return location.assign(address);
     const key = document.activeElement?.dataset?.key;
     old.replaceWith(document.adoptNode(fresh));
-    if (push) history.pushState({ region }, "", address);
+    history.pushState(null, "", address);
     if (key !== undefined) fresh.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
     if (said !== null) said.textContent = fresh.querySelector("caption")?.textContent ?? "";
     for (const form of document.querySelectorAll("form[data-swaps]")) {

@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from search.comparing.compared import Comparisons, Party
 from search.comparing.points import Replicates, Turn, judged
 from search.comparing.verdicts import verdict_words
 from search.remote.client import Client
+from search.service.testing import Serving
 
 LARGE, SMALL = "large", "small-{:03}"
 SMALL_STUDIES, SMALL_TRIALS = 50, 200
@@ -140,8 +140,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cclsearch-load-") as folder:
         root = Path(folder)
         fill(root / "store", asked.trials)
-        with serving(root, asked.ranks) as (url, process):
-            result = measured(root, url, process.pid, asked)
+        with serving(root, asked.ranks) as found:
+            result = measured(root, found.link, found.process_id, asked)
     print(to_json(result)) if asked.json else show(result)
     page = result.waits["study"]
     return int(page.p95_ms > TARGET_MS or result.wrong_answers > 0)
@@ -164,19 +164,12 @@ def trials(count: int) -> Iterator[Trial]:
 
 
 @contextmanager
-def serving(root: Path, ranks: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The service as an operator starts it; gives its link."""
+def serving(root: Path, ranks: int) -> Iterator[Serving]:
+    """The service as an operator starts it."""
     (root / "study.toml").write_text(STUDY.format(ranks=ranks), encoding="utf-8")
     (root / "service.toml").write_text(CONFIG, encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "search", "serve", "--port", "0"]
-    command += ["-c", str(root / "service.toml"), "--store", str(root / "store")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            told = (re.search(r"http://\S+", line) for line in process.stdout)
-            yield next(found.group() for found in told if found), process
-        finally:
-            process.terminate()
+    with Serving(root) as found:
+        yield found
 
 
 def measured(root: Path, url: str, pid: int, asked: argparse.Namespace) -> Result:

@@ -83,7 +83,7 @@ class Serving:
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", self._until_link())
         if found is None:
             raise EnvironmentFault("the service said nothing and ended")
-        self.port, self.token = int(found[1]), found[2]
+        self.link, self.port, self.token = found[0], int(found[1]), found[2]
         self.client = httpx2.Client(
             base_url=f"http://127.0.0.1:{self.port}/api/v1",
             headers={"authorization": f"Bearer {self.token}"},

@@ -1,15 +1,12 @@
 """A real service, and a browser that looks at it; screenshots of everything go to build/e2e."""
 
-import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from search.service.testing import Serving
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "e2e"
@@ -27,40 +24,27 @@ devices = "this machine"
 WIDE = {"width": 1280, "height": 900}
 
 
-@dataclass
 class Operated:
     """The service as its operator starts, kills and restarts it."""
 
-    folder: Path
-    url: str = ""
-    link: str = ""
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._serving = Serving(folder)
 
-    def start(self, port: int = 0) -> None:
-        command = [sys.executable, "-P", "-m", "search", "serve", "--port", str(port)]
-        command += ["-c", str(self.folder / "service.toml"), "--store", str(self.folder / "store")]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        told = (re.search(r"http://\S+", line) for line in self.process.stdout)
-        self.link = next(found.group() for found in told if found)
-        self.url = self.link.partition("/?")[0]
+    @property
+    def url(self) -> str:
+        return self.link.partition("/?")[0]
 
-    def kill(self) -> int:
-        """End it as a crash does; gives its port."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
-        return int(self.url.rpartition(":")[2])
+    @property
+    def link(self) -> str:
+        return self._serving.link
 
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
-        self.process.stdout.close()
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._serving.kill()
 
-
-@dataclass
-class Watched:
-    """What a page complained about while it was looked at."""
-
-    complaints: list[str] = field(default_factory=list)
+    def start_again(self) -> None:
+        self._serving = Serving(self._folder, self._serving.port)
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +56,8 @@ def service(tmp_path_factory) -> Iterator[Operated]:
     (folder / "patient.toml").write_text(patient, encoding="utf-8")
     (folder / "service.toml").write_text(CONFIG, encoding="utf-8")
     operated = Operated(folder)
-    operated.start()
     yield operated
-    operated.stop()
+    operated.kill()
 
 
 @pytest.fixture(scope="session")
@@ -94,15 +77,15 @@ def browser():
 @pytest.fixture
 def visit(service, browser) -> Iterator[Callable]:
     """Opens a page as somebody who signed in; no page may complain of anything."""
-    contexts, watched = [], Watched()
+    contexts, complaints = [], []
 
     def open_page(path: str = "/studies", **looks: object):
         context = browser.new_context(base_url=service.url, **{"viewport": WIDE, **looks})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: watched.complaints.append(str(error)))
-        page.on("console", lambda said: complain(watched, said))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complain(complaints, said))
         page.goto(service.link)
         if path != "/studies":
             page.goto(path)
@@ -111,14 +94,14 @@ def visit(service, browser) -> Iterator[Callable]:
     yield open_page
     for context in contexts:
         context.close()
-    assert watched.complaints == []
+    assert complaints == []
 
 
-def complain(watched: Watched, said) -> None:
+def complain(complaints: list[str], said) -> None:
     """Take errors to heart, but not that a service was killed or refused what a form asked."""
     expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "status of 422")
     if said.type == "error" and not any(word in said.text for word in expected):
-        watched.complaints.append(said.text)
+        complaints.append(said.text)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.service.routes.files import part_of
+from tests.search.service.conftest import FINISHED
 
-FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
 FILES = f"/api/v1/studies/{FINISHED}/trials/0/files"
 LOG = f"{FILES}/logs/rank0.log"
 SIZES = st.integers(0, 200)

@@ -9,9 +9,9 @@ from evaluator.timing.spread import Spread
 from records.codec import from_json, to_json
 from records.store import Store
 from search.finding import Finding
+from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 API = "/api/v1"
-FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_fault_of_the_service_tells_nothing_of_its_inside(served, monkeypatch)
     assert answer.json() == {"error": "something went wrong in the service; its log tells what"}
 
 
-def test_a_batch_of_a_billion_is_answered_at_once(served):
+def test_a_batch_of_a_billion_is_answered(served):
     with served.client("submit") as client:
         answer = client.post(f"{API}/studies", json={"workload": {"global_batch": 999_999_999}})
-    assert answer.status_code in {201, 422}
+    assert answer.status_code == 201

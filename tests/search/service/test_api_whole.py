@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from records.store import Store
 from search.cli import app
 from search.service.facts import written
+from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 API = "/api/v1"
-FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import cclsearch
 from records.errors import EnvironmentFault, StudyError
 from search.remote.client import Client
 from search.remote.errors import NotAllowed, NotThere, ServiceRefused, StillRunning
-
-FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
+from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from mcp import StdioServerParameters
 
 from search.remote.client import Client
 from search.remote.tools import server_over
+from tests.search.service.conftest import FINISHED
 
-FINISHED = "20260101-000000-aaaa"
 READS = {
     "compare_trials",
     "leaderboard",

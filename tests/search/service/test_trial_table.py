@@ -12,9 +12,9 @@ from records.store import Store
 from records.study import Dimension
 from records.trial import Config, FailureKind, MetricValue, Policy, Repeat, Trial
 from search.service.facts import repeats
+from tests.search.service.conftest import FINISHED
 from tests.search.service.reading_pages import get, links, table
 
-FINISHED, FAILED = "20260101-000000-aaaa", "20260101-000001-aaaa"
 MANY = "20260301-000000-many"
 
 

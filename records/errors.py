@@ -3,7 +3,7 @@
 CclsearchError
  ├─ StudyError        the question is malformed: card, study file, space, objective, option
  ├─ StoreError        the record cannot be read or written
- │   └─ StoreBusy     another process holds the study
+ │   └─ StoreBusy     another process holds the study, or as WriterBusy writes to the store
  ├─ EnvironmentFault  this machine lacks what the study needs
  └─ CodecError        a stored value does not have the shape its type says
 """
@@ -25,6 +25,10 @@ class StoreError(CclsearchError):
 
 class StoreBusy(StoreError):
     """Another process works on the same study."""
+
+
+class WriterBusy(StoreBusy):
+    """Another process goes on writing to the whole store."""
 
 
 class EnvironmentFault(CclsearchError):

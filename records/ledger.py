@@ -40,19 +40,20 @@ _log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """The only writer of rows of a study; raises `StoreBusy` where another process goes on writing.
+    """The only writer of rows of a study; what raises is not on record.
 
-    What raises is not on record.
+    Raises `WriterBusy` where another process goes on writing for `wait_s`.
     """
 
-    def __init__(self, root: Path, db: Database) -> None:
+    def __init__(self, root: Path, db: Database, wait_s: float) -> None:
         self._root = root
         self._db = db
+        self._wait_s = wait_s
 
     def write(self, study_id: str, *entries: Entry) -> None:
         """Record these changes of a study, all or none."""
         path = journal_path(self._root, study_id)
-        with writing(self._root):
+        with writing(self._root, self._wait_s):
             self._catch_up(study_id)
             mark = self._mark(study_id) or Mark()
             if not mark.entry_count and not isinstance(entries[0], StudyCreated):
@@ -72,7 +73,7 @@ class Ledger:
     def add(self, study_id: str, entries: Iterable[Entry]) -> None:
         """Record a whole study that is new, all of it or nothing, in the memory of one entry."""
         path = journal_path(self._root, study_id)
-        with writing(self._root):
+        with writing(self._root, self._wait_s):
             self._catch_up(study_id)
             if self._mark(study_id) is not None:
                 raise StoreError(f"study {study_id} is on record in {self._root} already")
@@ -88,7 +89,7 @@ class Ledger:
         """Finish what a process that was killed had begun to write of a study."""
         path = journal_path(self._root, study_id)
         if size(path) != (self._mark(study_id) or Mark()).byte_count:
-            with writing(self._root):
+            with writing(self._root, self._wait_s):
                 self._catch_up(study_id)
 
     def recover(self) -> None:

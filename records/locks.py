@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from records.errors import StoreBusy
+from records.errors import StoreBusy, WriterBusy
 
 WAIT_S = 600
 """For another writer, who may be importing a million trials."""
@@ -29,13 +29,13 @@ def opening(root: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Hold the store for its one writer; raises `StoreBusy` when another goes on for so long."""
+    """Hold the store for its one writer; raises `WriterBusy` when another goes on for so long."""
     handle = _lock_file(root, ".writing")
     try:
         until = time.monotonic() + wait_s
         while not _taken(handle):
             if time.monotonic() >= until:
-                raise StoreBusy(
+                raise WriterBusy(
                     f"another process has been writing to {root} for {wait_s:g} s; "
                     "wait for it or stop it"
                 )

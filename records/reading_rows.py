@@ -68,6 +68,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
     artifacts: Artifacts
     _db: Database
     _parsed: Parsed
+    _most_parsed: int | None
 
     def studies(self, limit: int | None = None, offset: int = 0) -> tuple[StudyRow, ...]:
         """All studies, newest first, or a page of them."""
@@ -138,6 +139,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             trials = (*parsed.history.trials, *(to_trial(row) for row in rows))
             parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
             parsed.last_trial = _last(rows)
+        self._forget_many(parsed)
         return parsed.history
 
     def trial(self, study_id: str, ordinal: int) -> Trial | None:
@@ -237,6 +239,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             # Sorting is stable: launches of one place stay in the order of their rows.
             parsed.repeats = tuple(sorted(repeats, key=lambda r: (r.series, r.round, r.position)))
             parsed.last_repeat = _last(rows)
+        self._forget_many(parsed)
         return parsed.repeats
 
     def computed_metrics(
@@ -291,6 +294,12 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         if self._parsed.study_id != study_id:
             self._parsed = Parsed(study_id=study_id)
         return self._parsed
+
+    def _forget_many(self, parsed: Parsed) -> None:
+        """Keep no more than asked for: in a service every thread would keep a study."""
+        count = len(parsed.history) + len(parsed.repeats)
+        if self._most_parsed is not None and count > self._most_parsed:
+            self._parsed = Parsed()
 
     def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
         with refusals(self.root, "read"):

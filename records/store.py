@@ -30,7 +30,7 @@ from records.exchange import Exchange, Paid
 from records.instants import now
 from records.journal import Damage, Mark, journal_path, read
 from records.ledger import Ledger
-from records.locks import holder, running
+from records.locks import WAIT_S, holder, running
 from records.machine import Machine
 from records.reading_rows import Parsed, StoredRecords
 from records.rows import Intent, Run
@@ -44,14 +44,16 @@ class Store(StoredRecords):
     What a write raises is not on record.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, *, wait_s: float = WAIT_S, most_parsed: int | None = None
+    ) -> None:
         self.root = root = root.absolute()
         self.artifacts = Artifacts(root / "artifacts")
-        self._parsed = Parsed()
+        self._parsed, self._most_parsed = Parsed(), most_parsed
         with refusals(root, "open"):
             root.mkdir(parents=True, exist_ok=True)
             self._db = opened(root)
-            self._ledger = Ledger(root, self._db)
+            self._ledger = Ledger(root, self._db, wait_s)
             self.citations = Citations(root, self._db)
             try:
                 self._ledger.recover()

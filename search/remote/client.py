@@ -195,7 +195,7 @@ class RemoteStudy:
         path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
         part, digest = to.with_name(f"{to.name}.part"), sha256()
         try:
-            with self._connection.reading(path) as answer, part.open("wb") as file:
+            with self._connection.reading(path, is_patient=True) as answer, part.open("wb") as file:
                 expected = answer.headers.get("etag", "").strip('"')
                 for piece in answer.iter_bytes():
                     digest.update(piece)

@@ -6,7 +6,7 @@ A request is sent again only where that cannot do a thing twice.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -76,17 +76,25 @@ class Connection:
 
     @contextmanager
     def reading(
-        self, path: str, headers: Mapping[str, str] | None = None
+        self, path: str, headers: Mapping[str, str] | None = None, *, is_patient: bool = False
     ) -> Iterator[httpx2.Response]:
-        """An answer that is read piece by piece; raises `httpx2.TransportError` when it breaks."""
-        with self._http.stream("GET", f"{API}{path}", headers=dict(headers or {})) as answer:
-            if answer.status_code >= 400:
-                answer.read()
+        """An answer that is read piece by piece; raises `httpx2.TransportError` when it breaks.
+
+        Who `is_patient` waits for a service that is away.
+        """
+        asked = self._http.build_request("GET", f"{API}{path}", headers=dict(headers or {}))
+        if is_patient:
+            answer = self._sent(asked, is_repeatable=True, stream=True)
+        else:
+            answer = self._http.send(asked, stream=True)
+        with closing(answer):
             self.check(answer)
             yield answer
 
     def check(self, answer: httpx2.Response) -> None:
         """Raise what a refusal says."""
+        if answer.status_code >= 400:
+            answer.read()
         if 300 <= answer.status_code < 400:
             raise ServiceAway(f"{self.url} sends elsewhere; give the address of the service itself")
         if answer.status_code in AWAY:
@@ -103,12 +111,14 @@ class Connection:
             "is `cclsearch serve` running there?"
         )
 
-    def _sent(self, request: httpx2.Request, *, is_repeatable: bool) -> httpx2.Response:
+    def _sent(
+        self, request: httpx2.Request, *, is_repeatable: bool, stream: bool = False
+    ) -> httpx2.Response:
         until_s, pause_s = time.monotonic() + self.patience_s, PAUSE_S
         while True:
             is_late = time.monotonic() >= until_s
             try:
-                answer = self._http.send(request)
+                answer = self._http.send(request, stream=stream)
             except httpx2.TransportError as error:
                 was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
                 if is_late or (was_sent and not is_repeatable):
@@ -117,6 +127,7 @@ class Connection:
                 if is_late or not _passes(answer, is_repeatable):
                     self.check(answer)
                     return answer
+                answer.close()
             self.sleep(pause_s)
             pause_s = min(MOST_PAUSE_S, pause_s * 2)
 

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -125,12 +125,13 @@ class Limits:
     trials: int = 200
     cost_usd: float | None = None
     event_streams: int = 200
+    downloads: int = 50
 
     def __post_init__(self) -> None:
         above_zero("limits", requests_per_s=self.requests_per_s)
         at_least("limits", 1, burst=self.burst, body_bytes=self.body_bytes, trials=self.trials)
         at_least("limits", 1, queued_studies=self.queued_studies)
-        at_least("limits", 1, event_streams=self.event_streams)
+        at_least("limits", 1, event_streams=self.event_streams, downloads=self.downloads)
         at_least("limits", 0, cost_usd=self.cost_usd)
 
 
@@ -166,9 +167,13 @@ class ServiceConfig:
                 f"[listen] {self.listen.url} is open to other machines, which needs tokens; give "
                 "a [[token]] for everyone who may come: `cclsearch serve --new-token NAME:ROLE`"
             )
-        names = [token.name for token in self.token]
-        if len(set(names)) < len(names):
-            raise StudyError("[[token]] two tokens have one name; give each its own")
+        _require_different("token", "name", [token.name for token in self.token])
+        _require_different("webhook", "url", [webhook.url for webhook in self.webhook])
+
+
+def _require_different(table: str, key: str, values: Sequence[str]) -> None:
+    if len(set(values)) < len(values):
+        raise StudyError(f"[[{table}]] two {table}s have one {key}; give each its own")
 
 
 def read_config(path: Path | None) -> ServiceConfig:

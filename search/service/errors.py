@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from records.errors import CclsearchError, EnvironmentFault, StoreBusy, StoreError
+from records.errors import CclsearchError, EnvironmentFault, StoreBusy, StoreError, WriterBusy
 from search.service.edge.checks import is_page
 from search.service.facts.written import BusyError
 from search.service.pages.errors import error_page
@@ -99,6 +99,8 @@ def _status(error: Exception) -> int:
             return 403
         case MissingError():
             return 404
+        case WriterBusy():
+            return 503
         case ConflictError() | StoreBusy():
             return 409
         case TooManyError() | BusyError():

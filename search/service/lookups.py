@@ -15,6 +15,8 @@ from search.kept.files import absence
 from search.service.state import MissingError, Service
 
 PIECE_BYTES = 1 << 18
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""File names that a header holds as they are."""
 SIDE = "([^:]{1,100})(?::([0-9]{1,9}))?"
 """A study, for its best trial, or one of its trials."""
 
@@ -78,6 +80,13 @@ def side_of(service: Service, text: str) -> tuple[StudyRow, OnRecord | None]:
 def file_address(study_id: str, ordinal: int, artifact: Artifact) -> str:
     """Where a file of a trial is downloaded."""
     return f"/api/v1/studies/{quote(study_id)}/trials/{ordinal}/files/{quote(artifact.name)}"
+
+
+def attachment(name: str) -> str:
+    """The header that has a browser save what is sent under a name, whatever is in it."""
+    if PLAIN.fullmatch(name):
+        return f'attachment; filename="{name}"'
+    return f"attachment; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
 
 
 def bytes_between(artifact: Artifact, store: Store, start: int, end: int) -> Iterator[bytes]:

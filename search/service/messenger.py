@@ -98,19 +98,22 @@ class Messenger:
                     while not self._ended.is_set():
                         self.look(table)
                         self._ended.wait(LOOK_EVERY_S)
-            except CclsearchError as error:
+            except (CclsearchError, OSError) as error:
                 self.fault = str(error)
                 self._ended.wait(LOOK_EVERY_S)
 
     def look(self, table: RunTable) -> None:
-        """Try what is due."""
+        """Try what is due; who does not take one gets the next another time, others wait less."""
+        silent = set[str]()
         for delivery in table.deliveries():
-            if delivery.due_s <= self._clock() and not self._ended.is_set():
-                self._try(delivery, table)
+            is_due = delivery.due_s <= self._clock() and delivery.url not in silent
+            if is_due and not self._ended.is_set() and not self._try(delivery, table):
+                silent.add(delivery.url)
         tried = [each for each in table.deliveries() if each.error is not None]
         self.fault = f"webhook {tried[0].url}: {tried[0].error}" if tried else None
 
-    def _try(self, delivery: Delivery, table: RunTable) -> None:
+    def _try(self, delivery: Delivery, table: RunTable) -> bool:
+        """Deliver it or put it off; whether it was taken."""
         problem = self._problem(delivery)
         if problem is None:
             table.drop(delivery)
@@ -121,6 +124,7 @@ class Messenger:
             table.drop(delivery)
         else:
             table.put_off(delivery, self._clock() + wait_s(delivery.attempts), problem)
+        return problem is None
 
     def _problem(self, delivery: Delivery) -> str | None:
         """Deliver it; why that did not work."""

@@ -51,11 +51,12 @@ class Remembered:
             return
         place, seen = self._place(scope), _seen(scope)
         async with place.turn:  # who asks meanwhile waits for the same answer
-            if not place.holds(version):
+            answer = place.kept(version)
+            if answer is None:
                 answer = _Answer()
                 await self._app(_without(scope, SEEN), receive, answer.take)
                 place.keep(version, answer)
-        await place.answer.send(seen, send)
+        await answer.send(seen, send)
 
     def _version(self, scope: Scope) -> Version | None:
         """What answers depend on; None for requests that are not for many, and without records."""
@@ -128,18 +129,19 @@ class _Place:
     """Where the last answer to one question is."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    answer: _Answer = field(default_factory=_Answer)
-    version: Version | None = None
+    answer: _Answer | None = None
+    version: Version = ()
     at_s: float = 0.0
 
-    def holds(self, version: Version) -> bool:
-        """Whether the answer is still right."""
-        return self.version == version and monotonic() - self.at_s < LONGEST_S
+    def kept(self, version: Version) -> _Answer | None:
+        """The answer, where it is still right."""
+        is_right = self.version == version and monotonic() - self.at_s < LONGEST_S
+        return self.answer if is_right else None
 
     def keep(self, version: Version, answer: _Answer) -> None:
-        """Put an answer here; one that is not for others is forgotten with the next question."""
-        self.answer, self.at_s = answer, monotonic()
-        self.version = version if answer.can_be_kept else None
+        """Put an answer here that others may want."""
+        self.answer = answer if answer.can_be_kept else None
+        self.version, self.at_s = version, monotonic()
 
 
 class _Version:

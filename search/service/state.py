@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from search.service.answers import StudyShort
 from search.service.callers.rates import Rates
 from search.service.callers.roles import Caller, KnownToken
 from search.service.callers.sessions import Sessions
+from search.service.callers.slots import Slots
 from search.service.config import ServiceConfig
 from search.service.events import Feeds
 from search.service.facts.boards import Boards
@@ -27,7 +28,7 @@ from search.service.facts.explored import Explored
 from search.service.facts.kept import Kept
 from search.service.facts.written import Writing
 from search.service.messenger import Messenger
-from search.service.runs.keeper import Keeper, table_path
+from search.service.runs.keeper import WRITE_WAIT_S, Keeper, table_path
 from search.service.runs.process import EVENTS, run_folder
 from search.service.runs.table import RunTable, State, Submitted, entering
 from search.service.submission import NewStudy, offered_study, study_of
@@ -35,6 +36,10 @@ from search.settings import scrubber
 from search.version import installed_version
 
 MOST_SHORTS = 2000
+MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
+MOST_PARSED = 1000
+"""Trials of a study that a thread keeps for the next question about it."""
+ENTERING_WAIT_S = 10.0
 
 
 class ConflictError(StudyError):
@@ -72,14 +77,23 @@ class Service:
     drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))
     """Charts of studies, by study and kind."""
     writing: Writing = field(default_factory=Writing)
-    streams: Counter[str] = field(default_factory=Counter)
-    """Open streams of events of each caller; changed by the event loop alone."""
+    streams: Slots = field(init=False)
+    """Open streams of events."""
+    downloads: Slots = field(init=False)
+    """Files of trials that are being taken away."""
+    exports: Slots = field(default_factory=lambda: Slots(each=MOST_EXPORTS_EACH, most=MOST_EXPORTS))
+    """Exports that are being made or taken away, which lie on the disk until then."""
     feeds: Feeds = field(default_factory=Feeds)
     """Events of the studies that somebody follows; used by the event loop alone."""
     messenger: Messenger | None = None
     """Tells others that studies ended, where that is configured."""
     started_s: float = field(default_factory=time.time)
     _local: threading.local = field(default_factory=threading.local, repr=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        object.__setattr__(self, "streams", Slots(each=limits.event_streams))
+        object.__setattr__(self, "downloads", Slots(each=limits.downloads))
 
     def start(self) -> None:
         """Begin to look after what is submitted."""
@@ -97,7 +111,7 @@ class Service:
     def records(self) -> Store:
         """The records, opened once in each thread."""
         if not hasattr(self._local, "records"):
-            self._local.records = Store(self.store)
+            self._local.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
         found: Store = self._local.records
         return found
 
@@ -145,13 +159,13 @@ class Service:
         Raises `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
         """
         # One at a time: a request that is sent twice at once makes one study, too.
-        with self.keeper.entering:
+        with self._entering():
             if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
                 if earlier[0] != key[1]:
                     raise ConflictError("this idempotency key was used for another request")
                 return earlier[1]
-            study = scrubbed_study(self._asked(asked), scrubber())
             self._require_room()
+            study = scrubbed_study(self._asked(asked), scrubber())
             study_id, offered = new_study_id(), self.config.environment[asked.environment]
             place = (asked.environment, offered.devices, offered.at_once)
             # Known to the queue first: a kill between here and there is settled at the next start.
@@ -167,6 +181,15 @@ class Service:
             self.table.change_from(study_id, State.ENTERING, State.QUEUED)
         self.keeper.wake()
         return study_id
+
+    @contextmanager
+    def _entering(self) -> Iterator[None]:
+        if not self.keeper.entering.acquire(timeout=ENTERING_WAIT_S):
+            raise TooManyError("others are being submitted, which takes long; ask again")
+        try:
+            yield
+        finally:
+            self.keeper.entering.release()
 
     def _require_room(self) -> None:
         if len(self.table.under_way()) >= self.config.limits.queued_studies:
@@ -204,10 +227,7 @@ class Service:
             raise ConflictError(f"study {study_id} is {submitted.state}; it goes on by itself")
         if submitted.state is State.FINISHED and more_trials is None:
             raise ConflictError(f"study {study_id} is finished; give more_trials to go on")
-        most = self.config.limits.trials
-        if more_trials is not None and more_trials > most:
-            raise StudyError(f"more_trials is {more_trials}; at most {most} are allowed here")
-        with self.keeper.entering:
+        with self._entering():
             self._require_room()
             if not self.table.change_from(study_id, submitted.state, State.ENTERING):
                 raise ConflictError(f"study {study_id} has just changed; ask again")
@@ -226,7 +246,7 @@ class Service:
         if (process := self.records.holder(study_id)) is not None:
             raise ConflictError(f"study {study_id} is searched by process {process} already")
         if more_trials is not None:
-            extended(study_id, more_trials, self.records)
+            extended(study_id, more_trials, self.records, self.config.limits.trials)
         self.records.update(study_id, status="queued")
 
     def _own(self, study_id: str, caller: Caller) -> Submitted:

@@ -106,6 +106,7 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
         seed_policy=_seed(asked, policies) or study.seed_policy,
     )
     _check(study)
+    _keep_seed(asked, policies)
     return study
 
 
@@ -154,17 +155,26 @@ def _seed(asked: NewStudy, policies: Path) -> str | None:
     if asked.seed_source is not None:
         if asked.seed_policy is not None:
             raise StudyError("seed_policy and seed_source exclude each other; give one of them")
-        path = policies / f"{digest(asked.seed_source)}.py"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            whole = path.with_suffix(".incoming")
-            whole.write_text(asked.seed_source, encoding="utf-8", errors="surrogatepass")
-            whole.replace(path)
-        return str(path)
+        return str(_seed_path(asked.seed_source, policies))
     if asked.seed_policy is not None and asked.seed_policy not in seed_names():
         known = suggestion(asked.seed_policy, list(seed_names()))
         raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
     return asked.seed_policy
+
+
+def _keep_seed(asked: NewStudy, policies: Path) -> None:
+    if asked.seed_source is None:
+        return
+    path = _seed_path(asked.seed_source, policies)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_suffix(".incoming")
+        whole.write_text(asked.seed_source, encoding="utf-8", errors="surrogatepass")
+        whole.replace(path)
+
+
+def _seed_path(source: str, policies: Path) -> Path:
+    return policies / f"{digest(source)}.py"
 
 
 def _check(study: Study) -> None:

@@ -93,6 +93,18 @@ def test_beginnings_are_compared_letter_by_letter(tmp_path, prefix):
             store.find(f"{prefix}!")
 
 
+def test_who_may_keep_little_reads_a_large_history_again(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        for name, count in (("small", 3), ("large", 4)):
+            store.add_study(name, study(), "1", [trial(n, 0.5) for n in range(count)])
+    with closing(Store(tmp_path, most_parsed=3)) as reader:
+        small = reader.history("small")
+        assert reader.history("small") is small
+        large = reader.history("large")
+        assert reader.history("large") is not large
+        assert reader.history("large") == large
+
+
 def test_a_history_that_was_read_is_read_on_and_not_again(tmp_path):
     with closing(Store(tmp_path)) as store:
         store.create("one", study(), "1")

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from search.report_page.seen import learnt_in
 from search.service.edge.access import Reader, TheService
 from search.service.lookups import policy_of
 from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
@@ -51,7 +50,7 @@ def policies(
         offset=offset,
         models=use_facts(records.model_uses(row.id), row.study.llm),
         failed=records.counts(row.id).failed,
-        learnt=learnt_in(row.study, records.history(row.id)) if learnt == "yes" else None,
+        learnt=service.writing.learnt(service.store, row) if learnt == "yes" else None,
     )
 
 

@@ -22,6 +22,7 @@ from search.service.pages.trial_parts import (
     settings_of,
     time_bars,
 )
+from search.service.routes.files import Ordinal
 from search.service.state import Service
 from search.service.told import study_short
 from search.words.condition import conditions_words
@@ -48,7 +49,7 @@ class MeasuredFacts:
 
 @router.get("/studies/{study_id}/trials/{ordinal}")
 def trial(
-    request: Request, study_id: str, ordinal: int, service: TheService, _caller: Reader
+    request: Request, study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader
 ) -> Response:
     """One trial in full."""
     row, records = service.study(study_id), service.records
@@ -84,7 +85,7 @@ def trial(
 def log(
     request: Request,
     study_id: str,
-    ordinal: int,
+    ordinal: Ordinal,
     service: TheService,
     _caller: Reader,
     name: FileName,
@@ -104,7 +105,7 @@ def log(
 
 @router.get("/studies/{study_id}/trials/{ordinal}/transcript")
 def transcript(
-    request: Request, study_id: str, ordinal: int, service: TheService, _caller: Reader
+    request: Request, study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader
 ) -> Response:
     """What was asked of a model for a trial, and what it answered."""
     row, exchange = service.study(study_id), exchange_of(service, study_id, ordinal)

@@ -9,6 +9,7 @@ from search.exporting.asked import Exported
 from search.exporting.documents import trial_documents
 from search.exporting.tables import write_csv
 from search.service.edge.access import Reader, TheService
+from search.service.lookups import attachment
 from search.service.pages.rendering import page
 from search.service.pages.trial_asked import TrialsAsked
 from search.service.pages.trial_table import trial_table
@@ -58,5 +59,5 @@ def trials_as_csv(study_id: str, service: TheService, _caller: Reader, asked: As
     return Response(
         written.getvalue(),
         media_type="text/csv; charset=utf-8",
-        headers={"content-disposition": f'attachment; filename="{row.id}-trials.csv"'},
+        headers={"content-disposition": attachment(f"{row.id}-trials.csv")},
     )

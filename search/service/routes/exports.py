@@ -9,13 +9,17 @@ from fastapi.responses import StreamingResponse
 
 from search.exporting.asked import Leaving
 from search.exporting.bundle_format import SUFFIX
+from search.service.callers.slots import HeldResponse
 from search.service.edge.access import Reader, TheService
 from search.service.facts.written import Form
+from search.service.lookups import attachment
+from search.service.state import TooManyError
 
 router = APIRouter(tags=["exports"])
 
 PIECE_BYTES = 1 << 18
 BINARY = "application/octet-stream"
+MANY = "too many exports are being made or taken away; wait for one to end"
 KINDS = {
     "jsonl": "application/jsonl",
     "csv": "text/csv; charset=utf-8",
@@ -32,7 +36,7 @@ KINDS = {
 def export(
     study_id: str,
     service: TheService,
-    _caller: Reader,
+    caller: Reader,
     form: Annotated[
         Form,
         Query(
@@ -49,13 +53,19 @@ def export(
     """A study as one file, as `cclsearch export` writes it."""
     row = service.study(study_id)
     leaving = Leaving(traces=not traces, all_but_metrics=metrics_only)
-    file = service.writing.exported(service.store, row, form, leaving)
     suffix = SUFFIX if form == "bundle" else f".{form}"
-    headers = {
-        "content-disposition": f'attachment; filename="{row.id}{suffix}"',
-        "content-length": str(os.fstat(file.fileno()).st_size),
-    }
-    return StreamingResponse(_pieces(file), media_type=KINDS[form], headers=headers)
+    headers = {"content-disposition": attachment(f"{row.id}{suffix}")}
+    if not service.exports.take(caller.name):
+        raise TooManyError(MANY)
+    try:
+        file = service.writing.exported(service.store, row, form, leaving)
+        headers["content-length"] = str(os.fstat(file.fileno()).st_size)
+    except BaseException:
+        service.exports.give_back(caller.name)
+        raise
+    return HeldResponse(
+        _pieces(file), service.exports, caller.name, media_type=KINDS[form], headers=headers
+    )
 
 
 @router.get(
@@ -67,7 +77,7 @@ def report(study_id: str, service: TheService, _caller: Reader) -> Response:
     """A study as one HTML page that needs nothing beside it, as `cclsearch report` writes it."""
     row = service.study(study_id)
     text = service.writing.reported(service.store, row)
-    headers = {"content-disposition": f'attachment; filename="{row.id}.html"'}
+    headers = {"content-disposition": attachment(f"{row.id}.html")}
     return Response(
         text.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=headers
     )

@@ -3,15 +3,16 @@
 import re
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import APIRouter, Header, HTTPException, Path, Response
 from fastapi.responses import StreamingResponse
 
 from search.service.answers import File, Page
+from search.service.callers.slots import HeldResponse
 from search.service.edge.access import Reader, TheService
-from search.service.lookups import artifact_of, bytes_between, file_address, trial_of
+from search.service.lookups import artifact_of, attachment, bytes_between, file_address, trial_of
 from search.service.routes.studies import Limit, Offset
+from search.service.state import TooManyError
 
 router = APIRouter(tags=["files"])
 
@@ -60,7 +61,7 @@ def file(
     ordinal: Ordinal,
     name: str,
     service: TheService,
-    _caller: Reader,
+    caller: Reader,
     range_: Annotated[str | None, Header(alias="range", max_length=100)] = None,
     if_range: Annotated[str | None, Header(max_length=200)] = None,
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
@@ -71,11 +72,10 @@ def file(
     """
     artifact = artifact_of(service, study_id, ordinal, name)
     etag = f'"{artifact.digest}"'
-    plain = name.rpartition("/")[2]
     headers = {
         "accept-ranges": "bytes",
         "cache-control": "private, no-cache",
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(plain, safe='')}",
+        "content-disposition": attachment(name.rpartition("/")[2]),
         "etag": etag,
     }
     if if_none_match is not None and etag in if_none_match:
@@ -84,8 +84,13 @@ def file(
     headers["content-length"] = str(part.end - part.start)
     if not part.is_whole:
         headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size_bytes}"
-    return StreamingResponse(
-        bytes_between(artifact, service.records, part.start, part.end),
+    pieces = bytes_between(artifact, service.records, part.start, part.end)
+    if not service.downloads.take(caller.name):
+        raise TooManyError("too many files are being taken away; wait for one to end")
+    return HeldResponse(
+        pieces,
+        service.downloads,
+        caller.name,
         status_code=200 if part.is_whole else 206,
         media_type=BINARY,
         headers=headers,

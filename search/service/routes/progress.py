@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
+from search.service.callers.slots import HeldResponse
 from search.service.edge.access import Reader, TheService
 from search.service.events import followed
 from search.service.state import TooManyError
@@ -44,17 +45,13 @@ def events(
     """
     service.study(study_id)
     start = int(last_event_id) if last_event_id and OFFSET.fullmatch(last_event_id) else since
-    if service.streams[caller.name] >= service.config.limits.event_streams:
-        raise TooManyError("too many open event streams; close some")
 
     async def stream() -> AsyncIterator[str]:
-        service.streams[caller.name] += 1
         path, over = service.events(study_id), partial(service.is_over, study_id)
-        try:
-            with service.feeds.follow(path, over) as feed:
-                async for text in followed(feed, start):
-                    yield text
-        finally:
-            service.streams[caller.name] -= 1
+        with service.feeds.follow(path, over) as feed:
+            async for text in followed(feed, start):
+                yield text
 
-    return StreamingResponse(stream(), media_type="text/event-stream")
+    if not service.streams.take(caller.name):
+        raise TooManyError("too many open event streams; close some")
+    return HeldResponse(stream(), service.streams, caller.name, media_type="text/event-stream")

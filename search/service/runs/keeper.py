@@ -18,6 +18,8 @@ MOST_CRASHES = 3
 """How often a search is started again whose process was lost before it got anywhere."""
 PATIENCE_S = 60.0
 """How long a search has to end in order once it is told to."""
+WRITE_WAIT_S = 5.0
+"""How long to wait for somebody else who writes to the records, before it is tried again."""
 LOOK_EVERY_S, REST_S = 0.25, 2.0
 """While something is under way, and while nothing is."""
 
@@ -67,7 +69,7 @@ class Keeper:
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(WRITE_WAIT_S + REST_S)
 
     @property
     def lives(self) -> bool:
@@ -84,12 +86,11 @@ class Keeper:
             try:
                 with (
                     closing(RunTable(table_path(self._store))) as table,
-                    closing(Store(self._store)) as records,
+                    closing(Store(self._store, wait_s=WRITE_WAIT_S)) as records,
                 ):
-                    self.settle_entering(table, records)
                     self._keep(table, records)
-            except CclsearchError as error:
-                # A full disk passes; health tells until then.
+            except (CclsearchError, OSError) as error:
+                # A full disk passes, and so does a want of files; health tells until then.
                 self.faults = (str(error),)
                 self._rest(REST_S)
 
@@ -103,8 +104,13 @@ class Keeper:
         self._wake.clear()
 
     def settle_entering(self, table: RunTable, records: Store) -> None:
-        """Take in what was being recorded when the service was killed, where it came on record."""
-        with self.entering:
+        """Take in what was being recorded when that failed, where it came on record.
+
+        Whoever records a study at this moment is not disturbed.
+        """
+        if not self.entering.acquire(blocking=False):
+            return
+        try:
             for submitted in table.entering():
                 study_id = submitted.study_id
                 if _status(study_id, records) is None:
@@ -112,11 +118,15 @@ class Keeper:
                 else:
                     records.update(study_id, status="queued")
                     table.change_from(study_id, State.ENTERING, State.QUEUED)
+        finally:
+            self.entering.release()
 
     def look(self, table: RunTable, records: Store) -> None:
         """Bring every study that is under way one step on."""
         faults = list[str]()
         self._runner.reap()
+        with _noted(faults):
+            self.settle_entering(table, records)
         under_way = table.under_way()
         running = list[Submitted]()
         for submitted in under_way:
@@ -243,5 +253,5 @@ def _noted(faults: list[str]) -> Iterator[None]:
     """Note what goes wrong with one study, and go on with the next."""
     try:
         yield
-    except CclsearchError as error:
+    except (CclsearchError, OSError) as error:
         faults.append(str(error))

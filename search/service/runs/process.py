@@ -62,15 +62,21 @@ class Runner:
             os.pwrite(handle, str(process.pid).encode(), 0)
 
     def process(self, study_id: str) -> int | None:
-        """The process that searches a study; None where none does, 0 where it is not told yet."""
+        """The process that searches a study; None where none does, 0 where it is not told yet.
+
+        Raises `EnvironmentFault` where that cannot be told.
+        """
         path = run_folder(self._store, study_id) / LOCK
-        if not path.exists():
-            return None
-        with _claimed(path) as handle:
-            if handle is not None:
+        try:
+            if not path.exists():
                 return None
-            number = path.read_text(encoding="ascii", errors="replace")
-            return int(number) if number.isdecimal() else 0
+            with _claimed(path) as handle:
+                if handle is not None:
+                    return None
+                number = path.read_text(encoding="ascii", errors="replace")
+                return int(number) if number.isdecimal() else 0
+        except OSError as error:
+            raise EnvironmentFault(f"cannot tell who searches {study_id}: {error}") from error
 
     def reap(self) -> None:
         """Let processes of ours that ended go."""

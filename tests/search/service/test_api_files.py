@@ -67,7 +67,7 @@ def test_files_are_listed_with_where_they_are(shared):
 def test_a_file_is_a_download_that_no_browser_runs(whole):
     answer = whole.client.get(LOG)
     assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''rank0.log"
+    assert answer.headers["content-disposition"] == 'attachment; filename="rank0.log"'
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert b"onerror" in answer.content
 

@@ -5,10 +5,12 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 from typer.testing import CliRunner
 
+from records import testing
 from records.store import Store
 from search.cli import app
 from search.service.facts import written
@@ -127,9 +129,33 @@ def test_a_study_that_is_too_large_is_exported_elsewhere(served, monkeypatch):
 
 
 def test_exports_wait_for_each_other(client):
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(client.get, f"{API}/studies/{FINISHED}/export") for _ in range(4)]
-        assert [one.result().status_code for one in asked] == [200] * 4
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.get, f"{API}/studies/{FINISHED}/export") for _ in range(2)]
+        assert [one.result().status_code for one in asked] == [200] * 2
+
+
+@pytest.mark.parametrize("what", ["api/v1/{}/export", "api/v1/{}/report", "{}/policies?learnt=yes"])
+def test_nobody_waits_where_others_wait_already(served, what):
+    writing = served.service.writing
+    while writing._room.acquire(blocking=False):
+        pass
+    with served.client("read") as client:
+        answer = client.get("/" + what.format(f"studies/{FINISHED}"))
+        writing._room.release()
+        after = client.get("/" + what.format(f"studies/{FINISHED}"))
+    assert (answer.status_code, after.status_code) == (429, 200)
+
+
+@pytest.mark.parametrize("what", ["export", "report"])
+@pytest.mark.parametrize("study_id", ["größe-日本", 'a"; filename="b.exe', "a\rb"])
+def test_an_id_of_any_letters_names_a_file(serve, tmp_path, what, study_id):
+    with closing(Store(tmp_path / "odd")) as store:
+        store.add_study(study_id, testing.study(), "test", [])
+    with serve(store.root).client("read") as client:
+        answer = client.get(f"{API}/studies/{quote(study_id, safe='')}/{what}")
+    assert answer.status_code == 200
+    name = f"{study_id}.{'html' if what == 'report' else 'jsonl'}"
+    assert answer.headers["content-disposition"] == f"attachment; filename*=UTF-8''{quote(name)}"
 
 
 def test_a_report_is_a_page_to_keep(client):

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -77,6 +78,17 @@ def test_reading_waits_for_a_service_that_comes_back(scripted, trouble):
         assert client.environments() == []
 
     assert scripted.naps == [0.5, 1.0]
+
+
+def test_a_download_waits_for_a_service_that_comes_back(scripted, tmp_path):
+    tag = {"etag": f'"{sha256(b"text").hexdigest()}"'}
+    scripted.answers.extend([AWAY, BROKEN, (200, tag, b"text")])
+
+    with scripted.client() as client:
+        study = RemoteStudy(client._connection, "one")
+        path = study.download(0, "a.log", tmp_path / "a.log")
+
+    assert (path.read_bytes(), scripted.naps) == (b"text", [0.5, 1.0])
 
 
 def test_a_client_without_patience_tells_at_once_what_the_service_says(scripted):

@@ -1,5 +1,6 @@
 """The queue: every study is searched once at a time, whenever the service is killed."""
 
+import errno
 import json
 import os
 import signal
@@ -213,6 +214,47 @@ def test_a_process_of_another_user_is_a_fault_and_not_the_end_of_the_keeper(queu
         patched.setattr(os, "kill", refuse)
         queue.look()
         assert "belongs to another user" in queue.keeper.faults[0]
+
+
+def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
+    def refuse(*_given):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    queue.submit("one")
+    queue.until_acts("one")
+    with monkeypatch.context() as patched:
+        patched.setattr("search.service.runs.process._claimed", refuse)
+        queue.look()
+        assert "Too many open files" in queue.keeper.faults[0]
+        assert queue.found("one").state is State.RUNNING
+    queue.look()
+    assert queue.keeper.faults == ()
+
+
+def test_a_keeper_that_cannot_open_the_records_for_a_while_lives_on(queue, tmp_path, monkeypatch):
+    def refuse(*_given, **_more):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    keeper = module.Keeper(tmp_path / "other")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "Store", refuse)
+        keeper.start()
+        queue.until(lambda: "Too many open files" in str(keeper.faults))
+        assert keeper.lives
+    queue.until(lambda: keeper.wake() or not keeper.faults)
+    assert keeper.lives
+    keeper.close()
+
+
+def test_a_study_that_failed_to_be_taken_in_is_settled_at_the_next_look(queue):
+    queue.submit("one")
+    queue.table.change_from("one", State.QUEUED, State.ENTERING)
+    with queue.keeper.entering:  # somebody records it at this moment
+        queue.look()
+        assert queue.found("one").state is State.ENTERING
+
+    queue.until_acts("one")
+    assert queue.found("one").state is State.RUNNING
 
 
 def test_a_record_that_is_gone_is_a_failure_with_words(queue):

@@ -168,6 +168,22 @@ def test_what_is_not_taken_is_tried_later_also_by_the_next_service(office, recei
     assert office.messenger.fault is None
 
 
+def test_who_does_not_take_one_message_does_not_hold_up_the_others(office, receiver):
+    with closing(Receiver()) as broken:
+        broken.status = 503
+        office.tell_instead(f"{broken.url}/broken")
+        (first,) = office.table.deliveries()
+        more = [replace(first, id=f"{n}", url=first.url) for n in range(3)]
+        office.table.lay_out("one", [*more, replace(first, id="9", url=receiver.url)])
+        office.webhooks.append(Webhook(url=receiver.url, secret_file="secret"))
+        office.restart()
+        office.look()
+
+        assert (len(broken.got), len(receiver.got)) == (1, 1)
+        office.look()
+        assert len(broken.got) == 2
+
+
 def test_a_redirect_is_not_followed(office, receiver):
     receiver.status, receiver.sends_on_to = 302, f"{receiver.url}/elsewhere"
     office.look()

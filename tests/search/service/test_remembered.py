@@ -169,6 +169,7 @@ def test_what_is_not_for_others_is_sent_and_forgotten(databases, inner):
     app = Remembered(inner, databases=databases)
 
     assert (counts(app), counts(app)) == ([1], [2])
+    assert [place.answer for place in app._places.values()] == [None]
 
 
 def test_without_a_database_nothing_is_remembered(tmp_path):

@@ -70,6 +70,7 @@ def test_a_file_says_who_may_come_and_from_where(read):
         ("[limits]\ncost_usd = -1", "cost_usd is -1"),
         ("[other]", "other"),
         ("[listen", "service.toml"),
+        ('[[webhook]]\nurl = "http://a"\nsecret_file = "s"\n' * 2, "two webhooks have one url"),
         ('[[webhook]]\nurl = "ftp://a"\nsecret_file = "s"', "begins with https://"),
     ],
 )

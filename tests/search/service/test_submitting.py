@@ -1,11 +1,18 @@
 """Submitting, cancelling and going on: recorded before it is answered, all or nothing."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from records.errors import StoreBusy, StoreError, StudyError
+from records import testing
+from records.errors import StoreBusy, StoreError, StudyError, WriterBusy
+from records.instants import now
+from records.locks import writing
+from records.rows import Intent
 from records.store import Store
+from records.trial import Policy
+from search.service import state
 from search.service.callers.roles import Caller, Role
 from search.service.config import Limits, ServiceConfig
 from search.service.runs.keeper import Keeper
@@ -16,6 +23,7 @@ from search.service.submission import NewStudy
 CI = Caller(name="ci", role=Role.SUBMIT)
 OTHER = Caller(name="other", role=Role.SUBMIT)
 ASKED = NewStudy(strategy="random", trials=3)
+POLICY = Policy(source="pass", author="seed")
 
 
 @pytest.fixture
@@ -72,6 +80,35 @@ def test_what_cannot_be_searched_leaves_nothing_behind(service):
     assert service.records.study_count() == 0
 
 
+@pytest.mark.parametrize("why", ["full", "choices"])
+def test_a_seed_policy_of_a_refused_study_is_not_kept(service, why):
+    more = {"choices": {"none": [1]}} if why == "choices" else {}
+    if why == "full":
+        service.submit(ASKED, CI, None)
+        service.submit(ASKED, CI, None)
+    with pytest.raises(StudyError):
+        service.submit(NewStudy(seed_source="pass", **more), CI, None)
+
+    assert [*service.store.rglob("*.py")] == []
+
+
+def test_whoever_comes_while_another_process_writes_is_soon_told_so(service, monkeypatch):
+    monkeypatch.setattr(state, "WRITE_WAIT_S", 0.01)
+    service.records.close()
+    del service._local.records
+    with writing(service.store), pytest.raises(WriterBusy):
+        service.submit(ASKED, CI, None)
+
+    assert service.table.under_way() == service.table.entering() == ()
+    assert service.submit(ASKED, CI, None)
+
+
+def test_whoever_comes_while_others_are_taken_in_waits_for_a_while(service, monkeypatch):
+    monkeypatch.setattr(state, "ENTERING_WAIT_S", 0.01)
+    with service.keeper.entering, pytest.raises(TooManyError, match="ask again"):
+        service.submit(ASKED, CI, None)
+
+
 def test_a_full_queue_takes_nothing_more_and_nobody_back(service):
     ended = over(service)
     service.submit(ASKED, CI, None)
@@ -123,6 +160,20 @@ def test_a_finished_study_goes_on_only_with_more_trials(service):
     service.resume(study_id, 7, CI)
     assert service.study(study_id).study.budget.trials == 7
     assert service.status(service.study(study_id)) == "queued"
+
+
+def test_going_on_again_and_again_is_no_way_around_the_limit(service):
+    study_id = over(service, State.FINISHED)
+    service.records.update(study_id, status="finished")
+    for ordinal in range(3):
+        intent = Intent(ordinal=ordinal, policy=POLICY, started_at=now(), exchange=None)
+        service.records.begin(study_id, intent, None)
+        service.records.finish(study_id, replace(testing.trial(ordinal, 1.0), policy=POLICY))
+
+    with pytest.raises(StudyError, match="48 more make 51 trials; at most 50"):
+        service.resume(study_id, 48, CI)
+    assert service.table.find(study_id).state is State.FINISHED
+    service.resume(study_id, 47, CI)
 
 
 def test_a_study_that_somebody_searches_by_hand_stays_theirs(service):

@@ -198,7 +198,7 @@ def test_a_conversation_that_cannot_be_read_is_said_to_be_so(served):
     assert "price not known" in page.text
 
 
-@pytest.mark.parametrize("rest", ["9", "x", "-1", "0/transcript", "9/log?name=a.log"])
+@pytest.mark.parametrize("rest", ["9", "x", "-1", "9" * 20, "0/transcript", "9/log?name=a.log"])
 def test_what_a_trial_does_not_have_is_a_page_that_says_so(served, rest):
     with served.client("read") as client:
         answer = client.get(f"/studies/{FINISHED}/trials/{rest}", headers={"accept": "text/html"})

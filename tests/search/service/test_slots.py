@@ -1,0 +1,75 @@
+"""Places for what lasts: so many for each caller, so many for all, and always given back."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from search.service.callers.slots import HeldResponse, Slots
+from search.service.config import Limits, ServiceConfig
+from tests.search.service.conftest import FINISHED
+
+LOG = f"/api/v1/studies/{FINISHED}/trials/0/files/logs/rank0.log"
+EXPORT = f"/api/v1/studies/{FINISHED}/export"
+
+
+def test_each_caller_has_so_many_places_and_all_together_have_so_many():
+    slots = Slots(each=2, most=3)
+    taken = [slots.take(who) for who in ("one", "one", "one", "two", "two")]
+    assert (taken, slots.total()) == ([True, True, False, True, False], 3)
+
+    slots.give_back("one")
+    assert slots.take("two")
+    assert not slots.take("one")
+
+
+@pytest.mark.parametrize("fault", [None, ConnectionResetError, asyncio.CancelledError])
+def test_an_answer_gives_its_place_back_however_it_ends(fault):
+    async def send(_message):
+        if fault is not None:
+            raise fault
+
+    async def receive():
+        await asyncio.sleep(10)
+
+    slots = Slots(each=1)
+    assert slots.take("one")
+    answer = HeldResponse(iter([b"a", b"b"]), slots, "one", media_type="text/plain")
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+    try:
+        asyncio.run(answer(scope, receive, send))
+    except (BaseExceptionGroup, ConnectionResetError, asyncio.CancelledError):
+        assert fault is not None
+    assert slots.total() == 0
+
+
+@pytest.mark.parametrize("address", [LOG, EXPORT])
+def test_who_takes_away_too_much_at_once_is_told_to_wait(serve, recorded_store, address):
+    served = serve(recorded_store, ServiceConfig(limits=Limits(downloads=1)))
+    slots = served.service.exports if address == EXPORT else served.service.downloads
+    while slots.take("read"):
+        pass
+    with served.client("read") as reader, served.client("submit") as other:
+        refused = reader.get(address)
+        assert (refused.status_code, "retry-after" in refused.headers) == (429, True)
+        assert other.get(address).status_code == 200
+        slots.give_back("read")
+        assert [reader.get(address).status_code for _ in range(3)] == [200] * 3
+
+
+def test_a_reader_who_goes_away_leaves_his_place(serve, recorded_store):
+    served = serve(recorded_store)
+    asked = f"GET {LOG} HTTP/1.1\r\nhost: {served.url[7:]}\r\n"
+    asked += f"authorization: Bearer {served.tokens['read']}\r\n\r\n"
+    with ExitStack() as opened:
+        for _ in range(5):
+            one = opened.enter_context(socket.create_connection(_address(served)))
+            one.sendall(asked.encode())
+    with served.client("read") as reader:
+        assert reader.get(LOG).status_code == 200
+        assert served.service.downloads.total() <= 1  # our own, which may be ending
+
+
+def _address(served):
+    return "127.0.0.1", served.service.config.listen.port

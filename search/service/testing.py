@@ -154,13 +154,27 @@ class Serving:
 
 
 def searching(store: Path) -> dict[str, list[int]]:
-    """Processes that search a store, by study."""
+    """Processes that search a store, by study.
+
+    What a search starts bears its command until it has one of its own: children do not count.
+    """
     found: dict[str, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
+            words = _words(path.parent)
+            is_search = words[-3:-1] == ["search.commands.searching", str(store)]
+            if is_search and _words(_parent(path.parent)) != words:
+                found.setdefault(words[-1], []).append(int(path.parent.name))
         except OSError:
             continue
-        if words[-3:-1] == ["search.commands.searching", str(store)]:
-            found.setdefault(words[-1], []).append(int(path.parent.name))
     return found
+
+
+def _words(process: Path) -> list[str]:
+    return (process / "cmdline").read_text("utf-8", "replace").rstrip("\0").split("\0")
+
+
+def _parent(process: Path) -> Path:
+    """The process that started one; its own name is the only field that may hold spaces."""
+    _, _, fields = (process / "stat").read_text("utf-8", "replace").rpartition(")")
+    return process.with_name(fields.split()[1])

@@ -5,7 +5,7 @@ it searches, and while one launch takes step after step, readers ask and rest in
 an open page: it asks for the large study once a second, now and then for its history and for a page
 of its trials; every other one also follows the events of what runs, all the time. Step times while
 readers ask and while they rest are judged as launches of a study are, a period of each being a
-round: periods are short because this is a machine whose speed wanders within seconds.
+round: periods are short because the speed of a machine that others share wanders within seconds.
 
 Readers run in this process at the lowest priority, since in earnest they are other machines: what
 they measure of the service includes how long they waited for a core themselves.

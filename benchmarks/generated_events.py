@@ -9,6 +9,7 @@ from generated_kernels import MULTIPROCESSORS
 
 Era = Literal["relative", "absolute", "integer"]
 Layout = Literal["torch", "sorted"]
+Maker = Literal["cuda", "mtia"]
 BASE_NS = 1_775_078_550_000_000_000
 BEGAN_NS = BASE_NS + 3_743_411_000_000_000
 PROCESS, THREADS = 4200, (4200, 9400)
@@ -19,6 +20,8 @@ CALLS = {
     "fill": ("cudaMemsetAsync", 51),
 }
 """Name and number of the call that launches a kind of work."""
+MTIA_NAMES = {"copy": "dma_request", "fill": "memset_request"}
+MTIA_WAIT_NS = 6_000
 FRAMES = (
     "torch/nn/modules/module.py(1775): _call_impl",
     "train.py(214): forward",
@@ -32,6 +35,9 @@ class Style:
 
     era: Era = "relative"
     layout: Layout = "torch"
+    maker: Maker = "cuda"
+    groups_told: bool = True
+    """Whether kernels and header say who takes part in collectives, as torch does from 2.3 on."""
     gzip: bool = False
 
 
@@ -59,12 +65,13 @@ class Writer:
         devices = ",\n".join(f'    {{"id": {number}, {device}}}' for number in range(8))
         ranks = list(range(shape.world))
         group = f'{{"pg_name": "0", "pg_desc": "default_pg", "ranks": {ranks}}}'
+        groups = f', "pg_count": 1, "pg_config": [{group}]' if self._style.groups_told else ""
         unit = "ms" if self._style.era == "relative" else "ns"
         base = f'  "baseTimeNanoseconds": {BASE_NS},\n' if self._style.era == "relative" else ""
         return (
             f'{{\n  "schemaVersion": 1,\n  "deviceProperties": [\n{devices}\n  ],\n'
             f'  "distributedInfo": {{"backend": "nccl", "rank": {self._rank}, "world_size": '
-            f'{shape.world}, "pg_count": 1, "pg_config": [{group}], "nccl_version": "2.27.5"}},\n'
+            f'{shape.world}{groups}, "nccl_version": "2.27.5"}},\n'
             f'  "displayTimeUnit": "{unit}",\n{base}  "traceEvents": [\n'
         )
 
@@ -116,12 +123,17 @@ class Writer:
         outer = self._recorded(self._next_external())
         yield self._span("cpu_op", work.outer, PROCESS, thread, start, end, outer)
         external = self._next_external()
-        told = self._recorded(f"{external}, {message.arguments}" if message else external)
+        says = message is not None and self._style.groups_told
+        told = self._recorded(f"{external}, {message.arguments}" if says else external)
         inner = start + 1_400, end - 800
         yield self._span("cpu_op", work.inner, PROCESS, thread, *inner, told)
         if message:
             note = f"nccl:{message.annotation}"
-            yield self._span("user_annotation", note, PROCESS, thread, *inner, told)
+            given = told
+            if not self._style.groups_told:
+                given = f'{told}, "Input Dims": [[{message.in_elements}]]'
+                given += ', "Input type": ["c10::BFloat16"]'
+            yield self._span("user_annotation", note, PROCESS, thread, *inner, given)
             yield self._span(
                 "gpu_user_annotation", note, 0, run.stream, run.start_ns, run.end_ns, external
             )
@@ -133,6 +145,8 @@ class Writer:
         done = launched + 2_400
         yield self._span("cuda_runtime", call, PROCESS, thread, launched, done, told)
         yield self._flow_event("s", run.correlation, PROCESS, thread, launched, "ac2g")
+        if self._style.maker == "mtia":
+            yield self._wait(run)
         yield self._device(run, external)
         yield self._flow_event("f", run.correlation, 0, run.stream, run.start_ns, "ac2g")
 
@@ -148,10 +162,20 @@ class Writer:
         else:
             category = "kernel"
             told = f'"queued": 0, {place}, {work.arguments}'
-        if run.message:
+        if run.message and self._style.groups_told:
             told = f"{told}, {run.message.arguments}"
         told = f"{external}, {told}"
-        return self._span(category, work.name, 0, run.stream, run.start_ns, run.end_ns, told)
+        name = work.name
+        if self._style.maker == "mtia":
+            category, name = "mtia_ccp_events", MTIA_NAMES.get(work.kind, name)
+        return self._span(category, name, 0, run.stream, run.start_ns, run.end_ns, told)
+
+    def _wait(self, run: Run) -> str:
+        """What a command processor of MTIA records before each piece of work."""
+        start_ns = max(run.host_start_ns + LAUNCH_AFTER_NS, run.start_ns - MTIA_WAIT_NS)
+        told = f'"correlation": {run.correlation}'
+        waited = start_ns, run.start_ns, told
+        return self._span("mtia_ccp_events", "wait_for_event", 0, run.stream, *waited)
 
     def _passed_on(self, thread: int, at_ns: int, *, backward: bool) -> str:
         """The flow from an operator to the one that computes its gradient."""

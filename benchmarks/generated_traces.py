@@ -6,7 +6,9 @@ annotations on host and streams. `truth.json` beside them holds the exact answer
 Files are written as the job is simulated, so their size costs no memory. Of `--layout`: `torch` is
 as the profiler writes; `sorted` has keys in alphabetical order on one line per event, as a script
 leaves them that loads and saves. Of `--era`: times relative to a base (torch 2.4 and later),
-absolute with three decimals (2.3), or whole absolute microseconds (before).
+absolute with three decimals (2.3), or whole absolute microseconds (before). `--maker mtia` writes
+waits, DMA and kernels in the one category that MTIA has; `--no-groups` leaves out what kernels and
+header say of collectives, as torch before 2.3 does.
 
     python benchmarks/generated_traces.py OUT --ranks 4 --straggler 2 --gzip
     python benchmarks/generated_traces.py OUT --events 1000000 --ranks 1 --world 2
@@ -22,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import TextIO, cast, get_args
 
-from generated_events import Era, Layout, Style, Writer
+from generated_events import Era, Layout, Maker, Style, Writer
 from generated_job import Job, Shape
 from generated_truth import Truth
 
@@ -93,13 +95,15 @@ def main() -> None:
     parser.add_argument("--events", type=int, help="about so many on each rank, instead of --steps")
     parser.add_argument("--era", choices=get_args(Era), default="relative")
     parser.add_argument("--layout", choices=get_args(Layout), default="torch")
+    parser.add_argument("--maker", choices=get_args(Maker), default="cuda")
+    parser.add_argument("--no-groups", action="store_false", dest="groups_told")
     parser.add_argument("--gzip", action="store_true")
     asked = vars(parser.parse_args())
     known = {field.name for field in fields(Shape)}
     shape = Shape(**{name: value for name, value in asked.items() if name in known})
     if asked["events"]:
         shape = replace(shape, steps=steps_for(shape, asked["events"]))
-    style = Style(era=asked["era"], layout=asked["layout"], gzip=asked["gzip"])
+    style = Style(**{field.name: asked[field.name] for field in fields(Style)})
     generate(asked["folder"], shape, style)
     for path in sorted(asked["folder"].glob("rank*_trace.json*")):
         print(f"{path.stat().st_size / 1e6:9.1f} MB  {path}")

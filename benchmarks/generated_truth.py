@@ -52,13 +52,13 @@ class Truth:
 
     def told(self) -> dict[str, object]:
         """Per rank, and over matched collectives: bandwidth and who came last."""
-        by_kind: dict[str, list[float]] = defaultdict(list)
+        by_kind: dict[str, list[tuple[float, int]]] = defaultdict(list)
         last: Counter[int] = Counter()
         wait_ns: Counter[int] = Counter()
         for instance in self._instances.values():
             durations = instance.durations_ns
             least_ns = min(durations.values())
-            by_kind[instance.collective].append(instance.bus_bytes / least_ns)
+            by_kind[instance.collective].append((instance.bus_bytes, least_ns))
             if len(durations) > 1:
                 last[min(durations, key=lambda rank: durations[rank])] += 1
             for rank, duration_ns in durations.items():
@@ -66,7 +66,12 @@ class Truth:
         return {
             "ranks": {str(rank): truth.told() for rank, truth in self._ranks.items()},
             "matched": {
-                kind: {"count": len(values), "busbw_GBps_median": median(values)}
+                kind: {
+                    "count": len(values),
+                    "busbw_GBps_median": median(size / least_ns for size, least_ns in values),
+                    "busbw_GBps": sum(size for size, _ in values)
+                    / sum(least_ns for _, least_ns in values),
+                }
                 for kind, values in by_kind.items()
             },
             "last_arrivals": {str(rank): last[rank] for rank in self._ranks},

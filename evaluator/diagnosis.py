@@ -39,8 +39,16 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         straggler=straggler,
         straggler_share=waits.exposed_share if waits and straggler is not None else None,
         peak_memory_bytes=max(evidence.peak_memory_bytes, default=0) or None,
-        memory_bytes=evidence.environment.memory_bytes if evidence.environment else None,
+        memory_bytes=_limit_bytes(evidence),
     )
+
+
+def _limit_bytes(evidence: Evidence) -> int | None:
+    """What the peak may be; a host limits the pages that are mapped, the peak counts those used."""
+    environment = evidence.environment
+    if environment is None or environment.device == "cpu":
+        return None
+    return environment.memory_bytes
 
 
 def _host_wait_s(evidence: Evidence, split: JobSplit) -> float | None:

@@ -41,14 +41,14 @@ class RankExit:
     """How one rank ended: an exit status, or the signal that killed it.
 
     `rank` is None for the command of a cold start that failed: how its ranks ended is then only in
-    their own files. `ended_s` is when it ended by itself, seconds after the start; None when it was
+    their own files. `ended_ns` is when it ended by itself, since the Unix epoch; None when it was
     told to end, with SIGTERM and after a grace with SIGKILL, and so may have any status.
     """
 
     rank: int | None
     status: int | None
     signal: int | None
-    ended_s: float | None
+    ended_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evaluator.job import Job
+from records.errors import StudyError
 from records.study import Study
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -46,5 +47,7 @@ def places_of(study: Study, visible_devices: str | None) -> Places:
     if study.environment.device == "cuda":
         listed = None if visible_devices is None else visible_devices.split(",")
         return Places(devices=tuple(listed or map(str, range(world_size)))[:world_size])
+    if study.environment.device == "tpu":
+        raise StudyError("parallel needs GPUs or cores to share out; on TPUs trials run one by one")
     most = world_size * study.launch.threads_per_rank
     return Places(cores=tuple(sorted(os.sched_getaffinity(0))[:most]))

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from evaluator.job import Job, JobResult
-from evaluator.traces.job import TraceSet
 from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
+
+if TYPE_CHECKING:
+    from evaluator.traces.job import TraceSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,7 @@ class Reading:
     """
 
     measurement: Measurement
-    traces: TraceSet | None
+    traces: "TraceSet | None"
 
 
 class Recipe(Protocol):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from policies.space import Space
 from records.errors import StudyError
+from records.files import read_text
 from records.scrub import expanded
 from records.trial import Policy
 
@@ -28,12 +29,13 @@ def seed_policy(name_or_path: str, space: Space) -> Policy:
         source = (files("policies") / "seeds" / f"{name_or_path}.py").read_text(encoding="utf-8")
         return Policy(source=source, author="seed", rationale=f"built-in seed {name_or_path}")
     try:
-        source = Path(expanded(name_or_path)).read_text(encoding="utf-8")
+        source = read_text(Path(expanded(name_or_path)))
     except (OSError, UnicodeDecodeError) as error:
         close = difflib.get_close_matches(name_or_path, seed_names(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"seeds are {', '.join(seed_names())}"
         raise StudyError(
-            f"seed policy {name_or_path!r} is no built-in seed and no readable file; {hint}"
+            f"seed policy {name_or_path!r} is no built-in seed and no readable file: "
+            f"{getattr(error, 'strerror', None) or error}; {hint}"
         ) from error
     return Policy(source=source, author="seed", rationale=f"from {Path(name_or_path).name}")
 

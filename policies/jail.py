@@ -28,6 +28,8 @@ READY = b"ready\n"
 
 _REQUEST_FD, _REPLY_FD = 0, 1
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_PR_SET_DUMPABLE, _PR_SET_TSC, _PR_TSC_SIGSEGV = 4, 26, 2
+_AT_RANDOM, _RANDOM_BYTES = 25, 16
 _SECCOMP_MODE_FILTER = 2
 _PROT_READ, _MAP_PRIVATE_ANONYMOUS_FIXED = 0x1, 0x32
 _STACK_BYTES = 8 << 20
@@ -86,6 +88,7 @@ def _confine(parent_pid: int, limits: Mapping[str, float], filter_program: bytes
     if os.getppid() != parent_pid:
         raise ProcessLookupError("the process that asked is gone")
     _stop_clock(libc)
+    _forget_chance(libc)
     _limit(limits)
     program = ctypes.create_string_buffer(filter_program, len(filter_program))
     header = struct.pack("@HP", len(filter_program) // 8, ctypes.addressof(program))
@@ -119,6 +122,21 @@ def _stop_clock(libc: ctypes.CDLL) -> None:
         size_bytes = int(end, 16) - int(start, 16)
         flags = _MAP_PRIVATE_ANONYMOUS_FIXED
         libc.mmap(int(start, 16), size_bytes, _PROT_READ, flags, -1, 0)
+
+
+def _forget_chance(libc: ctypes.CDLL) -> None:
+    """Take away what differs between two runs and can be read from memory or by an instruction.
+
+    The kernel gives every process 16 random bytes, and processors count cycles. Neither memory
+    nor the pipe of a core pattern shows a dump of this process.
+    """
+    libc.getauxval.argtypes, libc.getauxval.restype = (ctypes.c_ulong,), ctypes.c_void_p
+    address = libc.getauxval(_AT_RANDOM)
+    if address:
+        ctypes.memset(address, 0, _RANDOM_BYTES)
+    if os.uname().machine == "x86_64":
+        libc.prctl(_PR_SET_TSC, ctypes.c_ulong(_PR_TSC_SIGSEGV), *[ctypes.c_ulong(0)] * 3)
+    _control(libc, _PR_SET_DUMPABLE, 0)
 
 
 def _limit(limits: Mapping[str, float]) -> None:

@@ -24,6 +24,11 @@ class SandboxLimits:
     source_bytes: int = 1 << 18
     output_bytes: int = 1 << 16
 
+    @property
+    def time_words(self) -> str:
+        """How long a policy may take, wherever it is said."""
+        return f"{self.time_s:g} s of processor time and {self.wall_time_s:g} s in all"
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -80,7 +85,9 @@ def _read_reply(ending: Ending, limits: SandboxLimits) -> dict[str, Scalar] | Re
     except (ValueError, RecursionError):
         reply = None
     match reply:
-        case {"refused": str(message), "line": int(line)} if 1 <= line <= limits.source_bytes:
+        case {"refused": str(message), "line": int(line)} if (
+            line is not True and 1 <= line <= limits.source_bytes
+        ):
             return refuse(message, line)
         case {"refused": str(message)}:
             return refuse(message)
@@ -96,7 +103,10 @@ def _end_sentence(ending: Ending, limits: SandboxLimits) -> str:
     if ending.exit_code == -signal.SIGXCPU:
         return out_of_time(limits.time_s)
     if ending.expired or ending.exit_code == out_of_wall_time:
-        return f"no result after {limits.wall_time_s:g} s; a policy must compute and never wait"
+        return (
+            f"no result in time; a policy may take {limits.time_words}, so bound every loop and "
+            "score fewer candidates"
+        )
     return (
         f"the policy's process ended with {signal.strsignal(-ending.exit_code)!r}: it recursed "
         f"too deep, ran out of its {limits.memory_bytes >> 20} MiB, or used what the sandbox "

@@ -34,7 +34,7 @@ SANDBOX_RULES = (
     "without files, network, processes, environment variables or clock. It may import only "
     f"{', '.join(jail.ALLOWED_MODULES)}; {', '.join(f'{n}()' for n in jail.REFUSED_CALLS)} are "
     "refused, and what it prints is dropped. generate_config(workload, environment) must return, "
-    f"within {_DEFAULT_LIMITS.time_s:g} s and {_DEFAULT_LIMITS.memory_bytes >> 20} MiB, a flat "
+    f"within {_DEFAULT_LIMITS.time_words} and in {_DEFAULT_LIMITS.memory_bytes >> 20} MiB, a flat "
     "dict from str to bool, int, finite float or str, and the same dict every time "
     "it is called with the same arguments."
 )
@@ -139,7 +139,7 @@ def _start(request_fd: int) -> subprocess.Popen[bytes]:
         stdin=request_fd,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={"PYTHONHASHSEED": "0"},
+        env={"PYTHONHASHSEED": "0", "GLIBC_TUNABLES": "glibc.pthread.rseq=0"},
         cwd="/",
         start_new_session=True,
     )

@@ -5,7 +5,8 @@ Knows nothing of policies' texts or of how a configuration is launched.
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import cached_property
 from random import Random
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from policies.knob import Knob, meant
 from policies.points import Points, acts, circle
 from records.choices import list_words
 from records.errors import SHOWN_CHARS, StudyError, shown
-from records.expression import Expression, Operand
+from records.expression import Expression, Operand, narrowed
 from records.rule import Rule, facts
 from records.study import Environment, SearchSpace, Value
 from records.trial import Config
@@ -139,14 +140,40 @@ class Space:
         return tuple(random.sample(self.feasible, min(count, len(self.feasible))))
 
     def words(self) -> str:
-        """The space as a person or a model reads it: knobs with choices, then constraints."""
+        """The space as a person or a model reads it: knobs with choices, then constraints.
+
+        Texts that are no choice here are not shown, nor rules that always hold without them.
+        """
         lines = ["Knobs:", *(f"- {knob.words}" for knob in self.knobs)]
         lines.append("Constraints, all of which must hold:")
-        lines.extend(f"- {rule.words}" for rule in self.rules)
-        if self.fixed:
-            fixed = ", ".join(f"{name} = {value!r}" for name, value in self.fixed.items())
-            lines.append(f"Named above and not searched: {fixed}")
+        rules = list(filter(None, map(self._narrowed, self.rules)))
+        lines.extend(f"- {rule.words}" for rule in rules)
+        named = frozenset[str]().union(*(each.names for each in self._shown(rules)))
+        fixed = [f"{name} = {value!r}" for name, value in self.fixed.items() if name in named]
+        if fixed:
+            lines.append(f"Named above and not searched: {', '.join(fixed)}")
         return "\n".join(lines)
+
+    def _shown(self, rules: Sequence[Rule]) -> Iterator[Expression]:
+        yield from (rule.expression for rule in rules)
+        yield from (knob.when for knob in self.knobs if knob.when)
+
+    def _narrowed(self, rule: Rule) -> Rule | None:
+        """The rule as it reads with the choices of this space; None where it always holds."""
+        text = narrowed(rule.expression, self._texts)
+        return None if text is None else Rule.of(replace(rule.constraint, expression=text))
+
+    @cached_property
+    def _texts(self) -> Mapping[str, Set[str]]:
+        """The texts that each name with such values may have."""
+        values: dict[str, set[Value]] = {name: {value} for name, value in self._defaults.items()}
+        for knob in self.knobs:
+            values.setdefault(knob.name, set()).update(knob.choices)
+        return {
+            name: {value for value in found if isinstance(value, str)}
+            for name, found in values.items()
+            if any(isinstance(value, str) for value in found)
+        }
 
     @cached_property
     def fixed(self) -> Mapping[str, Value]:

@@ -6,8 +6,6 @@ Whoever calls it holds the one lock for writing, and a transaction.
 from collections.abc import Mapping
 from typing import assert_never
 
-from sqlite_utils import Database
-
 from records.codec import to_json
 from records.entries import (
     Entry,
@@ -22,6 +20,7 @@ from records.entries import (
 )
 from records.metric_rows import computed_columns
 from records.rows import artifact_rows, metric_rows, paid_columns, policy_columns, trial_columns
+from records.sqlite import Database
 from records.trial import Policy
 
 

@@ -176,7 +176,7 @@ class Artifacts:
 
     def _keep(self, source: BinaryIO, size_bytes: int, name: str) -> Artifact:
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _incoming(self._root) as (out, path):
                 copied, is_packed = _copied(source, out, size_bytes)
                 out.flush()
@@ -205,7 +205,7 @@ class Artifacts:
         packed = plain.with_name(f"{digest}{PACKED}")
         target, other = (packed, plain) if is_packed else (plain, packed)
         is_first = not target.parent.exists()
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         with self._excluding(fcntl.LOCK_SH):
             path.replace(target)
             other.unlink(missing_ok=True)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from records.errors import StudyError
-from records.study import Dimension, Range, Value
+from records.study import MAX_CHOICES, Dimension, Range, Value
 
-MAX_CHOICES = 4096
 MAX_NUMBER = 2**63
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.database import refusals
 from records.journal import FOLDER, SUFFIX
+from records.sqlite import Database
 
 _DIGEST_CHARS = 64
 _DIGEST = re.compile(rb"[0-9a-f]{%d}" % _DIGEST_CHARS)

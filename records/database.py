@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlite_utils import Database
-
+from records.disk import DATABASE
 from records.errors import StoreError
 from records.file_systems import NETWORK_FILE_SYSTEMS, file_system
 from records.journal import sizes
 from records.locks import opening
 from records.schema import upgrade
+from records.sqlite import Database
 
-NAME = "cclsearch.db"
+NAME = DATABASE
 BUSY_S = 30
 
 _log = logging.getLogger(__name__)

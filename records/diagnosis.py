@@ -64,7 +64,7 @@ class Diagnosis:
     peak_memory_bytes: int | None = None
     """Of the rank that needed most."""
     memory_bytes: int | None = None
-    """What a rank may use."""
+    """What that peak may be; None on a host, which limits something else than the peak counts."""
 
     @property
     def step_s(self) -> float:

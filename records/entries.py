@@ -3,8 +3,8 @@
 An entry holds all that its rows need, so that a journal alone tells a study.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias, get_args
 
 from records.computed import ComputedMetric
@@ -114,3 +114,16 @@ Entry: TypeAlias = (
 
 KINDS: dict[str, type[Entry]] = {kind.kind: kind for kind in get_args(Entry)}
 """Every kind of entry by the name under which journals hold it, which never changes."""
+
+
+def with_study(entry: Entry, change: Callable[[Study], Study]) -> Entry:
+    """The entry with a change made to the study in it, if it holds one."""
+    match entry:
+        case StudyCreated(study=study):
+            return replace(entry, study=change(study))
+        case StudyChanged(study=Study() as study):
+            return replace(entry, study=change(study))
+        case RunBegan(run=run):
+            return replace(entry, run=replace(run, study=change(run.study)))
+        case _:
+            return entry

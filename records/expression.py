@@ -8,7 +8,7 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -92,6 +92,14 @@ class Expression:
         return number
 
 
+def narrowed(expression: Expression, possible: Mapping[str, Set[str]]) -> str | None:
+    """The expression without texts that these names never have; None where it then always holds."""
+    body = _narrowed(expression.body, possible)
+    if isinstance(body, bool):
+        return None if body else str(body)
+    return expression.text if body is expression.body else ast.unparse(body)
+
+
 def parse(text: str) -> Expression:
     """Parse and check an expression; raises `ExpressionError` naming the construct it refuses."""
     text = text.strip()
@@ -158,6 +166,57 @@ def _name(node: ast.expr) -> str | None:
     if at_seed is not None:
         return f"{at_seed}@seed"
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _narrowed(node: ast.expr, possible: Mapping[str, Set[str]]) -> ast.expr | bool:
+    """The node, a simpler one, or its truth where no text that may occur changes it."""
+    match node:
+        case ast.BoolOp(op=op, values=parts):
+            return _narrowed_parts(node, op, [_narrowed(part, possible) for part in parts])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            found = _narrowed(operand, possible)
+            if isinstance(found, bool):
+                return not found
+            return node if found is operand else ast.UnaryOp(ast.Not(), found)
+        case ast.Compare(left=ast.Name(id=id) as name, ops=[op], comparators=[texts]) if (
+            id in possible
+        ):
+            return _narrowed_comparison(node, name, op, texts, possible[id])
+    return node
+
+
+def _narrowed_parts(
+    node: ast.BoolOp, op: ast.boolop, parts: list[ast.expr | bool]
+) -> ast.expr | bool:
+    deciding = isinstance(op, ast.Or)
+    if deciding in [part for part in parts if isinstance(part, bool)]:
+        return deciding
+    left = [part for part in parts if not isinstance(part, bool)]
+    if not left:
+        return not deciding
+    if left == node.values:
+        return node
+    return ast.BoolOp(op, left) if len(left) > 1 else left[0]
+
+
+def _narrowed_comparison(
+    node: ast.expr, name: ast.Name, op: ast.cmpop, compared: ast.expr, possible: Set[str]
+) -> ast.expr | bool:
+    """A name against texts, of which those that never occur are left out."""
+    one = isinstance(op, ast.Eq | ast.NotEq)
+    if not one and not isinstance(op, ast.In | ast.NotIn):
+        return node
+    members = compared.elts if isinstance(compared, ast.Tuple | ast.List) else [compared]
+    texts = [m.value for m in members if isinstance(m, ast.Constant) and isinstance(m.value, str)]
+    kept = [text for text in texts if text in possible]
+    if len(texts) < len(members) or len(kept) == len(members):
+        return node
+    if not kept:
+        return isinstance(op, ast.NotEq | ast.NotIn)
+    if len(kept) > 1:
+        return ast.Compare(name, [op], [ast.Tuple([*map(ast.Constant, kept)], ast.Load())])
+    alike = ast.Eq() if isinstance(op, ast.In) else ast.NotEq()
+    return ast.Compare(name, [alike], [ast.Constant(kept[0])])
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Operand | None]) -> Operand:  # noqa: C901 - one arm per construct

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from records.raced import Raced
-from records.trial import Config, Trial
+from records.trial import Config, Repeat, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +15,13 @@ class History:
     have gaps.
 
     `costs` are those of trials that were launched again, by ordinal, which count more than the one
-    launch that a trial had. `incumbent` is the trial that was shown to be the best, None while
-    nothing was: then the lowest cost leads. `pending` are configurations that are being measured,
-    `raced` what races said, in the order in which they were run. `front` are the ordinals of trials
-    that no other beats in all of several objectives, best in the main one first; `weights` say by
-    how much each objective counts where `costs` stand for all of them.
+    launch that a trial had; `again` are the values that those launches gave its objective.
+    `incumbent` is the trial that was shown to be the best, None while nothing was: then the lowest
+    cost leads. `pending` are configurations that are being measured, `raced` what races said, in
+    the order in which they were run, and `repeats` the launches that were made again, for races and
+    else, as far as they count. `front` are the ordinals of trials that no other beats in all of
+    several objectives, best in the main one first; `weights` say by how much each objective counts
+    where `costs` stand for all of them.
     """
 
     trials: tuple[Trial, ...] = field(default=())
@@ -27,8 +29,10 @@ class History:
     incumbent: int | None = None
     pending: tuple[Config, ...] = ()
     raced: tuple[Raced, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
     front: tuple[int, ...] = ()
     weights: tuple[tuple[str, float], ...] = ()
+    again: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials)
@@ -82,6 +86,12 @@ class History:
         if trial.score is None:
             raise ValueError(f"trial {trial.ordinal} has no score")
         return self.costs.get(trial.ordinal, trial.score.cost)
+
+    def values(self, trial: Trial) -> tuple[float, ...]:
+        """Objective of a trial in each launch that counts; empty where it has no score."""
+        if trial.score is None:
+            return ()
+        return self.again.get(trial.ordinal) or (trial.score.value,)
 
     def _rank(self, trial: Trial) -> tuple[bool, float]:
         return trial.ordinal != self.incumbent, self.cost(trial)

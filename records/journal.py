@@ -5,6 +5,7 @@ A line is a JSON object that begins with a checksum of all that follows it. Know
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ SUFFIX = ".jsonl"
 INCOMING = ".incoming-"
 LONGEST_LINE_BYTES = 1 << 28
 LONGEST_NAME_BYTES = 200
+STUDY_ID = re.compile(f"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{LONGEST_NAME_BYTES - 1}}}")
 _OPENING = b'{"crc32":"%08x",'
 _OPENING_BYTES = len(_OPENING % 0)
 _ENTRY = b',"entry":'
@@ -58,10 +60,15 @@ class Damage:
 
 
 def journal_path(root: Path, study_id: str) -> Path:
-    """Where the journal of a study lies; raises `StoreError` for an id that names no file."""
-    named = study_id and not study_id.startswith(".") and not {"/", "\0", "\n"} & set(study_id)
-    if not named or len(os.fsencode(study_id)) > LONGEST_NAME_BYTES:
-        raise StoreError(f"study id {study_id[:40]!r} cannot name a file; give a plain, short one")
+    """Where the journal of a study lies; raises `StoreError` for an id that none of ours is like.
+
+    An id is a file name here and a word of commands that are printed to be typed.
+    """
+    if not STUDY_ID.fullmatch(study_id):
+        raise StoreError(
+            f"study id {study_id[:40]!a} cannot name a file; it may have letters, digits, dots, _ "
+            f"and -, {LONGEST_NAME_BYTES} at most, and neither . nor - first"
+        )
     return root / FOLDER / f"{study_id}{SUFFIX}"
 
 
@@ -108,7 +115,7 @@ def append(path: Path, lines: Iterable[bytes]) -> None:
     is_new = not path.exists()
     if is_new:
         _make_folder(path.parent)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         _write(handle, b"".join(lines))
         os.fsync(handle)
@@ -144,7 +151,7 @@ def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
             out.flush()
             os.fsync(out.fileno())
             mark = Mark(entry_count, out.tell())
-        Path(name).chmod(0o644)
+        Path(name).chmod(0o600)
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)
@@ -208,5 +215,5 @@ def _write(handle: int, content: bytes) -> None:
 
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync(folder.parent)

@@ -5,13 +5,12 @@ process writes at a time; whoever finds that another was killed between the two 
 """
 
 import logging
+import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-
-from sqlite_utils import Database
 
 from records.applying import apply
 from records.entries import Entry, StudyCreated
@@ -31,6 +30,7 @@ from records.journal import (
     write_whole,
 )
 from records.locks import writing
+from records.sqlite import Database
 from records.unwritten import entries_of
 
 AT_ONCE = 1000
@@ -209,5 +209,5 @@ def note(db: Database, study_id: str, mark: Mark) -> None:
 def _broken(path: Path, line: int, why: str, root: Path) -> str:
     return (
         f"{path}, line {line}: {why}; restore the file, or go on without the line: "
-        f"`cclsearch doctor --rebuild --store {root}`"
+        f"`cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
     )

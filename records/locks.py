@@ -85,8 +85,8 @@ def holder(root: Path, study_id: str) -> int | None:
 
 def _lock_file(root: Path, name: str) -> int:
     path = root / "locks" / name
-    path.parent.mkdir(exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _taken(handle: int) -> bool:

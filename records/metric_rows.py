@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from sqlite_utils import Database
-
 from records.codec import from_json
 from records.computed import ComputedMetric, newest
 from records.rows import Row
+from records.sqlite import Database
 from records.trial import MetricValue
 
 

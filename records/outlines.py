@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.database import refusals
 from records.rows import Row
+from records.sqlite import Database
 from records.trial import Config, FailureKind
+from records.trial_pages import score_cost
 from records.views import ADMISSIBLE
 
 PICKS = 4
@@ -30,7 +30,10 @@ _LIMITED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A trial without what was measured in it: `value` is its score, None where it failed."""
+    """A trial without what was measured in it: `value` is its score, None where it failed.
+
+    It is that of its first launch unless whoever reads it replaces it; then `launch_count` says so.
+    """
 
     ordinal: int
     author: str
@@ -41,6 +44,7 @@ class Outline:
     is_limited: bool
     failure: FailureKind | None
     started_at: str
+    launch_count: int = 1
 
     @property
     def leads(self) -> bool:
@@ -149,17 +153,21 @@ class OutlinedRecords:
             )
             return {int(n): Scored(float(value), bool(leads)) for n, value, leads in rows}
 
-    def ranks(self, study_id: str, ordinals: Iterable[int]) -> Mapping[int, int]:
+    def ranks(
+        self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
+    ) -> Mapping[int, int]:
         """The place of each of these trials among all that may lead, 0 for the best.
 
-        Equals are in the order of their trials.
+        `costs` are those of trials that were launched again. Equals are in the order of their
+        trials.
         """
+        cost, arguments = score_cost(costs)
         with refusals(self.root, "read"):
             rows = self._db.execute(
-                "select ordinal, place from (select ordinal, row_number() over"
-                " (order by score_cost, ordinal) - 1 as place from trials where study_id = ?"
+                "select ordinal, place from (select t.ordinal, row_number() over"
+                f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
                 f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))",
-                (study_id, json.dumps([*ordinals])),
+                (*arguments, study_id, json.dumps([*ordinals])),
             )
             return {int(ordinal): int(place) for ordinal, place in rows}
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.database import refusals
 from records.rows import Row, to_policy
+from records.sqlite import Database
 from records.trial import FailureKind, Policy
 
 
@@ -93,7 +92,8 @@ class PolicyRecords:
         """A policy as the first trial of a study had it; None where none had."""
         with refusals(self.root, "read"):
             rows = self._db.query(
-                "select t.author, t.parent, t.rationale, p.source from trials t"
+                "select t.author, t.parent, t.rationale, t.predicted_speedup, t.predicted_over,"
+                " p.source from trials t"
                 " join policies p on p.digest = t.policy_digest"
                 " where t.study_id = ? and t.policy_digest = ? order by t.ordinal limit 1",
                 (study_id, digest),

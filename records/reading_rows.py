@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.artifacts import Artifacts
 from records.codec import from_json
 from records.computed import ComputedMetric
 from records.database import refusals
 from records.errors import CodecError, StoreError, StudyError
-from records.exchange import SUBMITTED, Exchange, ModelUse
+from records.exchange import SUBMITTED, Exchange, ModelUse, Usage
 from records.history import History
 from records.machine import Machine
 from records.metric_rows import computed_metrics, metric_definitions, metric_values
@@ -35,7 +33,9 @@ from records.rows import (
     to_run,
     to_study,
     to_trial,
+    to_usage,
 )
+from records.sqlite import Database
 from records.study import MEASURE
 from records.study_pages import ListedStudies
 from records.trial import FailureKind, MetricValue, Policy, Repeat, Trial
@@ -85,14 +85,22 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         return int(row["found"] or 0)
 
     def find(self, prefix: str) -> StudyRow:
-        """The one study whose id starts with `prefix`, or the newest search for an empty one."""
+        """The one study whose id starts with `prefix`, or the newest search for an empty one.
+
+        What was imported is someone else's until it is named, so it is never the newest.
+        """
         if not prefix:
             rows = self._rows(
-                "select * from studies where strategy != ? order by created_at desc, id desc"
-                " limit 1",
+                "select * from studies where strategy != ? and json_extract(study, '$.origin')"
+                " is null order by created_at desc, id desc limit 1",
                 MEASURE,
             )
             found = tuple(to_study(row) for row in rows)
+            if not found and self.study_count():
+                raise StudyError(
+                    f"every study in {self.root} was imported or measured for a replay; give the "
+                    "id of the one you mean, from `cclsearch list`"
+                )
         else:
             rows = self._rows(
                 "select * from studies where id >= ? and substr(id, 1, ?) = ? order by id limit ?",
@@ -176,7 +184,8 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
     def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
         """The policy of each finished trial, by its ordinal."""
         rows = self._rows(
-            "select t.ordinal, t.policy_digest, t.author, t.parent, t.rationale, p.source"
+            "select t.ordinal, t.policy_digest, t.author, t.parent, t.rationale,"
+            " t.predicted_speedup, t.predicted_over, p.source"
             " from trials t join policies p on p.digest = t.policy_digest"
             " where t.study_id = ? order by t.ordinal",
             study_id,
@@ -289,6 +298,15 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             study_id,
         )
         return tuple(to_model_use(row) for row in rows)
+
+    def turn_usages(self, study_id: str) -> tuple[Usage, ...]:
+        """What each turn of a model used in a study, oldest first."""
+        rows = self._rows(
+            "select input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"
+            " from exchanges where study_id = ? order by ordinal",
+            study_id,
+        )
+        return tuple(to_usage(row) for row in rows)
 
     def _parsed_of(self, study_id: str) -> Parsed:
         if self._parsed.study_id != study_id:

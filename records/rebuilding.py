@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from records.applying import apply
 from records.database import NAME, refusals
 from records.disk import sync
@@ -18,6 +16,7 @@ from records.journal import Damage, Line, Mark, journal_path, read, sizes
 from records.ledger import AT_ONCE, note
 from records.locks import opening, running, writing
 from records.schema import upgrade
+from records.sqlite import Database
 from records.store import Store
 
 _PARTS = ("-wal", "-shm", "-journal", "")

@@ -8,7 +8,18 @@ from typing import TypeAlias
 from records.codec import from_json, to_json
 from records.exchange import ModelUse, Paid, Usage
 from records.study import Study
-from records.trial import Config, Failed, Measured, Outcome, Policy, Purpose, Repeat, Score, Trial
+from records.trial import (
+    Config,
+    Failed,
+    Measured,
+    Outcome,
+    Policy,
+    Prediction,
+    Purpose,
+    Repeat,
+    Score,
+    Trial,
+)
 
 Row: TypeAlias = Mapping[str, str | int | float | None]
 
@@ -98,13 +109,16 @@ def to_run(row: Row) -> Run:
     )
 
 
-def policy_columns(policy: Policy) -> dict[str, str | None]:
+def policy_columns(policy: Policy) -> dict[str, str | float | None]:
     """Columns that name a policy; its text is in `policies`."""
+    prediction = policy.prediction
     return {
         "policy_digest": policy.digest,
         "author": policy.author,
         "parent": policy.parent,
         "rationale": policy.rationale,
+        "predicted_speedup": prediction.speedup if prediction else None,
+        "predicted_over": prediction.over if prediction else None,
     }
 
 
@@ -115,7 +129,15 @@ def to_policy(row: Row) -> Policy:
         author=str(row["author"]),
         parent=_text(row["parent"]),
         rationale=str(row["rationale"]),
+        prediction=_prediction(row),
     )
+
+
+def _prediction(row: Row) -> Prediction | None:
+    speedup, over = row["predicted_speedup"], row["predicted_over"]
+    if speedup is None or over is None:
+        return None
+    return Prediction(speedup=float(speedup), over=int(over))
 
 
 def to_intent(row: Row) -> Intent:
@@ -246,7 +268,7 @@ def to_paid(row: Row) -> Paid:
         digest=str(row["digest"]),
         model=str(row["model"]),
         result=str(row["result"]),
-        usage=_usage(row),
+        usage=to_usage(row),
         latency_s=float(row["latency_s"] or 0),
         request_count=int(row["request_count"] or 0),
     )
@@ -259,12 +281,13 @@ def to_model_use(row: Row) -> ModelUse:
         turn_count=int(row["turn_count"] or 0),
         policy_count=int(row["policy_count"] or 0),
         request_count=int(row["request_count"] or 0),
-        usage=_usage(row),
+        usage=to_usage(row),
         last_result=str(row["last_result"]),
     )
 
 
-def _usage(row: Row) -> Usage:
+def to_usage(row: Row) -> Usage:
+    """Tokens from a row of counts."""
     return Usage(
         input_tokens=int(row["input_tokens"] or 0),
         output_tokens=int(row["output_tokens"] or 0),

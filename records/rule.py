@@ -50,6 +50,7 @@ def facts(workload: Workload, environment: Environment) -> dict[str, Value | Non
         "hidden_size": workload.hidden_size,
         "head_count": workload.head_count,
         "kv_head_count": workload.kv_head_count,
+        "head_size": workload.head_size,
         "ffn_size": workload.ffn_size,
         "vocab_size": workload.vocab_size,
         "expert_count": workload.expert_count,

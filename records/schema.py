@@ -1,8 +1,7 @@
 """Tables of the store, as append-only named migrations: one that has shipped is never edited."""
 
-from sqlite_utils import Database, Migrations
-
 from records.errors import StoreError
+from records.sqlite import Database, Migrations
 from records.views import ADMISSIBLE, VIEWS
 
 migrations = Migrations("cclsearch")
@@ -234,3 +233,11 @@ def find_trials_by_score(db: Database) -> None:
 def find_trials_by_policy(db: Database) -> None:
     """What tells the policies of a study without reading its trials."""
     db.execute("create index trials_by_policy on trials (study_id, policy_digest, ordinal)")
+
+
+@migrations()
+def keep_what_was_expected_of_a_policy(db: Database) -> None:
+    """How many times as good as which trial its author expected it to be; before, unknown."""
+    for table in ("intents", "trials"):
+        db.table(table).add_column("predicted_speedup", float)
+        db.table(table).add_column("predicted_over", int)

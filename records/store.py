@@ -4,6 +4,8 @@ Intent is written before a launch and a result in one transaction after it, so t
 point loses no finished trial and leaves only those under way to repeat.
 """
 
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
@@ -14,6 +16,7 @@ from records.citations import Citations
 from records.codec import to_json
 from records.computed import ComputedMetric
 from records.database import opened, refusals
+from records.disk import keep_private, sync
 from records.entries import (
     Entry,
     FilesRemoved,
@@ -51,7 +54,8 @@ class Store(StoredRecords):
         self.artifacts = Artifacts(root / "artifacts")
         self._parsed, self._most_parsed = Parsed(), most_parsed
         with refusals(root, "open"):
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            keep_private(root)
             self._db = opened(root)
             self._ledger = Ledger(root, self._db, wait_s)
             self.citations = Citations(root, self._db)
@@ -87,6 +91,23 @@ class Store(StoredRecords):
         journal_path(self.root, study_id)
         with refusals(self.root, "lock"):
             return holder(self.root, study_id)
+
+    def trust(self, digest: str) -> None:
+        """Record that what an imported bundle with this digest launches may run here."""
+        path = self._trusted(digest)
+        with refusals(self.root, "write to"):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.touch()
+            sync(path.parent)
+
+    def is_trusted(self, digest: str) -> bool:
+        """Whether `trust` was called for this digest, by any process."""
+        return self._trusted(digest).is_file()
+
+    def _trusted(self, digest: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise StoreError(f"{digest[:80]!r} is no digest of a bundle; the record was changed")
+        return self.root / "trusted" / digest
 
     def keep_machine(self, machine: Machine) -> str:
         """Keep a description that launches refer to by its digest; any thread may call it."""
@@ -132,9 +153,10 @@ class Store(StoredRecords):
         with refusals(self.root, "read"):
             for line in read(path, Mark()):
                 if isinstance(line, Damage):
+                    root = shlex.quote(str(self.root))
                     raise StoreError(
                         f"{path}, line {line.line}: {line.why}; restore the file, or go on without "
-                        f"the line: `cclsearch doctor --rebuild --store {self.root}`"
+                        f"the line: `cclsearch doctor --rebuild --store {root}`"
                     )
                 yield line.entry
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from records.checks import above_zero, at_least
+from records.checks import above_zero, at_least, at_most
 from records.errors import StudyError
 from records.origin import Origin
 from records.price import Price
@@ -20,6 +20,10 @@ Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
 MIN_TIMED_STEPS = 5
+MOST_RANKS = 1 << 20
+MOST_CONTEXTS = 256
+LEAST_THINKING_TOKENS = 1024
+MAX_CHOICES = 4096
 MEASURE = "measure"
 """The strategy of a study that searches nothing: it holds launches that check another one."""
 
@@ -45,7 +49,7 @@ class Environment:
     __pydantic_config__ = STRICT
 
     name: str
-    device: Literal["cpu", "cuda"]
+    device: Literal["cpu", "cuda", "tpu"]
     accelerator: str
     world_size: int
     ranks_per_node: int
@@ -57,6 +61,7 @@ class Environment:
 
     def __post_init__(self) -> None:
         at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)
+        at_most("environment", MOST_RANKS, world_size=self.world_size)
         at_least("environment", 1, memory_bytes=self.memory_bytes)
         above_zero("environment", accelerator_usd_per_hour=self.accelerator_usd_per_hour)
 
@@ -84,6 +89,11 @@ class Dimension:
     range: Range | None = None
     when: str | None = None
     description: str = ""
+
+    def __post_init__(self) -> None:
+        if self.choices is not None and len(self.choices) > MAX_CHOICES:
+            count = len(self.choices)
+            raise StudyError(f"[space] {self.name!r}: {count} choices are more than {MAX_CHOICES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +137,7 @@ class Budget:
     """When to stop; `trials` counts launches that ended by the configuration's own doing.
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
-    may be three for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
+    may be four for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
     asked: beyond them the search goes on without it.
     """
 
@@ -151,7 +161,7 @@ class Budget:
     @property
     def launch_limit(self) -> int:
         """Most launches of the whole study."""
-        return 3 * self.trials + 16 if self.launches is None else self.launches
+        return 4 * self.trials + 16 if self.launches is None else self.launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +191,7 @@ class Measure:
     race_rounds: int = 4
     confirm_top: int = 4
     confirm_rounds: int = 4
-    max_confirm_rounds: int = 6
+    max_confirm_rounds: int = 12
     margin: float = 0.01
     alpha: float = 0.05
     together: Literal["auto", "never"] = "auto"
@@ -249,8 +259,9 @@ class Command:
 class Llm:
     """Which model writes policies; the key is never part of a study.
 
-    A reply that is cut is asked for again with `most_output_tokens`. `price` comes before the known
-    one of the model.
+    A reply that is cut is asked for again with `most_output_tokens`. Without `effort` and
+    `thinking_tokens` the provider decides how much the model thinks. `timeout_s` is the longest
+    silence within a reply. `price` comes before the known one of the model.
     """
 
     __pydantic_config__ = STRICT
@@ -260,12 +271,20 @@ class Llm:
     timeout_s: float = 600.0
     max_output_tokens: int = 8192
     most_output_tokens: int = 16384
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    thinking_tokens: int | None = None
     price: Price | None = None
 
     def __post_init__(self) -> None:
         above_zero("llm", timeout_s=self.timeout_s)
         at_least("llm", 1, max_output_tokens=self.max_output_tokens)
         at_least("llm", 1, most_output_tokens=self.most_output_tokens)
+        at_least("llm", LEAST_THINKING_TOKENS, thinking_tokens=self.thinking_tokens)
+        if self.thinking_tokens is not None and self.thinking_tokens >= self.max_output_tokens:
+            raise StudyError(
+                f"[llm] thinking_tokens is {self.thinking_tokens}; it must be below "
+                f"max_output_tokens, which is {self.max_output_tokens} and includes them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,10 +345,16 @@ class Study:
     """What policies have to decide for beside the study's own workload and environment."""
     origin: Origin | None = None
     """Where an imported study comes from; None of our own."""
+    inferences: tuple[str, ...] = ()
+    """What a card did not state and was concluded from the rest of it, one sentence each."""
 
     def __post_init__(self) -> None:
         if self.parallel < 1:
             raise StudyError(f"parallel is {self.parallel}; it must be at least 1")
+        if len(self.contexts) > MOST_CONTEXTS:
+            raise StudyError(
+                f"[context] {len(self.contexts)} contexts are more than {MOST_CONTEXTS}"
+            )
         names = [self.name, *(context.name for context in self.contexts)]
         for name in names:
             if names.count(name) > 1:

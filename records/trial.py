@@ -76,6 +76,14 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the author of a policy expected: how many times as good as trial `over` it would be."""
+
+    speedup: float
+    over: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The text of a program with `generate_config(workload, environment)`, and its origin."""
 
@@ -83,6 +91,7 @@ class Policy:
     author: str
     parent: str | None = None
     rationale: str = ""
+    prediction: Prediction | None = None
 
     @property
     def digest(self) -> str:
@@ -168,6 +177,8 @@ class Measurement:
         unverified = "tokens per step declared, not verified"
         profiled = "timed in profiled steps, which the profiler slows down"
         slower = "stopped early, clearly slower than the best"
+        if self.conditions is not None and self.conditions.disturbances:
+            slower = "stopped early, slower than the best, while other work disturbed it"
         beside = f"measured beside {self.beside_count} other trial{'s'[: self.beside_count - 1]}"
         imported = "one number on record elsewhere, without samples"
         return (

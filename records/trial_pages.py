@@ -1,6 +1,8 @@
 """Which trials of a study to show, and in which order, as SQL."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from records.errors import StudyError, shown
@@ -17,12 +19,21 @@ COLUMNS = {
 KNOB, METRIC = "config.", "metric."
 
 
+def score_cost(costs: Mapping[int, float]) -> tuple[str, list[str | int]]:
+    """The cost of each of `trials t`, and its arguments: by these where they name the trial."""
+    if not costs:
+        return COLUMNS["score"], []
+    known = json.dumps({str(ordinal): cost for ordinal, cost in costs.items()})
+    return f"""coalesce(json_extract(?, '$."' || t.ordinal || '"'), {COLUMNS["score"]})""", [known]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialQuery:
     """A page of the trials of a study.
 
     `sort` is one of `COLUMNS`, `config.KNOB` or `metric.NAME`; a lower cost sorts as a lower score.
-    `text` is looked for in the configuration and in what went wrong.
+    `costs` are those of trials that were launched again, which count before that of their first
+    launch. `text` is looked for in the configuration and in what went wrong.
     """
 
     sort: str = "ordinal"
@@ -33,6 +44,7 @@ class TrialQuery:
     text: str | None = None
     limit: int = 100
     offset: int = 0
+    costs: Mapping[int, float] = field(default_factory=dict)
 
     def where(self, study_id: str) -> tuple[str, list[str | int]]:
         """A condition on `trials t`, and its arguments."""
@@ -63,6 +75,8 @@ class TrialQuery:
         return f"{expression} {direction} nulls last, t.ordinal {direction}", arguments
 
     def _sorted_by(self) -> tuple[str, list[str | int]]:
+        if self.sort == "score":
+            return score_cost(self.costs)
         if self.sort in COLUMNS:
             return COLUMNS[self.sort], []
         if self.sort.startswith(KNOB) and '"' not in self.sort:

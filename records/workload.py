@@ -6,7 +6,7 @@ Knows nothing of how it is spread over ranks.
 from dataclasses import dataclass
 from typing import Literal
 
-from records.checks import at_least
+from records.checks import above_zero, at_least
 from records.errors import StudyError
 from records.message import Message
 from records.strict import STRICT
@@ -16,7 +16,9 @@ from records.strict import STRICT
 class Workload:
     """The work every trial must do; `None` where a card does not say.
 
-    In the phase `communication` a step exchanges the `messages` and nothing else.
+    In the phase `communication` a step exchanges the `messages` and nothing else. In inference
+    `requests_per_s` is how fast requests arrive at a server; without it all are there at the start.
+    Without a `head_size` heads share the hidden size.
     """
 
     __pydantic_config__ = STRICT
@@ -33,6 +35,7 @@ class Workload:
     head_count: int | None = None
     kv_head_count: int | None = None
     ffn_size: int | None = None
+    head_size: int | None = None
     vocab_size: int | None = None
     parameter_count: int | None = None
     expert_count: int | None = None
@@ -41,6 +44,7 @@ class Workload:
     expert_ffn_size: int | None = None
     dense_layer_count: int | None = None
     output_length: int | None = None
+    requests_per_s: float | None = None
     text_file: str | None = None
     seed: int = 42
     messages: tuple[Message, ...] = ()
@@ -57,6 +61,8 @@ class Workload:
         at_least("workload", 1, sequence_length=self.sequence_length)
         at_least("workload", 1, layer_count=self.layer_count, hidden_size=self.hidden_size)
         at_least("workload", 1, head_count=self.head_count, kv_head_count=self.kv_head_count)
+        at_least("workload", 1, head_size=self.head_size)
+        above_zero("workload", requests_per_s=self.requests_per_s)
         at_least("workload", 1, ffn_size=self.ffn_size, vocab_size=self.vocab_size)
         at_least("workload", 1, parameter_count=self.parameter_count)
         at_least("workload", 0, expert_count=self.expert_count)

@@ -8,65 +8,115 @@ from typing import TypeGuard
 import yaml
 
 from records.errors import StudyError, shown
+from records.files import read_text
 
-MAX_FILE_BYTES = 1 << 20
-MAX_GROWN_BYTES = 4 << 20
-MOST_SHARED = 200
-"""Scalars of a table that an alias may stand for, and characters of each."""
+MAX_FILE_BYTES = 4 << 20
+MAX_NODES = 100_000
+MAX_DEPTH = 64
+"""How many values a file may hold and how deep, once every alias (*name) is what it stands for."""
+MOST_REPEATED = 5
+"""Keys stated twice that are named, of all there are."""
 # Safe constructors raise these for 2024-02-30 or !!bool maybe, which are scalars in no type.
 NOT_YAML = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
 UNSAID = ("", "N/A", "TBD")
+_MERGE = "<<"
+_NESTED_VALUE = "mapping values are not allowed"
+_TAB = "found character '\\t'"
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a few lines of them can stand for more than a machine can hold."""
+class _BoundedLoader(yaml.SafeLoader):
+    """YAML in which aliases stand for what they name, within bounds.
+
+    A few lines of aliases can stand for more than a machine can hold.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._node_count = 0
+        self.repeated: list[str] = []
+        """Keys that a table has twice, of which the last counts, with their lines."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
-        return super().compose_node(parent, index)
+        self._node_count += 1
+        if self._node_count > MAX_NODES:
+            raise yaml.YAMLError(f"over {MAX_NODES} values")
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.MappingNode):
+            self._note_repeated(node)
+        return node
+
+    def _note_repeated(self, table: yaml.MappingNode) -> None:
+        known: set[str] = set()
+        for key, _ in table.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            words = f"line {key.start_mark.line + 1} states {shown(name)} again"
+            is_new = words not in self.repeated and len(self.repeated) < MOST_REPEATED
+            if name in known and name != _MERGE and is_new:
+                self.repeated.append(words)
+            known.add(name)
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_size(node)
+        return node
 
 
-class _GrownLoader(_PlainLoader):
-    """YAML in which an alias stands for a small flat table, which cannot be made to grow."""
+def _check_size(root: yaml.Node) -> None:
+    """Refuse a document that is too large once its aliases are written out, or has no end."""
+    sizes: dict[int, tuple[int, int]] = {}
+    unfinished: set[int] = set()
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if not self.check_event(yaml.AliasEvent):
-            return super().compose_node(parent, index)
-        node = self.anchors.get(self.peek_event().anchor)  # type: ignore[no-untyped-call]  # the stubs lack its type
-        if not isinstance(node, yaml.MappingNode) or not _is_small(node):
-            return super().compose_node(parent, index)
-        return yaml.SafeLoader.compose_node(self, parent, index)
+    def measured(node: yaml.Node) -> tuple[int, int]:
+        """Values in a node and how deep they go, with its aliases written out."""
+        if id(node) in unfinished:
+            raise yaml.YAMLError("an alias (*name) stands for something that holds the alias")
+        if id(node) not in sizes:
+            unfinished.add(id(node))
+            inside = [measured(part) for part in _parts(node)]
+            unfinished.discard(id(node))
+            count = 1 + sum(count for count, _ in inside)
+            depth = 1 + max((depth for _, depth in inside), default=0)
+            if count > MAX_NODES:
+                raise yaml.YAMLError(
+                    f"over {MAX_NODES} values once its aliases (*name) are written out"
+                )
+            if depth > MAX_DEPTH:
+                raise yaml.YAMLError(f"nested over {MAX_DEPTH} deep")
+            sizes[id(node)] = count, depth
+        return sizes[id(node)]
+
+    measured(root)
 
 
-def _is_small(table: yaml.MappingNode) -> bool:
-    scalars = [part for pair in table.value for part in pair]
-    return len(scalars) <= MOST_SHARED and all(
-        isinstance(part, yaml.ScalarNode) and len(part.value) <= MOST_SHARED for part in scalars
-    )
+def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
+    match node:
+        case yaml.MappingNode(value=pairs):
+            return [part for pair in pairs for part in pair]
+        case yaml.SequenceNode(value=children):
+            return [*children]
+        case _:
+            return []
 
 
 class Card:
-    """A YAML file whose fields are looked up by path; `grown` is one that a tool appended runs to.
+    """A YAML file whose fields are looked up by path."""
 
-    Such a card may be larger, and its runs may share tables.
-    """
-
-    def __init__(self, path: Path, *, grown: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        most_bytes = MAX_GROWN_BYTES if grown else MAX_FILE_BYTES
-        loader = _GrownLoader if grown else _PlainLoader
         try:
-            if path.stat().st_size > most_bytes:
-                raise StudyError(f"{path}: over {most_bytes} bytes")
-            document = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+            text = read_text(path, MAX_FILE_BYTES)
         except (OSError, UnicodeDecodeError) as error:
             raise StudyError(f"{path}: cannot be read: {error}") from error
+        try:
+            loader = _BoundedLoader(text)
+            document = loader.get_single_data()
         except NOT_YAML as error:
-            raise StudyError(f"{path}: not YAML: {_one_line(error)}") from error
+            raise StudyError(f"{path}: {_fault(error, text)}") from error
         if not isinstance(document, dict):
             raise StudyError(f"{path}: not a card: expected named fields, got {shown(document)}")
         self.fields: Mapping[object, object] = document
+        self.repeated = tuple(loader.repeated)
 
     def get(self, *paths: str) -> object:
         """The first of these dotted paths that is there, or None."""
@@ -118,5 +168,18 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return abs(value) <= sys.float_info.max
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _fault(error: Exception, text: str) -> str:
+    """What is wrong, in which line, and what to write instead where that is known."""
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"not YAML: {problem}"
+    line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
+    advice = ""
+    if problem.startswith(_NESTED_VALUE):
+        name, _, value = line.partition(":")
+        quoted = f"{name.strip()}: '{value.strip().replace(chr(39), 2 * chr(39))}'"
+        advice = f"; a value that holds ': ' must be quoted, as in {shown(quoted)}"
+    elif problem.startswith(_TAB) or "\t" in line[: len(line) - len(line.lstrip())]:
+        advice = "; indent with spaces instead of tabs"
+    return f"not YAML: line {mark.line + 1}: {problem}{advice}"

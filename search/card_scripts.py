@@ -9,6 +9,7 @@ import yaml
 from evaluator.recipes.script_files import located
 from policies.catalog import FIRST
 from records.errors import StudyError
+from records.files import read_text
 from records.study import Command, Study
 
 TIMEOUT_S = 3600.0
@@ -42,7 +43,7 @@ def _spelled_booleans(path: Path) -> tuple[str, str] | None:
 
     A script compares texts, and YAML knows many spellings. Raises `StudyError` for more than one.
     """
-    words = set(_boolean_words(yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)))
+    words = set(_boolean_words(yaml.compose(read_text(path), yaml.SafeLoader)))
     true = sorted(word for word in words if word.lower() in _TRUE_WORDS)
     false = sorted(words - {*true})
     if len(true) > 1 or len(false) > 1:

@@ -3,8 +3,8 @@
 Commands reach for heavy modules when they run, so that help and completion are instant.
 """
 
-import io
 import sys
+from typing import Annotated
 
 import typer
 
@@ -33,6 +33,7 @@ from search.commands import (
 from search.commands.options import examples
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
+from search.terminal import neutral_streams
 from search.version import installed_version
 
 INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
@@ -47,6 +48,7 @@ Exit codes:
   2    wrong usage, study, card or trace
   3    nothing could be measured; something is slower or broke, where that was to fail
   4    this machine, the store or the provider does not allow it
+  5    a gate could not decide (bench analyze, compare --fail-on slow)
   7    a replay came out otherwise, where that was to fail
   75   interrupted; cclsearch resume goes on
   130  interrupted twice
@@ -176,6 +178,24 @@ app.add_typer(metrics.app, name="metrics")
 app.add_typer(traces.app, name="trace")
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(installed_version())
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    shown: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before any command."""
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -184,8 +204,11 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line; every error of ours becomes one line and an exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a log in another script must not end a search
+    with neutral_streams():
+        _run()
+
+
+def _run() -> None:
     try:
         app(prog_name="cclsearch")
     except CclsearchError as error:

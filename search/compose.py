@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,9 @@ from evaluator.places import VISIBLE_DEVICES, Places, places_of
 from evaluator.ports import Launcher, Recipe
 from evaluator.recipes.catalog import recipe_of
 from evaluator.together import fits_together
-from policies.catalog import seed_policy
+from policies.catalog import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError
-from records.exchange import Usage
 from records.scrub import Scrubber, expanded
 from records.store import Store
 from records.study import Study
@@ -48,6 +47,7 @@ from search.scrubbed import ScrubbedEvaluator, ScrubbedProposer, scrubbed_policy
 from search.spaces import space_of, study_in
 from search.study_file import suggestion
 from search.trial import Fits, Turn
+from search.trust import is_foreign, require_trust
 
 if TYPE_CHECKING:
     from search.llm.client import LlmClient
@@ -63,13 +63,15 @@ class Surroundings:
     """What a search meets outside of itself; a replay puts a record in the place of all of it."""
 
     evaluator: Evaluator
-    model: "Callable[[Study], LlmClient]"
+    model: "Callable[[Study, Callable[[str], None]], LlmClient]"
+    """Makes what is asked in a study; what a person should know of it meanwhile is passed on."""
     seed: Policy
     again: tuple[Policy, ...] = ()
     """Policies that the strategy `replay` proposes, the seed among them."""
     fits: Fits = fits_together
     room: Room = field(default_factory=Room)
     sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
     scrubber: Scrubber | None = None
     """Takes secrets out of what is proposed; None where all of it was recorded before."""
 
@@ -85,14 +87,16 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
         raise StudyError(f"strategy {strategy!r} is unknown; {suggestion(strategy, [*STRATEGIES])}")
     if strategy != "auto":
         return strategy, f"strategy {strategy}"
-    if settings.has_key():
-        return "hybrid", "strategy hybrid: ANTHROPIC_API_KEY is set"
+    variable = settings.key_variable()
+    if variable is not None:
+        return "hybrid", f"strategy hybrid: {variable} is set"
     return "offline", "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
 
 
 @contextmanager
 def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
+    require_trust(study, store)
     check_here(study)
     space = space_of(study)
     own = space_of(replace(study, contexts=())) if study.contexts else space
@@ -102,12 +106,25 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
     if study.strategy in MODEL_TURNS:
         settings.llm_settings(study.llm)  # a missing key is told before anything starts
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
-    seed = again[0] if again else seed_policy(study.seed_policy, space)
+    seed = again[0] if again else _seed(study_id, study, space, store)
     with (
         here(study, store, own.feasible[0], seed, again) as around,
         composed(study_id, study, space, store, observer, around) as search,
     ):
         yield search
+
+
+def _seed(study_id: str, study: Study, space: Space, store: Store) -> Policy:
+    """The seed of a study; the file that an imported one names is not read: it is another's."""
+    if not is_foreign(study) or study.seed_policy in seed_names():
+        return seed_policy(study.seed_policy, space)
+    first = store.trial(study_id, 0)
+    if first is None:
+        raise StudyError(
+            f"study {study_id} was imported without its first trial, and the seed policy that it "
+            "names is a file of another machine, which is not read here"
+        )
+    return first.policy
 
 
 def check_here(study: Study) -> None:
@@ -125,6 +142,7 @@ def here(
 
     `first` is a configuration, not joined with those of contexts.
     """
+    require_trust(study, store)
     recipe, scrubber = recipe_of(study), settings.scrubber()
     job = recipe.job(study, first)
     with ExitStack() as opened:
@@ -226,12 +244,10 @@ def _proposer(
         # Imported here: the SDK takes seconds to load and the other strategies do without.
         from search.proposers.llm import LlmProposer
 
-        def spent() -> Usage:
-            return sum((use.usage for use in store.model_uses(study_id)), Usage())
-
         llm = priced(study.llm)
-        allowance = Allowance(study.budget, llm.model, llm.price, spent)
-        client = around.model(study)
+        turns = partial(store.turn_usages, study_id)
+        allowance = Allowance(study.budget, llm.model, llm.price, turns)
+        client = around.model(study, observer.notice)
         opened.callback(client.close)
         return LlmProposer(
             client,
@@ -242,19 +258,20 @@ def _proposer(
             turns=MODEL_TURNS[study.strategy],
             allowance=allowance,
             notice=observer.notice,
+            clock=around.clock,
         )
     raise StudyError(
         f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"
     )
 
 
-def _live_model(study: Study) -> "LlmClient":
+def _live_model(study: Study, notice: Callable[[str], None]) -> "LlmClient":
     """The model of a study, over the network."""
     from search.llm.client import LlmClient
     from search.llm.transport import AnthropicTransport
 
     llm = settings.llm_settings(study.llm)
-    return LlmClient(llm, AnthropicTransport(llm))
+    return LlmClient(llm, AnthropicTransport(llm, notice))
 
 
 def _places(study: Study) -> Places:

@@ -1,6 +1,6 @@
 """Launches several trials' configurations again, in rounds, and keeps every launch on record."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from zlib import crc32
@@ -12,7 +12,7 @@ from records.store import Store
 from records.study import Study
 from records.trial import Config, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.budget import launches_used
-from search.disturbed import undisturbed
+from search.disturbed import run_again, without_replaced
 from search.ports import Observer
 from search.trial import Turn
 
@@ -30,13 +30,12 @@ class Contest:
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
         """What is on record of one contest and counts, in the order of launches."""
-        stored = undisturbed(self.store.repeats(self.study_id))
-        return tuple(r for r in stored if r.series == series and r.purpose is purpose)
+        return without_replaced(self._launched(purpose, series), self.study.measure)
 
     def bring_to(
         self, count: int, purpose: Purpose, series: int, trials: Sequence[Trial], spare: int = 0
     ) -> bool:
-        """Bring a contest to at least `count` rounds of all these trials.
+        """Bring a contest to at least `count` rounds of all these trials, and those to run again.
 
         Give False where the budget lacks launches for a round and `spare` others after it.
         """
@@ -74,8 +73,9 @@ class Contest:
 
     def _rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
         ordinals = {trial.ordinal for trial in trials}
-        rounds = self._by_round(purpose, series).values()
-        return sum(ordinals <= launched for launched in rounds)
+        rounds = self._by_round(purpose, series)
+        again = run_again(rounds)
+        return sum(ordinals <= _ordinals(rounds[n]) for n in rounds if n not in again)
 
     def _missing(
         self, purpose: Purpose, series: int, trials: Sequence[Trial]
@@ -88,20 +88,24 @@ class Contest:
         rounds = self._by_round(purpose, series)
         taken = [r.round for r in self.store.repeats(self.study_id) if r.series == series]
         fresh = max(taken, default=-1) + 1
-        number = next((n for n, launched in rounds.items() if launched < ordinals), fresh)
+        number = next((n for n, found in rounds.items() if _ordinals(found) < ordinals), fresh)
         turn = sorted(trials, key=lambda trial: trial.ordinal)
         Random(f"{self.study.random_seed}/{series}/{number}").shuffle(turn)
         return tuple(
             _Place(purpose=purpose, series=series, round=number, position=position, trial=trial)
             for position, trial in enumerate(turn)
-            if trial.ordinal not in rounds.get(number, set())
+            if trial.ordinal not in _ordinals(rounds.get(number, ()))
         )
 
-    def _by_round(self, purpose: Purpose, series: int) -> dict[int, set[int]]:
-        rounds: dict[int, set[int]] = {}
-        for repeat in self.repeats(purpose, series):
-            rounds.setdefault(repeat.round, set()).add(repeat.ordinal)
+    def _by_round(self, purpose: Purpose, series: int) -> Mapping[int, Sequence[Repeat]]:
+        rounds: dict[int, list[Repeat]] = {}
+        for repeat in self._launched(purpose, series):
+            rounds.setdefault(repeat.round, []).append(repeat)
         return rounds
+
+    def _launched(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
+        stored = self.store.repeats(self.study_id)
+        return tuple(r for r in stored if r.series == series and r.purpose is purpose)
 
     def _launch(self, places: Sequence["_Place"], *, whole: bool) -> None:
         """Launch together what makes up a whole round and fits on the machine, else in turn.
@@ -157,6 +161,10 @@ class _Place:
             purpose=self.purpose,
             position=self.position,
         )
+
+
+def _ordinals(launches: Iterable[Repeat]) -> set[int]:
+    return {launch.ordinal for launch in launches}
 
 
 def _peak_memory_bytes(trial: Trial) -> tuple[int, ...]:

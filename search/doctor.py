@@ -108,12 +108,13 @@ def store_folder(store: Path) -> Finding:
 
 def api_key() -> Finding:
     """Whether a model could be asked; never which key it is."""
-    if settings.has_key():
-        return Finding(subject="API key", state=State.OK, told="ANTHROPIC_API_KEY is set")
+    variable = settings.key_variable()
+    if variable is not None:
+        return Finding(subject="API key", state=State.OK, told=f"{variable} is set")
     return Finding(
         subject="API key",
         state=State.WARN,
-        told="ANTHROPIC_API_KEY is not set",
+        told="neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set",
         remedy="searches use the offline strategy; export a key for --strategy llm",
     )
 

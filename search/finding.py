@@ -1,6 +1,6 @@
 """What a search found: the re-measured winner, how sure that is, and who ties with it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluator.objective import Scoring, scoring_of
@@ -9,14 +9,16 @@ from evaluator.timing.paired import Comparison
 from evaluator.timing.spread import Spread, spread
 from evaluator.timing.verdict import Verdict
 from records.codec import from_json
+from records.errors import StudyError
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import Measure
-from records.trial import Repeat, Trial
-from search.final import compared, unreliable
+from records.trial import Purpose, Repeat, Trial
+from search.disturbed import counted, is_disturbed
+from search.final import SEED, compared, unreliable
 from search.front import Member
-from search.rounds import objective_values
+from search.rounds import objective_values, supported_values
 from search.standing import Race, Standing, standing_of
 
 
@@ -34,13 +36,35 @@ class InContextFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmingRounds:
+    """The rounds in which the finalists were launched: all that count, and those disturbed.
+
+    `seed_launched` is whether the seed was among them, however its launches ended.
+    """
+
+    count: int
+    disturbed_count: int
+    seed_launched: bool
+
+    @property
+    def caveat(self) -> str | None:
+        """What to keep in mind where the machine was not quiet; None where it was."""
+        if not self.disturbed_count:
+            return None
+        some = f"{self.disturbed_count} of the {self.count}"
+        which = "every one" if self.disturbed_count == self.count else some
+        return f"{which} of the rounds that decide it was disturbed by other work on the machine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The closing summary of a study; `winner` is the ordinal of a trial, None when none ran.
 
-    `result` is in the unit of the objective, from confirming launches only when there are any.
+    `result` is in the unit of the objective, from the launches that `supported_values` names.
     `against_seed` compares burdens, so a ratio below 1 is better whatever the direction.
     `unreliable` finalists failed in a confirming launch by their own doing. `noise` is how much a
     round's ratio varies between equal sides. `front` is empty where the study has one objective.
+    `confirming` are the rounds that count in the final; None where there was none.
     """
 
     stop_reason: str
@@ -54,6 +78,7 @@ class Finding:
     noise: Noise | None = None
     contexts: tuple[InContextFinding, ...] = ()
     front: tuple[Member, ...] = ()
+    confirming: ConfirmingRounds | None = None
 
 
 def find(
@@ -64,20 +89,20 @@ def find(
     stop_reason: str,
 ) -> Finding:
     """Name the winner among the finalists by the launches that confirmed them."""
-    history, values = led.history, objective_values(launches, scoring)
+    history = led.history
     admissible = {trial.ordinal for trial in history.admissible}
     winner = None if history.best is None else history.best.ordinal
     failed = unreliable(launches)
     against = {
         ordinal: compared(launches, winner, ordinal, scoring, measure)
-        for ordinal in values
+        for ordinal in objective_values(launches, scoring)
         if winner is not None and ordinal != winner
     }
     return Finding(
         stop_reason=stop_reason,
         winner=winner,
         unit=scoring.unit,
-        result=None if winner is None else _result(history, winner, values),
+        result=None if history.best is None else reached(history.best, history),
         against_seed=against.get(0),
         ties=tuple(
             ordinal
@@ -90,6 +115,21 @@ def find(
         races=led.races,
         noise=led.noise,
         front=led.front,
+        confirming=_confirming(launches),
+    )
+
+
+def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:
+    """The rounds of finals among these launches."""
+    final = [launch for launch in launches if launch.purpose is Purpose.CONFIRM]
+    rounds = {(launch.series, launch.round) for launch in final}
+    disturbed = {(x.series, x.round) for x in final if is_disturbed(x.outcome)}
+    if not rounds:
+        return None
+    return ConfirmingRounds(
+        count=len(rounds),
+        disturbed_count=len(disturbed),
+        seed_launched=any(launch.ordinal == SEED for launch in final),
     )
 
 
@@ -110,20 +150,30 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
     return standing_of(row, store).history.best
 
 
-def best_result(row: StudyRow, leader: Trial | None) -> Spread | None:
-    """How good the trial is that leads a study: over what confirmed it, or by its own launch."""
+def best_result(row: StudyRow, leader: Trial | None, store: Store) -> Spread | None:
+    """How good the trial is that leads a study."""
     finding = ended_with(row)
     if finding is not None and finding.result is not None:
         return finding.result
-    return None if leader is None else _own(leader)
+    return None if leader is None else reached(leader, History(again=values_again(row, store)))
 
 
-def _result(history: History, winner: int, values: dict[int, list[float]]) -> Spread | None:
-    if winner in values:
-        return spread(values[winner])
-    trial = history.find(winner)
-    return None if trial is None else _own(trial)
+def values_again(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]:
+    """What counts of each trial of a study that was launched again, as `supported_values` says.
+
+    Nothing where a record from elsewhere does not say how it is scored.
+    """
+    if not store.counts(row.id).repeats:
+        return {}
+    first = store.first_measured(row.id)
+    try:
+        scoring = scoring_of(row.study).against(() if first is None else (first.outcome,))
+    except StudyError:
+        return {}
+    return supported_values(counted(store.repeats(row.id), row.study.measure), scoring)
 
 
-def _own(trial: Trial) -> Spread | None:
-    return None if trial.score is None else spread([trial.score.value])
+def reached(trial: Trial, history: History) -> Spread | None:
+    """The one number of a trial, over the launches that count; None where it has no score."""
+    values = history.values(trial)
+    return spread(values) if values else None

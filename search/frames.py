@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from evaluator.timing.spread import Spread
 from records.trial import Failed, Trial
+from search.finding import reached
 from search.reading import recorded, status
+from search.standing import standing_of
 from search.words.trial import remarks
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [
-    *("ordinal", "author", "status", "score", "unit", "caveats", "failure_kind", "message"),
-    *("started_at", "ended_at"),
+    *("ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"),
+    *("message", "started_at", "ended_at"),
 ]
 """Present whatever the trials hold; those of knobs and metrics follow."""
 
@@ -45,8 +48,8 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     Raises `StudyError` when there is no such study.
     """
     with recorded(_path(store)) as records:
-        history = records.history(records.find(study).id)
-    return framed([_columns(trial) for trial in history])
+        history = standing_of(records.find(study), records).history
+    return framed([_columns(trial, reached(trial, history)) for trial in history])
 
 
 def framed(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
@@ -55,13 +58,14 @@ def framed(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *sorted(own)])
 
 
-def _columns(trial: Trial) -> dict[str, object]:
+def _columns(trial: Trial, result: Spread | None) -> dict[str, object]:
     failed = trial.outcome if isinstance(trial.outcome, Failed) else None
     row: dict[str, object] = {
         "ordinal": trial.ordinal,
         "author": trial.policy.author,
         "status": trial.outcome.status,
-        "score": trial.score.value if trial.score else None,
+        "score": None if result is None else result.centre,
+        "launches": None if result is None else result.launch_count,
         "unit": trial.score.unit if trial.score else None,
         "caveats": "; ".join(remarks(trial)) or None,
         "failure_kind": failed.kind.value if failed else None,

@@ -9,7 +9,7 @@ from evaluator.objective import Scoring
 from evaluator.timing.spread import Spread, spread
 from records.history import History
 from records.trial import Measured, Repeat, Score, Trial
-from search.rounds import objective_values
+from search.rounds import supported_values
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -48,7 +48,7 @@ def front_over(
     own: Mapping[int, tuple[float, ...]], repeats: Sequence[Repeat], scoring: Scoring
 ) -> tuple[Member, ...]:
     """The front of what trials reached in each objective by their own launches."""
-    again = [objective_values(repeats, one) for one in scoring.objectives]
+    again = [supported_values(repeats, one) for one in scoring.objectives]
     launches = {
         ordinal: tuple(
             values.get(ordinal) or [value] for values, value in zip(again, reached, strict=True)

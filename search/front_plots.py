@@ -79,12 +79,9 @@ def _draw_front(axes: Axes, front: Sequence[Member]) -> None:
 
 
 def _arms(values: Sequence[Spread]) -> tuple[list[float], list[float]]:
-    """How far each interval reaches to both sides; no arm for one launch.
-
-    The interval is of the mean, so that it may leave the median out.
-    """
-    below = [0.0 if v.low is None else max(0.0, v.centre - v.low) for v in values]
-    above = [0.0 if v.high is None else max(0.0, v.high - v.centre) for v in values]
+    """How far each interval reaches to both sides; no arm without an interval."""
+    below = [0.0 if v.low is None else v.centre - v.low for v in values]
+    above = [0.0 if v.high is None else v.high - v.centre for v in values]
     return below, above
 
 

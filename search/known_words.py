@@ -1,14 +1,16 @@
 """What a history shows beyond its single trials, in lines: failures, dead knobs, constraints."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from records.history import History
 from records.rule import Rule
-from records.trial import Config, Failed, FailureKind
+from records.trial import Config, Failed, FailureKind, Trial
 from search.choosers.chooser import Choice
 from search.effects import DeadKnob
 from search.learnt import Learnt
+from search.scale import Scale
+from search.words.config import changed_words
 from search.words.trial import one_line
 
 CAUSE_CHARS = 160
@@ -26,9 +28,11 @@ def failure_lines(history: History) -> Iterator[str]:
             failures[trial.outcome.kind].append((trial.ordinal, trial.outcome))
     for kind, found in sorted(failures.items(), key=lambda item: -len(item[1])):
         ordinal, first = found[0]
-        cause = one_line(first.message, CAUSE_CHARS)
+        cause = f": {one_line(first.message, CAUSE_CHARS)}"
+        if ordinal == history.trials[-1].ordinal:
+            cause = ", the latest trial"  # which is shown in full
         whose = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
-        yield f"{kind} {_times(len(found))}{whose}, first in #{ordinal} at {first.stage}: {cause}"
+        yield f"{kind} {_times(len(found))}{whose}, first in #{ordinal} at {first.stage}{cause}"
 
 
 def dead_knob_lines(knobs: Sequence[DeadKnob]) -> Iterator[str]:
@@ -48,10 +52,45 @@ def learnt_lines(found: Sequence[Learnt]) -> Iterator[str]:
         yield f"- {words}; from {learnt.kind} of {ordinals_words(learnt.ordinals)}"
 
 
-def candidate_lines(candidates: Sequence[Choice]) -> Iterator[str]:
-    """Each candidate with why."""
+def candidate_lines(
+    candidates: Sequence[Choice], best: Trial | None, memory: Callable[[Config], str | None]
+) -> Iterator[str]:
+    """Each candidate with what is expected of it, and the memory that it is estimated to take."""
     for place, choice in enumerate(candidates[:LINES_SHOWN], start=1):
-        yield f"{place}. {config_words(choice.config)}: {one_line(choice.why, WHY_CHARS)}"
+        told = f"{config_words(choice.config)}: {one_line(choice.why, WHY_CHARS)}"
+        if choice.expected and best and best.config:
+            told = f"{config_words(choice.config, best)}: {choice.expected}"
+        size = memory(choice.config)
+        yield f"{place}. {told}{f'; {size} a rank' if size else ''}"
+
+
+def reason_lines(
+    history: History, scale: Scale, count: int, chars: int, shown_whole: Set[int]
+) -> Iterator[str]:
+    """What was expected of the last trials and of those that led, what came of it, and why."""
+    led = {race.challenger for race in history.raced if race.verdict == "fast"}
+    last = {trial.ordinal for trial in history.trials[-count:]}
+    for trial in reversed(history.trials):
+        expected = trial.policy.prediction
+        is_told = trial.ordinal in last or (trial.ordinal in led and expected is not None)
+        if trial.ordinal == 0 or not is_told:
+            continue
+        said = [f"expected {expected.speedup:.2f}x of #{expected.over}"] if expected else []
+        against = expected.over if expected else history.best.ordinal if history.best else None
+        said.append(_outcome_words(trial, scale, against))
+        whole = trial.ordinal in shown_whole
+        why = "" if whole else one_line(trial.policy.rationale, chars)
+        if expected or why:
+            yield f"#{trial.ordinal}: {', '.join(filter(None, said))}{f': {why}' if why else ''}"
+
+
+def _outcome_words(trial: Trial, scale: Scale, against: int | None) -> str:
+    if isinstance(trial.outcome, Failed):
+        return f"failed ({trial.outcome.kind})"
+    speed = None if against is None else scale.speed(trial.ordinal, against)
+    if speed is None or against == trial.ordinal:
+        return "measured"
+    return f"measured {speed}" + ("" if trial.policy.prediction else f" of #{against}")
 
 
 def pending_lines(pending: Sequence[Config]) -> Iterator[str]:
@@ -59,9 +98,13 @@ def pending_lines(pending: Sequence[Config]) -> Iterator[str]:
     return (f"- {config_words(config)}" for config in pending[:LINES_SHOWN])
 
 
-def config_words(config: Config) -> str:
-    """The settings on one line that does not grow without end."""
-    return one_line(str(config), CHOICE_CHARS)
+def config_words(config: Config, best: Trial | None = None) -> str:
+    """The settings on one line that does not grow without end; by what `best` sets otherwise."""
+    whole = str(config)
+    if best is not None and best.config is not None:
+        changed = f"as #{best.ordinal} but {changed_words(config, best.config)}"
+        whole = min(whole, changed, key=len)
+    return one_line(whole, CHOICE_CHARS)
 
 
 def ordinals_words(ordinals: Sequence[int]) -> str:

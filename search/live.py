@@ -22,12 +22,15 @@ from evaluator.timing.noise import Noise
 from evaluator.timing.verdict import Verdict
 from records.history import History
 from records.study import Measure, Study
-from records.trial import Breakdown, Config, Failed, Policy, Repeat, Score, Trial
+from records.trial import Breakdown, Config, Failed, Policy, Repeat, Trial
+from search.finding import reached
+from search.progress import result_words
 from search.standing import Race
+from search.terminal import Terminal
 from search.words.config import difference
 from search.words.objective import objective_words
 from search.words.repeat import PURPOSES, noise_words, race_words
-from search.words.trial import one_line, remarks, score_words
+from search.words.trial import number, one_line, reached_words, remarks
 
 NARROW, WIDE = 100, 120
 MESSAGE_LINES = 3
@@ -38,7 +41,7 @@ LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other
 
 def on_terminal() -> bool:
     """Whether somebody looks at standard output who can be shown more than plain lines."""
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
+    return sys.stdout.isatty() and not Terminal().is_dumb_terminal
 
 
 class LiveProgress:
@@ -132,8 +135,8 @@ class LiveProgress:
         """What is under way, and what is used up."""
         footer = Table.grid(padding=(0, 1, 0, 0))
         lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
-        for number, line in enumerate(lines or ["proposing"]):
-            footer.add_row(self._spinner if number == 0 else "", _on_one_line(line))
+        for place, line in enumerate(lines or ["proposing"]):
+            footer.add_row(self._spinner if place == 0 else "", _on_one_line(line))
         if self._study is not None:
             used, total = self._history.launched_count, self._study.budget.trials
             bar = ProgressBar(total=total, completed=min(used, total), width=BUDGET_CELLS)
@@ -153,7 +156,7 @@ class LiveProgress:
         facts = [f"{used} of {total} trials{again}", f"{minutes}:{seconds:02} min"]
         best = self._history.best
         if best is not None and best.score is not None:
-            facts.append(f"best {score_words(best.score)} in trial {best.ordinal}")
+            facts.append(f"best {result_words(best, self._history)} in trial {best.ordinal}")
             facts += remarks(best)
         kinds = Counter(t.outcome.kind for t in self._history if isinstance(t.outcome, Failed))
         return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
@@ -222,10 +225,12 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
         cause = Text(one_line(trial.outcome.message, limit), style="red")
         told = Group(Text(words), cause) if words else cause
         return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
-    result = Text(score_words(trial.score) if trial.score else "", style=style)
+    found, unit = reached(trial, history), trial.score.unit if trial.score else ""
+    result = Text("" if found is None else f"{number(found.centre)} {unit}".rstrip(), style=style)
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
     told = Text(words, style=style)
-    for caveat in remarks(trial):
+    several = [] if found is None or found.launch_count == 1 else [reached_words(found, unit)]
+    for caveat in (*several, *remarks(trial)):
         told.append(f"\n{caveat}", style="dim")
     return (*head, told, result, Text(_to_seed(trial, history)), bar)
 
@@ -239,16 +244,14 @@ def _settings(config: Config, history: History) -> str:
 def _to_seed(trial: Trial, history: History) -> str:
     """How many times better than the seed, where both have a positive score."""
     seed = history.trials[0]
-    if trial is seed or seed.score is None or trial.score is None:
+    own, base = reached(trial, history), reached(seed, history)
+    if trial is seed or own is None or base is None or trial.score is None:
         return ""
-    if min(seed.score.value, trial.score.value) <= 0:
+    if min(own.centre, base.centre) <= 0:
         return ""
-    return f"{_better(seed.score, trial.score):.2f}x"
-
-
-def _better(old: Score, new: Score) -> float:
-    lower_is_better = new.cost == new.value
-    return old.value / new.value if lower_is_better else new.value / old.value
+    lower_is_better = trial.score.cost == trial.score.value
+    ratio = base.centre / own.centre if lower_is_better else own.centre / base.centre
+    return f"{ratio:.2f}x"
 
 
 def _bar(breakdown: Breakdown, width: int) -> Text:

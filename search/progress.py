@@ -11,11 +11,19 @@ from records.codec import to_json
 from records.history import History
 from records.study import Measure, Study
 from records.trial import Config, Failed, Measured, Outcome, Policy, Repeat, Trial
+from search.finding import reached
 from search.rules import claim_rule
 from search.standing import Race
 from search.words.objective import objective_words
 from search.words.repeat import PURPOSES, noise_words, race_words
-from search.words.trial import caveats, number, one_line, remarks, score_words, shares
+from search.words.trial import (
+    caveats,
+    line_words,
+    number,
+    one_line,
+    remarks,
+    shares,
+)
 
 MESSAGE_CHARS = 200
 
@@ -79,11 +87,19 @@ def trial_line(trial: Trial, history: History) -> str:
     if isinstance(trial.outcome, Failed):
         failed = trial.outcome
         return f"{head}  FAILED {failed.kind}: {one_line(failed.message, MESSAGE_CHARS)}"
-    score = score_words(trial.score) if trial.score else ""
+    score = result_words(trial, history)
     front = "  on the front" if trial.ordinal in history.front else ""
     best = "  best so far" if history.best is trial else front
     parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
     return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
+
+
+def result_words(trial: Trial, history: History) -> str:
+    """What a trial reached, with its launches where there are several; empty without a score."""
+    found = reached(trial, history)
+    if found is None or trial.score is None:
+        return ""
+    return line_words(found, trial.score.unit)
 
 
 def _in_parentheses(words: Sequence[str]) -> str:
@@ -129,7 +145,7 @@ class JsonProgress:
         best = history.best
         self._say(
             "trial_finished",
-            **trial_summary(trial),
+            **trial_summary(trial, history),
             best=best.ordinal if best is not None else None,
         )
 
@@ -162,13 +178,22 @@ class JsonProgress:
         _print(text, self._out)
 
 
-def trial_summary(trial: Trial) -> dict[str, object]:
-    """Facts of a trial for programs; absent values are null."""
+def trial_summary(trial: Trial, history: History) -> dict[str, object]:
+    """Facts of a trial for programs; absent values are null.
+
+    `score` is over the `launches` that count, `low` and `high` bound its 95 % interval; of two
+    launches there are `both` values instead.
+    """
+    found = reached(trial, history)
     return {
         "ordinal": trial.ordinal,
         "author": trial.policy.author,
         "config": dict(trial.config.values) if trial.config else None,
-        "score": trial.score.value if trial.score else None,
+        "score": None if found is None else found.centre,
+        "low": None if found is None else found.low,
+        "high": None if found is None else found.high,
+        "launches": None if found is None else found.launch_count,
+        "both": None if found is None else found.both,
         "unit": trial.score.unit if trial.score else None,
         "broken_limits": list(trial.score.broken) if trial.score else [],
         **outcome_summary(trial.outcome),

@@ -21,9 +21,10 @@ from search.learnt import Learnt
 from search.llm.request import Prompt
 from search.llm.tokens import estimated_tokens
 from search.spaces import study_in
-from search.trial_rows import least_useful_first
-from search.turn_text import SOURCE_CHARS, Detail, TurnText, words
+from search.trial_rows import Shown, least_useful_first
+from search.turn_text import MEMORY, SOURCE_CHARS, Detail, TurnText, words
 from search.words.context import other_choices
+from search.words.today import crowding_words
 from search.words.trial import fenced, work_words
 
 TURN_TOKENS = 24_000
@@ -70,14 +71,15 @@ class PromptWriter:
 
         `turn_tokens` asks for a shorter turn than usual, as after one that was too long.
         """
+        scoring = self._scoring.over(history)
         turn = TurnText(
             study=study,
             space=self._space,
-            history=history,
+            scoring=scoring,
+            shown=Shown.of(history, scoring, study.measure),
             untried=untried,
             candidates=candidates,
             learnt=learnt,
-            metrics=self._scoring.told_metrics,
         )
         return Prompt(
             system=words("system").substitute(sandbox_rules=self._sandbox_rules),
@@ -88,6 +90,7 @@ class PromptWriter:
     def _task(self, study: Study) -> str:
         lower = self._scoring.lower_is_better
         fields = _fields(study.workload, study.usable_environment)
+        crowded = crowding_words(study.usable_environment)
         return words("task").substitute(
             direction="minimize" if lower else "maximize",
             objective=study.objective.expression,
@@ -98,8 +101,9 @@ class PromptWriter:
             budget=study.budget.trials,
             limits=_limit_words(study),
             fields=fenced("\n".join(fields), limit=SOURCE_CHARS),
+            crowding=f"\n{crowded}\n" if crowded else "",
             contexts=_contexts(study, fields),
-            space=self._space.words(),
+            space=self._space.words() + _memory_words(self._space),
         )
 
 
@@ -130,6 +134,16 @@ def _ever_less(turn: TurnText, limit: int) -> Iterator[Detail]:
     yield least
     for source_chars in SHORT_SOURCE_CHARS:
         yield replace(least, source_chars=source_chars)
+
+
+def _memory_words(space: Space) -> str:
+    """Where to find the one number of the constraints that nobody can work out from the above."""
+    if not any(MEMORY in rule.expression.names for rule in space.rules):
+        return ""
+    return (
+        f"\n`{MEMORY}` is an estimate; turns give it for the best, candidates and neighbours. The "
+        "measured peak may be another kind of memory than what is limited."
+    )
 
 
 def _limit_words(study: Study) -> str:
@@ -183,10 +197,10 @@ def _fields(workload: Workload, environment: Environment) -> list[str]:
 
 
 def _field_lines(path: str, fields: Mapping[str, object]) -> Iterator[str]:
-    """Every field as a policy would read it."""
+    """Every field that says something, as a policy would read it."""
     for name, value in fields.items():
         where = f"{path}[{name!r}]"
         if isinstance(value, Mapping):
-            yield from _field_lines(where, value) if value else [f"{where} == {{}}"]
-        else:
+            yield from _field_lines(where, value)
+        elif value is not None and value != ():
             yield f"{where} == {value!r}"

@@ -1,8 +1,10 @@
 """A study with a past of any length, for tests of what the model is told."""
 
 import math
+from dataclasses import replace
 
 from policies.space import Space
+from records.conditions import Conditions
 from records.diagnosis import CollectiveTime, Diagnosis
 from records.history import History
 from records.raced import Raced
@@ -27,6 +29,9 @@ from records.trial import (
     MetricValue,
     Outcome,
     Policy,
+    Prediction,
+    Purpose,
+    Repeat,
     Score,
     Stage,
     Trial,
@@ -97,11 +102,15 @@ _STRIDE = 31
 def past(count: int) -> History:
     """So many trials of different configurations, with every ill that can befall a search.
 
-    The bucket size changes next to nothing; large micro batches need recomputation to fit. Every
+    The first was launched four times more, and other processes take ever more of the cores. The
+    bucket size changes next to nothing; large micro batches need recomputation to fit. Every
     eleventh policy raises, and now and then a node is lost.
     """
     trials = tuple(_trial(ordinal) for ordinal in range(count))
-    history = History(trials)
+    again = _self_test(trials[0]) if trials else ()
+    steps_s = (r.outcome.metric("step_time") for r in again if isinstance(r.outcome, Measured))
+    values = tuple(step_s for step_s in steps_s if step_s is not None)
+    history = History(trials, repeats=again, again={0: values} if values else {})
     best, worst = (history.ranked[0], history.ranked[-1]) if history.ranked else (None, None)
     if best is None or worst is None or best is worst:
         return history
@@ -113,14 +122,31 @@ def past(count: int) -> History:
         ratio_low=1.2 if worst.ordinal > best.ordinal else 0.77,
         ratio_high=1.3 if worst.ordinal > best.ordinal else 0.83,
     )
-    return History(trials, raced=(race,))
+    return replace(history, raced=(race,))
 
 
 def candidates(history: History, count: int = 3) -> tuple[Choice, ...]:
     """Untried configurations with a reason."""
+    found = untried(SPACE, history)[:count]
+    expected = [f"expected {1.1 - place / 50:.2f}x (0.90 to 1.30)" for place in range(count)]
     return tuple(
-        Choice(config=config, why=f"expected {1.1 + place / 50:.2f} s, 8 % better than the best")
-        for place, config in enumerate(untried(SPACE, history)[:count])
+        Choice(config=config, why=f"from the best so far, change it; {words}", expected=words)
+        for config, words in zip(found, expected, strict=False)
+    )
+
+
+def _self_test(first: Trial) -> tuple[Repeat, ...]:
+    """Launches of the first trial again, which differ by a few percent."""
+    step_s = first.outcome.metric("step_time") if isinstance(first.outcome, Measured) else None
+    return tuple(
+        Repeat(
+            series=1,
+            round=number,
+            ordinal=0,
+            purpose=Purpose.SELF_TEST,
+            outcome=measured((step_s or 1.0) * factor, others_share=0.1),
+        )
+        for number, factor in enumerate((1.01, 0.99, 1.03, 0.98))
     )
 
 
@@ -134,7 +160,12 @@ def trial(ordinal: int, config: Config | None, outcome: Outcome) -> Trial:
     step_s = outcome.metric("step_time") if isinstance(outcome, Measured) else None
     return Trial(
         ordinal=ordinal,
-        policy=Policy(source=source, author="llm", rationale=f"Idea {ordinal}."),
+        policy=Policy(
+            source=source,
+            author="llm",
+            rationale=f"Idea {ordinal}.",
+            prediction=Prediction(speedup=1.1, over=0) if ordinal else None,
+        ),
         config=config,
         outcome=outcome,
         score=None if step_s is None else Score(cost=step_s, value=step_s, unit="s"),
@@ -143,8 +174,11 @@ def trial(ordinal: int, config: Config | None, outcome: Outcome) -> Trial:
     )
 
 
-def measured(step_s: float, *, memory_gib: float = 40.0) -> Measured:
-    """An outcome whose traces were read."""
+def measured(
+    step_s: float, *, memory_gib: float = 40.0, others_share: float | None = None
+) -> Measured:
+    """An outcome whose traces were read; others took this share of the cores, where it is told."""
+    conditions = None if others_share is None else _conditions(others_share)
     return Measured(
         measurement=Measurement(
             step_times_s=((step_s,),),
@@ -155,6 +189,7 @@ def measured(step_s: float, *, memory_gib: float = 40.0) -> Measured:
             wall_s=30.0,
             device="a100-80gb",
             torch_version="2.13.0",
+            conditions=conditions,
         ),
         metrics=(
             MetricValue(name="step_time", value=step_s, unit="s", better="lower", version=1),
@@ -168,6 +203,20 @@ def measured(step_s: float, *, memory_gib: float = 40.0) -> Measured:
             idle_s=0.08 * step_s,
         ),
         diagnosis=diagnosis(step_s, memory_gib=memory_gib),
+    )
+
+
+def _conditions(others_share: float) -> Conditions:
+    return Conditions(
+        load_average=None,
+        others_cpu_share=others_share,
+        steal_share=None,
+        cpu_pressure_share=None,
+        memory_pressure_share=None,
+        io_pressure_share=None,
+        available_memory_bytes=None,
+        cpu_clock_hz=None,
+        cpu_temperature_celsius=None,
     )
 
 
@@ -221,7 +270,9 @@ def _trial(ordinal: int) -> Trial:
         return trial(ordinal, config, failed(FailureKind.INFRASTRUCTURE, "node-7 was lost"))
     if config["micro_batch"] == 8 and not config["recompute"]:
         return trial(ordinal, config, out_of_memory())
-    return trial(ordinal, config, measured(_step_s(ordinal, config), memory_gib=_gib(config)))
+    share = min(0.05 + ordinal / 40, 0.5)
+    outcome = measured(_step_s(ordinal, config), memory_gib=_gib(config), others_share=share)
+    return trial(ordinal, config, outcome)
 
 
 def _step_s(ordinal: int, config: Config) -> float:

@@ -8,16 +8,23 @@ from records.history import History
 from records.store import Store
 from records.study import Measure
 from records.trial import Purpose, Repeat, Trial
+from search.budget import remaining_launches
 from search.contest import Contest
-from search.disturbed import counted
+from search.disturbed import counted, is_disturbed
 from search.final import compared, confirming, unreliable
 from search.held_out import hold_out
 from search.ports import Observer
 from search.rounds import centred_burdens, launch_of
-from search.rules import claim_rule
-from search.standing import Standing, judge_race, standing
+from search.rules import claim_rule, least_rounds
+from search.standing import Race, Standing, judge_race, standing
 
 FINALISTS = 2
+FINAL_ROUNDS = 8
+"""Rounds of the final that races and the thinning out leave launches for, where the limit is wide.
+
+Only the final decides what is announced. On four rounds, one in two ends with an interval too wide
+to show a winner of 10 %; beyond eight, races lack the launches to find that winner.
+"""
 CONFIRMED_FOR_EACH = 4
 """Confirming rounds for each round that first thins out: where claims take many, it does too."""
 
@@ -91,7 +98,7 @@ class Referee:
 
     @property
     def _repeats(self) -> tuple[Repeat, ...]:
-        return counted(self.store.repeats(self.study_id))
+        return counted(self.store.repeats(self.study_id), self.measure)
 
     def _affordable(self, series: int) -> int:
         """Trials that the budget lets be confirmed, with what was launched for it already."""
@@ -109,7 +116,11 @@ class Referee:
             self.observer.noise_measured(noise, self.measure)
 
     def _race(self, challenger: Trial, history: History) -> None:
-        """Race a trial that would lead by its one launch against who led before it."""
+        """Race a trial that would lead by its one launch against who led before it.
+
+        One that was slower, but under a load that the leader was spared, may be the better one: it
+        is raced for as long as it is ahead.
+        """
         series = challenger.ordinal + 1
         led = standing(
             History(history.before(challenger.ordinal).trials),
@@ -124,19 +135,30 @@ class Referee:
             return
         if launch_of(challenger.outcome, self.scoring) is None:
             return
-        if challenger.score.cost >= led.cost(incumbent):
+        leads = challenger.score.cost < led.cost(incumbent)
+        if not leads and not self._is_unlike(challenger, incumbent):
             return
-        raced = len(self._repeats)
+        raced = len(self.store.repeats(self.study_id))
+        least = least_rounds(Purpose.RACE, self.measure)
+        # Trials that are still to come must not eat what the final needs.
+        spare = self._for_final() + remaining_launches(self.contest.study, history)
         for count in range(1, self.measure.race_rounds + 1):
             fits = self.contest.bring_to(
-                count, Purpose.RACE, series, (challenger, incumbent), spare=self._reserve(3)
+                count, Purpose.RACE, series, (challenger, incumbent), spare=spare
             )
             race = judge_race(self._repeats, series, self.scoring, self.measure)
             broke = challenger.ordinal in unreliable(self.contest.repeats(Purpose.RACE, series))
-            if not fits or broke or (race is not None and race.comparison.settled):
+            settled = count >= least and race is not None and race.comparison.settled
+            if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
-        if race is not None and len(self._repeats) > raced:
+        if race is not None and len(self.store.repeats(self.study_id)) > raced:
             self.observer.race_decided(race)
+
+    def _is_unlike(self, challenger: Trial, incumbent: Trial) -> bool:
+        """Whether a launch was disturbed, and most of the incumbent's before it were not."""
+        again = (r for r in self._repeats if r.series <= challenger.ordinal)
+        known = [incumbent.outcome, *(r.outcome for r in again if r.ordinal == incumbent.ordinal)]
+        return is_disturbed(challenger.outcome) and 2 * sum(map(is_disturbed, known)) < len(known)
 
     def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
         """The last few of the best, by rounds that double while their number halves.
@@ -148,7 +170,7 @@ class Referee:
         while len(alive) > FINALISTS:
             rounds += rung
             fits = self.contest.bring_to(
-                rounds, Purpose.HALVING, series, alive, spare=self._reserve(3)
+                rounds, Purpose.HALVING, series, alive, spare=self._for_final()
             )
             if not fits:
                 break
@@ -170,7 +192,26 @@ class Referee:
             if other.ordinal != leader.ordinal
         )
 
+    def _for_final(self) -> int:
+        """Launches that are kept back so that the finalists and the seed can be told apart.
+
+        They take at most half of the limit, so that small studies still race, and never less than a
+        claim needs.
+        """
+        if not self.measure.confirm_rounds:
+            return 0
+        entrants, rule = FINALISTS + 1, claim_rule(self.measure)
+        affordable = self.contest.study.budget.launch_limit // 2 // entrants
+        rounds = min(FINAL_ROUNDS, rule.max_rounds, affordable)
+        return self._reserve(entrants) + entrants * max(0, rounds - rule.min_rounds)
+
     def _reserve(self, entrant_count: int) -> int:
         """Launches that are kept back to confirm the best, and for contexts that are held out."""
         held_out = any(context.held_out for context in self.contest.study.contexts)
         return self.measure.confirm_rounds * (entrant_count + 2 * held_out)
+
+
+def _is_ahead(race: Race | None) -> bool:
+    """Whether the challenger did better than the incumbent in the rounds so far."""
+    ratio = None if race is None else race.comparison.ratio
+    return ratio is not None and ratio < 1

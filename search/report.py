@@ -10,32 +10,33 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from evaluator.timing.spread import Spread
-from records.conditions import Conditions
+from evaluator.timing.verdict import Verdict
 from records.exchange import ModelUse
 from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Failed, FailureKind, Measured, Purpose, Trial
+from records.trial import Failed, FailureKind, Purpose, Trial
 from search.auditing.audit import audit
 from search.budget import launches_used
 from search.disturbed import left_out_rounds
 from search.finding import Finding
 from search.live import on_terminal
 from search.standing import standing_of
+from search.terminal import Terminal
+from search.trust import launch_lines
 from search.words.comparison import comparison_words
-from search.words.condition import disturbed_words
+from search.words.condition import Disturbed, disturbed_among, disturbed_words
 from search.words.config import difference
 from search.words.context import context_finding_words, settings_words
 from search.words.diagnosis import diagnosis_of, diagnosis_words
 from search.words.model import use_words
 from search.words.objective import baseline_words, front_words, limit_words
 from search.words.repeat import PURPOSES, noise_words, race_words
-from search.words.trial import number, one_line, remarks
+from search.words.trial import centre_words, number, one_line, remarks
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
@@ -55,10 +56,10 @@ class Record:
     store: Path
     purposes: Mapping[Purpose, int] = field(default_factory=dict)
     """How many launches were made again, and what for."""
-    conditions: tuple[Conditions, ...] = ()
-    """Of every launch that was measured and watched."""
+    disturbed: Disturbed | None = None
+    """Of all launches, those that something else on the machine disturbed."""
     left_out_count: int = 0
-    """Rounds that were disturbed, and run again for it."""
+    """Rounds that were disturbed, and replaced."""
     uses: tuple[ModelUse, ...] = ()
     """Of every model that was asked."""
 
@@ -67,18 +68,15 @@ class Record:
         """Read it from the store."""
         row = store.find(study_id)
         history, repeats = standing_of(row, store).history, store.repeats(study_id)
-        launches = [launch.outcome for launch in (*history, *repeats)]
-        measured = [x for x in launches if isinstance(x, Measured)]
-        seen = [one.conditions for x in measured for one in x.measurements]
         return cls(
             row=row,
             history=history,
             launch_count=launches_used(history, repeats),
             purposes=Counter(repeat.purpose for repeat in repeats),
-            left_out_count=len(left_out_rounds(repeats)),
+            left_out_count=len(left_out_rounds(repeats, row.study.measure)),
             uses=store.model_uses(study_id),
             store=store.root,
-            conditions=tuple(conditions for conditions in seen if conditions is not None),
+            disturbed=disturbed_among(launch.outcome for launch in (*history, *repeats)),
         )
 
 
@@ -98,14 +96,14 @@ def print_lines(lines: Iterable[Line]) -> None:
     table.add_column(overflow="fold")
     for label, words in lines:
         table.add_row(label, Text(words, style="bold green" if label in CONCLUSIONS else ""))
-    Console(highlight=False).print("", table)
+    Terminal(highlight=False).print("", table)
 
 
 def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     return (
         ("stopped", finding.stop_reason),
-        *_origin_lines(record),
+        *origin_lines(record),
         ("trials", _trials_words(record)),
         *(("model", use_words(use, record.row.study.llm)) for use in record.uses),
         *_failure_lines(record.history),
@@ -132,12 +130,15 @@ def _is_foreign(record: Record) -> bool:
     return origin is not None and origin.kind != "bundle"
 
 
-def _origin_lines(record: Record) -> Iterator[Line]:
+def origin_lines(record: Record) -> Iterator[Line]:
+    """Where an imported study comes from, what launching it would do, and what a card implied."""
     origin = record.row.study.origin
     if origin is not None:
         framework = "" if origin.framework is None else f", of {origin.framework}"
         yield "imported", f"{origin.source} ({origin.kind}){framework}"
         yield from (("note", note) for note in origin.notes)
+        yield from launch_lines(record.row.study)
+    yield from (("card", sentence) for sentence in record.row.study.inferences)
 
 
 def _fault_lines(record: Record) -> Iterator[Line]:
@@ -171,10 +172,10 @@ def _failure_lines(history: History) -> list[Line]:
 
 
 def _disturbed_lines(record: Record) -> list[Line]:
-    words = disturbed_words(record.conditions)
-    lines = [("disturbed", words)] if words else []
+    found = record.disturbed
+    lines = [] if found is None else [("disturbed", disturbed_words(found))]
     if record.left_out_count:
-        told = f"rounds in which a launch was disturbed, run again: {record.left_out_count}"
+        told = f"rounds in which a launch was disturbed, replaced: {record.left_out_count}"
         lines.append(("left out", told))
     return lines
 
@@ -202,6 +203,7 @@ def result_lines(finding: Finding, record: Record) -> list[Line]:
             spread_words(finding.result, finding.unit),
         ),
         *(("caveat", caveat) for caveat in remarks(winner)),
+        *_told("caveat", finding.confirming.caveat if finding.confirming else None),
         *_told("where time goes", None if diagnosis is None else diagnosis_words(diagnosis)),
         ("against the seed", _against_seed(finding, record.history)),
         *(context_finding_words(found) for found in finding.contexts),
@@ -215,13 +217,15 @@ def result_lines(finding: Finding, record: Record) -> list[Line]:
 
 def spread_words(spread: Spread, unit: str) -> str:
     """Centre and interval of repeated launches."""
-    centre = f"{number(spread.centre)} {unit}".rstrip()
-    if spread.low is None or spread.high is None:
+    centre = centre_words(spread, unit)
+    if spread.launch_count == 1:
         return f"{centre} in one launch, so its spread is unknown"
-    return (
-        f"{centre}, median of {spread.launch_count} launches of their own "
-        f"(95 % interval {number(spread.low)} to {number(spread.high)})"
-    )
+    if spread.both is not None:
+        return f"{centre} in two launches, too few for an interval"
+    over = f"{centre}, median of {spread.launch_count} launches"
+    if spread.low is None or spread.high is None:
+        return over
+    return f"{over} (95 % interval {number(spread.low)} to {number(spread.high)})"
 
 
 def _against_seed(finding: Finding, history: History) -> str:
@@ -232,9 +236,21 @@ def _against_seed(finding: Finding, history: History) -> str:
         return "not compared, the seed has not ended"
     if isinstance(seed.outcome, Failed):
         return f"not comparable, the seed failed ({one_line(str(seed.outcome), CAUSE_CHARS)})"
-    if finding.against_seed is None:
-        return "not compared, the seed was not launched again"
-    return comparison_words(finding.against_seed)
+    if finding.against_seed is not None:
+        return comparison_words(finding.against_seed)
+    if finding.confirming is None:
+        return "not compared, there was no final in which both were launched"
+    if finding.confirming.seed_launched:
+        return "not compared, no launch of the seed in the final was measured"
+    return "not compared, the seed was not launched in the final"
+
+
+def undecided_words(finding: Finding) -> str | None:
+    """Why a best is not shown to be better than the seed; None where it is, or is the seed."""
+    found = finding.against_seed
+    if found is None or finding.winner == 0 or found.verdict is not Verdict.UNDECIDED:
+        return None
+    return comparison_words(found)
 
 
 def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:

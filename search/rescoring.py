@@ -17,7 +17,7 @@ from records.trial import Measured, Repeat, Trial
 from search.disturbed import counted
 from search.finding import Finding, find
 from search.front import front_of
-from search.rounds import objective_values
+from search.rounds import supported_values
 from search.standing import Standing
 
 
@@ -41,7 +41,7 @@ def rescored(row: StudyRow, store: Store, asked: Study) -> Rescored:
     """
     computed = store.computed_metrics(row.id)
     history = with_computed(store.history(row.id), computed)
-    launches = same_definitions(counted(store.repeats(row.id)), history)
+    launches = same_definitions(counted(store.repeats(row.id), row.study.measure), history)
     return scored_again(row, history, launches, asked, known_here(computed))
 
 
@@ -54,10 +54,11 @@ def scored_again(
 ) -> Rescored:
     """The same for these trials and launches; `added` are metrics of the user's own."""
     scoring = scoring_of(asked, added).over(stored)
-    values = objective_values(repeats, scoring)
+    values = supported_values(repeats, scoring)
     scored = History(
         trials=tuple(map(scoring.scored, stored)),
         costs={ordinal: scoring.sign * median(found) for ordinal, found in values.items()},
+        again=values,
     )
     front = front_of(scored, repeats, scoring)
     history = replace(scored, front=tuple(member.ordinal for member in front))

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from evaluator.objective import Scoring
 from evaluator.timing.noise import Noise, pooled
 from evaluator.timing.paired import Launch, Round
-from evaluator.timing.steady import steady_part
+from evaluator.timing.spread import LEAST_FOR_INTERVAL
 from records.trial import Measured, Outcome, Purpose, Repeat, Score
+from search.disturbed import is_disturbed
 
 STEP_OBJECTIVES = ("step_time", "tokens_per_s")
 """Objectives that are the step time, or its inverse, and nothing else."""
@@ -38,8 +39,14 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> Launch | None:
     return Launch(
         value=burden,
         mean=burden * to_mean if is_step_time(scoring) else None,
-        steady=took_turns(outcome) or all(steady_part(steps).settled for steps in each_steps_s),
+        steady=took_turns(outcome) or all(_settled(steps) for steps in each_steps_s),
     )
+
+
+def _settled(steps_s: Sequence[float]) -> bool:
+    from evaluator.timing.steady import steady_part  # brings numpy
+
+    return steady_part(steps_s).settled
 
 
 def rounds_between(
@@ -63,7 +70,12 @@ def _round(
     if launches[0] is None or launches[1] is None:
         return None
     first = None if ours.position == theirs.position else ours.position < theirs.position
-    return Round(candidate=launches[0], anchor=launches[1], candidate_first=first)
+    return Round(
+        candidate=launches[0],
+        anchor=launches[1],
+        candidate_first=first,
+        disturbed=is_disturbed(ours.outcome) or is_disturbed(theirs.outcome),
+    )
 
 
 def objective_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, list[float]]:
@@ -75,6 +87,36 @@ def objective_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, l
             if isinstance(score, Score):
                 values[repeat.ordinal].append(score.value)
     return dict(values)
+
+
+def supported_launches(repeats: Iterable[Repeat], scoring: Scoring) -> tuple[Repeat, ...]:
+    """The launches that give each trial its one number, of all trials that were launched again.
+
+    They are those of the last final that the trial was in, where these are enough for an interval;
+    otherwise all that were made again. The first launch counts only where there is no other: a
+    trial is raced because its first launch came out well.
+    """
+    launches = tuple(repeats)
+    finals: dict[int, list[Repeat]] = defaultdict(list)
+    for launch in launches:
+        if launch.purpose is Purpose.CONFIRM:
+            finals[launch.series].append(launch)
+    last: dict[int, int] = {}
+    for series in sorted(finals):
+        confirmed = objective_values(finals[series], scoring)
+        last |= {n: series for n, found in confirmed.items() if len(found) >= LEAST_FOR_INTERVAL}
+    return tuple(
+        launch
+        for launch in launches
+        if launch.ordinal not in last
+        or (launch.purpose is Purpose.CONFIRM and launch.series == last[launch.ordinal])
+    )
+
+
+def supported_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, tuple[float, ...]]:
+    """The objective in the launches that `supported_launches` names, by trial."""
+    values = objective_values(supported_launches(repeats, scoring), scoring)
+    return {ordinal: tuple(found) for ordinal, found in values.items()}
 
 
 def centred_burdens(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:

@@ -1,7 +1,10 @@
 """How sure the search wants to be: while it looks around, and when it claims."""
 
+from typing import assert_never
+
 from evaluator.timing.paired import Rule
 from records.study import Measure
+from records.trial import Purpose
 
 LEAST_RACE_ROUNDS = 2
 
@@ -25,3 +28,16 @@ def claim_rule(measure: Measure) -> Rule:
         min_rounds=least,
         max_rounds=max(measure.max_confirm_rounds, least),
     )
+
+
+def least_rounds(purpose: Purpose, measure: Measure) -> int:
+    """Rounds without which a contest decides nothing, or one where it is only thinned out."""
+    match purpose:
+        case Purpose.RACE:
+            return race_rule(measure).min_rounds
+        case Purpose.CONFIRM | Purpose.HELD_OUT:
+            return claim_rule(measure).min_rounds
+        case Purpose.HALVING | Purpose.SELF_TEST:
+            return 1
+        case _:
+            assert_never(purpose)

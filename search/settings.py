@@ -1,14 +1,23 @@
 """The only reader of the process environment: store, service, provider, what trials may see."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from records.errors import StudyError
+from records.errors import StudyError, shown
 from records.scrub import Scrubber, own_home
 from records.study import Llm
-from search.llm.settings import LlmSettings, Secret
+from search.llm.settings import (
+    API_KEY,
+    AUTH_TOKEN,
+    DEFAULT_URL,
+    LEAST_KEY_CHARS,
+    LlmSettings,
+    Secret,
+    without_version,
+)
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
 DEFAULT_STORE = ".cclsearch"
@@ -43,38 +52,65 @@ def service_token() -> str | None:
 
 def has_key() -> bool:
     """Whether a model can be asked."""
-    return bool(os.environ.get("ANTHROPIC_API_KEY"))
+    return key_variable() is not None
+
+
+def key_variable() -> str | None:
+    """The variable that a key for a model is in; None where there is no key."""
+    return next((name for name in (API_KEY, AUTH_TOKEN) if os.environ.get(name)), None)
 
 
 def llm_settings(llm: Llm) -> LlmSettings:
-    """How to reach the model; raises `StudyError` when there is no key."""
-    key = os.environ.get("ANTHROPIC_API_KEY")
-    if not key:
+    """How to reach the model; raises `StudyError` without a key, or for a host that is not ours."""
+    variable = key_variable()
+    if variable is None:
         raise StudyError(
-            "to ask a model takes a key in ANTHROPIC_API_KEY: export it, or use --strategy offline"
+            "to ask a model takes a key in ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN: "
+            "export it, or use --strategy offline"
         )
-    return reached(llm, key, llm.base_url or os.environ.get("ANTHROPIC_BASE_URL"))
+    own = os.environ.get("ANTHROPIC_BASE_URL") or None
+    _require_own_host(llm.base_url, own)
+    return reached(llm, Secret(os.environ[variable], variable), own)
 
 
-def reached(llm: Llm, key: str, base_url: str | None) -> LlmSettings:
+def _require_own_host(named: str | None, own: str | None) -> None:
+    """Raise `StudyError` where a study names another address than the one the key is for.
+
+    A study file or a bundle may come from anybody; the environment is the user's.
+    """
+    if named is not None and without_version(named) != without_version(own or DEFAULT_URL):
+        url = shlex.quote(named) if named.isprintable() else "URL"
+        raise StudyError(
+            f"[llm] base_url of the study is {shown(named)}, and a study cannot decide where your "
+            f"key is sent: if you trust that host, export ANTHROPIC_BASE_URL={url}; "
+            "else remove base_url from the study, or use --strategy offline"
+        )
+
+
+def reached(llm: Llm, key: Secret, base_url: str | None) -> LlmSettings:
     """How a model is reached with this key at this address."""
     return LlmSettings(
-        api_key=Secret(key),
+        api_key=key,
         model=llm.model,
         base_url=base_url,
         timeout_s=llm.timeout_s,
         max_output_tokens=llm.max_output_tokens,
         most_output_tokens=llm.most_output_tokens,
+        effort=llm.effort,
+        thinking_tokens=llm.thinking_tokens,
     )
 
 
 def trial_environment() -> Mapping[str, str]:
     """Our environment without anything that looks like a secret, for the ranks."""
-    key = os.environ.get("ANTHROPIC_API_KEY")
+    given = (os.environ.get(name, "") for name in (API_KEY, AUTH_TOKEN))
+    # Servers that need no key are given a word such as `ollama`, which paths hold by chance.
+    keys = [key for key in given if len(key) >= LEAST_KEY_CHARS]
     return {
         name: value
         for name, value in os.environ.items()
-        if not any(word in name.upper() for word in SECRET_WORDS) and not (key and key in value)
+        if not any(word in name.upper() for word in SECRET_WORDS)
+        and not any(key in value for key in keys)
     }
 
 

@@ -17,7 +17,7 @@ from records.trial import Purpose, Repeat
 from search.disturbed import counted
 from search.final import confirming, winner_of
 from search.front import Member, front_of
-from search.rounds import noise_of, objective_values, rounds_between, took_turns
+from search.rounds import noise_of, rounds_between, supported_values, took_turns
 from search.rules import race_rule
 
 
@@ -44,6 +44,8 @@ class Race:
             ratio=self.comparison.ratio,
             ratio_low=self.comparison.ratio_low,
             ratio_high=self.comparison.ratio_high,
+            round_count=self.comparison.round_count,
+            disturbed_count=self.comparison.disturbed_count,
         )
 
 
@@ -82,6 +84,7 @@ def standing(
         history=replace(
             known,
             raced=tuple(race.raced for race in races),
+            repeats=tuple(repeats),
             front=tuple(member.ordinal for member in front),
         ),
         races=tuple(races),
@@ -92,7 +95,7 @@ def standing(
 
 def standing_of(row: StudyRow, store: Store) -> Standing:
     """Judge who leads a study on record."""
-    history, repeats = store.history(row.id), counted(store.repeats(row.id))
+    history, repeats = store.history(row.id), counted(store.repeats(row.id), row.study.measure)
     return standing(history, repeats, scoring_of(row.study), row.study.measure)
 
 
@@ -123,6 +126,6 @@ def _known(
     incumbent: int | None,
 ) -> History:
     """The trials, with what these launches say of them."""
-    values = objective_values(repeats, scoring)
+    values = supported_values(repeats, scoring)
     costs = {ordinal: scoring.sign * median(found) for ordinal, found in values.items()}
-    return History(trials=history.trials, costs=costs, incumbent=incumbent)
+    return History(trials=history.trials, costs=costs, incumbent=incumbent, again=values)

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -13,6 +14,7 @@ from evaluator.recipes.script_files import located
 from policies.catalog import FIRST
 from records.codec import from_document
 from records.errors import StudyError
+from records.files import read_text
 from records.message import Message
 from records.models import known_model
 from records.price import Price
@@ -50,6 +52,10 @@ OBJECTIVE_LISTS = {"more": "more_objectives", "limits": "limits"}
 """Keys under [objective], and the fields of a study that they are."""
 UNKNOWN_KEY = "unexpected_keyword_argument"
 UNION_MEMBERS = {"bool", "int", "float", "str"}
+MOST_KEY_PARTS = 32
+_LONG_KEY = re.compile(
+    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_KEY_PARTS}}}"""  # read in linear time
+)
 SCALARS = ("name", "seed_policy", "strategy", "random_seed", "parallel")
 
 
@@ -59,12 +65,7 @@ def read_study_file(path: Path, base: Study) -> Study:
     `[space.NAME]` tables, `[[constraint]]` and `[[message]]` replace the base's as a whole. The
     file is only read.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: not TOML: {error}") from error
+    document = _document(path)
     try:
         merged = _laid_over(_base(base, document), document)
         study = from_document(Study, _with_contexts(_objectives_apart(merged), document))
@@ -73,6 +74,25 @@ def read_study_file(path: Path, base: Study) -> Study:
         raise StudyError(f"{path}: {_explained(error, document)}") from error
     except (StudyError, TypeError, ValueError) as error:
         raise StudyError(f"{path}: {error}") from error
+
+
+def stated_workload(path: Path) -> Mapping[str, int]:
+    """The whole numbers above 0 under [workload] of a file, whatever else is wrong with it."""
+    workload = _document(path).get("workload", {})
+    given = workload.items() if isinstance(workload, dict) else ()
+    return {name: value for name, value in given if type(value) is int and value > 0}
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        text = read_text(path)
+        if _LONG_KEY.search(text):
+            raise StudyError(f"{path}: a key has more than {MOST_KEY_PARTS} parts")
+        return tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: not TOML: {error}") from error
 
 
 def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[str, object]:

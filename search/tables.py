@@ -7,9 +7,9 @@ from typing import Literal, TypeAlias
 
 import typer
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
 from search.live import on_terminal
+from search.terminal import Terminal
 from search.words.trial import one_line
 
 PAGE_CELLS = 80
@@ -32,7 +32,7 @@ class Column:
 
 def page_cells() -> int:
     """Width to print in: that of the terminal, and of a page where there is none."""
-    return Console().width if on_terminal() else PAGE_CELLS
+    return Terminal().width if on_terminal() else PAGE_CELLS
 
 
 def table_lines(columns: Sequence[Column], width: int) -> list[str]:
@@ -63,6 +63,28 @@ def print_words(line: str) -> None:
     """Print a line of words, going on below its first word's end where the page ends."""
     indent = " " * (len(line) - len(line.split(" ", 1)[-1].lstrip()))
     typer.echo("\n".join(textwrap.wrap(line, page_cells(), subsequent_indent=indent)))
+
+
+def echo_words(line: str, indent: int | None = None) -> None:
+    """Print a line, on a terminal continued below where the page ends; no word is ever broken.
+
+    A command to copy stays whole.
+    """
+    stays = line.startswith("next: ")
+    if not on_terminal() or stays or cell_len(line) <= page_cells():
+        typer.echo(line)
+        return
+    if indent is None:
+        indent = len(line) - len(line.lstrip()) + GAP
+    typer.echo(
+        textwrap.fill(
+            line,
+            page_cells(),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def numbers(heading: str, cells: Sequence[str]) -> Column:

@@ -7,7 +7,7 @@ it was sent. Knows nothing of prompts or policies.
 import json
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
@@ -21,12 +21,14 @@ CHARS_PER_TOKEN = 4
 class ScriptedReply:
     """One HTTP answer; `dropped` closes the connection instead, `delay_s` waits before either.
 
-    Half of a `truncated` body is announced as all of it. After half of an `interrupted` one the
-    connection ends, and after half of a `stalled` one nothing more comes.
+    A `page` is sent in the place of the body. Half of a `truncated` body is announced as all of it.
+    After half of an `interrupted` one the connection ends, and after half of a `stalled` one
+    nothing more comes.
     """
 
     status: int = 200
     body: Mapping[str, object] = field(default_factory=dict)
+    page: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     dropped: bool = False
     truncated: bool = False
@@ -42,6 +44,8 @@ class RecordedRequest:
     path: str
     headers: Mapping[str, str]
     body: Mapping[str, object]
+    """Without `stream`, which is kept for itself."""
+    stream: bool = False
 
     @property
     def key(self) -> str | None:
@@ -77,10 +81,11 @@ def tool_uses(*inputs: object, name: str = "submit_policy") -> ScriptedReply:
 
 
 def submission(
-    code: str, *, rationale: str = "because", expected_effect: str = "faster"
+    code: str, *, rationale: str = "because", expected_speedup: object = 1.1
 ) -> ScriptedReply:
     """A message that submits a policy."""
-    return tool_use({"code": code, "rationale": rationale, "expected_effect": expected_effect})
+    given = {"rationale": rationale, "expected_speedup": expected_speedup, "code": code}
+    return tool_use(given)
 
 
 def text(words: str, *, stop_reason: str = "end_turn") -> ScriptedReply:
@@ -107,9 +112,9 @@ def fault(
     return ScriptedReply(status=status, body=body, headers={**wait, **(headers or {})})
 
 
-def forcing_refused() -> ScriptedReply:
-    """The error of a model that lets no tool be forced on it."""
-    return fault(400, "tool_choice: forcing a tool is not supported by this model")
+def tool_refused() -> ScriptedReply:
+    """The error of a model that takes no tools."""
+    return fault(400, "this model does not support tools")
 
 
 def prompt_too_long() -> ScriptedReply:
@@ -147,14 +152,65 @@ def slow(reply: ScriptedReply, delay_s: float) -> ScriptedReply:
     return replace(reply, delay_s=delay_s)
 
 
+def event_lines(message: Mapping[str, object], piece_chars: int = 40) -> Iterator[str]:
+    """A message as the lines of an event stream, its texts in pieces."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    usage = message.get("usage")
+    start = {**message, "content": [], "stop_reason": None}
+    yield _event("message_start", message=start)
+    yield _event("ping")
+    for index, block in enumerate(blocks):
+        empty, deltas = _pieces(block, piece_chars)
+        yield _event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+    ends = ("stop_reason", "stop_sequence", "stop_details")
+    delta = {name: message[name] for name in ends if name in message}
+    yield _event("message_delta", delta=delta, usage=usage)
+    yield _event("message_stop")
+
+
+def _event(kind: str, **fields: object) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
+
+
+def _pieces(
+    block: Mapping[str, object], chars: int
+) -> tuple[Mapping[str, object], list[Mapping[str, object]]]:
+    """A block as it starts, and what is added to it."""
+    if block.get("type") == "tool_use":
+        text = json.dumps(block.get("input"))
+        pieces = _cut(text, chars)
+        return {**block, "input": {}}, [
+            {"type": "input_json_delta", "partial_json": piece} for piece in pieces
+        ]
+    names = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
+    found = [(name, kind) for name, kind in names.items() if isinstance(block.get(name), str)]
+    return {**block, **{name: "" for name, _ in found}}, [
+        {"type": kind, name: piece}
+        for name, kind in found
+        for piece in _cut(str(block[name]), chars)
+    ]
+
+
+def _cut(text: str, chars: int) -> list[str]:
+    return [text[start : start + chars] for start in range(0, len(text), chars)]
+
+
 class ScriptedMessagesServer:
     """Serves `POST /v1/messages` while its context is open; past its script it answers 400.
 
+    A message is sent in one piece where no stream is asked for, or where it never `streams`. It
+    answers how many tokens a request has if it `counts` them, and with 404 if not.
     What a script raises is raised again when the context closes.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, streams: bool = True, counts: bool = False) -> None:
         self.requests: list[RecordedRequest] = []
+        self.counted: list[RecordedRequest] = []
+        self._streams, self._counts = streams, counts
         self._reply_to = script if callable(script) else _in_order(script)
         self._lock = Lock()
         self._closing = Event()
@@ -187,6 +243,9 @@ class ScriptedMessagesServer:
 
     def answer(self, request: RecordedRequest) -> ScriptedReply:
         """Record a request and give its reply, completed to a message when it is one."""
+        if request.path.partition("?")[0] == "/v1/messages/count_tokens":
+            self.counted.append(request)
+            return self._count(request)
         with self._lock:
             self.requests.append(request)
             reply = _checked(request) or self._reply_to(request.body)
@@ -198,6 +257,23 @@ class ScriptedMessagesServer:
     def wait_for_close(self) -> None:
         """Wait until the context is left."""
         self._closing.wait()
+
+    def _count(self, request: RecordedRequest) -> ScriptedReply:
+        if not self._counts:
+            return fault(404, "tokens are not counted here")
+        return ScriptedReply(
+            body={"input_tokens": len(json.dumps(request.body)) // CHARS_PER_TOKEN}
+        )
+
+    def content(self, request: RecordedRequest, reply: ScriptedReply) -> tuple[str, str]:
+        """The kind and the text of what is sent as a reply."""
+        if reply.page is not None:
+            is_stream = reply.page.startswith("event:")
+            return "text/event-stream" if is_stream else "text/html", reply.page
+        is_message = reply.status == 200 and isinstance(reply.body.get("content"), list)
+        if is_message and request.stream and self._streams:
+            return "text/event-stream", "".join(event_lines(reply.body))
+        return "application/json", json.dumps(reply.body)
 
     def _completed(
         self, reply: Mapping[str, object], request: Mapping[str, object]
@@ -259,14 +335,16 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers.get("content-length", 0))
+            body = json.loads(self.rfile.read(length))
             request = RecordedRequest(
                 path=self.path,
                 headers={name.lower(): value for name, value in self.headers.items()},
-                body=json.loads(self.rfile.read(length)),
+                stream=body.pop("stream", False),
+                body=body,
             )
             reply = server.answer(request)
             if not reply.dropped:
-                self._send(reply)
+                self._send(reply, *server.content(request, reply))
             if reply.stalled:
                 server.wait_for_close()
             if reply.dropped or reply.interrupted or reply.stalled:
@@ -277,15 +355,15 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: what came in is in `requests`."""
 
-        def _send(self, reply: ScriptedReply) -> None:
-            body = json.dumps(reply.body).encode()
+        def _send(self, reply: ScriptedReply, kind: str, content: str) -> None:
+            body = content.encode()
             half = body[: len(body) // 2]
             if reply.truncated:
                 body = half
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(half if reply.interrupted or reply.stalled else body)

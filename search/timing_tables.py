@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 
 import typer
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from evaluator.timing.figures import Unit, decimals, select_unit, trim
@@ -17,6 +16,7 @@ from evaluator.timing.timing import Timing, merge
 from evaluator.timing.verdict import Verdict
 from search.live import on_terminal
 from search.tables import CELL_CHARS, GAP
+from search.terminal import Terminal
 from search.words.trial import one_line
 
 UNTRIMMED_DECIMALS = 1
@@ -93,7 +93,7 @@ def print_timings(timings: Iterable[Timing], look: Look = PLAIN) -> None:
     """Print tables of timings, in colour where somebody looks."""
     tables = Text("\n\n").join(timing_tables(timings, look))
     if on_terminal():
-        Console().print(tables, soft_wrap=True)
+        Terminal().print(tables, soft_wrap=True)
     else:
         typer.echo(tables.plain)
 
@@ -216,7 +216,8 @@ def _median(cell: _Cell, unit: Unit, digits: int, look: Look) -> str:
 def _interval(cell: _Cell, unit: Unit, digits: int) -> str:
     low, high = cell.told.low, cell.told.high
     if low is None or high is None:
-        return ""
+        both = (f"{value / unit.size_s:.{digits}f}" for value in cell.told.values)
+        return f"({', '.join(both)})" if cell.told.launch_count == 2 else ""
     return f"[{low / unit.size_s:.{digits}f}, {high / unit.size_s:.{digits}f}]"
 
 
@@ -241,6 +242,8 @@ def _legend(grid: _Grid, look: Look) -> list[str]:
         lines.append(
             f"[low, high]: 95 % interval of the median {over}, another may differ by more."
         )
+    if any(cell.told.launch_count == 2 for cell in cells):
+        lines.append("(x, y): the two launches, too few for an interval.")
     if look.highlight_warnings and any(map(_warning, cells)):
         lines.append("(! XX%): times vary, their interquartile range is XX % of their median.")
     return lines

@@ -37,7 +37,7 @@ from search.judging import UNDER_WAY, same_as
 from search.ports import Evaluator
 from search.rounds import is_step_time
 
-KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.log", "*.stacks.txt")
+KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt")
 
 
 Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
@@ -135,16 +135,19 @@ class Turn:
     def _raced(self, history: History) -> Study:
         """The study for a launch that may end early, once it is clearly slower than the best.
 
-        In one of several contexts it may be slower and still be better in all.
+        The best is as slow as all its launches show, not only the first. In one of several contexts
+        a launch may be slower and still be better in all.
         """
         measure, best = self._study.measure, history.best
         if best is None or measure.race_ratio <= 1 or not is_step_time(self._scoring):
             return self._study
         if self._study.contexts:
             return self._study
-        best_s = best.outcome.metric("step_time") if isinstance(best.outcome, Measured) else None
-        if best_s is None:
+        first_s = best.outcome.metric("step_time") if isinstance(best.outcome, Measured) else None
+        if first_s is None or best.score is None:
             return self._study
+        slower = history.cost(best) / best.score.cost
+        best_s = first_s * (slower if self._scoring.lower_is_better else 1 / slower)
         limit_s = min(measure.race_ratio * best_s, measure.stop_above_s or math.inf)
         return replace(self._study, measure=replace(measure, stop_above_s=limit_s))
 

@@ -1,23 +1,67 @@
 """Every trial on one line, short for what it shares with the best, and which lines go for room."""
 
 from collections.abc import Set
+from dataclasses import dataclass
 
+from evaluator.objective import Scoring
+from records.conditions import OTHERS_CPU_SHARE
 from records.history import History
 from records.raced import Raced
-from records.trial import Config, Trial
-from search.choosers.chooser import differing
-from search.words.trial import NO_CONFIG, author, ending, number
+from records.study import Measure
+from records.trial import Config, Failed, FailureKind, Measured, Outcome, Trial
+from search.finding import reached
+from search.scale import Scale, Speed
+from search.words.comparison import disturbed_words, speed_words
+from search.words.config import changed_words
+from search.words.quantities import many
+from search.words.trial import NO_CONFIG, author, ending
 
 FAR_SHARE = 0.10
 LATEST_KEPT, FRONT_KEPT = 5, 12
 
 
-def rows(history: History, *, metrics: Set[str], message_chars: int, dropped: Set[int]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A history with how good its trials are; `metrics` are shown beside the score."""
+
+    history: History
+    best: Trial | None
+    scale: Scale
+    metrics: Set[str]
+
+    @classmethod
+    def of(cls, history: History, scoring: Scoring, measure: Measure) -> "Shown":
+        """Read a history once, however many lines are made of it."""
+        return cls(
+            history=history,
+            best=history.best,
+            scale=Scale.of(history, scoring, measure),
+            metrics=scoring.told_metrics,
+        )
+
+    def speed(self, trial: Trial) -> Speed | None:
+        """How good a trial is against the best one; None for that one, or where nobody knows."""
+        if self.best is None or self.best is trial:
+            return None
+        return self.scale.speed(trial.ordinal, self.best.ordinal)
+
+    def speed_words(self, trial: Trial) -> str:
+        """The same in words, for a single launch with the load that it was made under."""
+        if self.best is trial:
+            return "the best"
+        speed = self.speed(trial)
+        if speed is None:
+            return ""
+        share = None if speed.side_by_side else others_share(trial.outcome)
+        return str(speed) if share is None else f"{speed} (others {share:.0%})"
+
+
+def rows(shown: Shown, *, message_chars: int, dropped: Set[int]) -> str:
     """The trials, newest first, without the dropped ones, which are counted."""
-    best = history.best
+    causes = _causes(shown.history)
     told = [
-        _row(trial, best, history, metrics, message_chars)
-        for trial in reversed(history.trials)
+        _row(trial, shown, message_chars, causes.get(trial.ordinal))
+        for trial in reversed(shown.history.trials)
         if trial.ordinal not in dropped
     ]
     if dropped:
@@ -25,33 +69,24 @@ def rows(history: History, *, metrics: Set[str], message_chars: int, dropped: Se
     return "\n".join(told)
 
 
-def changed_words(config: Config, against: Config) -> str:
-    """What a configuration sets otherwise: `pp=2 tp=4 without schedule`."""
-    return " ".join(
-        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
-        for knob in differing(against, config)
-    )
-
-
 def raced_words(raced: Raced) -> str:
-    """What a race said of the challenger: `worse than #3, 1.12x (1.05 to 1.19)`."""
+    """What a race said of the challenger: `1.48x better than #3 (1.16 to 1.90)`."""
     ratio, low, high = raced.ratio, raced.ratio_low, raced.ratio_high
-    if raced.verdict == "fast" and ratio and low and high:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    against = f"#{raced.incumbent}"
-    match raced.verdict:
-        case "fast":
-            words = f"better than {against}"
-        case "slow":
-            words = f"worse than {against}"
-        case "same":
-            words = f"no better or worse than {against} in practice"
-        case _:
-            words = f"not told apart from {against}"
     if ratio is None:
-        return words
-    interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
-    return f"{words}, {ratio:.2f}x{interval}"
+        return f"not told apart from #{raced.incumbent}"
+    words = f"{speed_words(ratio)} {'than' if ratio < 1 else 'as'} #{raced.incumbent}"
+    evidence = [] if low is None or high is None else [f"{1 / high:.2f} to {1 / low:.2f}"]
+    if raced.round_count:
+        disturbed = disturbed_words(raced.disturbed_count, raced.round_count)
+        evidence.append(many(raced.round_count, "round") + disturbed)
+    words += f" ({', '.join(evidence)})" if evidence else ""
+    match raced.verdict:
+        case "fast" | "slow":
+            return words
+        case "same":
+            return f"{words}, no difference in practice"
+        case _:
+            return f"{words}, undecided"
 
 
 def within(trial: Trial, best: Trial, share: float, history: History) -> bool:
@@ -83,14 +118,45 @@ def least_useful_first(history: History) -> list[int]:
     return [trial.ordinal for trial in sorted(rest, key=use)]
 
 
-def _row(
-    trial: Trial, best: Trial | None, history: History, metrics: Set[str], message_chars: int
-) -> str:
-    settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, best)
-    ended = ending(trial, metrics=metrics, message_chars=message_chars, brief=True)
-    told = f"#{trial.ordinal} {author(trial)}: {settings} -> {ended}{_again(trial, history)}"
-    races = (raced_words(race) for race in history.raced if race.challenger == trial.ordinal)
-    return "; ".join((told, *races))
+def _row(trial: Trial, shown: Shown, message_chars: int, cause: str | None) -> str:
+    settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
+    ended = ending(
+        trial,
+        reached(trial, shown.history),
+        metrics=shown.metrics,
+        message_chars=message_chars,
+        brief=True,
+        against=shown.speed_words(trial),
+        cause=cause,
+    )
+    return f"#{trial.ordinal} {author(trial)}: {settings} -> {ended}"
+
+
+def others_share(outcome: Outcome) -> float | None:
+    """What other processes took of the cores during a launch, where it disturbs."""
+    if not isinstance(outcome, Measured):
+        return None
+    conditions = (one.conditions for one in outcome.measurements)
+    shares = [c.others_cpu_share or 0.0 for c in conditions if c is not None]
+    most = max(shares, default=0.0)
+    return most if most > OTHERS_CPU_SHARE else None
+
+
+def _causes(history: History) -> dict[int, str]:
+    """What rows say in place of messages that the text shows elsewhere, or in another row."""
+    causes: dict[int, str] = {}
+    first: dict[FailureKind, int] = {}
+    said: dict[str, int] = {}
+    for trial in history:
+        if isinstance(trial.outcome, Failed):
+            if first.setdefault(trial.outcome.kind, trial.ordinal) == trial.ordinal:
+                causes[trial.ordinal] = ""
+            elif trial.outcome.message in said:
+                causes[trial.ordinal] = f"as #{said[trial.outcome.message]}"
+            said.setdefault(trial.outcome.message, trial.ordinal)
+    if len(history) and isinstance(history.trials[-1].outcome, Failed):
+        causes[history.trials[-1].ordinal] = ""
+    return causes
 
 
 def _settings(config: Config, trial: Trial, best: Trial | None) -> str:
@@ -101,12 +167,3 @@ def _settings(config: Config, trial: Trial, best: Trial | None) -> str:
     if config == best.config:
         return f"as #{best.ordinal}"
     return min(whole, f"as #{best.ordinal} but {changed_words(config, best.config)}", key=len)
-
-
-def _again(trial: Trial, history: History) -> str:
-    """What a trial scored when it was launched again, which counts more than its own launch."""
-    cost = history.costs.get(trial.ordinal)
-    if cost is None or trial.score is None or history.weights:
-        return ""
-    value = cost if trial.score.cost == trial.score.value else -cost
-    return f"; {number(value)} {trial.score.unit}".rstrip() + " when launched again"

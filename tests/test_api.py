@@ -14,8 +14,8 @@ from records.store import Store
 from records.trial import FailureKind, Stage
 
 HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'sqlite_utils', 'pydantic', 'typer'}"
-OWN = ["ordinal", "author", "status", "score", "unit", "caveats", "failure_kind", "message"]
-TIMES = ["started_at", "ended_at"]
+OWN = ["ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"]
+TIMES = ["message", "started_at", "ended_at"]
 TRIALS = (
     testing.trial(0, 0.5, {"n": 1, "checkpointing": "full"}, author="seed"),
     testing.trial(1, testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE, "no")),

@@ -29,6 +29,7 @@ SET_BY_US = {
     "Study.more_objectives",
     "Study.origin",
     *(f"Origin.{field.name}" for field in fields(Origin)),
+    "Study.inferences",
     "Study.replay_of",
     "Study.revoked",
 }

@@ -200,7 +200,7 @@ def _config(
     return BenchConfig(
         run_all_collectives=asked.collective == ALL,
         run_all_comm_adapters=asked.all_adapters,
-        run_all_reduce_ops=asked.reduce_op == ALL,
+        run_all_reduce_ops=asked.reduce_op is not None and asked.reduce_op.lower() == ALL,
         reduce_op_explicit=asked.reduce_op is not None,
         min_size=sizes[0],
         max_size=sizes[-1],

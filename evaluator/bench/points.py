@@ -80,9 +80,10 @@ def read_reduce_ops(
     dtype: DType | None,
     faults: Faults,
 ) -> tuple[ReduceOp, ...]:
-    """The one that is named, or all that the number format has; sums where nobody asked."""
+    """The one that is named, in any case, or all of the number format; sums where none is."""
     if text is None:
         return (ReduceOp.SUM,)
+    text = text.lower()
     reducing = ", ".join(REDUCING)
     if len(collectives) > 1:
         faults.add("reduce-op", f"--reduce-op is for one collective, not for all; name {reducing}")

@@ -80,7 +80,7 @@ def context_traffic(share: Share) -> Traffic:
         case ContextMethod.ALL_GATHER:
             layer = gather_or_scatter(pair * config.cp, config.cp) * (forwards + 1)
         case ContextMethod.ULYSSES:
-            swapped = pair + size * 2 * share.tokens * share.work.hidden_size
+            swapped = pair + size * 2 * share.tokens * share.work.attention_width
             layer = gather_or_scatter(swapped, config.cp, calls=4) * (forwards + 1)
     return layer * share.layer_count
 

@@ -34,7 +34,7 @@ def forward_flops(share: Share) -> float:
 def layer_flops(share: Share, length: float) -> float:
     """Of one token that attends to a sequence so long, through all layers of a rank."""
     work, config = share.work, share.config
-    scores = _seen(share) * PER_WEIGHT * 2 * length * work.hidden_size / config.tp
+    scores = _seen(share) * PER_WEIGHT * 2 * length * work.attention_width / config.tp
     met = work.experts_per_token / work.expert_count if work.expert_count else 0
     flops = scores * share.layer_count
     for stage in share.stages:

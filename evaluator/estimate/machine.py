@@ -77,7 +77,8 @@ def machine_of(
     environment: Environment, precision: str, rank_count: int, threads_per_rank: int = 1
 ) -> Machine:
     """The machine of an environment for so many ranks; what it does not tell is assumed."""
-    device = environment.device
+    # What is assumed of GPUs is nearer to a TPU than what is assumed of CPUs.
+    device = "cpu" if environment.device == "cpu" else "cuda"
     neighbours = min(rank_count, environment.ranks_per_node)
     cores = core_count(environment) or neighbours * threads_per_rank
     on_cpu = device == "cpu"

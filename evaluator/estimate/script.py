@@ -35,7 +35,7 @@ ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 
 _SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
 _EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
-_MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count")
+_MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head_size")
 
 
 def estimated_script(

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from evaluator.failures.files import elastic_findings, rank_error, rank_finding, rank_number
+from evaluator.failures.files import (
+    RankError,
+    elastic_findings,
+    rank_error,
+    rank_finding,
+    rank_number,
+)
 from evaluator.failures.killed import killed_rank
 from evaluator.failures.logs import (
     Finding,
@@ -104,8 +110,8 @@ def _memory_in_output(result: JobResult) -> Iterator[_Account]:
 
 
 def _first_cause(result: JobResult) -> Failed:
-    """The first rank to end with a reason of its own, unless memory ran out anywhere."""
-    in_order = sorted(result.ranks, key=lambda rank: _end(rank, result))
+    """What the first rank that failed by itself says, unless memory ran out anywhere."""
+    in_order = sorted(result.ranks, key=lambda rank: _failure_time(rank, result))
     first = _weightiest([account for rank in in_order for account in _accounts(rank, result)])
     if first is None:
         return _failed(FailureKind.CRASH, "ranks failed and left no reason")
@@ -119,11 +125,15 @@ def _weightiest(accounts: Sequence[_Account]) -> _Account | None:
     return next((account for account in accounts if account.found is first), None)
 
 
-def _end(rank: RankExit, result: JobResult) -> tuple[bool, float, bool]:
-    """Sorts ranks by when they ended, those told to end last; errors before signals."""
-    ended_s = 0.0 if rank.ended_s is None else rank.ended_s
-    named = rank.rank is not None and (result.workdir / error_name(rank.rank)).is_file()
-    return rank.ended_s is None, ended_s, not named
+def _failure_time(rank: RankExit, result: JobResult) -> tuple[bool, int, bool]:
+    """Sort key: when a rank failed, unknown last; errors before signals.
+
+    A rank's error file says when it raised. Its process may end later, in another order than its
+    peers', or be killed because one of them ended.
+    """
+    error = None if rank.rank is None else rank_error(result.workdir / error_name(rank.rank))
+    failed_ns = rank.ended_ns if error is None else error.failed_ns
+    return failed_ns is None, failed_ns or 0, error is None
 
 
 def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
@@ -134,7 +144,7 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
     told = _told(rank.rank, result)
     if told is not None:
         yield told
-    elif rank.ended_s is not None:
+    elif rank.ended_ns is not None:
         account = _ended(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
         unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
         if account is not None:
@@ -159,18 +169,20 @@ def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
 
 
 def _all_told(result: JobResult) -> list[_Account]:
-    """What all error files of ranks say, the first written first."""
-    paths = sorted(result.workdir.glob(ERROR_FILES), key=lambda path: path.stat().st_mtime_ns)
-    ranks = [rank for path in paths if (rank := rank_number(path)) is not None]
-    return [told for rank in ranks if (told := _told(rank, result))]
+    """What all error files of ranks say, the first to fail first."""
+    paths = [path for path in result.workdir.glob(ERROR_FILES) if rank_number(path) is not None]
+    errors = [error for path in paths if (error := rank_error(path))]
+    return [_account(error) for error in sorted(errors, key=lambda error: error.failed_ns)]
 
 
 def _told(rank: int, result: JobResult) -> _Account | None:
     """What a rank's own error file says."""
     error = rank_error(result.workdir / error_name(rank))
-    if error is None:
-        return None
-    return _Account(f"rank {rank} in {error.phase}: ", rank_finding(error))
+    return None if error is None else _account(error)
+
+
+def _account(error: RankError) -> _Account:
+    return _Account(f"rank {error.rank} in {error.phase}: ", rank_finding(error))
 
 
 def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account | None:

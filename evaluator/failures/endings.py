@@ -50,7 +50,7 @@ def _said(folder: Path) -> Iterator[tuple[int | None, Finding]]:
 
 
 def _exit(rank: int, signal: int | None) -> RankExit:
-    return RankExit(rank=rank, status=None, signal=signal, ended_s=None)
+    return RankExit(rank=rank, status=None, signal=signal, ended_ns=None)
 
 
 def _end(ended: RankExit, found: Finding | None) -> RankEnd:

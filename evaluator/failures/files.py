@@ -23,10 +23,14 @@ class Thrown(msgspec.Struct, frozen=True):
 
 
 class RankError(msgspec.Struct, frozen=True):
-    """What a rank said when it failed; the causes are those that the exception came from."""
+    """What a rank said when it failed; the causes are those that the exception came from.
+
+    `failed_ns` is when, by the rank's clock, since the Unix epoch.
+    """
 
     rank: int
     phase: str
+    failed_ns: int
     type: str
     message: str
     causes: tuple[Thrown, ...]

@@ -86,7 +86,7 @@ def run_launch(
     return {
         "reason": over.reason,
         "message": over.message,
-        "ranks": _exits(processes, launch["world_size"], started_s),
+        "ranks": _exits(processes, launch["world_size"]),
         "beats": signs,
         "wall_s": over.at_s - started_s,
         "memory_kill_count": _since(kill_count),
@@ -222,13 +222,11 @@ def _signs(beats: Sequence[Beats], now_s: float) -> list[Mapping[str, object]]:
     ]
 
 
-def _exits(
-    processes: Sequence[Process], world_size: int, started_s: float
-) -> list[Mapping[str, object]]:
+def _exits(processes: Sequence[Process], world_size: int) -> list[Mapping[str, object]]:
     """How each rank ended; a command that ended well by itself answers for all of its ranks."""
-    exits = [process.exit(started_s) for process in processes]
+    exits = [process.exit() for process in processes]
     command = next((process for process in processes if process.rank is None), None)
-    if command is not None and command.code == 0 and command.ended_at_s is not None:
+    if command is not None and command.code == 0 and command.ended_at_ns is not None:
         return [{**exits[0], "rank": rank} for rank in range(world_size)]
     return exits
 

@@ -31,7 +31,7 @@ class Process:
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
         self.code: int | None = None
-        self.ended_at_s: float | None = None
+        self.ended_at_ns: int | None = None
 
     def reap(self) -> None:
         """Keep how it ended: an exit status, or the number of a signal, negative."""
@@ -39,14 +39,14 @@ class Process:
         self.code = os.waitstatus_to_exitcode(status)
         os.close(self.pidfd)
 
-    def exit(self, started_s: float) -> Mapping[str, object]:
+    def exit(self) -> Mapping[str, object]:
         """How it ended, as a document."""
-        code, at_s = self.code, self.ended_at_s
+        code = self.code
         return {
             "rank": self.rank,
             "status": code if code is not None and code >= 0 else None,
             "signal": -code if code is not None and code < 0 else None,
-            "ended_s": None if at_s is None else at_s - started_s,
+            "ended_ns": self.ended_at_ns,
         }
 
 
@@ -190,6 +190,6 @@ class Watch:
 
     def _ended(self, process: Process) -> None:
         if not self._told_to_end:
-            process.ended_at_s = time.monotonic()
+            process.ended_at_ns = time.time_ns()
         self._selector.unregister(process.pidfd)
         process.reap()

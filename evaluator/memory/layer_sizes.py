@@ -42,7 +42,7 @@ class Weights:
 def layer_weights(work: Workload, layer: int, *, tp: int = 1, ep: int = 1) -> Weights:
     """Parameters of one decoder layer on one rank, before sharding over data-parallel ranks."""
     hidden = work.hidden_size
-    attention = 2 * hidden * hidden + 2 * hidden * kv_size(work)
+    attention = 2 * hidden * work.attention_width + 2 * hidden * kv_size(work)
     norms = 2 * hidden
     if not has_experts(work, layer):
         return Weights((attention + EXPERT_MATRICES * hidden * work.ffn_size) / tp + norms)
@@ -80,7 +80,8 @@ def layer_whole(work: Workload, layer: int, config: Config, device: DeviceKind) 
     hidden = work.hidden_size
     norms = 2 * NORM_KEPT[device] * _input(work, config)
     gathered = 2 * hidden
-    attention = (2 * hidden + 2 * kv_size(work) * _key_copies(config)) / config.tp
+    queries = 2 * work.attention_width
+    attention = (queries + 2 * kv_size(work) * _key_copies(config)) / config.tp
     return norms + gathered + attention + _scores(work, config) + _inner(work, layer, config)
 
 
@@ -106,7 +107,7 @@ def has_experts(work: Workload, layer: int) -> bool:
 
 def kv_size(work: Workload) -> int:
     """Numbers of one token's keys, or values."""
-    return work.hidden_size // work.head_count * work.kv_head_count
+    return work.head_width * work.kv_head_count
 
 
 def _input(work: Workload, config: Config) -> float:
@@ -128,7 +129,8 @@ def _inner(work: Workload, layer: int, config: Config) -> float:
 def _selected(work: Workload, layer: int, config: Config) -> float:
     """Outputs of matrix products and of attention, which selective checkpointing keeps."""
     hidden = work.hidden_size
-    products = (3 * hidden + 2 * kv_size(work)) / config.tp + hidden
+    queries = 2 * work.attention_width
+    products = (queries + hidden + 2 * kv_size(work)) / config.tp + hidden
     if has_experts(work, layer):
         shared = work.shared_expert_count * work.expert_ffn_size
         return products + 2 * shared / config.tp

@@ -3,15 +3,19 @@
 S is as in nccl-tests the whole buffer, of an all-gather the gathered one; t is the least duration
 over the ranks of the group, so that waiting for a late rank is not taken for transfer. Bus
 bandwidth is S f / t with the factors f of nccl-tests for n ranks: 2 (n - 1) / n for an all-reduce,
-(n - 1) / n for an all-gather, reduce-scatter or all-to-all, 1 for a transfer. A metric is the
-median over the collectives that were traced on all ranks of their group.
+(n - 1) / n for an all-gather, reduce-scatter or all-to-all, 1 for a transfer. A metric is the sum
+of S f over the sum of t, over the collectives that were traced on all ranks of their group: the
+rate at which a job of messages of several sizes moves its bytes. A median would lie between the
+bandwidths of small and of large messages, where none was ever measured.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from evaluator.analysis.bandwidth import Bandwidths
 from evaluator.analysis.matching import Matches
 from evaluator.metrics.base import Absent, Evidence, Formula, Source
 from evaluator.traces.collectives import TRANSFERS, CollectiveKind
@@ -25,8 +29,8 @@ _DIFFERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Median:
-    """The median bus bandwidth of the kinds called by one word."""
+class _Rate:
+    """The bus bandwidth of all bytes of the kinds called by one word."""
 
     word: str
     kinds: tuple[CollectiveKind, ...]
@@ -41,8 +45,8 @@ class _Median:
             return Absent(self._why_none(matches))
         whole = chosen & ~table.partial
         if whole.any():
-            return float(np.median(table.bus_bytes_per_s[whole])) / _BYTES_PER_GB
-        least = float(np.median(table.bus_bytes_per_s[chosen])) / _BYTES_PER_GB
+            return _gb_per_s(table, whole)
+        least = _gb_per_s(table, chosen)
         return Absent(
             f"no {self.word} is in the traces of all ranks of its group; as others may have come "
             f"later, those with a trace only tell that it is at least {least:.4g} GB/s"
@@ -60,6 +64,12 @@ class _Median:
         return f"the traces do not tell how many ranks take part in any {self.word}, or how long"
 
 
+def _gb_per_s(table: Bandwidths, chosen: NDArray[np.bool_]) -> float:
+    """Bytes over the bus by the time that they took."""
+    seconds = table.time_ns[chosen] / 1e9
+    return float((table.bus_bytes_per_s[chosen] * seconds).sum() / seconds.sum()) / _BYTES_PER_GB
+
+
 def _bandwidth(name: str, word: str, factor: str, differs: str, *kinds: CollectiveKind) -> Formula:
     return Formula(
         name=name,
@@ -68,10 +78,12 @@ def _bandwidth(name: str, word: str, factor: str, differs: str, *kinds: Collecti
         better="higher",
         sources=_TRACES,
         description=(
-            f"Median over every {word} that all ranks of its group show of S {factor} / t: S bytes "
-            "of the whole buffer, t its least duration over the ranks, factor as in nccl-tests."
+            f"Sum of S {factor} over sum of t, over every {word} that all ranks of its group show: "
+            "S bytes of the whole buffer, t its least duration over the ranks, factor as in "
+            "nccl-tests."
         ),
-        formula=_Median(word, kinds),
+        formula=_Rate(word, kinds),
+        version=2,
         differs=differs,
     )
 

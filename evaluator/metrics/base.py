@@ -4,20 +4,22 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from evaluator.analysis.bandwidth import Bandwidths, bandwidths
-from evaluator.analysis.breakdown import JobSplit, job_split
-from evaluator.analysis.idle import IdleCauses, idle_causes
-from evaluator.analysis.kernels import Coverage, KernelTables, coverage, top_kernels
-from evaluator.analysis.launches import JobLaunches, launch_statistics
-from evaluator.analysis.matching import Matches, match
-from evaluator.analysis.volume import Volume, volume
-from evaluator.traces.job import TraceSet
 from records.errors import SHOWN_CHARS, StudyError, shown
 from records.study import Environment
 from records.trial import Serving
 from records.workload import Workload
+
+if TYPE_CHECKING:
+    from evaluator.analysis.bandwidth import Bandwidths
+    from evaluator.analysis.breakdown import JobSplit
+    from evaluator.analysis.idle import IdleCauses
+    from evaluator.analysis.kernels import Coverage, KernelTables
+    from evaluator.analysis.launches import JobLaunches
+    from evaluator.analysis.matching import Matches
+    from evaluator.analysis.volume import Volume
+    from evaluator.traces.job import TraceSet
 
 Better: TypeAlias = Literal["lower", "higher"]
 Source: TypeAlias = Literal["samples", "kineto", "xla", "nsys", "card"]
@@ -52,49 +54,65 @@ class Evidence:
     tokens_per_step: int | None = None
     rank_count: int | None = None
     peak_memory_bytes: tuple[int, ...] = ()
-    traces: TraceSet | None = None
+    traces: "TraceSet | None" = None
     serving: Serving | None = None
     workload: Workload | None = None
     environment: Environment | None = None
 
     @cached_property
-    def split(self) -> JobSplit | None:
+    def split(self) -> "JobSplit | None":
         """Where profiled time went; None without traces, or when ranks have no step in common."""
+        from evaluator.analysis.breakdown import job_split
+
         return job_split(self.traces) if self.traces else None
 
     @cached_property
-    def kernels(self) -> KernelTables | None:
+    def kernels(self) -> "KernelTables | None":
         """The work of ranks by name; None without traces."""
+        from evaluator.analysis.kernels import top_kernels
+
         return top_kernels(self.traces) if self.traces else None
 
     @cached_property
-    def coverage(self) -> Coverage | None:
+    def coverage(self) -> "Coverage | None":
         """How far kernels fill their devices; None where nothing tells."""
+        from evaluator.analysis.kernels import coverage
+
         return coverage(self.traces.ranks) if self.traces else None
 
     @cached_property
-    def launches(self) -> JobLaunches | None:
+    def launches(self) -> "JobLaunches | None":
         """How hosts hand work to their devices; None where nothing tells."""
+        from evaluator.analysis.launches import launch_statistics
+
         return launch_statistics(self.traces) if self.traces else None
 
     @cached_property
-    def idle(self) -> tuple[IdleCauses, ...] | None:
+    def idle(self) -> "tuple[IdleCauses, ...] | None":
         """Why each rank was idle; None where no launch is told or no step is in common."""
+        from evaluator.analysis.idle import idle_causes
+
         return idle_causes(self.traces) if self.traces else None
 
     @cached_property
-    def matches(self) -> Matches | None:
+    def matches(self) -> "Matches | None":
         """Which collective of each rank belongs to which; None without traces."""
+        from evaluator.analysis.matching import match
+
         return match(self.traces) if self.traces else None
 
     @cached_property
-    def bandwidths(self) -> Bandwidths | None:
+    def bandwidths(self) -> "Bandwidths | None":
         """How fast matched collectives moved their bytes; None without traces."""
+        from evaluator.analysis.bandwidth import bandwidths
+
         return bandwidths(self.traces, self.matches) if self.traces and self.matches else None
 
     @cached_property
-    def volume(self) -> Volume | None:
+    def volume(self) -> "Volume | None":
         """What ranks communicate per step; None without traces or steps in common."""
+        from evaluator.analysis.volume import volume
+
         return volume(self.traces, self.matches) if self.traces and self.matches else None
 
 

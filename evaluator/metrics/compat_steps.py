@@ -7,8 +7,6 @@ import re
 from statistics import fmean
 from typing import Final
 
-import numpy as np
-
 from evaluator.intervals import Intervals
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.compat_kernels import (
@@ -24,7 +22,7 @@ from evaluator.metrics.compat_kernels import (
 from evaluator.metrics.model_flops import flops_per_token
 from evaluator.metrics.throughput import inner
 from evaluator.traces.rank import RankTrace
-from evaluator.traces.steps import StepKind, StepWindows
+from evaluator.traces.steps import StepWindows
 
 PEAK_TFLOPS: Final = {"nvidia_a100": 312.0, "nvidia_h100": 989.0, "tpu_v6e": 918.0}
 NO_STEP: Final = Absent("the published tool gives -1: the host marked no step")
@@ -130,7 +128,7 @@ def _host_steps(evidence: Evidence) -> list[StepWindows]:
 
 
 def _engine_steps(evidence: Evidence) -> list[StepWindows]:
-    return [steps for steps in _host_steps(evidence) if np.any(steps.kind != StepKind.PLAIN)]
+    return [steps for steps in _host_steps(evidence) if steps.of_a_server]
 
 
 def _with_kernels(evidence: Evidence) -> list[tuple[RankTrace, Kernels]]:

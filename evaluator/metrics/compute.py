@@ -12,6 +12,7 @@ from evaluator.metrics.peaks import accelerator, peak_flops_per_s
 from evaluator.metrics.throughput import ANY, per_s, told_ranks, told_step_s, told_tokens
 from evaluator.traces.job import TraceSet
 from evaluator.traces.rank import RankTrace
+from evaluator.traces.spans import Activity
 from records.errors import shown
 
 NAMED = 3
@@ -19,7 +20,7 @@ NAMED = 3
 
 
 def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
-    """FLOP/s of one rank on average, counted from the workload's sizes, else told by the trace."""
+    """FLOP/s of one rank on average, counted from the workload's sizes, else by the trace."""
     by_sizes = _by_sizes(evidence)
     if not isinstance(by_sizes, Absent) or evidence.traces is None:
         return by_sizes
@@ -41,24 +42,34 @@ def _by_sizes(evidence: Evidence) -> float | Absent:
     return seconds if isinstance(seconds, Absent) else per_s(per_token * tokens / ranks, seconds)
 
 
-def _by_trace(traces: TraceSet) -> float | None:
-    """What the operations of the ranks say of themselves, over all profiled time; None if nothing.
+def _by_trace(traces: TraceSet) -> float | Absent | None:
+    """What the computing operations state, over all profiled time; None if they state nothing.
 
-    XLA writes the operations of a model on the line of each device.
+    XLA states the operations of each instruction, but knows none of a kernel that it did not write.
     """
-    told = [(_told_flops(trace), _profiled_ns(trace)) for trace in traces.ranks]
-    flops, time_ns = (sum(column) for column in zip(*told, strict=True))
-    return flops / time_ns * 1e9 if flops > 0 and time_ns > 0 else None
+    found = [(*_stated(trace), _profiled_ns(trace)) for trace in traces.ranks]
+    flops, unstated_ns, compute_ns, time_ns = (sum(column) for column in zip(*found, strict=True))
+    if not flops > 0 or not time_ns > 0:
+        return None
+    if unstated_ns:
+        return Absent(
+            f"custom calls, {100 * unstated_ns / compute_ns:.2g} % of the compute time, do not "
+            "state their FLOPs; give a card with the model's sizes"
+        )
+    return float(flops / time_ns * 1e9)
 
 
-def _told_flops(trace: RankTrace) -> float:
+def _stated(trace: RankTrace) -> tuple[float, float, float]:
+    """FLOPs of the computing spans; time of those that state none, and of all of them, ns."""
     spans, steps = trace.spans, trace.steps
-    if not steps.count:
-        return float(np.nansum(spans.flops))
-    # Spans belong to the step in which they start.
-    step = np.searchsorted(steps.start_ns, spans.start_ns, side="right") - 1
-    within = (step >= 0) & (spans.start_ns < steps.end_ns[step])
-    return float(np.nansum(spans.flops[within]))
+    within = spans.doing(Activity.COMPUTE)
+    if steps.count:
+        # Spans belong to the step in which they start.
+        step = np.searchsorted(steps.start_ns, spans.start_ns, side="right") - 1
+        within &= (step >= 0) & (spans.start_ns < steps.end_ns[step])
+    flops, duration_ns = spans.flops[within], spans.duration_ns[within].astype(np.float64)
+    unstated = np.isnan(flops)
+    return float(np.nansum(flops)), float(duration_ns[unstated].sum()), float(duration_ns.sum())
 
 
 def _profiled_ns(trace: RankTrace) -> int:
@@ -125,10 +136,12 @@ mfu = Formula(
     sources=ANY | {"card"},
     description="FLOP that the model needs for a step, 6 N + 12 L H Q S per token in training and "
     "a third of it in inference, over step time, ranks and the dense peak of their device at the "
-    "workload's precision; from XLA traces without a card what operations tell (at bf16).",
+    "workload's precision. From XLA traces without a card, what the computing operations state (at "
+    "bf16), recomputation included; absent where custom calls, such as Pallas kernels, state none.",
     differs="The published one knows three devices, divides by the card's device count even if "
     "fewer ran, and in inference divides the prompt's tokens by the whole latency; in percent.",
     formula=_mfu,
+    version=2,
 )
 
 achieved_tflops = Formula(
@@ -140,4 +153,5 @@ achieved_tflops = Formula(
     description="The numerator of mfu, for devices whose peak is not known: FLOP that the model "
     "needs for a step over step time and ranks.",
     formula=_achieved_tflops,
+    version=2,
 )

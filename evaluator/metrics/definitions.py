@@ -13,6 +13,7 @@ from evaluator.metrics.base import Metric, MetricError
 from evaluator.metrics.from_file import named_metrics
 from evaluator.metrics.published import PREFIX
 from evaluator.metrics.registry import added_by, loaded_metrics, metric
+from records.files import read_text
 from records.study import digest
 
 WORDS: Final = ("label", "description", "differs")
@@ -83,7 +84,7 @@ def definition_digest(source: str, name: str) -> str:
 def _of_file(path: Path) -> tuple[dict[str, str], tuple[Metric, ...]]:
     """Digests by the name of the metric, and the metrics of a file of the user's."""
     named = named_metrics(path)
-    source = path.read_text(encoding="utf-8")
+    source = read_text(path)
     digests = {one.name: definition_digest(source, bound) for bound, one in named.items()}
     return digests, tuple(named.values())
 

@@ -54,7 +54,7 @@ def _decode_periods_ns(steps: StepWindows) -> Nanoseconds:
 
 def _server_steps(trace: RankTrace) -> StepWindows:
     """On the device, where the tokens come to be; as the host saw them where that is not told."""
-    told = np.any(trace.steps.kind != StepKind.PLAIN)
+    told = trace.steps.of_a_server
     return trace.steps if told else trace.host_steps
 
 

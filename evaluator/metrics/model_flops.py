@@ -28,7 +28,8 @@ def flops_per_token(workload: Workload) -> float | Absent:
         return parameters
     if workload.layer_count is None or workload.hidden_size is None:
         return _untold("layer_count", "hidden_size")
-    attention = 4 * workload.layer_count * workload.hidden_size * tokens_per_sequence(workload)
+    width = _attention_width(workload) or workload.hidden_size
+    attention = 4 * workload.layer_count * width * tokens_per_sequence(workload)
     passes = TRAINING_PER_FORWARD if workload.phase == "training" else 1
     return passes * (2 * parameters + attention)
 
@@ -84,7 +85,13 @@ def _decoder(workload: Workload) -> Decoder:
         shared_expert_count=workload.shared_expert_count or 0,
         expert_ffn_size=workload.expert_ffn_size or 0,
         dense_layer_count=workload.dense_layer_count or 0,
+        head_size=workload.head_size or 0,
     )
+
+
+def _attention_width(workload: Workload) -> int:
+    """Numbers of all heads' queries of one token, where heads do not share the hidden size."""
+    return (workload.head_count or 0) * (workload.head_size or 0)
 
 
 def _counted(decoder: Decoder) -> float:

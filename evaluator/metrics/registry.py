@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Real
 from typing import Final
@@ -84,6 +85,8 @@ class Measures:
 
 def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     """The metric of this name. Raises MetricError when there is none, or it is broken."""
+    if name in _BUILT_IN and not any(one.name == name for one in added):
+        return _load(EntryPoint(name, _BUILT_IN[name], GROUP))
     known = _origins(added)
     if name not in known:
         name = ALIASES.get(name, name)
@@ -177,7 +180,7 @@ def measure(asked: Metric, evidence: Evidence) -> MetricValue | Absent:
 def _origins(added: Sequence[Metric]) -> dict[str, EntryPoint | Metric]:
     """Where the metric of each name comes from."""
     entries = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
-    for entry in entry_points(group=GROUP):
+    for entry in entries_of_packages():
         other = entries.setdefault(entry.name, entry)
         if other.value != entry.value:
             raise MetricError(
@@ -188,6 +191,12 @@ def _origins(added: Sequence[Metric]) -> dict[str, EntryPoint | Metric]:
         if origins.setdefault(one.name, one) is not one:
             raise MetricError(f"metric {one.name!r} exists already; give yours another name")
     return origins
+
+
+@cache
+def entries_of_packages() -> tuple[EntryPoint, ...]:
+    """The metrics that installed packages add; finding them reads a file of each package."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _load(origin: EntryPoint | Metric) -> Metric:

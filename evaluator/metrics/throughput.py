@@ -1,14 +1,14 @@
 """How fast a job steps, and on how many ranks: from the timed steps, else from its traces."""
 
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from evaluator.intervals import Nanoseconds
 from evaluator.metrics.base import Absent, Evidence, Formula, Source
-from evaluator.traces.rank import RankTrace
-from evaluator.traces.steps import StepKind, StepWindows
+
+if TYPE_CHECKING:
+    from evaluator.intervals import Nanoseconds
+    from evaluator.traces.rank import RankTrace
+    from evaluator.traces.steps import StepWindows
 
 TRACES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
 ANY: Final[frozenset[Source]] = TRACES | {"samples"}
@@ -26,7 +26,7 @@ def told_step_s(evidence: Evidence) -> float | Absent:
         return median(evidence.step_times_s)
     if evidence.traces is None:
         return UNTIMED
-    if any(np.any(trace.steps.kind != StepKind.PLAIN) for trace in evidence.traces.ranks):
+    if any(trace.steps.of_a_server for trace in evidence.traces.ranks):
         return Absent("the profiled steps are those of a server, not of the workload")
     period = _step_period_s(evidence)
     return _average_step_s(evidence) if isinstance(period, Absent) else period
@@ -73,18 +73,20 @@ def _step_period_s(evidence: Evidence) -> float | Absent:
     return max(means_ns) / 1e9 if means_ns else Absent("no two steps in a row were profiled")
 
 
-def host_steps(trace: RankTrace) -> StepWindows:
+def host_steps(trace: "RankTrace") -> "StepWindows":
     """The steps as the host saw them; those on the device where the host's are not told."""
     return trace.host_steps if trace.host_steps.count else trace.steps
 
 
-def inner(steps: StepWindows) -> StepWindows:
+def inner(steps: "StepWindows") -> "StepWindows":
     """Without the first and the last, which a profiler distorts, where there are more than two."""
     return steps.among(steps.number[1:-1]) if steps.count >= LEAST_TO_TRIM else steps
 
 
-def _periods_ns(steps: StepWindows) -> Nanoseconds:
+def _periods_ns(steps: "StepWindows") -> "Nanoseconds":
     """From each step's start to that of the next; the first is distorted where there are more."""
+    import numpy as np
+
     in_a_row = np.flatnonzero(np.diff(steps.number) == 1)
     if steps.count >= LEAST_TO_TRIM:
         in_a_row = in_a_row[in_a_row > 0]

@@ -3,6 +3,7 @@
 It does not judge: whose doing a failure was is read from these words later.
 """
 
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,12 @@ TRACEBACK_CHARS = 100_000
 def write_failure(
     folder: Path, error: Exception, *, rank: int, phase: Phase, memory_limited: bool
 ) -> None:
-    """Leave `rank{r}.error.json` for whoever has to tell why the trial failed."""
+    """Leave `rank{r}.error.json`: where the rank was, what it raised, and when (`failed_ns`)."""
     thrown, *causes = (_words(link) for link in _chain(error))
     document = {
         "rank": rank,
         "phase": phase,
+        "failed_ns": time.time_ns(),
         **thrown,
         "causes": causes,
         "memory_limited": memory_limited,

@@ -101,6 +101,7 @@ class Workload:
     A model with experts has `expert_count` of them in each layer after the first
     `dense_layer_count`; in inference each of `global_batch` sequences of `sequence_length` tokens
     is answered with `output_length` tokens. `text_file` replaces the synthetic tokens by bytes.
+    Without a `head_size` heads share the hidden size.
     """
 
     layer_count: int
@@ -119,7 +120,18 @@ class Workload:
     expert_ffn_size: int = field(default=0, metadata={"least": 0})
     dense_layer_count: int = field(default=0, metadata={"least": 0})
     output_length: int = field(default=0, metadata={"least": 0})
+    head_size: int = field(default=0, metadata={"least": 0})
     text_file: str | None = None
+
+    @property
+    def head_width(self) -> int:
+        """Numbers of one head's query, key or value."""
+        return self.head_size or self.hidden_size // self.head_count
+
+    @property
+    def attention_width(self) -> int:
+        """Numbers of all heads' queries of one token."""
+        return self.head_count * self.head_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,12 @@ from evaluator.readers.files import ReadLimits
 from evaluator.readers.formats import TO_CONVERT, Format, NoTraceError, format_of
 from evaluator.traces.errors import TraceError
 
-_TRACE_NAME = re.compile(r"[^.].*\.(json|sqlite)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
+_TRACE_NAME = re.compile(
+    r"[^.].*\.(json|sqlite|xplane\.pb)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL
+)
+_PROFILE_NAME = re.compile(r"(?P<host>.+)\.xplane\.pb(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
+_EXPORT_NAME = re.compile(r"(?P<host>.+)\.trace\.json(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
+_LATEST_EXPORT = re.compile(r"perfetto_trace\.json(\.gz|\.zst)?", re.IGNORECASE)
 _DIGITS = re.compile(r"(\d+)")
 _MOST_FOLDERS = 1000
 _MOST_NAMED = 5
@@ -47,7 +52,9 @@ def found_at(path: Path, limits: ReadLimits) -> Found:
     if below:
         return below[0]
     others = f": {some(here.others)}" if here.others else ""
-    raise TraceError(path, f"holds no *.json or *.sqlite that a profiler wrote{others}")
+    raise TraceError(
+        path, f"holds no *.json, *.sqlite or *.xplane.pb that a profiler wrote{others}"
+    )
 
 
 def some(words: Sequence[str]) -> str:
@@ -71,11 +78,30 @@ def _in_folder(folder: Path, limits: ReadLimits) -> Found:
     for path in sorted(folder.iterdir(), key=lambda path: _by_number(path.name)):
         if not (_TRACE_NAME.fullmatch(path.name) or path.name.endswith(tuple(TO_CONVERT))):
             continue
+        if path.is_symlink() and not path.exists():
+            others.append(f"{path.name} is a link whose target is missing")
+            continue
         try:
             files.append((path, format_of(path, limits)))
         except NoTraceError as error:
             others.append(f"{path.name} {error.kind}")
-    return Found(folder, tuple(files), tuple(others))
+    exports = _exports(files)
+    others += [f"{path.name} {what}" for path, what in exports.items()]
+    return Found(folder, tuple(file for file in files if file[0] not in exports), tuple(others))
+
+
+def _exports(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:
+    """What JAX exported from profiles that are there as well: copies that may be cut."""
+    matches = (_PROFILE_NAME.fullmatch(path.name) for path, _ in files)
+    profiles = {match["host"]: match.string for match in matches if match}
+    exports: dict[Path, str] = {}
+    for path, format_ in files if profiles else ():
+        match = _EXPORT_NAME.fullmatch(path.name)
+        if format_ is Format.XLA and match and match["host"] in profiles:
+            exports[path] = f"is the export of {profiles[match['host']]}"
+        elif format_ is Format.XLA and _LATEST_EXPORT.fullmatch(path.name):
+            exports[path] = "is an export of the profiles here"
+    return exports
 
 
 def _by_number(name: str) -> list[int | str]:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ import zstandard
 from isal import igzip, igzip_lib
 
 from evaluator.traces.errors import TraceError
+from records import files
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # or a frame to skip
@@ -81,11 +81,10 @@ def open_regular(path: Path) -> BufferedReader:
 
     Raises OSError, and TraceError when it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    raise TraceError(path, "is no regular file")
+    try:
+        return files.open_regular(path)
+    except files.NotRegularError as error:
+        raise TraceError(path, "is no regular file") from error
 
 
 def read_bytes(path: Path, limits: ReadLimits) -> bytearray:

@@ -7,7 +7,7 @@ from pathlib import Path
 from evaluator.readers.discovery import found_at, some
 from evaluator.readers.files import LARGE_LIMITS, ReadLimits
 from evaluator.readers.formats import Format
-from evaluator.readers.job import joined
+from evaluator.readers.job import by_device, joined
 from evaluator.readers.several import OnFile, read_files
 from evaluator.traces.collectives import Collectives
 from evaluator.traces.errors import TraceError
@@ -28,8 +28,9 @@ def read_folder(
 ) -> TraceSet:
     """The traces of one run, by rank, their clocks aligned: all in a folder, or one file.
 
-    Looks at `*.json` and `*.sqlite`, packed or not, in the folder or else in the one folder below
-    it that holds any; what no profiler wrote is left out, as `TraceSet.remarks` then say. A trace
+    Looks at `*.json`, `*.sqlite` and `*.xplane.pb`, packed or not, in the folder or else in the one
+    folder below it that holds any; what no profiler wrote is left out, and so is the export of a
+    profile that is there itself, as `TraceSet.remarks` then say. A trace
     that lies alone and names no rank is of rank 0. What was read from large files is kept beside
     them and read from there the next time, unless `use_cache` is False.
 
@@ -45,6 +46,8 @@ def read_folder(
         raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
     files = [file for file, _ in found.files]
     read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
+    if len(files) == 1:
+        read = [tuple(part for trace in read[0] for part in by_device(trace))]
     if len(files) > 1 and Format.KINETO not in formats:
         read = _numbered(found.folder, read)
         remarks.append("devices of several files are numbered in the order of the files' names")

@@ -9,6 +9,7 @@ from evaluator.readers.files import ReadLimits, pieces
 from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.nsys import reader as nsys
 from evaluator.readers.xla import reader as xla
+from evaluator.readers.xla.xplane import is_xspace
 from evaluator.traces.errors import TraceError
 from evaluator.traces.rank import RankTrace
 
@@ -25,7 +26,10 @@ _KINETO = re.compile(
     rb'|mtia_\w+|xpu_\w+|privateuse1_\w+)"',
     re.IGNORECASE,
 )
-_READABLE = "what is read is Chrome JSON of PyTorch's profiler or XLA, and SQLite of Nsight Systems"
+_READABLE = (
+    "what is read is Chrome JSON of PyTorch's profiler or XLA, .xplane.pb of XLA, and SQLite of "
+    "Nsight Systems"
+)
 _OTHER_KINDS = (
     (re.compile(rb"\s*\Z"), "is empty"),
     (re.compile(rb"PAR1"), "is a Parquet file"),
@@ -43,7 +47,6 @@ _OTHER_KINDS = (
 TO_CONVERT = {
     ".nsys-rep": "is a report of Nsight Systems; export it: nsys export --type sqlite",
     ".qdrep": "is a report of Nsight Systems; export it: nsys export --type sqlite",
-    ".xplane.pb": "is an XLA profile; convert it with xprof's tool trace_viewer",
 }
 """What files are that a tool can make readable, by how their names end."""
 
@@ -74,6 +77,8 @@ def format_of(path: Path, limits: ReadLimits) -> Format:
         start = start or piece.removeprefix(codecs.BOM_UTF8)
         if start.startswith(_SQLITE):
             return Format.NSYS
+        if is_xspace(start):
+            return Format.XLA
         if start.lstrip()[:1] not in {b"{", b"["}:
             break
         text = end + piece

@@ -18,7 +18,7 @@ from evaluator.recipes.constraints import broken
 from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
 from evaluator.recipes.rank_program import JOB_FILE, rank_program
 from evaluator.recipes.rules import rules
-from evaluator.recipes.workload import rank_workload
+from evaluator.recipes.workload import rank_device, rank_workload
 from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
 from evaluator.torchrun import torchrun_command
 from records.errors import StudyError
@@ -42,12 +42,13 @@ class BuiltinRecipe:
 
         Raises `StudyError` for a workload or a knob that the recipe does not know.
         """
+        rank_device(study.environment)
         rank_workload(study.workload)
         return replace(study, space=completed_space(study))
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
         """Give the estimate of memory, of the rank that needs most, and its parts."""
-        work, device = rank_workload(study.workload), DeviceKind(study.environment.device)
+        work, device = rank_workload(study.workload), rank_device(study.environment)
         unset = defaults(study)
 
         def estimate(settings: Mapping[str, Value]) -> MemoryEstimate:
@@ -83,7 +84,7 @@ class BuiltinRecipe:
         job = RankJob(
             entry=f"{module}:{function}",
             world_size=asked.world_size,
-            device=DeviceKind(study.environment.device),
+            device=rank_device(study.environment),
             init_method="env://",
             workload=work,
             config=asked,

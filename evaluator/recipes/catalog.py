@@ -4,16 +4,33 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from evaluator.ports import Recipe
-from evaluator.recipes.builtin import BuiltinRecipe
-from evaluator.recipes.collectives.recipe import CollectivesRecipe
-from evaluator.recipes.command import CommandRecipe
 from records.errors import StudyError
 from records.study import Study
 
+
+def _builtin() -> Recipe:
+    from evaluator.recipes.builtin import BuiltinRecipe
+
+    return BuiltinRecipe()
+
+
+def _command() -> Recipe:
+    from evaluator.recipes.command import CommandRecipe
+
+    return CommandRecipe()
+
+
+def _collectives() -> Recipe:
+    from evaluator.recipes.collectives.recipe import CollectivesRecipe
+
+    return CollectivesRecipe()
+
+
+# Each is loaded when it is needed: they bring the readers of traces with them.
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
-    "builtin": BuiltinRecipe,
-    "command": CommandRecipe,
-    "collectives": CollectivesRecipe,
+    "builtin": _builtin,
+    "command": _command,
+    "collectives": _collectives,
 }
 
 

@@ -9,7 +9,14 @@ from evaluator.job import Job, JobResult
 from evaluator.ports import Reading
 from evaluator.recipes.script_files import check_program, check_unchanged
 from evaluator.recipes.script_results import read_script
-from evaluator.recipes.variables import TRACE_DIR, check_variables, inherited, settings, told
+from evaluator.recipes.variables import (
+    TRACE_DIR,
+    arguments,
+    check_variables,
+    inherited,
+    settings,
+    told,
+)
 from records.errors import StudyError, shown
 from records.expression import Expression, parse
 from records.rule import facts
@@ -75,12 +82,12 @@ class CommandRecipe:
         check_unchanged(command)
         rank_count = _rank_count(study, command, config)
         return Job(
-            argv=tuple(map(expanded, command.run)),
+            argv=arguments(study, command, config, rank_count),
             world_size=rank_count,
             files={},
             folders={TRACE_DIR: TRACE_FOLDER},
             timeout_s=study.measure.timeout_s,
-            maps_freely=study.environment.device == "cuda",
+            maps_freely=study.environment.device != "cpu",
             threads_per_rank=study.launch.threads_per_rank,
             environment={
                 **{name: expanded(text) for name, text in command.environment.items()},

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from records.errors import StudyError, shown
+from records.files import open_regular
 from records.scrub import expanded
 from records.study import Command
 
@@ -53,7 +54,9 @@ def _found(word: str, folder: Path) -> str:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise StudyError(f"[command] run: {path} cannot be read: {error.strerror}") from error
+        raise StudyError(
+            f"[command] run: {path} cannot be read: {error.strerror or error}"
+        ) from error

@@ -91,7 +91,9 @@ def _other_work(report: StepsReport, study: Study) -> Failed:
         stage=Stage.MEASURE,
         kind=FailureKind.INVALID_CONFIG,
         message=f"processed {report.tokens_per_step} tokens per step, the study asks for "
-        f"{study.workload.tokens_per_step}; trials must do the same work",
+        f"{study.workload.tokens_per_step}; trials must do the same work: reach the global batch "
+        "by gradient accumulation, and constrain the batch size by "
+        "global_batch % (batch_size * world_size) == 0",
     )
 
 

@@ -32,7 +32,11 @@ class TraceFolder:
         paths = self._found(patterns, besides)
         if not paths:
             wanted = " or ".join(patterns)
-            return f"the script ended with status 0 but left no trace: no {wanted} in TRACE_DIR"
+            return (
+                f"the script ended with status 0 but left no trace: no {wanted} in TRACE_DIR; "
+                f"write a trace of each rank there, or {besides} with the step times and set "
+                "[measure] profiled_steps = 0; see docs/recipes.md"
+            )
         for path in paths:
             self.refuse_foreign(path)
         traces = read_traces(paths, only_rank=0 if rank_count == 1 else None)

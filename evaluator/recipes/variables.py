@@ -9,12 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from records.errors import StudyError, shown
+from records.scrub import expanded
 from records.study import Command, SearchSpace, Study, Value
 from records.trial import Config
 
 TRACE_DIR = "TRACE_DIR"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _FALSE_WORDS = ("false", "0", "no", "off", "none")
+
+ARGS = "{args}"
+RANK_COUNT = "rank_count"
+_PLACE = re.compile(r"(?<!\$)(?:\{\{(?P<escaped>[A-Za-z_]\w*)\}\}|\{(?P<knob>[A-Za-z_]\w*)\})")
+"""A name in braces; `${NAME}` and braces around anything else are the shell's."""
 
 INHERITED = (
     *("PATH", "HOME", "LANG", "LC_*", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
@@ -24,6 +30,7 @@ INHERITED = (
 
 TOLD = (
     *(TRACE_DIR, "WORKLOAD_NAME", "GLOBAL_BATCH", "SEQUENCE_LENGTH", "TOKENS_PER_STEP"),
+    *("OUTPUT_LENGTH", "REQUESTS_PER_S"),
     *("RANK_COUNT", "WARMUP_STEPS", "TIMED_STEPS", "PROFILED_STEPS"),
 )
 _OF_THE_SYSTEM = (
@@ -55,6 +62,7 @@ def check_variables(study: Study, command: Command) -> None:
         if list(names.values()).count(name) > 1:
             raise StudyError(f"{where}: another knob is exported as {name} too; rename one")
     _check_fixed(command, tuple(names.values()))
+    _check_places(study, command)
     _check_booleans(command.booleans)
     for text in (*_texts(study.space), *command.run, study.workload.name):
         if "\0" in text:
@@ -64,7 +72,9 @@ def check_variables(study: Study, command: Command) -> None:
 def told(study: Study, rank_count: int) -> dict[str, str]:
     """What every script is told, whatever the configuration; TRACE_DIR comes with the folder."""
     workload, measure = study.workload, study.measure
+    served = {"OUTPUT_LENGTH": workload.output_length, "REQUESTS_PER_S": workload.requests_per_s}
     return {
+        **{name: f"{value:.15g}" for name, value in served.items() if value is not None},
         "WORKLOAD_NAME": workload.name,
         "GLOBAL_BATCH": str(workload.global_batch),
         "SEQUENCE_LENGTH": str(workload.sequence_length),
@@ -81,6 +91,50 @@ def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
     names = variable_names(study.space, command)
     values = {**study.space.defaults, **config.values}
     return {names[knob]: _spelled(value, command) for knob, value in values.items()}
+
+
+def arguments(study: Study, command: Command, config: Config, rank_count: int) -> tuple[str, ...]:
+    """The command of a configuration: `{knob}` is what it sets, `{args}` all of it as flags."""
+    settings = {**study.space.defaults, **config.values}
+    values = {knob: _spelled(value, command) for knob, value in settings.items()}
+    flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in values.items()]
+    values |= {RANK_COUNT: str(rank_count)}
+    filled: list[str] = []
+    for part in command.run:
+        filled += flags if part == ARGS else [_filled(part, values)]
+    return tuple(filled)
+
+
+def _filled(part: str, values: Mapping[str, str]) -> str:
+    """A part of the command with values for its places; what is put in is not read again."""
+    pieces, end = [], 0
+    for place in _PLACE.finditer(part):
+        escaped, knob = place["escaped"], place["knob"]
+        value = f"{{{escaped}}}" if escaped else values[knob]
+        pieces += [expanded(part[end : place.start()]), value]
+        end = place.end()
+    return "".join((*pieces, expanded(part[end:])))
+
+
+def _check_places(study: Study, command: Command) -> None:
+    """Raise `StudyError` for a place in the command that some configuration has nothing for."""
+    conditional = {dimension.name for dimension in study.space.dimensions if dimension.when}
+    for part in command.run:
+        for place in _PLACE.finditer(part) if part != ARGS else ():
+            knob = place["knob"]
+            if knob is None or knob == RANK_COUNT:
+                continue
+            where = f"[command] run {shown(part)}: {{{knob}}}"
+            if knob not in _knobs(study.space):
+                raise StudyError(
+                    f"{where} is no knob; knobs are {', '.join(_knobs(study.space))}; {ARGS} "
+                    f"stands for all of them as flags, {{{{{knob}}}}} for the braces themselves"
+                )
+            if knob in conditional and knob not in study.space.defaults:
+                raise StudyError(
+                    f"{where} is left out of configurations where it has no effect; give it a "
+                    f"default under [space.defaults], or write {ARGS}"
+                )
 
 
 def variable_names(space: SearchSpace, command: Command) -> dict[str, str]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluator.timing.looks import level_of_look, student_quantile
+from evaluator.timing.looks import level_of_look
 from evaluator.timing.paired import LARGEST_LOG, Rule
+from evaluator.timing.student import student_quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,13 @@
 """How sure each look has to be when evidence is looked at again and again as it grows."""
 
-from functools import cache, lru_cache
+from functools import cache
+from typing import TYPE_CHECKING
 
-import numpy as np
-from scipy import optimize, stats
+from evaluator.timing.student import student_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PATH_COUNT = 100_000
 GROWTH = 2
@@ -27,6 +31,8 @@ def _last_level(alpha: float, first: int, last: int) -> float:
     """
     if first >= last:
         return alpha
+    import numpy as np  # slow to load, and few readers need it
+
     paths = np.random.default_rng(0).standard_normal((PATH_COUNT, last))
     counts = np.arange(1, last + 1)
     sums, squares = paths.cumsum(axis=1), (paths**2).cumsum(axis=1)
@@ -35,14 +41,19 @@ def _last_level(alpha: float, first: int, last: int) -> float:
     seen = np.abs(sums[:, looks]) / np.sqrt(spread * counts[looks])
     shares = (counts[looks] / last) ** GROWTH
 
-    def excess(level: float) -> float:
-        limits = stats.t.ppf(1 - level * shares / 2, counts[looks] - 1)
-        return float((seen > limits).any(axis=1).mean()) - alpha
+    def beyond(level: float) -> "NDArray[np.bool_]":
+        limits = [
+            student_quantile(1 - level * float(share) / 2, int(count) - 1)
+            for share, count in zip(shares, counts[looks], strict=True)
+        ]
+        erring: NDArray[np.bool_] = (seen > limits).any(axis=1)
+        return erring
 
-    return float(optimize.bisect(excess, alpha / last, alpha, xtol=alpha * 1e-3))
-
-
-@lru_cache(maxsize=4096)
-def student_quantile(level: float, freedom: float) -> float:
-    """Give the value that Student's t stays below with this probability."""
-    return float(stats.t.ppf(level, freedom))
+    # Only rounds that err at the highest level can err at a lower one.
+    seen = seen[beyond(alpha)]
+    below, width = alpha / last, alpha - alpha / last
+    while width > alpha * 1e-3:
+        width /= 2
+        if int(beyond(below + width).sum()) < alpha * PATH_COUNT:
+            below += width
+    return below + width

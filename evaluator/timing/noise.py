@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
@@ -22,6 +20,10 @@ def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
     taken out where there are several configurations, as pairing does. A round's log ratio has twice
     the variance of a launch's.
     """
+    if not tables:
+        return None
+    import numpy as np  # slow to load, and few readers need it
+
     squares, freedom = 0.0, 0
     for table in tables:
         logs = np.log(np.asarray(table, dtype=np.float64))

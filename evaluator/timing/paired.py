@@ -7,20 +7,25 @@ practice. Steps only sharpen the value of a launch; many steps of one launch are
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evaluator.timing.looks import level_of_look, student_quantile
+from evaluator.timing.looks import level_of_look
 from evaluator.timing.noise import Noise
+from evaluator.timing.student import student_quantile, student_tail
 from evaluator.timing.verdict import Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 POWER = 0.80
 ORDER_ALPHA = 0.01
 LEAST_ROUNDS_PER_ORDER = 3
 ROUNDING = 1e-9
 LARGEST_LOG = 700.0
+LOST_AMONG_MANY = "lost_among_many"
+"""Reason of a claim that chance alone brings up where this many comparisons are made."""
 FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
 
 
@@ -40,11 +45,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One launch of each side; which came first, where that is known."""
+    """One launch of each side; which came first, where that is known.
+
+    `disturbed` is whether something else on the machine may have slowed either. It is counted, and
+    decides nothing here.
+    """
 
     candidate: Launch
     anchor: Launch
     candidate_first: bool | None = None
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +101,8 @@ class Comparison:
     detectable: float | None = None
     alpha: float = 0.05
     """How often the interval may be wrong."""
+    disturbed_count: int = 0
+    """Rounds among them that something else on the machine may have slowed."""
 
     @property
     def settled(self) -> bool:
@@ -115,6 +127,13 @@ def decide(
     are needed. `self_test` are rounds of the anchor against itself: a difference found there
     forbids any other claim.
     """
+    found = _decided(rounds, rule, noise, self_test)
+    return replace(found, disturbed_count=sum(r.disturbed for r in rounds))
+
+
+def _decided(
+    rounds: Sequence[Round], rule: Rule, noise: Noise | None, self_test: Sequence[Round]
+) -> Comparison:
     if not rounds:
         return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
     if not all(_usable(side.value) for r in rounds for side in (r.candidate, r.anchor)):
@@ -156,6 +175,41 @@ def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
     return _ratio(quantiles * noise.sd / math.sqrt(rounds))
 
 
+def p_value(found: Comparison, rule: Rule) -> float | None:
+    """Return how often sides within the margin differ as clearly as these, in either direction.
+
+    For a rule that looks once, whose noise is that of its own rounds; a claim has less than the
+    rule's alpha. None where there is no interval.
+    """
+    if found.ratio is None or found.noise is None:
+        return None
+    beyond = abs(math.log(found.ratio)) - rule.band
+    if found.noise == 0:
+        return 0.0 if beyond > 0 else 1.0
+    count = found.round_count
+    return min(1.0, 2 * student_tail(beyond * math.sqrt(count) / found.noise, count - 1))
+
+
+def corrected_for_number(found: Sequence[tuple[Comparison, Rule]]) -> list[Comparison]:
+    """Withdraw claims of a difference that as many comparisons make by chance (Holm).
+
+    All claims that remain are right together with the probability that the rules ask of one.
+    """
+    values = [p_value(each, rule) for each, rule in found]
+    tested = sorted(value for value in values if value is not None)
+    alpha = min((rule.alpha for _, rule in found), default=STANDARD.alpha)
+    shown = 0
+    while shown < len(tested) and tested[shown] < alpha / (len(tested) - shown):
+        shown += 1
+    limit = tested[shown] if shown < len(tested) else math.inf
+    return [
+        replace(each, verdict=Verdict.UNDECIDED, reason=LOST_AMONG_MANY)
+        if each.verdict in (Verdict.FAST, Verdict.SLOW) and value is not None and value >= limit
+        else each
+        for (each, _), value in zip(found, values, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
     """Mean log ratio with the half widths of its interval and of the narrower one for sameness."""
@@ -167,7 +221,7 @@ class _Interval:
     freedom: int
 
 
-def _interval(logs: NDArray[np.float64], rule: Rule, noise: Noise | None) -> _Interval | None:
+def _interval(logs: "NDArray[np.float64]", rule: Rule, noise: Noise | None) -> _Interval | None:
     count = int(logs.size)
     own = float(logs.std(ddof=1)) if count > 1 else None
     if own is None and noise is None:
@@ -276,7 +330,9 @@ def _self_test_fails(rounds: Sequence[Round], rule: Rule) -> str | None:
 
 def _logs(
     rounds: Sequence[Round], account: Callable[[Launch], float | None]
-) -> NDArray[np.float64]:
+) -> "NDArray[np.float64]":
+    import numpy as np  # slow to load, and few readers need it
+
     candidate = np.asarray([account(r.candidate) for r in rounds], dtype=np.float64)
     anchor = np.asarray([account(r.anchor) for r in rounds], dtype=np.float64)
     return np.log(candidate) - np.log(anchor)

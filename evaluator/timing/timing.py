@@ -8,13 +8,12 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ConfigDict
-from scipy import stats
 
 from evaluator.timing.figures import known_figures, select_unit
-from evaluator.timing.spread import Spread, spread
+from evaluator.timing.spread import Spread, order_interval, spread
 from records.study import Value
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -137,15 +136,17 @@ class Timing:
     def estimate(self) -> Spread:
         """Median with its 95 % interval, each launch counting once.
 
-        The interval is a t interval of launch medians. That of a single launch is from the order of
-        its samples, and says nothing about other launches. Without two values that differ, or with
-        too few samples, nothing is known and there is none.
+        Three launches or more give an interval of their medians. That of a single launch is from
+        the order of its samples, and says nothing about other launches. Where all values are equal,
+        or too few, nothing is known and there is none.
         """
-        count = len(self.launches)
-        values = self.times if count == 1 else tuple(self.launch_medians.values())
-        low, high = (_within_launch if count == 1 else _between_launches)(values)
-        centre = statistics.median(values)
-        return Spread(centre=centre, low=low, high=high, launch_count=count)
+        if len(self.launches) > 1:
+            over = spread(tuple(self.launch_medians.values()))
+            return over if over.low != over.high else replace(over, low=None, high=None)
+        low, high = order_interval(self.times) or (None, None)
+        if low == high:
+            low, high = None, None
+        return Spread(centre=self.median, low=low, high=high, launch_count=1)
 
     @property
     def significant_figures(self) -> int | None:
@@ -241,19 +242,3 @@ def _merged(replicates: Sequence[Timing]) -> Timing:
         ),
         unmet_threshold=max(unmet, default=None),
     )
-
-
-def _within_launch(times: Sequence[float]) -> tuple[float | None, float | None]:
-    """Interval from the order of samples; five or fewer cannot reach 95 %."""
-    ordered = sorted(times)
-    outside = int(stats.binom.ppf(0.025, len(ordered), 0.5))
-    if outside == 0 or ordered[0] == ordered[-1]:
-        return None, None
-    return ordered[outside - 1], ordered[-outside]
-
-
-def _between_launches(medians: Sequence[float]) -> tuple[float | None, float | None]:
-    told = spread(medians)
-    if told.low is None or told.low == told.high:
-        return None, None
-    return max(told.low, 0.0), told.high  # two launches may reach below zero, no time does

@@ -1,6 +1,6 @@
 """The spans of one rank as columns: what ran, when, on which stream or thread, and its size."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Self
 
@@ -124,6 +124,22 @@ class Spans:
             for field in fields(self)
             if field.name not in {"names", "lanes"}
         }
+
+    def kept(self, chosen: NDArray[np.bool_]) -> Self:
+        """Only the chosen spans; all names and lanes stay."""
+        return replace(
+            self,
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            name_id=self.name_id[chosen],
+            lane_id=self.lane_id[chosen],
+            activity=self.activity[chosen],
+            correlation=self.correlation[chosen],
+            bytes=self.bytes[chosen],
+            flops=self.flops[chosen],
+            blocks_per_sm=self.blocks_per_sm[chosen],
+            occupancy=self.occupancy[chosen],
+        )
 
     def doing(self, *activities: Activity) -> NDArray[np.bool_]:
         """Which spans do one of these, bool of shape (spans,)."""

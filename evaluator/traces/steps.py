@@ -54,6 +54,11 @@ class StepWindows:
         return int(self.number.size)
 
     @property
+    def of_a_server(self) -> bool:
+        """Whether any of them says that it answers requests."""
+        return bool(np.any(self.kind != StepKind.PLAIN))
+
+    @property
     def duration_ns(self) -> Nanoseconds:
         """How long each step took."""
         return self.end_ns - self.start_ns

@@ -52,14 +52,14 @@ class Attention(nn.Module):
 
     def __init__(self, workload: Workload, cosine: Tensor, sine: Tensor) -> None:
         super().__init__()
-        self.head_size = workload.hidden_size // workload.head_count
+        self.head_size = workload.head_width
         self.attend: Attend = CausalAttention(AttentionBackend.AUTO)
         self.places = slice(None)  # of the next call's sequence among all that the tables hold
         kv_size = workload.kv_head_count * self.head_size
-        self.query = nn.Linear(workload.hidden_size, workload.hidden_size, bias=False)
+        self.query = nn.Linear(workload.hidden_size, workload.attention_width, bias=False)
         self.key = nn.Linear(workload.hidden_size, kv_size, bias=False)
         self.value = nn.Linear(workload.hidden_size, kv_size, bias=False)
-        self.output = nn.Linear(workload.hidden_size, workload.hidden_size, bias=False)
+        self.output = nn.Linear(workload.attention_width, workload.hidden_size, bias=False)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
 
@@ -115,7 +115,7 @@ class Decoder(nn.Module):
     def __init__(self, workload: Workload, stage: Stage, positions: Tensor) -> None:
         super().__init__()
         hidden_size = workload.hidden_size
-        cosine, sine = _rotary_tables(hidden_size // workload.head_count, positions)
+        cosine, sine = _rotary_tables(workload.head_width, positions)
         self.embedding = nn.Embedding(workload.vocab_size, hidden_size) if stage.is_first else None
         self.blocks = nn.ModuleList(
             Block(workload, layer, cosine, sine) for layer in stage.layers(workload.layer_count)

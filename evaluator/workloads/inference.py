@@ -201,7 +201,7 @@ def _open_cache(job: Job, length: int, device: torch.device) -> CachedAttention:
         config.micro_batch,
         workload.kv_head_count // config.tp,
         length,
-        workload.hidden_size // workload.head_count,
+        workload.head_width,
     )
     keys, values = torch.empty(2, *shape, dtype=DTYPES[workload.precision], device=device)
     return CachedAttention(CausalAttention(config.attention_backend), keys, values)

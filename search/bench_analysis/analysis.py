@@ -8,7 +8,7 @@ from search.bench_analysis.points import DevicePoint, base_names
 from search.bench_analysis.results import Results
 from search.bench_analysis.verdicts import Limits, PairVerdicts
 
-REGRESSED = 3
+REGRESSED, UNDECIDED = 3, 5
 Names: TypeAlias = Mapping[tuple[str, str], str]
 
 
@@ -26,6 +26,7 @@ class Analysis:
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     fail_on_regression: bool = False
+    allow_undecided: bool = False
 
     @property
     def regression_count(self) -> int:
@@ -38,9 +39,18 @@ class Analysis:
         return sum(len(pair.broken) for pair in self.pairs)
 
     @property
+    def open_count(self) -> int:
+        """Points of all labels at which a regression may hide."""
+        return sum(pair.open_count for pair in self.pairs)
+
+    @property
     def exit_status(self) -> int:
         """What the command ends with: what broke is no better than what became slower."""
-        return REGRESSED if self.fail_on_regression and self._worse else 0
+        if not self.fail_on_regression:
+            return 0
+        if self._worse:
+            return REGRESSED
+        return UNDECIDED if self.open_count and not self.allow_undecided else 0
 
     @property
     def _worse(self) -> bool:

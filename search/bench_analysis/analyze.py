@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from statistics import median
 
 from records.errors import StudyError
 from search.bench_analysis.analysis import Analysis
@@ -30,6 +31,7 @@ class AnalysisAsked:
     limits: Limits = field(default_factory=Limits)
     summary_only: bool = False
     fail_on_regression: bool = False
+    allow_undecided: bool = False
     warn: Callable[[str], None] = _ignore
     doing: Callable[[str], None] = _ignore
 
@@ -61,8 +63,12 @@ def analyze(asked: AnalysisAsked) -> Analysis:
         pairs=pairs,
         limits=asked.limits,
         warnings=tuple(warnings),
-        caveats=tuple(_caveats(pairs, asked.limits)),
+        caveats=(
+            *_caveats(pairs, asked.limits),
+            *(_sensitivity(pairs) if asked.fail_on_regression else ()),
+        ),
         fail_on_regression=asked.fail_on_regression,
+        allow_undecided=asked.allow_undecided,
     )
     Tree(root=asked.outdir, doing=asked.doing).write(found, summary_only=asked.summary_only)
     uncompared = [pair for pair in pairs if not pair.judged_count and not pair.broken]
@@ -77,6 +83,8 @@ def _check(asked: AnalysisAsked, folders: Sequence[LabelledFolder]) -> None:
         close = get_close_matches(asked.baseline, labels, n=1)
         hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(labels)}"
         raise StudyError(f"--baseline {asked.baseline} is no label of a --dir; {hint}")
+    if asked.allow_undecided and not asked.fail_on_regression:
+        raise StudyError("--allow-undecided is for a gate; add --fail-on-regression")
     if asked.fail_on_regression and (asked.baseline is None or asked.summary_only):
         raise StudyError(
             "--fail-on-regression needs verdicts; add --baseline LABEL and leave out --summary-only"
@@ -97,6 +105,19 @@ def _baseline(label: str | None, results: Sequence[Results]) -> Results | None:
     return found
 
 
+def _sensitivity(pairs: Sequence[PairVerdicts]) -> Iterator[str]:
+    """What size of regression a gate could have shown, so that passing is not read as proof."""
+    for pair in pairs:
+        known = [each.detectable_percent for each in pair.points.values()]
+        sizes = sorted(size for size in known if size is not None)
+        if sizes:
+            yield (
+                f"{pair.label}: these rounds show a slowdown of {median(sizes):.3g} % at half of "
+                f"the points and of {sizes[-1]:.3g} % at all {len(sizes)} judged by rounds, in "
+                "four cases of five; a smaller one can pass the gate"
+            )
+
+
 def _caveats(pairs: Sequence[PairVerdicts], limits: Limits) -> Iterator[str]:
     for pair in pairs:
         if pair.broken:
@@ -104,14 +125,20 @@ def _caveats(pairs: Sequence[PairVerdicts], limits: Limits) -> Iterator[str]:
                 f"{pair.label} failed at {len(pair.broken)} points that {pair.baseline} was "
                 "measured at; see not_measured in verdict.json"
             )
+        if pair.unmeasured and pair.judged_count:
+            yield (
+                f"{pair.label} has no row at {len(pair.unmeasured)} of the points that "
+                f"{pair.baseline} was measured at, so they are undecided; see baseline_only in "
+                "verdict.json"
+            )
         if not pair.judged_count:
             yield (
                 f"{pair.label} and {pair.baseline} have no point in common, so nothing was "
                 "compared; give results of the same collectives, sizes, ranks and devices"
             )
-        elif pair.undecided_count:
+        elif pair.too_seldom_count:
             yield (
-                f"{pair.undecided_count} of {pair.judged_count} points of {pair.label} were "
+                f"{pair.too_seldom_count} of {pair.judged_count} points of {pair.label} were "
                 "measured too seldom to decide; measure it and the baseline in turns, "
                 f"{limits.slower.min_rounds} rounds or more, or judge by the bare change with "
                 "--unreplicated"

@@ -19,7 +19,9 @@ def analysis_facts(found: Analysis) -> Mapping[str, object]:
             pair.label: {standing.value: count for standing, count in pair.counts.items()}
             for pair in found.pairs
         },
+        "correction": "holm",
         "regression_count": found.regression_count,
+        "undecided_count": found.open_count,
         "exit": found.exit_status,
         "points": [facts for pair in found.pairs for facts in _pair_facts(found, pair)],
         "baseline_only": {
@@ -64,6 +66,8 @@ def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, ob
             "reason": verdict.reason,
             "evidence": verdict.evidence.value,
             "decision": verdict.decision.value,
+            "is_undecided": verdict.is_open,
+            "detectable_percent": verdict.detectable_percent,
             "round_count": verdict.round_count,
             "latency_us": own[point].latency_us,
             "baseline_latency_us": base[point].latency_us if point in base else None,

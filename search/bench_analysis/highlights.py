@@ -101,6 +101,10 @@ def limit_lines(limits: Limits) -> Iterator[str]:
         f"decided by rounds that both sides share, by the {100 * (1 - limits.alpha):g} % interval "
         "of the change, all of which must be beyond"
     )
+    yield (
+        "corrected for the number of points (Holm): with no true difference anywhere, any is shown "
+        f"in at most {100 * limits.alpha:g} % of analyses; each interval stands for its own point"
+    )
     if limits.unreplicated:
         yield (
             "what was measured too seldom for that is judged by the bare change (Evidence: "

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from evaluator.timing.paired import ROUNDING, Comparison, Rule
+from evaluator.timing.noise import Noise
+from evaluator.timing.paired import (
+    LOST_AMONG_MANY,
+    ROUNDING,
+    Comparison,
+    Rule,
+    corrected_for_number,
+    detectable,
+)
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from search.bench_analysis.points import DevicePoint, Figures, by_point
@@ -21,6 +29,8 @@ SKIPPED: Final = "skipped"
 """Status of a point that the library lacks: nothing went wrong."""
 TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
 """Reasons for which only other launches help."""
+UNSEEN: Final = 2.0
+"""A point passes only if its interval excludes that it takes this many times the limit."""
 ONE_DEFINITION: Final = frozenset(
     {
         *("all_reduce", "reduce_scatter", "reduce_scatter_single"),
@@ -56,6 +66,7 @@ class Evidence(StrEnum):
 class Limits:
     """How much latency must change, in percent of the baseline's, and how sure that must be.
 
+    Regressions and improvements of all points together are wrong in at most a share of `alpha`.
     With `unreplicated`, what was measured too seldom to decide is judged by the bare change.
     """
 
@@ -120,13 +131,18 @@ class PointVerdict:
     high: float | None = None
     bandwidth_change: float | None = None
     round_count: int = 0
+    is_open: bool = False
+    """Whether a regression may hide here, so that a gate cannot let it pass."""
+    detectable_percent: float | None = None
+    """The smallest slowdown that these rounds would show in four cases of five."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairVerdicts:
     """Every point of a label against the baseline; `missing` are those of the baseline alone.
 
-    `broken` are points of the baseline at which a launch of the label failed or was wrong.
+    `broken` are points of the baseline at which a launch of the label failed or was wrong, and
+    `unmeasured` those of which the label has no row at all.
     """
 
     label: str
@@ -134,6 +150,7 @@ class PairVerdicts:
     points: Mapping[DevicePoint, PointVerdict]
     missing: tuple[DevicePoint, ...]
     broken: tuple[DevicePoint, ...] = ()
+    unmeasured: tuple[DevicePoint, ...] = ()
 
     @property
     def name(self) -> str:
@@ -157,12 +174,17 @@ class PairVerdicts:
         return len(self.points) - self.counts[Standing.ABSENT]
 
     @property
-    def undecided_count(self) -> int:
+    def too_seldom_count(self) -> int:
         """Compared points that were measured too seldom to decide anything."""
         return sum(
             each.standing is Standing.NEUTRAL and each.reason in TOO_FEW
             for each in self.points.values()
         )
+
+    @property
+    def open_count(self) -> int:
+        """Points at which a regression may hide."""
+        return sum(each.is_open for each in self.points.values()) + len(self.unmeasured)
 
     def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
         """The points that stand so, in order."""
@@ -170,20 +192,27 @@ class PairVerdicts:
 
 
 def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
-    """Judge a label against the baseline at every point that it was measured at."""
+    """Judge a label against the baseline at every point that it was measured at.
+
+    Claims are corrected for the number of points, so that of all of them together as many are wrong
+    as the limits allow for one.
+    """
     slower = judged_points(baseline.rows, of.rows, limits.slower)
     faster = judged_points(baseline.rows, of.rows, limits.faster)
+    chosen = [
+        _by_side(slower[point].comparison, faster[point].comparison, limits) for point in slower
+    ]
+    found = dict(zip(slower, corrected_for_number(chosen), strict=True))
     points = {
-        point: _verdict(
-            point,
-            _told(slower[point].comparison, faster[point].comparison),
-            (baseline.figures[point], of.figures[point]),
-            limits,
+        point: replace(
+            _verdict(point, found[point], (baseline.figures[point], of.figures[point]), limits),
+            detectable_percent=_detectable_percent(found[point], limits.slower, len(found)),
         )
-        if point in slower
+        if point in found
         else PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
         for point in of.rows
     }
+    rows_without = by_point(of.left_out)
     failed = by_point(row for row in of.left_out if row.status != SKIPPED)
     return PairVerdicts(
         label=of.label,
@@ -191,19 +220,24 @@ def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
         points=points,
         missing=tuple(point for point in baseline.rows if point not in of.rows),
         broken=tuple(point for point in baseline.rows if point in failed),
+        unmeasured=tuple(
+            point for point in baseline.rows if point not in of.rows and point not in rows_without
+        ),
     )
 
 
-def _told(slower: Comparison, faster: Comparison) -> Comparison:
+def _by_side(slower: Comparison, faster: Comparison, limits: Limits) -> tuple[Comparison, Rule]:
     """Of two comparisons by different margins, the one for the side that the middle lies on."""
-    return slower if slower.ratio is not None and slower.ratio > 1 else faster
+    if slower.ratio is not None and slower.ratio > 1:
+        return slower, limits.slower
+    return faster, limits.faster
 
 
 def _verdict(
     point: DevicePoint, found: Comparison, sides: tuple[Figures, Figures], limits: Limits
 ) -> PointVerdict:
     if found.verdict is Verdict.UNKNOWN:
-        return PointVerdict(standing=Standing.ABSENT, reason=found.reason)
+        return PointVerdict(standing=Standing.ABSENT, reason=found.reason, is_open=True)
     base, own = sides
     change = 100 * (base.latency_us - own.latency_us) / base.latency_us
     plain = PointVerdict(
@@ -213,17 +247,38 @@ def _verdict(
         latency_change=change,
         bandwidth_change=_bandwidth_change(point, base, own),
         round_count=found.round_count,
+        is_open=True,
     )
     if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
         return _by_threshold(plain, change, limits)
+    standing = CLAIMS.get(found.verdict, Standing.NEUTRAL)
     return replace(
         plain,
-        standing=CLAIMS.get(found.verdict, Standing.NEUTRAL),
+        standing=standing,
         evidence=Evidence.ROUNDS,
         latency_change=100 * (1 - found.ratio),
         low=100 * (1 - found.ratio_high),
         high=100 * (1 - found.ratio_low),
+        is_open=standing is Standing.NEUTRAL and _may_hide(found, limits.slower),
     )
+
+
+def _detectable_percent(found: Comparison, rule: Rule, point_count: int) -> float | None:
+    """By the level that Holm's correction asks of the clearest of all points."""
+    if found.noise is None or found.round_count < 2:
+        return None
+    noise = Noise(sd=found.noise, freedom=found.round_count - 1)
+    strictest = replace(rule, max_rounds=found.round_count, alpha=rule.alpha / point_count)
+    ratio = detectable(noise, strictest)
+    return None if ratio is None else 100 * (ratio * (1 + rule.margin) - 1)
+
+
+def _may_hide(found: Comparison, rule: Rule) -> bool:
+    """Whether what showed no regression may be one: a claim that was vetoed, or a wide interval."""
+    if found.ratio_low is None or found.ratio_high is None:
+        return True
+    vetoed = found.ratio_low > 1 + rule.margin and found.reason != LOST_AMONG_MANY
+    return vetoed or found.ratio_high > UNSEEN * (1 + rule.margin)
 
 
 def _by_threshold(plain: PointVerdict, change: float, limits: Limits) -> PointVerdict:
@@ -232,7 +287,11 @@ def _by_threshold(plain: PointVerdict, change: float, limits: Limits) -> PointVe
     standing = limits.by_threshold(change)
     where = "within" if standing is Standing.NEUTRAL else "beyond"
     return replace(
-        plain, standing=standing, reason=f"{where}_threshold", evidence=Evidence.THRESHOLD
+        plain,
+        standing=standing,
+        reason=f"{where}_threshold",
+        evidence=Evidence.THRESHOLD,
+        is_open=False,
     )
 
 

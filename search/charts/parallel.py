@@ -1,6 +1,6 @@
 """Configurations as lines over parallel axes, one for each knob, and what they cost at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +9,9 @@ from search.charts.frame import RIGHT, WIDTH, Key, legend
 from search.charts.scale import Scale
 
 HEIGHT: Final = 340.0
-TOP, BOTTOM, SIDE = 58.0, 26.0, 56.0
+TOP, BOTTOM, SIDE = 74.0, 26.0, 56.0
+NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 7.5
+NAME_CHARS, END_NAME_CHARS = 26, 16
 FEW: Final = 2
 SHADES: Final = 5
 """Classes `shade0` (best) to `shade4` (worst)."""
@@ -70,7 +72,8 @@ def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale,
         f"{len(tried)} configurations over {len(knobs)} knobs",
         *(_tried(one, knobs, axes, last) for one in order),
         *(_knob(knob, x) for knob, x in zip(knobs, axes, strict=False)),
-        _last(last, axes[-1], label, failed=any(one.rank is None for one in tried)),
+        _last(last, axes[-1], failed=any(one.rank is None for one in tried)),
+        *_names([*(knob.name for knob in knobs), label], axes),
         legend(keys, WIDTH - RIGHT, 14.0),
     )
 
@@ -103,7 +106,6 @@ def _knob(knob: Knob, x: float) -> str:
     return "".join(
         [
             svg.line(x, TOP, x, HEIGHT - BOTTOM, "axis"),
-            svg.words(x, TOP - 12, knob.name, anchor="middle", kind="name", chars=16),
             *(
                 svg.words(x + 5, _height(place, knob) + 4, choice, kind="label halo", chars=12)
                 for place, choice in enumerate(knob.choices)
@@ -113,12 +115,20 @@ def _knob(knob: Knob, x: float) -> str:
     )
 
 
-def _last(last: Scale, x: float, label: str, *, failed: bool) -> str:
+def _names(names: Sequence[str], axes: Sequence[float]) -> Iterator[str]:
+    """The names of the axes in two rows by turns, so that long ones do not collide."""
+    inner = int(2 * (WIDTH - 2 * SIDE - RIGHT) / max(1, len(axes) - 1) / NAME_CHAR_WIDTH)
+    for place, (name, x) in enumerate(zip(names, axes, strict=True)):
+        y = TOP - 12 - NAME_HEIGHT * (place % 2)
+        room = NAME_CHARS if 0 < place < len(axes) - 1 else END_NAME_CHARS
+        yield svg.words(x, y, name, anchor="middle", kind="name", chars=min(inner, room))
+
+
+def _last(last: Scale, x: float, *, failed: bool) -> str:
     bottom = HEIGHT - BOTTOM
     return "".join(
         [
             svg.line(x, TOP, x, bottom, "axis"),
-            svg.words(x, TOP - 12, label, anchor="middle", kind="name", chars=16),
             *(svg.words(x + 5, y + 4, text, kind="label halo", chars=10) for y, text in last.ticks),
             svg.words(x + 5, bottom + 4, "failed", kind="label halo") if failed else "",
         ]

@@ -11,22 +11,22 @@ MARGIN: Final = 3.0
 
 
 def sparkline(steps: Sequence[tuple[int, float]], last: int, *, lower_is_better: bool) -> str:
-    """The best so far as a step line that ends at trial `last`; better is lower on the page.
+    """The best so far as a step line that ends at trial `last`; larger values are further up.
 
-    `steps` are the trials that were better than all before them, with their values. Nothing where
-    there are none.
+    So it falls where lower is better and rises where higher is. `steps` are the trials that were
+    better than all before them, with their values. Nothing where there are none.
     """
     if not steps:
         return ""
-    values = [value if lower_is_better else -value for _, value in steps]
-    worst, best = values[0], values[-1]
-    span = worst - best
+    values = [value for _, value in steps]
+    top = max(values)
+    span = top - min(values)
 
     def x(ordinal: int) -> float:
         return MARGIN + (WIDTH - 2 * MARGIN) * ordinal / max(1, last)
 
     def y(value: float) -> float:
-        share = (worst - value) / span if span > 0 else 1.0
+        share = (top - value) / span if span > 0 else float(lower_is_better)
         return MARGIN + (HEIGHT - 2 * MARGIN) * share
 
     path = [(x(steps[0][0]), y(values[0]))]

@@ -1,6 +1,6 @@
 """What an offline strategy is asked, and what all of them look at: what was not tried yet."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -8,6 +8,7 @@ from policies.space import Space
 from records.history import History
 from records.study import Study
 from records.trial import Config
+from search.words.config import differing
 
 Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
 """Seconds that a step of a configuration should take, by what takes them; None where unknown."""
@@ -15,10 +16,16 @@ Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A configuration to try next, and why in one line."""
+    """A configuration to try next, and why in one line.
+
+    `expected` is the part of it that says how good it should be, empty where nobody knows. It
+    `changes_best` where it is the best so far with some settings changed.
+    """
 
     config: Config
     why: str
+    expected: str = ""
+    changes_best: bool = False
 
 
 class Chooser(Protocol):
@@ -49,15 +56,9 @@ def attempted(history: History) -> Set[Config]:
     return launched | set(history.pending)
 
 
-def differing(one: Config, other: Config) -> Sequence[str]:
-    """Knobs that are set differently, or only in one of the two, in alphabetical order."""
-    knobs = sorted({*one.values, *other.values})
-    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
-
-
 def change_words(before: Config, after: Config) -> str:
-    """What changes from one configuration to another: `pp 1 to 2, tp 4 to 2`."""
+    """What changes from one configuration to another: `pp 1 to 2, schedule (not set) to 1f1b`."""
     return ", ".join(
-        f"{knob} {before.values.get(knob)} to {after.values.get(knob)}"
+        f"{knob} {before.values.get(knob, '(not set)')} to {after.values.get(knob, '(not set)')}"
         for knob in differing(before, after)
     )

@@ -6,7 +6,8 @@ from policies.space import Space
 from records.history import History
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, Trial
-from search.choosers.chooser import Choice, change_words, differing, untried
+from search.choosers.chooser import Choice, change_words, untried
+from search.words.config import differing
 
 
 class CoordinateChooser:
@@ -34,7 +35,7 @@ class CoordinateChooser:
             return Choice(config=left[0], why="first feasible configuration")
         choice = self._nearest(left, centre, history)
         why = f"from the best so far, change {change_words(centre, choice)}"
-        return Choice(config=choice, why=why)
+        return Choice(config=choice, why=why, changes_best=history.best is not None)
 
     def _nearest(self, left: Sequence[Config], centre: Config, history: History) -> Config:
         varied = _last_varied(history, centre)

@@ -6,6 +6,7 @@ configuration with the largest expected improvement comes next. While that bring
 every second move is one of coordinate descent, which trusts no model.
 """
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from random import Random
 
@@ -23,7 +24,6 @@ from search.choosers.known import Known
 from search.choosers.prospects import Forecaster, Prospects
 from search.learnt import learnt
 from search.rounds import STEP_OBJECTIVES
-from search.words.trial import number
 
 POOL = 4000
 """Configurations that are weighed at once; of more, those near the best and a random part."""
@@ -66,11 +66,11 @@ class HybridChooser:
             return self._untested(known, left, count)
         lessons = learnt(self._space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
-        promising = self._promising(study, history, known, best, left, doubtful)
+        move: Config | None = None
         if _is_descending(history):
             sound = [config for config in left if config not in doubtful]
-            move = self._descent.move(sound or left, history)
-            promising = [move, *(choice for choice in promising if choice.config != move.config)]
+            move = self._descent.move(sound or left, history).config
+        promising = self._promising(study, history, known, best, left, doubtful, move)
         return tuple(promising[:count])
 
     def _forecaster(self, study: Study, history: History) -> Forecaster:
@@ -86,14 +86,20 @@ class HybridChooser:
         best: Config,
         left: Sequence[Config],
         doubtful: Set[Config],
+        move: Config | None,
     ) -> list[Choice]:
-        """Configurations by expected improvement; what should fail by all lessons has little."""
+        """Configurations by expected improvement; what should fail by all lessons has little.
+
+        A move that trusts no model comes before them all, with what the model says of it.
+        """
         forecaster = self._forecaster(study, history)
         if history.pending:
             sure = np.ones(len(history.pending))
             pending = forecaster.prospects(known, history.pending, sure)
             known = known.with_pending(history.pending, pending.losses)
         pool = self._pool(study, history, best, left)
+        if move is not None:
+            pool = [move, *(config for config in pool if config != move)]
         chances = self._feasibility.chances(known, [best, *pool])
         prospects = forecaster.prospects(known, [best, *pool], chances)
         trust = np.array([DOUBTFUL if config in doubtful else 1.0 for config in pool])
@@ -102,14 +108,10 @@ class HybridChooser:
             # The best may have been lucky: the next best is what a final then finds.
             gains = prospects.gains(float(prospects.losses[1:].min()))[1:] * trust
         enumerates = _enumeration_words(study, history, left)
+        if move is not None:
+            gains[0] = np.inf
         order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
-        return [
-            Choice(
-                config=prospects.configs[place],
-                why=_words(prospects, known, best, int(place)) + enumerates,
-            )
-            for place in order
-        ]
+        return [_choice(prospects, known, best, int(place), enumerates) for place in order]
 
     def _untested(self, known: Known, left: Sequence[Config], count: int) -> tuple[Choice, ...]:
         """While nothing is measured: what runs for sure first, then what should be fast."""
@@ -146,17 +148,23 @@ def _enumeration_words(study: Study, history: History, left: Sequence[Config]) -
     launches = remaining_launches(study, history)
     if len(left) > launches:
         return ""
-    return f"; all {len(left)} untried configurations fit in the {launches} launches left"
+    return f"all {len(left)} untried configurations fit in the {launches} launches left"
 
 
-def _words(prospects: Prospects, known: Known, best: Config, place: int) -> str:
-    """Why a configuration is promising: what changes, and what is expected of it."""
+def _choice(
+    prospects: Prospects, known: Known, best: Config, place: int, enumerates: str
+) -> Choice:
+    """A configuration with why it is promising: what changes, and what is expected of it."""
     config = prospects.configs[place]
-    loss, deviation = float(prospects.losses[place]), float(prospects.deviations[place])
-    words = f"from the best so far, change {change_words(best, config)}"
-    ends = [known.value(loss + 2 * sign * deviation) for sign in (-known.sign, known.sign)]
-    told = [number(end) for end in (known.value(loss), *ends) if end is not None]
-    if told:
-        words += f"; expected {told[0]} ({told[1]} to {told[2]})"
+    ahead = float(prospects.losses[0] - prospects.losses[place])
+    margin = 2 * float(prospects.deviations[place])
+    told: list[str] = []
+    if known.sign:
+        low, high = math.exp(ahead - margin), math.exp(ahead + margin)
+        told.append(f"expected {math.exp(ahead):.2f}x ({low:.2f} to {high:.2f})")
     chance = float(prospects.chances[place])
-    return words if chance > SURE else f"{words}, runs with a chance of {chance:.0%}"
+    told += [] if chance > SURE else [f"runs with a chance of {chance:.0%}"]
+    expected = ", ".join(told)
+    change = f"from the best so far, change {change_words(best, config)}"
+    why = "; ".join(filter(None, (change, expected, enumerates)))
+    return Choice(config=config, why=why, expected=expected, changes_best=True)

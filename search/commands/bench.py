@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from records.errors import StudyError
 from search.commands.bench_analyze import analyze
 from search.commands.bench_mix import mix
 from search.commands.bench_search import search
@@ -103,9 +104,16 @@ def collectives(
         str, typer.Option(metavar="N", help="Start each library anew so often, in turns.")
     ] = "1",
     timeout: Annotated[str, typer.Option(metavar="SECONDS", help="For one point.")] = "60",
+    window: Annotated[
+        str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency and bandwidth of a collective over message sizes."""
+    if window is not None:
+        raise StudyError(
+            "there is no --window; --sync-interval N looks at the clock after every N calls"
+        )
     # Imported here: it takes torch, and help does without.
     from evaluator.bench.asked import Asked
     from search.bench.running import bench_collectives

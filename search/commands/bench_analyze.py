@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from search.commands.options import JsonOption
+from search.terminal import Terminal
 
 if TYPE_CHECKING:
     from search.bench_analysis.analysis import Analysis
@@ -52,8 +52,13 @@ def analyze(
     fail_on_regression: Annotated[
         bool,
         typer.Option(
-            "--fail-on-regression", help="Leave with 3 where anything regressed or failed."
+            "--fail-on-regression",
+            help="Exit with 3 if anything regressed or failed, with 5 if points stay undecided.",
         ),
+    ] = False,
+    allow_undecided: Annotated[
+        bool,
+        typer.Option("--allow-undecided", help="Let --fail-on-regression pass undecided points."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,15 +66,17 @@ def analyze(
 
     Reads the CSV files of `cclsearch bench collectives` and of torchcomms. A point is a regression
     or an improvement where rounds that both sides share (equal RunId with LaunchId or Block) show a
-    change beyond the threshold; what was measured once is told and not judged.
+    change beyond the threshold, after Holm's correction for the number of points; what was measured
+    once is shown and not judged.
     """
     # Imported here: what decides and draws takes a second to load.
+    from search.bench_analysis.analysis import UNDECIDED
     from search.bench_analysis.analyze import AnalysisAsked
     from search.bench_analysis.analyze import analyze as analysed
     from search.bench_analysis.facts import analysis_facts
     from search.bench_analysis.verdicts import Limits
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status("reading") as line:
         found = analysed(
             AnalysisAsked(
@@ -84,6 +91,7 @@ def analyze(
                 ),
                 summary_only=summary_only,
                 fail_on_regression=fail_on_regression,
+                allow_undecided=allow_undecided,
                 warn=lambda text: typer.echo(f"warning: {text}", err=True),
                 doing=lambda text: line.update(Text(text)),
             )
@@ -92,6 +100,13 @@ def analyze(
         typer.echo(json.dumps(analysis_facts(found), allow_nan=False))
     else:
         _print(found, outdir, summary_only=summary_only)
+    if found.exit_status == UNDECIDED:
+        typer.echo(
+            f"undecided: a regression may hide at {found.open_count} points, so the gate does not "
+            "pass (exit code 5); measure both sides in turns (cclsearch bench collectives with "
+            "--rounds 8), or accept these points with --allow-undecided",
+            err=True,
+        )
     if found.exit_status:
         raise typer.Exit(found.exit_status)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from records.codec import to_json
 from records.errors import StudyError
 from records.study import Llm
 from search.commands.options import JsonOption, StoreOption
+from search.terminal import Terminal
 
 EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
 
@@ -79,7 +79,7 @@ def search(
     asking = None
     if transcripts is not None:
         asking = Asking(transcripts=transcripts, llm=Llm() if model is None else Llm(model=model))
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status("starting") as line:
         found = compare(
             landscapes_of(landscapes or EXAMPLES, store, lambda words: console.print(Text(words))),
@@ -97,7 +97,7 @@ def search(
     if as_json:
         typer.echo(to_json(found))
     else:
-        wide = Console(width=max(Console().width, TABLE_WIDTH))
+        wide = Terminal(width=max(Terminal().width, TABLE_WIDTH))
         print_reports(wide, found.reports, trial_count=trials, seed_count=seeds)
         _print_end(written)
 

@@ -68,8 +68,12 @@ def compare(
     ] = 0.0,
     fail_on: Annotated[
         Literal["slow"] | None,
-        typer.Option("--fail-on", help="Leave with 3 where B is slower anywhere."),
+        typer.Option("--fail-on", help="Exit with 3 if B is slower anywhere, with 5 if undecided."),
     ] = None,
+    allow_undecided: Annotated[
+        bool,
+        typer.Option("--allow-undecided", help="Let --fail-on pass what is not slower for sure."),
+    ] = False,
     benchmarks: Annotated[
         list[str] | None,
         typer.Option("-b", "--benchmark", metavar="NAME", help="Only this one, of nvbench files."),
@@ -105,8 +109,8 @@ def compare(
     """Tell whether B is faster than A: FAST, SLOW, SAME, UNDECIDED or UNKNOWN, and why.
 
     Trials of a study are judged by launches that took turns, benchmark rows by their rounds (equal
-    RunId with LaunchId or Block), nvbench states by the ranges of their samples. The exit code is 0
-    whatever the verdict.
+    RunId with LaunchId or Block) and corrected for their number (Holm), nvbench states by the
+    ranges of their samples. Without --fail-on the exit code is 0 whatever the verdict.
     """
     # Imported here: what decides takes a second to load.
     from search.commands.comparison_views import Asked, Chosen, print_comparison, print_thresholds
@@ -114,6 +118,8 @@ def compare(
     if dump_config:
         print_thresholds(preset, config)
         return
+    if allow_undecided and fail_on is None:
+        raise StudyError("--allow-undecided is for a gate; add --fail-on slow")
     if not (a and b):
         raise StudyError("compare needs A and B, as in `cclsearch compare trial:0 best`")
     chosen = Chosen(
@@ -133,6 +139,7 @@ def compare(
         display=display,
         threshold_percent=threshold_diff,
         fail_on_slow=fail_on == "slow",
+        allow_undecided=allow_undecided,
         chosen=chosen,
         store=store,
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 import typer
-from rich.console import Console
 
 from evaluator.timing.interval.thresholds import read_thresholds, to_toml
 from evaluator.timing.nvbench.compare import ComparedFiles, compare_files
@@ -37,8 +36,10 @@ from search.interval_tables import (
 )
 from search.live import on_terminal
 from search.settings import store_root
+from search.tables import echo_words
+from search.terminal import Terminal, echo_styled
 
-SLOWER = 3
+SLOWER, UNDECIDED = 3, 5
 KINDS = {
     OnRecord: "a trial",
     OneLaunch: "a stored measurement",
@@ -72,6 +73,7 @@ class Asked:
     display: str
     threshold_percent: float
     fail_on_slow: bool
+    allow_undecided: bool
     chosen: Chosen
     store: Path | None
 
@@ -93,7 +95,7 @@ def print_thresholds(preset: str | None, config: Path | None) -> None:
 
 
 def print_comparison(asked: Asked, *, as_json: bool) -> None:
-    """Print what was found; leaves with 3 where B is slower and that was to fail."""
+    """Print what was found; where slower is to fail, exit with 3 if B is and 5 if that is open."""
     view, terms = asked.view, asked.terms
     a, b = side(asked.a, asked.store), side(asked.b, asked.store)
     if isinstance(a, Nvbench) and isinstance(b, Nvbench):
@@ -106,8 +108,22 @@ def print_comparison(asked: Asked, *, as_json: bool) -> None:
         found = _compared(a, b, terms)
         _print(found, asked.store, view, as_json=as_json)
         counts = found.counts
-    if asked.fail_on_slow and counts[Verdict.SLOW]:
+    if asked.fail_on_slow:
+        _gate(counts, allow_undecided=asked.allow_undecided)
+
+
+def _gate(counts: Mapping[Verdict, int], *, allow_undecided: bool) -> None:
+    if counts[Verdict.SLOW]:
         raise typer.Exit(SLOWER)
+    undecided = counts[Verdict.UNDECIDED] + counts[Verdict.UNKNOWN]
+    if undecided and not allow_undecided:
+        typer.echo(
+            f"undecided: {undecided} of {sum(counts.values())} comparisons, so --fail-on slow does "
+            f"not pass (exit code {UNDECIDED}); launch both sides in turns more often, or accept "
+            "these with --allow-undecided",
+            err=True,
+        )
+        raise typer.Exit(UNDECIDED)
 
 
 def _compared(a: Side, b: Side, terms: Terms) -> Comparisons:
@@ -140,7 +156,10 @@ def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool)
         return
     unicode = on_terminal() and "utf" in (sys.stdout.encoding or "").lower()
     for line in comparison_lines(found, view, unicode=unicode):
-        typer.echo(line)
+        if isinstance(line, str):
+            echo_words(line)
+        else:
+            echo_styled(line)
     for command in commands:
         typer.echo(f"next: {command}")
 
@@ -170,7 +189,7 @@ def _print_nvbench(
         typer.echo(json.dumps(comparison_facts(found), allow_nan=False))
         return _counts(found)
     if on_terminal():
-        Console(highlight=False).print(*report_renderables(found, view), sep="\n")
+        Terminal(highlight=False).print(*report_renderables(found, view), sep="\n")
     else:
         typer.echo("\n".join(report_lines(found, view)))
     for warning in found.warnings:

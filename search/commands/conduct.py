@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
 import typer
-from rich.console import Console
 
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError
@@ -20,7 +19,7 @@ from records.history import History
 from records.rows import StudyRow
 from records.store import Store
 from records.study import MEASURE, Study
-from search.commands.options import store_flag
+from search.commands.options import store_flag, with_model
 from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
 from search.extending import extended
@@ -37,6 +36,8 @@ from search.report import Record, print_report
 from search.scrubbed import scrubbed_study
 from search.settings import scrubber, store_root
 from search.standing import standing_of
+from search.terminal import Terminal
+from search.trust import require_trust, trust
 from search.version import installed_version
 
 INTERRUPTED_TWICE = 130
@@ -62,8 +63,21 @@ def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> 
     return finding
 
 
-def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool) -> Finding:
-    """Search a study on record to its end, with `more` launches from here if they are given."""
+def go_on(
+    study_id: str,
+    more: int | None,
+    store: Path | None,
+    *,
+    model: str | None = None,
+    trusted: bool = False,
+    as_json: bool,
+) -> Finding:
+    """Search a study on record to its end, with `more` launches from here if they are given.
+
+    Another `model` is asked from here, if it is given.
+
+    An imported one has to be `trusted` once.
+    """
     with recorded(store) as records:
         row = records.find(study_id)
         if row.strategy == MEASURE:
@@ -72,8 +86,13 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
                 f"go on with `cclsearch replay {row.id} --mode measure`"
             )
         _refuse_import(row)
+        if trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
         before = _launches_on_record(row.id, records)
         study = row.study if more is None else extended(row.id, more, records)
+        if model is not None:
+            study = _asking(model, study, row.id, records)
         with (
             face(as_json, standing_of(row, records).history) as observer,
             Stop(_resume(row.id, records)) as stop,
@@ -88,6 +107,15 @@ def go_on(study_id: str, more: int | None, store: Path | None, *, as_json: bool)
     return finding
 
 
+def _asking(model: str, study: Study, study_id: str, records: Store) -> Study:
+    """The study with another model to ask, as it is now recorded."""
+    study = with_model(study, model)
+    study = replace(study, llm=priced(study.llm))
+    with records.lock(study_id):
+        records.replace_study(study_id, study)
+    return study
+
+
 def _refuse_import(row: StudyRow) -> None:
     origin = row.study.origin
     if origin is not None and origin.kind not in LAUNCHABLE_ORIGINS:
@@ -97,7 +125,9 @@ def _refuse_import(row: StudyRow) -> None:
         )
 
 
-def launched_again(study_id: str, strategy: str | None, store: Path | None) -> Study:
+def launched_again(
+    study_id: str, strategy: str | None, store: Path | None, *, trusted: bool
+) -> Study:
     """A new study that launches the policies of one on record."""
     if strategy not in {None, ReplayProposer.name}:
         raise StudyError(
@@ -107,6 +137,9 @@ def launched_again(study_id: str, strategy: str | None, store: Path | None) -> S
     with recorded(store) as records:
         row = records.find(study_id)
         _refuse_import(row)
+        if trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
         return study_again(row, records)
 
 
@@ -120,7 +153,7 @@ def face(as_json: bool, history: History) -> Iterator[Observer]:
     if as_json:
         yield JsonProgress(sys.stdout)
     elif on_terminal():
-        with LiveProgress(Console(), history) as live:
+        with LiveProgress(Terminal(), history) as live:
             yield live
     else:
         yield PlainProgress(sys.stdout)
@@ -192,7 +225,7 @@ class Stop:
     def _ask(self, _signal: int, _frame: object) -> NoReturn:
         if self._was_asked:
             # No cleaning up: ranks end with their parent, and the store holds what is finished.
-            Console(stderr=True).show_cursor()
+            Terminal(stderr=True).show_cursor()
             os.write(sys.stderr.fileno(), f"\n{self.again}\n".encode())
             os._exit(INTERRUPTED_TWICE)
         self._was_asked = True

@@ -1,6 +1,7 @@
 """Shows what a study learnt from its failures, and takes single constraints back."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,8 @@ def print_constraints(
         if not found:
             typer.echo("nothing was learnt from failures")
             return
-        again = f'cclsearch show {row.id} --constraints --revoke "{found[0].constraint.name}"'
+        name = shlex.quote(found[0].constraint.name)
+        again = f"cclsearch show {row.id} --constraints --revoke {name}"
         typer.echo(f"next: {again}{store_flag(records.root)}")
 
 

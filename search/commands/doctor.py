@@ -66,6 +66,9 @@ def doctor(
 
 
 def _print(finding: Finding) -> None:
-    typer.echo(f"{finding.state:<8}{finding.subject:<14}{finding.told}")
+    # Imported here: help does without.
+    from search.tables import echo_words
+
+    echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.told}", indent=22)
     if finding.remedy is not None:
-        typer.echo(f"{'':<22}{finding.remedy}")
+        echo_words(f"{'':<22}{finding.remedy}", indent=22)

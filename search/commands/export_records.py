@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from records.errors import StudyError, shown
 from records.rows import StudyRow
@@ -27,6 +27,7 @@ from search.exporting.redaction.traces import TraceChanges
 from search.exporting.redaction.words import Redactor
 from search.live import on_terminal
 from search.reading import recorded
+from search.terminal import Terminal
 from search.version import installed_version
 
 BROKEN = 3
@@ -73,7 +74,7 @@ def export_study(study_id: str, asked: Asked, store: Path | None, *, as_json: bo
         changes = _changes(asked, row, records) if asked.redact else None
         with ExitStack() as shown_work:
             if on_terminal() and not as_json:
-                shown_work.enter_context(Console(stderr=True).status(f"writing {wanted.to}"))
+                shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
             written = export(row, records, wanted, changes)
         if as_json:
             typer.echo(json.dumps(_facts(written, row, changes)))
@@ -173,9 +174,9 @@ def _lines(written: Written, changes: TraceChanges | None) -> Iterator[str]:
 def _next_command(asked: Asked, written: Written) -> str:
     match asked.form:
         case "bundle":
-            return f"cclsearch import {written.path}"
+            return f"cclsearch import {shlex.quote(str(written.path))}"
         case "entry":
-            return f"cclsearch entry check {written.path}"
+            return f"cclsearch entry check {shlex.quote(str(written.path))}"
         case _:
             return "cclsearch export --format bundle"
 

@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from records.artifacts import Kept
 from records.errors import StudyError
@@ -14,6 +13,7 @@ from search.commands.options import store_flag
 from search.kept.collecting import Plan, Rules, collect, planned
 from search.live import on_terminal
 from search.reading import recorded
+from search.terminal import Terminal
 from search.words.quantities import size
 
 
@@ -21,7 +21,7 @@ def free_space(
     rules: Rules, store: Path | None, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove what can go, or only tell it; asks before what a record cites is removed."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with recorded(store) as records:
         with console.status("looking through the records"):
             plan = planned(records, rules)

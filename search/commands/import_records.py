@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from records.errors import StudyError
 from records.history import History
@@ -18,10 +17,12 @@ from search.commands.options import store_flag
 from search.importing.files import BadRows
 from search.importing.imported import Imported
 from search.importing.kinds import studies_of
-from search.importing.recording import Known, record, refuse_other
+from search.importing.recording import Known, record, refuse_other, refuse_steering
 from search.live import on_terminal
 from search.reading import has_records
 from search.settings import scrubber, store_root
+from search.terminal import Terminal
+from search.trust import launch_lines
 from search.version import installed_version
 from search.words.trial import score_words
 
@@ -52,10 +53,11 @@ def import_all(sources: Sequence[str], asked: Asked, store: Path | None, *, as_j
         records = _opened(store, asked, opened)
         known = Known.of(() if records is None else records.studies())
         if on_terminal() and not as_json:
-            status = Console(stderr=True).status("")
+            status = Terminal(stderr=True).status("")
             opened.enter_context(status)
         for source in sources:
             for found in _named(source, asked):
+                refuse_steering(found)
                 one = _taken(found, known)
                 if records is not None and not one.is_new:
                     refuse_other(found, records)
@@ -115,8 +117,12 @@ def _print(one: Taken, asked: Asked) -> None:
     verb = "would be imported" if asked.dry_run else "imported"
     typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
     origin = one.found.study.origin
+    for sentence in one.found.study.inferences:
+        typer.echo(f"  card: {sentence}")
     for note in () if origin is None else origin.notes:
         typer.echo(f"  note: {note}")
+    for label, words in launch_lines(one.found.study):
+        typer.echo(f"  {label}: {words}")
 
 
 def _names(faults: Sequence[Fault]) -> str:
@@ -145,7 +151,9 @@ def _facts(one: Taken) -> dict[str, object]:
         "trials": len(one.found.trials),
         "measured": sum(trial.score is not None for trial in one.found.trials),
         "best": best.score.value if best is not None and best.score is not None else None,
+        "launches": dict(launch_lines(one.found.study)),
         "notes": [] if origin is None else list(origin.notes),
+        "inferences": list(one.found.study.inferences),
         "faults": [
             {"name": fault.name, "words": fault.words, "ordinals": list(fault.ordinals)}
             for fault in one.faults

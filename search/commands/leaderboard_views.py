@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
 import typer
-from rich.console import Console
 
 from evaluator.metrics.published import PREFIX
 from records.errors import StoreError, StudyError
@@ -28,6 +27,7 @@ from search.leaderboard.words import (
     legend,
     letter_of,
     mark_letters,
+    rank_words,
     ranked_words,
     short_heading,
     submissions_of,
@@ -37,6 +37,7 @@ from search.live import on_terminal
 from search.reading import has_records, recorded
 from search.tables import Column as TextColumn
 from search.tables import numbers, page_cells, print_words, table_lines
+from search.terminal import Terminal
 
 Form: TypeAlias = Literal["table", "csv", "json", "html"]
 SUFFIXES: dict[str, Form] = {".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -66,7 +67,7 @@ def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
         # Entries of others need no store; studies that are named do.
         needed = wanted.studies or not wanted.entries or has_records(store)
         records = opened.enter_context(recorded(store)) if needed else None
-        status = opened.enter_context(Console(stderr=True).status("reading studies"))
+        status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
         submissions, notes = gathered(
             records,
             wanted.studies,
@@ -130,7 +131,7 @@ def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
                 typer.echo(line)
         typer.echo("")
     for place, (name, words) in enumerate(marks.items()):
-        print_words(f"{letter_of(place)}: {name}: {words}")
+        print_words(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
     for name, words in defects(shown.values()):
         print_words(f"{name}: {words}")
     if any(name.startswith(PREFIX) for name in shown):
@@ -155,7 +156,7 @@ def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
         TextColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in told]),
     ]
     columns_told = [
-        numbers("#", ["" if each.rank is None else str(each.rank) for each in told]),
+        numbers("#", [rank_words(each, group) for each in told]),
         TextColumn(
             heading="submission", cells=[each.submission.name for each in told], yielding=True
         ),

@@ -15,7 +15,7 @@ from search.commands.options import store_flag
 from search.replay.claim import Claim, Decision, Holds, all_hold
 from search.replay.source import Source
 from search.report import Line, print_lines
-from search.words.condition import disturbed_words
+from search.words.condition import disturbed_among, disturbed_words
 from search.words.machine import differences
 from search.words.trial import NO_CONFIG
 
@@ -101,13 +101,9 @@ def _machine(outcome: Outcome, records: Store) -> Machine | None:
 
 
 def _disturbed(launches: Sequence[Outcome]) -> Iterator[Line]:
-    measured = [
-        one for outcome in launches if isinstance(outcome, Measured) for one in outcome.measurements
-    ]
-    seen = [each.conditions for each in measured if each.conditions is not None]
-    words = disturbed_words(seen)
-    if words is not None:
-        yield "disturbed", words
+    found = disturbed_among(launches)
+    if found is not None:
+        yield "disturbed", disturbed_words(found)
 
 
 def _next(

@@ -11,7 +11,9 @@ from evaluator.metrics.base import Metric, MetricError
 from evaluator.metrics.compat import CCL_BENCH
 from evaluator.metrics.mismatches import mismatches
 from evaluator.metrics.registry import Measures, measure_each, metric
+from records.errors import StudyError
 from records.trial import MetricValue
+from search.card_reader import Given
 from search.commands.metric_definitions import added_metrics, loaded
 from search.commands.trace_heads import head_facts, print_caveats, print_head, trace_caveats
 from search.study_file import suggestion
@@ -30,7 +32,7 @@ class Asked:
     trace: str
     names: Sequence[str]
     card: Path | None
-    bandwidths: str | None
+    given: Given
     metrics_file: Path | None
     as_published: bool
     """As CCL-Bench's toolkit computes them, instead of as here."""
@@ -44,12 +46,13 @@ def print_values(asked: Asked, *, as_json: bool) -> None:
     Raises MetricError for a name that is none, before any trace is read.
     """
     known, broken = _published(asked.names) if asked.as_published else _ours(asked)
-    found, unfit = _with_card(asked)
+    found, unfit, inferences = _with_card(asked)
     measures = measure_each(known, found.evidence)
     values = {value.name: value for value in measures.values}
     if as_json:
         facts = {
             "mismatches": unfit,
+            "inferences": inferences,
             "broken": broken,
             "metrics": [_facts(each, measures, values) for each in known],
         }
@@ -60,6 +63,7 @@ def print_values(asked: Asked, *, as_json: bool) -> None:
         for line in absences(broken):
             typer.echo(line)
         split = found.evidence.split
+        print_caveats(*(f"card: {words}" for words in inferences))
         print_caveats(*(f"{words}; is it the right card?" for words in unfit))
         print_caveats(*(split.caveats if split else ()), *trace_caveats(found.traces))
     if not any(each.name in values for each in known):
@@ -84,21 +88,26 @@ def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str
     return [known[name] for name in names or known], {}
 
 
-def _with_card(asked: Asked) -> tuple[Traced, Sequence[str]]:
-    """The traces with what the card says of them, and what of that does not fit them."""
+def _with_card(asked: Asked) -> tuple[Traced, Sequence[str], Sequence[str]]:
+    """The traces with what the card says of them, what of that does not fit, and was concluded."""
     if asked.card is None:
-        return traced(asked.trace, asked.store, use_cache=asked.use_cache), ()
+        return traced(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
     # Imported here: without a card nothing of it is needed.
-    from evaluator.machine import local_environment
-    from search.builtin import builtin_study
-    from search.cards import card_study
+    from search.card_file import Card
+    from search.card_reader import CardReader
 
     # First the card: it is small, and reading traces may take minutes.
-    study = card_study(asked.card, None, asked.bandwidths, builtin_study(local_environment()))
+    reader = CardReader(Card(asked.card), asked.given)
+    workload, environment = reader.workload(), reader.stated_environment()
+    if len(reader.batch_sizes()) > 1:
+        raise StudyError(
+            f"{asked.card}: lists several batch sizes; say with --batch-size which one the traces "
+            "are of"
+        )
     found = traced(asked.trace, asked.store, use_cache=asked.use_cache)
-    seen = replace(found.evidence, workload=study.workload, environment=study.environment)
-    unfit = mismatches(found.traces, study.workload, study.environment)
-    return replace(found, evidence=seen), unfit
+    seen = replace(found.evidence, workload=workload, environment=environment)
+    unfit = mismatches(found.traces, workload, environment)
+    return replace(found, evidence=seen), unfit, reader.inferences
 
 
 def _facts(of: Metric, measures: Measures, values: dict[str, MetricValue]) -> dict[str, object]:

@@ -7,12 +7,15 @@ import typer
 from records.errors import StudyError
 from search.commands.options import (
     BandwidthsOption,
+    BatchSizeOption,
     CardOption,
+    GpusOption,
     JsonOption,
     MetricsFileOption,
     NoCacheOption,
     StoreOption,
     TraceArgument,
+    card_given,
     examples,
 )
 
@@ -65,6 +68,8 @@ def compute(
     ] = None,
     card: CardOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     metrics_file: MetricsFileOption = None,
     compat: Annotated[
         Literal["ccl-bench"] | None,
@@ -114,7 +119,7 @@ def compute(
         trace=trace,
         names=names or (),
         card=card,
-        bandwidths=card_bandwidths,
+        given=card_given(card_bandwidths, batch_size, gpus),
         metrics_file=metrics_file,
         store=store,
         as_published=compat is not None,

@@ -1,6 +1,7 @@
 """Prints what metrics of trials on record come to, while they are computed and kept."""
 
 import json
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -8,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evaluator.metrics.definitions import Definition, definitions
@@ -21,6 +21,7 @@ from search.errors import Interrupted
 from search.live import on_terminal
 from search.reading import recorded
 from search.tables import Column, numbers, print_table
+from search.terminal import Terminal
 from search.words.trial import absences, number, one_line
 
 TOLD_VALUES = 4
@@ -86,7 +87,7 @@ class _Tally:
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
     """Show how many trials of how many are done, where somebody looks."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -172,8 +173,8 @@ def _print_summary(
         typer.echo("what could not be read is computed once its files are back: compute again")
     new = next((each for each in shown if tally.values[each.name]), None)
     if new is not None:
-        one = f"cclsearch show {rows[0].id} --objective {new.name}"
-        command = one if len(rows) == 1 else f"cclsearch leaderboard --by {new.name}"
+        one = f"cclsearch show {rows[0].id} --objective {shlex.quote(new.name)}"
+        command = one if len(rows) == 1 else f"cclsearch leaderboard --by {shlex.quote(new.name)}"
         typer.echo(f"next: {command}{store_flag(records.root)}")
 
 

@@ -4,17 +4,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evaluator.machine import local_environment
 from records.errors import StudyError
 from records.study import Objective, Study
-from search.builtin import builtin_study
-from search.cards import card_study
 from search.settings import store_root
-from search.study_file import read_study_file
+
+if TYPE_CHECKING:
+    from search.card_reader import Given
 
 StoreOption = Annotated[
     Path | None,
@@ -52,7 +51,22 @@ BandwidthsOption = Annotated[
         "--card-bandwidths",
         metavar="A,B",
         help="What the card's two bandwidths are, in their order: scale_out,scale_up or "
-        "scale_up,scale_out.",
+        "scale_up,scale_out. [default: the faster one is inside a node]",
+    ),
+]
+BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        metavar="N",
+        min=1,
+        help="Sequences of a step, over all ranks, where the card states none or several.",
+    ),
+]
+GpusOption = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus", metavar="N", min=1, help="Accelerators there are, where the card states none."
     ),
 ]
 MinimizeOption = Annotated[
@@ -85,6 +99,13 @@ MetricsFileOption = Annotated[
         "--metrics-file",
         metavar="FILE",
         help="Python file with metrics of your own; it is run, so it must be trusted.",
+    ),
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Allow an imported study, once, to launch what `cclsearch show` says it would run.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -120,23 +141,65 @@ def examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
+def card_given(bandwidths: str | None, batch_size: int | None, gpus: int | None) -> "Given":
+    """What options say instead of a card."""
+    from search.card_reader import Given
+
+    return Given(batch_size=batch_size, accelerator_count=gpus, bandwidths=bandwidths)
+
+
 def chosen_study(
     config: Path | None,
     card: Path | None,
     tuning: Path | None,
-    bandwidths: str | None,
+    given: "Given",
     command: Path | None,
     base: Study | None = None,
 ) -> Study:
-    """The base, by default the built-in study, with a card laid over it and a file over that."""
+    """The base, by default the built-in study, with a card laid over it and a file over that.
+
+    What was concluded from the card is printed on standard error.
+    """
+    from evaluator.machine import local_environment
+    from search.builtin import builtin_study
+    from search.card_reader import Given
+    from search.cards import card_study
+    from search.study_file import read_study_file
+
     study = base or builtin_study(local_environment())
     if card is not None:
-        study = card_study(card, tuning, bandwidths, study, command)
-    elif tuning is not None or bandwidths is not None or command is not None:
+        study = card_study(card, tuning, _with_file(given, config), study, command)
+        for sentence in study.inferences:
+            typer.echo(f"card: {sentence}", err=True)
+    elif tuning is not None or command is not None or given != Given():
         raise StudyError(
-            "--tuning, --card-bandwidths and --command say more about a card; add --card FILE"
+            "--tuning, --command, --card-bandwidths, --batch-size and --gpus say more about a "
+            "card; add --card FILE"
         )
     return read_study_file(config, study) if config is not None else study
+
+
+def _with_file(given: "Given", config: Path | None) -> "Given":
+    """What options give, and the batch and length of the study file where they do not."""
+    if config is None:
+        return given
+    from search.study_file import stated_workload
+
+    stated = stated_workload(config)
+    return replace(
+        given,
+        batch_size=given.batch_size or stated.get("global_batch"),
+        sequence_length=stated.get("sequence_length"),
+    )
+
+
+def with_model(study: Study, model: str | None) -> Study:
+    """The study with another model to ask, whose price is not that of the one before."""
+    if model is None or model == study.llm.model:
+        return study
+    if not model.strip() or not model.isprintable():
+        raise StudyError("--model names no model; give it the name that its provider has for it")
+    return replace(study, llm=replace(study.llm, model=model, price=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

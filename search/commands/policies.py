@@ -8,11 +8,14 @@ import typer
 from records.trial import Config
 from search.commands.options import (
     BandwidthsOption,
+    BatchSizeOption,
     CardOption,
     CommandOption,
     ConfigOption,
+    GpusOption,
     JsonOption,
     TuningOption,
+    card_given,
     chosen_study,
     examples,
 )
@@ -52,6 +55,8 @@ def check(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -64,7 +69,8 @@ def check(
     from search.policy_check import check_policy, varied_values
     from search.spaces import completed, space_of
 
-    study = chosen_study(config, card, tuning, card_bandwidths, command)
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = chosen_study(config, card, tuning, given, command)
     varied = varied_values(vary or [])
     asked = seed_policy(policy, space_of(completed(study)))
     invalid = False

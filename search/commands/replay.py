@@ -8,9 +8,11 @@ import typer
 from records.errors import StudyError
 from search.commands.options import (
     BandwidthsOption,
+    BatchSizeOption,
     CardOption,
     CommandOption,
     ConfigOption,
+    GpusOption,
     JsonOption,
     LimitOption,
     MaximizeOption,
@@ -19,7 +21,9 @@ from search.commands.options import (
     OtherObjectiveOption,
     StoreOption,
     StudyArgument,
+    TrustOption,
     TuningOption,
+    card_given,
 )
 
 OTHERWISE = 7
@@ -32,12 +36,15 @@ BELONGS: Mapping[str, tuple[str, ...]] = {
     "--card": ("policy",),
     "--tuning": ("policy",),
     "--card-bandwidths": ("policy",),
+    "--batch-size": ("policy",),
+    "--gpus": ("policy",),
     "--command": ("policy",),
     "--objective": ("score",),
     "--minimize": ("score",),
     "--maximize": ("score",),
     "--limit": ("score",),
     "--metrics-file": ("score",),
+    "--trust": ("measure",),
 }
 """Options that only some modes have."""
 
@@ -92,6 +99,8 @@ def replay(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     objective: OtherObjectiveOption = None,
     minimize: MinimizeOption = False,
@@ -105,6 +114,7 @@ def replay(
             help=f"Exit with {OTHERWISE} when anything comes out otherwise, or is undecided.",
         ),
     ] = False,
+    trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,7 +127,9 @@ def replay(
     place = {"--config": config, "--card": card, "--tuning": tuning, "--command": command}
     question = {"--objective": objective, "--limit": limit, "--metrics-file": metrics_file}
     ways = {"--minimize": minimize or None, "--maximize": maximize or None}
-    given = {**chosen, **place, **question, **ways, "--card-bandwidths": card_bandwidths}
+    instead = {"--card-bandwidths": card_bandwidths, "--batch-size": batch_size, "--gpus": gpus}
+    given = {**chosen, **place, **question, **ways, **instead}
+    given["--trust"] = trust or None
     _refuse_others(mode, given)
     match mode:
         case "llm":
@@ -129,7 +141,7 @@ def replay(
             from search.words.quantities import share_of
 
             worse = WITHIN if within is None else share_of(within, "--within")
-            asked = Asked(trial=trial, rounds=rounds, within=worse)
+            asked = Asked(trial=trial, rounds=rounds, within=worse, trusted=trust)
             same = print_measured_again(study_id, asked, store, as_json=as_json)
         case "policy":
             from search.commands.replay_policies import Elsewhere, print_policies_again
@@ -138,7 +150,7 @@ def replay(
                 config=config,
                 card=card,
                 tuning=tuning,
-                card_bandwidths=card_bandwidths,
+                given=card_given(card_bandwidths, batch_size, gpus),
                 command=command,
                 vary=tuple(vary or ()),
             )

@@ -18,6 +18,7 @@ from search.replay.claim import Decision, Holds, all_hold
 from search.replay.measuring import begin, measuring, measuring_study
 from search.replay.source import Source, source_of
 from search.spaces import space_of
+from search.trust import require_trust, trust
 from search.version import installed_version
 
 
@@ -28,6 +29,8 @@ class Asked:
     trial: str | None
     rounds: int | None
     within: float
+    trusted: bool = False
+    """Whether an imported study may launch what it names, now and later."""
 
 
 WITHIN = 0.10
@@ -41,6 +44,9 @@ def print_measured_again(study_id: str, asked: Asked, store: Path | None, *, as_
     """
     with recorded(store) as records:
         row = records.find(study_id)
+        if asked.trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
         if row.strategy == MEASURE:
             decisions = _gone_on(row, asked, records, as_json=as_json)
         else:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Config, Failed, Trial
+from search.card_reader import Given
 from search.commands.options import chosen_study
 from search.finding import leader_of
 from search.policy_check import varied_values
 from search.reading import recorded
 from search.replay.elsewhere import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
 from search.replay.source import SEED
+from search.terminal import Terminal
 from search.words.config import difference
 from search.words.quantities import duration, size
 from search.words.trial import NO_CONFIG, one_line
@@ -37,15 +38,13 @@ class Elsewhere:
     config: Path | None
     card: Path | None
     tuning: Path | None
-    card_bandwidths: str | None
+    given: Given
     command: Path | None
     vary: tuple[str, ...]
 
     def of(self, study: Study) -> Study:
         """The study on record with these laid over it."""
-        return chosen_study(
-            self.config, self.card, self.tuning, self.card_bandwidths, self.command, study
-        )
+        return chosen_study(self.config, self.card, self.tuning, self.given, self.command, study)
 
 
 def print_policies_again(
@@ -59,7 +58,7 @@ def print_policies_again(
         best = leader_of(row, records) if which == "best" else None
         trials = _chosen(which, history.trials, best, row.id)
     study = elsewhere.of(as_given(row.study))
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status("asking policies") as line:
         found = policies_elsewhere(
             trials, study, varied, lambda count: line.update(f"policies asked: {count}")

@@ -1,13 +1,14 @@
 """Writes the report of a study into a file."""
 
 import json
+import os
 import webbrowser
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import typer
 
-from records.errors import StoreError
+from records.errors import StoreError, StudyError
 from search.commands.options import store_flag
 from search.reading import recorded
 from search.report_page.html_page import html_page
@@ -26,15 +27,18 @@ def write_report(
     store: Path | None,
     *,
     opened: bool,
+    force: bool = False,
     as_json: bool,
 ) -> None:
-    """Write the report and say where it is."""
+    """Write the report and say where it is; a file that was named is not replaced without force."""
     if form is None:
         form = "markdown" if to is not None and to.suffix == ENDINGS["markdown"] else "html"
     with recorded(store) as records:
         row = records.find(study_id)
         page = study_report(row, records, store_flag(records.root))
     path = to or Path()
+    if not path.is_dir() and os.path.lexists(path) and not force:
+        raise StudyError(f"{path} is there already; give --force to replace it, or another with -o")
     if path.is_dir():
         path /= f"{row.id}{ENDINGS[form]}"
     _write(path, html_page(page) if form == "html" else markdown_page(page))

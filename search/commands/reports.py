@@ -26,6 +26,7 @@ def report(
     opened: Annotated[
         bool, typer.Option("--open", help="Show it in the browser when it is written.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that -o names.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,4 +37,4 @@ def report(
     """
     from search.commands.report_files import write_report
 
-    write_report(study_id, to, form, store, opened=opened, as_json=as_json)
+    write_report(study_id, to, form, store, opened=opened, force=force, as_json=as_json)

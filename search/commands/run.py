@@ -5,24 +5,37 @@ from typing import Annotated
 
 import typer
 
-from records.study import Study
+from records.study import Budget, Study
 from search.commands.options import (
     Asked,
     BandwidthsOption,
+    BatchSizeOption,
     CardOption,
     CommandOption,
     ConfigOption,
+    GpusOption,
     JsonOption,
     LimitOption,
     MaximizeOption,
     MinimizeOption,
     StoreOption,
     StudyArgument,
+    TrustOption,
     TuningOption,
+    card_given,
     chosen_study,
+    with_model,
 )
 
 NOTHING_MEASURED = 3
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model to ask, by the name its provider has for it. [default: the study's]",
+    ),
+]
 
 
 def run(
@@ -42,13 +55,16 @@ def run(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="hybrid, llm, offline, ranked, coordinate, tpe, random, grid, replay, or auto: "
-            "hybrid if ANTHROPIC_API_KEY is set, else offline. [default: auto]",
+            "hybrid if ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN is set, else offline. "
+            "[default: auto]",
         ),
     ] = None,
     trials: Annotated[
@@ -77,6 +93,7 @@ def run(
             help="Propose nothing more after so many seconds. [default: no limit]",
         ),
     ] = None,
+    model: ModelOption = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -120,6 +137,7 @@ def run(
             "study; what else is given here changes how it is measured, and what for.",
         ),
     ] = None,
+    trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,14 +150,17 @@ def run(
     from search.commands.conduct import begin, launched_again
     from search.spaces import completed
 
-    base = None if replay_of is None else launched_again(replay_of, strategy, store)
+    base = None
+    if replay_of is not None:
+        base = launched_again(replay_of, strategy, store, trusted=trust)
     asked = Asked(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
-    study = asked.of(chosen_study(config, card, tuning, card_bandwidths, command, base))
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = asked.of(chosen_study(config, card, tuning, given, command, base))
     # Whether all ranks must be used depends on the objectives.
     study = _with_budget(completed(study), trials, patience, max_wall)
-    study = _with_model_limits(study, max_tokens, max_cost)
+    study = replace(with_model(study, model), budget=_model_limits(study, max_tokens, max_cost))
     if seed_policy is not None:
         study = replace(study, seed_policy=seed_policy)
     if parallel is not None:
@@ -157,6 +178,8 @@ def resume(
         int | None,
         typer.Option(min=1, metavar="N", help="Launches to add, from where the study stands."),
     ] = None,
+    model: ModelOption = None,
+    trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -166,7 +189,7 @@ def resume(
     """
     from search.commands.conduct import go_on
 
-    finding = go_on(study_id, trials, store, as_json=as_json)
+    finding = go_on(study_id, trials, store, model=model, trusted=trust, as_json=as_json)
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)
 
@@ -186,13 +209,10 @@ def _with_budget(
     )
 
 
-def _with_model_limits(study: Study, max_tokens: int | None, max_cost_usd: float | None) -> Study:
+def _model_limits(study: Study, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
     budget = study.budget
     return replace(
-        study,
-        budget=replace(
-            budget,
-            max_tokens=budget.max_tokens if max_tokens is None else max_tokens,
-            max_cost_usd=budget.max_cost_usd if max_cost_usd is None else max_cost_usd,
-        ),
+        budget,
+        max_tokens=budget.max_tokens if max_tokens is None else max_tokens,
+        max_cost_usd=budget.max_cost_usd if max_cost_usd is None else max_cost_usd,
     )

@@ -14,11 +14,14 @@ from records.study import Study
 from records.trial import Config
 from search.commands.options import (
     BandwidthsOption,
+    BatchSizeOption,
     CardOption,
     CommandOption,
     ConfigOption,
+    GpusOption,
     JsonOption,
     TuningOption,
+    card_given,
     chosen_study,
     examples,
 )
@@ -36,11 +39,14 @@ def size(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the points, and those that satisfy the constraints."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
     if as_json:
         typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
     else:
@@ -66,11 +72,14 @@ def check(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a configuration is valid and what memory it may take, or why it is not."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
     answer = space.check(dict(_setting(text) for text in settings))
     if isinstance(answer, Config):
         derived = space.derived(answer)
@@ -95,11 +104,14 @@ def sample(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw feasible configurations without replacement."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
     drawn = space.sample(count, Random(seed))
     if as_json:
         typer.echo(json.dumps([dict(point.values) for point in drawn]))
@@ -128,6 +140,8 @@ def estimate(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +149,8 @@ def estimate(
     from search.estimated import cheapest, estimated, list_document, list_lines, parts_lines
     from search.spaces import completed, space_of
 
-    study = completed(chosen_study(config, card, tuning, card_bandwidths, command))
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = completed(chosen_study(config, card, tuning, given, command))
     space = space_of(study)
     if not settings:
         best = cheapest(study, space, count)
@@ -156,12 +171,17 @@ def explain(
     card: CardOption = None,
     tuning: TuningOption = None,
     card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the knobs and constraints in the words that a model reads."""
-    space = _space(chosen_study(config, card, tuning, card_bandwidths, command))
-    typer.echo(json.dumps(_facts(space)) if as_json else space.words())
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = chosen_study(config, card, tuning, given, command)
+    space = _space(study)
+    facts = {"inferences": study.inferences, **_facts(space)}
+    typer.echo(json.dumps(facts) if as_json else space.words())
 
 
 def _facts(space: Space) -> dict[str, object]:

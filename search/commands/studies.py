@@ -63,21 +63,23 @@ def show(
     With --objective or --limit it is as if the study had been asked that: what is on record is
     scored again, and nothing is launched.
     """
-    from search.commands.constraint_records import print_constraints
-    from search.commands.front_records import print_front
-    from search.commands.study_records import print_study
-
     asked = Asked(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
     if constraints or revoke is not None:
+        from search.commands.constraint_records import print_constraints
+
         print_constraints(study_id, revoke, store, as_json=as_json)
         return
     if front:
+        from search.commands.front_records import print_front
+
         print_front(study_id, asked, plot, store, as_json=as_json)
         return
     if plot is not None:
         raise StudyError("--plot draws a front; add --front")
+    from search.commands.study_records import print_study
+
     print_study(study_id, asked, last, store, as_json=as_json)
 
 

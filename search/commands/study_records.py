@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from evaluator.recipes.variables import settings
@@ -24,20 +23,23 @@ from search.commands.large_studies import (
     print_large_study,
     print_last_trials,
     study_facts,
+    study_words,
 )
 from search.commands.options import Asked, store_flag
 from search.contexts import part_named
-from search.finding import Finding, ended_with, leader_of
+from search.finding import Finding, best_result, ended_with, leader_of, values_again
 from search.live import on_terminal
 from search.progress import trial_summary
 from search.reading import has_records, recorded, status
-from search.report import Line, Record, print_lines, print_report, report_lines
+from search.report import Line, Record, origin_lines, print_lines, print_report, report_lines
 from search.rescoring import rescored
 from search.settings import store_root
+from search.terminal import Terminal
+from search.trust import is_foreign
 from search.words.config import flags, spelled
 from search.words.model import use_facts, use_words
 from search.words.objective import objective_words
-from search.words.trial import number
+from search.words.trial import reached_words
 
 PIPE_WIDTH = 1000
 """A pipe has no width: nothing is cut for it."""
@@ -47,16 +49,20 @@ def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
     """Print a line for each of the newest studies; none at all is no error."""
     rows: tuple[StudyRow, ...] = ()
     facts: list[dict[str, object]] = []
+    best: list[str] = []
     all_count = 0
     if has_records(store):
         with recorded(store) as records:
             rows = records.studies(limit=count)
-            facts = [study_facts(row, leader_of(row, records), records) for row in rows]
+            leaders = [leader_of(row, records) for row in rows]
+            found = list(zip(rows, leaders, strict=True))
+            facts = [study_facts(row, leader, records) for row, leader in found]
+            best = [_best_words(leader, row, records) for row, leader in found]
             all_count = records.study_count()
     if as_json:
         typer.echo(json.dumps(facts))
     elif rows:
-        _print_table(facts)
+        _print_table(facts, best)
     else:
         root = store_root(store).absolute()
         typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
@@ -80,6 +86,7 @@ def print_study(
             facts = {**study_facts(row, leader, records), "scored_again": asked.is_given}
             typer.echo(json.dumps({**facts, **_details(record, last)}))
             return
+        typer.echo(study_words(row))
         print_last_trials(record.history, last, len(record.history))
         if asked.is_given:
             print_lines(_scored_again_lines(record, asked))
@@ -88,13 +95,16 @@ def print_study(
         if (finding := ended_with(row)) is not None:
             print_report(finding, record, store_flag(records.root))
             return
+        for label, words in origin_lines(record):
+            typer.echo(f"{label}: {words}")
         for use in record.uses:
             typer.echo(f"model: {use_words(use, row.study.llm)}")
         typer.echo(f"status: {now}")
         if now != "running":
             replay = row.strategy == MEASURE
             command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
-            typer.echo(f"next: cclsearch {command}{store_flag(records.root)}")
+            trusts = " --trust" if is_foreign(row.study) else ""
+            typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
 
 
 def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
@@ -103,7 +113,7 @@ def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | 
     counts = records.counts(row.id)
     if counts.trials > READ_WHOLE and not asked.is_given:
         leader = leader_of(row, records)
-        known = History(() if leader is None else (leader,))
+        known = History(() if leader is None else (leader,), again=values_again(row, records))
         found = Record(row=row, history=known, launch_count=counts.launches, store=records.root)
         return found, leader
     record = Record.of(row.id, records)
@@ -145,9 +155,14 @@ def print_best(
         raise StoreError(f"trial {trial.ordinal} of study {row.id} has no configuration on record")
     part = part_named(trial.policy, trial.config, row.study, context)
     if as_json:
-        facts = {"study_id": row.id, "scored_again": asked.is_given, **trial_summary(trial)}
+        facts = {
+            "study_id": row.id,
+            "scored_again": asked.is_given,
+            **trial_summary(trial, record.history),
+        }
         typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
         return
+    typer.echo(study_words(row), err=True)
     for words in _notes(record, trial, asked):
         typer.echo(words, err=True)
     match form:
@@ -186,32 +201,34 @@ def _details(record: Record, last: int) -> dict[str, object]:
         "finding": json.loads(record.row.summary) if record.row.summary else None,
         "study": json.loads(to_json(record.row.study)),
         "models": use_facts(record.uses, record.row.study.llm),
-        "trials": [trial_summary(trial) for trial in record.history.trials[-last:]],
+        "trials": [trial_summary(trial, record.history) for trial in record.history.trials[-last:]],
     }
 
 
-def _print_table(studies: list[dict[str, object]]) -> None:
+def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("study", "status", "trials", "best", "objective", "strategy", "name"):
-        table.add_column(heading, no_wrap=heading in {"study", "status", "best"})
-    for facts in studies:
+        table.add_column(
+            heading,
+            no_wrap=heading in {"study", "status", "best"},
+            # What people copy is never cut, however narrow the terminal.
+            min_width=max(len(str(facts["id"])) for facts in studies) if heading == "study" else 6,
+        )
+    for facts, words in zip(studies, best, strict=True):
         table.add_row(
             *(str(facts[key]) for key in ("id", "status", "trials")),
-            _best_words(facts),
+            words,
             *(str(facts[key]) for key in ("objective", "strategy", "name")),
         )
-    console = Console(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
+    console = Terminal(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
     console.print(table)
     for facts in studies:
         if facts["caveats"]:
             console.print(f"best of {facts['id']}: {facts['caveats']}")
 
 
-def _best_words(facts: dict[str, object]) -> str:
-    value, low, high = (facts[key] for key in ("best", "low", "high"))
-    if not isinstance(value, float):
+def _best_words(leader: Trial | None, row: StudyRow, records: Store) -> str:
+    found = best_result(row, leader, records)
+    if found is None or leader is None or leader.score is None:
         return "-"
-    words = f"{number(value)} {facts['unit'] or ''}".rstrip()
-    if not isinstance(low, float) or not isinstance(high, float):
-        return words
-    return f"{words} ({number(low)} to {number(high)})"
+    return reached_words(found, leader.score.unit)

@@ -11,20 +11,25 @@ import typer
 from records.codec import to_json
 from records.computed import ComputedMetric
 from records.errors import StoreError, StudyError
+from records.history import History
 from records.rows import StudyRow
 from records.store import Store
-from records.trial import Artifact, Failed, Measured, Trial
+from records.trial import Artifact, Failed, Measured, Policy, Trial
 from records.workload import Workload
 from search.commands.options import store_flag
-from search.kept.files import absence, copied, kept_text
+from search.finding import reached
+from search.kept.files import POLICY, absence, copied, kept_text
 from search.machines import machine_of
 from search.progress import trial_line, trial_summary
 from search.reading import recorded
+from search.report import spread_words
+from search.standing import standing_of
+from search.tables import echo_words
 from search.words.condition import conditions_words
 from search.words.context import results_in_contexts
 from search.words.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.words.launch import launch_lines
-from search.words.trial import absences, message_words, number, one_line
+from search.words.trial import absences, message_words, number, one_line, score_words
 
 CAUSE_CHARS = 500
 
@@ -38,28 +43,48 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             typer.echo(json.dumps(_facts(trial, row, records)))
             return
         typer.echo(f"study {row.id}")
-        history = records.history(row.id)
-        typer.echo(trial_line(trial, history))
-        if trial.started_at:  # a record of another tool may not tell
-            typer.echo(f"started {trial.started_at}, ended {trial.ended_at}")
+        history = standing_of(row, records).history
+        echo_words(trial_line(trial, history))
+        for words in _value_lines(trial, history):
+            echo_words(words)
         typer.echo(f"launches: {trial.attempts}")
-        typer.echo(f"rationale: {_printable(trial.policy.rationale)}\n")
-        typer.echo(f"{_printable(trial.policy.source).rstrip()}\n")
+        typer.echo("\n".join(_policy_lines(trial.policy)))
         match trial.outcome:
             case Measured() as measured:
                 _print_measured(measured, row.study.workload)
             case Failed() as failed:
                 _print_failed(failed)
         for computed in _computed(records, row, trial):
-            typer.echo(_computed_line(computed))
+            echo_words(_computed_line(computed))
         for line in _launch_lines(trial, records):
-            typer.echo(line)
+            echo_words(line)
         for found in results_in_contexts(trial, history, row.study):
-            typer.echo(f"in context {found.name}: {found.words}")
+            echo_words(f"in context {found.name}: {found.words}")
         for line in _file_lines(trial, row, records):
-            typer.echo(line)
+            echo_words(line)
         for command in _next_commands(trial, row):
             typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+def _policy_lines(policy: Policy) -> Iterator[str]:
+    """Why it was written, what its author expected of it, and its text."""
+    yield f"rationale: {policy.rationale}"
+    if policy.prediction is not None:
+        over = policy.prediction.over
+        yield f"expected: {policy.prediction.speedup:.2f} times as good as trial {over}"
+    yield f"\n{policy.source.rstrip()}\n"
+
+
+def _value_lines(trial: Trial, history: History) -> Iterator[str]:
+    """When it was launched, how many launches its number is of, and what the first alone gave."""
+    if trial.started_at:  # a record of another tool may not tell
+        yield f"started {trial.started_at}, ended {trial.ended_at}"
+    found = reached(trial, history)
+    if found is None or trial.score is None:
+        return
+    yield f"value: {spread_words(found, trial.score.unit)}"
+    if found.launch_count > 1:
+        yield f"first launch: {score_words(trial.score)}, which does not count with the others"
 
 
 def _file_lines(trial: Trial, row: StudyRow, records: Store) -> Iterator[str]:
@@ -91,20 +116,20 @@ def _print_measured(measured: Measured, workload: Workload) -> None:
     times_s = measured.measurement.message_times_s
     for message, time_s in zip_longest(workload.messages, times_s):
         each = "" if time_s is None else f": {number(time_s)} s a call"
-        typer.echo(f"each step: {message_words(message)}{each}")
+        echo_words(f"each step: {message_words(message)}{each}")
     for line in absences(measured.absent):
-        typer.echo(line)
+        echo_words(line)
     if measured.diagnosis is not None:
-        typer.echo(f"where time went: {diagnosis_words(measured.diagnosis)}")
+        echo_words(f"where time went: {diagnosis_words(measured.diagnosis)}")
         for line in diagnosis_lines(measured.diagnosis):
-            typer.echo(f"  {line}")
+            echo_words(f"  {line}")
     if measured.measurement.conditions is not None:
-        typer.echo(f"machine: {conditions_words(measured.measurement.conditions)}")
+        echo_words(f"machine: {conditions_words(measured.measurement.conditions)}")
 
 
 def _print_failed(failed: Failed) -> None:
     typer.echo(f"failure: {failed.kind} at {failed.stage}")
-    typer.echo(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
+    echo_words(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
 
 
 def print_logs(
@@ -126,7 +151,7 @@ def print_logs(
             raise StudyError(f"trial {ordinal} has no log{whose}; see `{command}`")
         for artifact in found:
             typer.echo(f"== {artifact.name}")
-            typer.echo(_printable(kept_text(row.id, ordinal, artifact, records)))
+            typer.echo(kept_text(row.id, ordinal, artifact, records))
 
 
 def copy_files(
@@ -139,7 +164,7 @@ def copy_files(
     with recorded(store) as records:
         row = records.find(study_id)
         trial = _trial(records, row, ordinal)
-        policy = folder / "policy.py"
+        policy = folder / POLICY
         try:
             folder.mkdir(parents=True, exist_ok=True)
             policy.write_text(trial.policy.source, encoding="utf-8")
@@ -170,13 +195,15 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
     exchange = None
     if trial.exchange is not None:
         exchange = json.loads(to_json(records.exchange(trial.exchange)))
-    diagnosis = diagnosis_of(trial.outcome)
+    diagnosis, expected = diagnosis_of(trial.outcome), trial.policy.prediction
     machine = machine_of(trial.outcome.launched, records)
     return {
         "study_id": row.id,
-        **trial_summary(trial),
+        **trial_summary(trial, standing_of(row, records).history),
         "policy_source": trial.policy.source,
         "rationale": trial.policy.rationale,
+        "expected_speedup": expected.speedup if expected else None,
+        "expected_over": expected.over if expected else None,
         "attempts": trial.attempts,
         "outcome": json.loads(to_json(trial.outcome)),
         "where_time_went": None if diagnosis is None else diagnosis_words(diagnosis),
@@ -223,10 +250,3 @@ def _place(records: Store, study_id: str, digest: str) -> str:
     """Where a kept file lies, or why it does not."""
     path = str(records.artifacts.path(digest))
     return absence(study_id, digest, records) or path
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: a policy or a rank must not steer the terminal."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from records.errors import StoreError
 from records.store import Store
 from search.kept.verifying import Fault, Verified, verified
 from search.reading import recorded
+from search.terminal import Terminal
 from search.words.quantities import size
 
 
@@ -38,7 +38,7 @@ def print_verified(store: Path | None, *, as_json: bool) -> None:
 
 
 def _verified(records: Store) -> Verified:
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(
         TextColumn("reading"),
         BarColumn(),

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 from evaluator.timing.bench_csv import LATENCY, BenchRow, Point
 from evaluator.timing.paired import Launch, Rule
 from records.errors import StudyError
-from search.comparing.compared import Compared, Comparisons, Party, Terms
+from search.comparing.compared import Compared, Comparisons, Party, Terms, corrected
 from search.comparing.points import ONCE, UNPAIRED, Replicates, Turn, judged
 from search.comparing.sides import Bench
 
@@ -25,7 +25,7 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
     """Judge the latencies of B against those of A; what one side lacks is not judged."""
     rule = terms.over(ONCE)
     of_a, of_b = _by_point(a.rows), _by_point(b.rows)
-    lines = tuple(judged_points(of_a, of_b, rule).values())
+    lines = corrected(judged_points(of_a, of_b, rule).values(), rule)
     if not lines:
         raise StudyError(
             f"{a.name} and {b.name} have no point in common ({next(iter(of_a))}, for example, "

@@ -3,15 +3,13 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
-from scipy import stats
 
 from evaluator.timing.interval.judgement import Judgement
 from evaluator.timing.interval.thresholds import Thresholds
-from evaluator.timing.paired import Comparison, Rule
+from evaluator.timing.paired import Comparison, Rule, corrected_for_number
+from evaluator.timing.student import student_quantile
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 
@@ -49,8 +47,9 @@ class Terms:
 class Reading:
     """What one side was measured at.
 
-    `centre` is the geometric mean of launches, so that two of them give the ratio of a comparison;
-    its interval is None for one launch. `step_count` is that of all launches, None where unknown.
+    Of a trial it is the number that is shown everywhere, and its ratio need not be that of the
+    rounds. The interval is None where launches are too few. `step_count` is that of all launches,
+    None where unknown.
     """
 
     centre: float
@@ -129,6 +128,13 @@ class Comparisons:
         return {verdict: found[verdict] for verdict in Verdict}
 
 
+def corrected(lines: Iterable[Compared], rule: Rule) -> tuple[Compared, ...]:
+    """The lines without claims that as many of them make by chance."""
+    given = tuple(lines)
+    kept = corrected_for_number([(line.comparison, rule) for line in given])
+    return tuple(replace(line, comparison=found) for line, found in zip(given, kept, strict=True))
+
+
 def refused(name: str, reason: str, detail: str) -> Compared:
     """Sides that cannot be compared."""
     unknown = Comparison(verdict=Verdict.UNKNOWN, reason=reason)
@@ -161,9 +167,9 @@ def reading(values: Sequence[float], alpha: float, step_count: int | None = None
     )
     if len(values) == 1 or min(values) <= 0:
         return plain
-    logs = np.log(np.asarray(values, dtype=np.float64))
-    mean, error = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(values))
-    half = error * float(stats.t.ppf(1 - alpha / 2, len(values) - 1))
+    logs = [math.log(value) for value in values]
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(values))
+    half = error * student_quantile(1 - alpha / 2, len(values) - 1)
     centred = replace(plain, centre=math.exp(mean))
     try:
         return replace(centred, low=math.exp(mean - half), high=math.exp(mean + half))

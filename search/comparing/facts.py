@@ -21,6 +21,7 @@ def comparisons_facts(found: Comparisons) -> Mapping[str, object]:
         "lower_is_better": found.lower_is_better,
         "margin": found.rule.margin,
         "alpha": found.rule.alpha,
+        "correction": "holm",
         "rows": [_line_facts(line, found) for line in found.lines],
         "counts": {verdict.value: count for verdict, count in found.counts.items()},
         "only_a": found.only_a,

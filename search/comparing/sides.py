@@ -177,6 +177,6 @@ def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
     return OnRecord(
         row=row,
         trial=trial,
-        repeats=counted(records.repeats(row.id)),
+        repeats=counted(records.repeats(row.id), row.study.measure),
         seed=() if first is None else (first.outcome,),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
-import typer
+from rich.text import Text
 
 from evaluator.timing.interval.judgement import Judgement
 from evaluator.timing.verdict import Verdict
@@ -27,7 +27,7 @@ COLOURS = {Verdict.FAST: "green", Verdict.SLOW: "red", Verdict.SAME: "blue"}
 MISSING = "n/a"
 
 
-def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str]:
+def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
     """Who A and B are, the verdict in words, and their values; styled for a terminal."""
     for side, party in (("A", found.a), ("B", found.b)):
         yield f"{side}: {party.name}" + (f"  {party.settings}" if party.settings else "")
@@ -42,10 +42,12 @@ def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterat
         yield f"caveat: {caveat}"
 
 
-def _one(compared: Compared, of: Comparisons, display: Display, *, unicode: bool) -> Iterator[str]:
+def _one(
+    compared: Compared, of: Comparisons, display: Display, *, unicode: bool
+) -> Iterator[str | Text]:
     verdict = compared.comparison.verdict
     colour = COLOURS.get(verdict, "yellow")
-    yield typer.style(f"verdict: {verdict_words(compared, of)}", fg=colour, bold=True)
+    yield Text(f"verdict: {verdict_words(compared, of)}", f"bold {colour}")
     if verdict is not Verdict.UNKNOWN:
         yield f"why: {why_words(compared, of)}"
     sides = {side: each for side, each in (("A", compared.a), ("B", compared.b)) if each}
@@ -123,7 +125,7 @@ def _screening_words(judgement: Judgement) -> str:
     return f"{word} ({judgement.message}); one launch of each, so no proof"
 
 
-def _several(of: Comparisons, view: View) -> Iterator[str]:
+def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
     """How many points have which verdict, and a line for each, coloured by it."""
     told = [f"{count} {verdict}" for verdict, count in of.counts.items() if count]
     yield f"verdicts: {', '.join(told) or 'nothing was measured on both sides'}"
@@ -142,11 +144,16 @@ def _several(of: Comparisons, view: View) -> Iterator[str]:
         heading, *lines = table_lines(_columns(names, shown, of, view.display), page_cells())
         yield heading
         for line, compared in zip(lines, shown, strict=True):
-            yield typer.style(line, fg=COLOURS.get(compared.comparison.verdict))
+            yield Text(line, COLOURS.get(compared.comparison.verdict, ""))
         yield ""
     reasons = {line.comparison.reason: why_words(line, of) for line in shown}
     for reason, words in reasons.items():
         yield f"{reason}: {words}"
+    if len(of.lines) > 1:
+        yield (
+            f"fast and slow are corrected for {len(of.lines)} comparisons (Holm); each interval "
+            "stands for its own"
+        )
 
 
 def _columns(
@@ -197,7 +204,8 @@ def _ratio_cell(line: Compared, of: Comparisons, *, interval: bool) -> str:
 
 def _interval(reading: Reading, unit: str) -> str:
     if reading.low is None or reading.high is None:
-        return "unknown from one launch"
+        one = reading.launch_count == 1
+        return "unknown from one launch" if one else f"none from {reading.launch_count} launches"
     return f"{amount(reading.low, unit)} to {amount(reading.high, unit)}"
 
 

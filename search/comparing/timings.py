@@ -11,7 +11,7 @@ from evaluator.timing.interval.thresholds import Thresholds
 from evaluator.timing.paired import Launch
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
-from search.comparing.compared import Comparisons, Party, Terms
+from search.comparing.compared import Comparisons, Party, Terms, corrected
 from search.comparing.points import ONCE, UNPAIRED, Replicates, Turn, judged
 from search.comparing.sides import Timings
 from search.words.trial import one_line
@@ -26,7 +26,7 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
     of_a, of_b = _by_task(a.timings), _by_task(b.timings)
     if len(of_a) == len(of_b) == 1:
         of_b = dict(zip(of_a, of_b.values(), strict=True))
-    lines = tuple(
+    each = (
         replace(
             judged(task_words(task), _replicates(timing), _replicates(of_b[task]), rule),
             screening=_screened(timing, of_b[task], terms.thresholds),
@@ -34,6 +34,7 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
         for task, timing in of_a.items()
         if task in of_b
     )
+    lines = corrected(each, rule)
     if not lines:
         raise StudyError(
             f"{a.name} and {b.name} have no task in common ({task_words(next(iter(of_a)))}, for "

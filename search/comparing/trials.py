@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.paired import Comparison, Launch, Round, Rule, decide
+from evaluator.timing.spread import ALPHA, spread
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from records.study import Study
@@ -24,8 +25,9 @@ from search.comparing.compared import (
 )
 from search.comparing.launches import failure, screened, unfit
 from search.comparing.sides import OnRecord
-from search.rounds import is_step_time, launch_of, rounds_between
+from search.rounds import is_step_time, launch_of, rounds_between, supported_launches
 from search.rules import claim_rule
+from search.words.condition import disturbed_among
 from search.words.config import difference
 from search.words.trial import one_line
 
@@ -110,8 +112,8 @@ def _judged(a: OnRecord, b: OnRecord, objective: Scoring, rule: Rule, terms: Ter
     return Compared(
         name=name,
         comparison=comparison,
-        a=_reading(launches[0], objective, rule),
-        b=_reading(launches[1], objective, rule),
+        a=_reading(a, objective, rule),
+        b=_reading(b, objective, rule),
         pairs=() if shared is None else shared.pairs(objective),
         screening=screened(timings[0][0], timings[1][0], terms.thresholds),
     )
@@ -181,10 +183,25 @@ def _values(launches: Launched, objective: Scoring) -> list[float]:
     return [score.value for score in scores if isinstance(score, Score)]
 
 
-def _reading(launches: Launched, objective: Scoring, rule: Rule) -> Reading | None:
-    values = _values(launches, objective)
-    steps = sum(len(launch.measurement.slowest_rank_s) for launch in launches)
-    return reading(values, rule.alpha, steps) if values else None
+def _reading(side: OnRecord, objective: Scoring, rule: Rule) -> Reading | None:
+    """The number of a trial as it is shown everywhere, by more launches than the rounds have."""
+    counts = supported_launches(side.repeats, objective)
+    outcomes = [launch.outcome for launch in counts if launch.ordinal == side.trial.ordinal]
+    measured = [outcome for outcome in outcomes if isinstance(outcome, Measured)]
+    if not measured and isinstance(side.trial.outcome, Measured):
+        measured = [side.trial.outcome]
+    values = _values(measured, objective)
+    if not values:
+        return None
+    found = spread(values)
+    ends = found if rule.alpha == ALPHA else reading(values, rule.alpha)
+    return Reading(
+        centre=found.centre,
+        low=ends.low,
+        high=ends.high,
+        launch_count=found.launch_count,
+        step_count=sum(len(launch.measurement.slowest_rank_s) for launch in measured),
+    )
 
 
 def _caveats(which: str, side: OnRecord) -> Iterator[str]:
@@ -193,6 +210,9 @@ def _caveats(which: str, side: OnRecord) -> Iterator[str]:
         for caveat in side.trial.outcome.measurement.caveats:
             yield f"{which}: {caveat}"
     again = [r.outcome for r in side.repeats if r.ordinal == side.trial.ordinal]
+    disturbed = disturbed_among((side.trial.outcome, *again))
+    if disturbed is not None:
+        yield f"{which}: {disturbed.caveat}"
     failed = [
         outcome
         for outcome in again

@@ -3,7 +3,7 @@
 from evaluator.timing.paired import Comparison
 from evaluator.timing.verdict import Verdict
 from search.comparing.compared import Compared, Comparisons
-from search.words.comparison import REASONS, percent
+from search.words.comparison import REASONS, disturbed_words, percent
 
 LEAST_DIFFERENCE = 1.1
 """Ratio below which a third decimal is told."""
@@ -80,4 +80,5 @@ def _evidence(found: Comparison, of: Comparisons) -> str:
     if interval is None:
         return ""
     rounds = f"{found.round_count} interleaved rounds"
+    rounds += disturbed_words(found.disturbed_count, found.round_count)
     return f" ({confidence(of)} interval {interval}, {rounds})"

@@ -1,12 +1,13 @@
 """What an export takes out of a record, and what it leaves out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from records.entries import Entry, LaunchesRepeated, TrialBegun, TrialFinished
+from records.entries import Entry, LaunchesRepeated, TrialBegun, TrialFinished, with_study
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import InContext, Measured, MetricValue, Outcome, Policy, Repeat, Trial
+from search.trust import plain_study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,13 @@ def exported(
             if is_asked(repeat.ordinal)
         ),
         metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
-        entries=tuple(_lean(e, leaving) for e in store.entries(row.id)) if entries else (),
+        entries=tuple(_entries(row.id, store, leaving)) if entries else (),
     )
+
+
+def _entries(study_id: str, store: Store, leaving: Leaving) -> Iterator[Entry]:
+    for entry in store.entries(study_id):
+        yield with_study(_lean(entry, leaving), plain_study)
 
 
 def _lean(entry: Entry, leaving: Leaving) -> Entry:
@@ -82,7 +88,7 @@ def _lean_trial(trial: Trial, leaving: Leaving) -> Trial:
 def _lean_policy(policy: Policy) -> Policy:
     """Of the text only its digest stays, in a comment: so that policies differ as they did."""
     source = f"# This policy was left out. Its SHA-256 is {policy.digest}.\n"
-    return replace(policy, source=source, parent=None, rationale="")
+    return replace(policy, source=source, parent=None, rationale="", prediction=None)
 
 
 def _lean_repeat(repeat: Repeat, leaving: Leaving) -> Repeat:

@@ -19,6 +19,7 @@ from search.exporting.bundle_format import (
     FILES,
     FORMAT,
     MANIFEST,
+    MOST_MANIFEST_BYTES,
     STUDY,
     VERSION,
     Manifest,
@@ -154,7 +155,12 @@ def _write_study(entries: Iterable[Entry], out: BinaryIO) -> Member:
 
 
 def _write_manifest(out: BinaryIO, manifest: Manifest) -> None:
-    text = to_json(manifest, indent=1).encode()
+    text = to_json(manifest).encode()
+    if len(text) > MOST_MANIFEST_BYTES:
+        raise StoreError(
+            f"{len(manifest.files)} files are more than one bundle can list; leave out those with "
+            "traces with --no-traces, or all with --metrics-only"
+        )
     out.write(header(MANIFEST, len(text)) + text + padding(len(text)))
 
 

@@ -18,6 +18,7 @@ VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 STUDY: Final = "study.jsonl"
 FILES: Final = "files/"
+MOST_MANIFEST_BYTES: Final = 8 << 20
 BLOCK_BYTES: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK_BYTES)
 KIND_NAMES: Final = {kind: name for name, kind in KINDS.items()}

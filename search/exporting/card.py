@@ -20,6 +20,7 @@ _HARDWARE = "workload.hardware."
 _LIBRARY = "Model-executor.communication_library."
 _LIBRARY_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "RCCL_", "OMPI_")
 _GRANULARITIES = {"training": "model_fwd_bwd_pass", "inference": "model_fwd"}
+_XPU_TYPES = {"cpu": "CPU", "cuda": "GPU", "tpu": "TPU"}
 UNUSED = "N/A"
 MOST_GIVEN_CHARS = 4000
 
@@ -87,7 +88,7 @@ def _model(workload: Workload, trial: Trial) -> dict[str, object]:
         f"{arch}num_params_embedding": (workload.vocab_size or 0) * (hidden or 0) or None,
         f"{arch}num_layers": workload.layer_count,
         f"{arch}num_heads": heads,
-        f"{arch}head_dim": hidden // heads if hidden and heads else None,
+        f"{arch}head_dim": workload.head_size or (hidden // heads if hidden and heads else None),
     }
 
 
@@ -122,7 +123,7 @@ def _hardware(study: Study, trial: Trial, machine: Machine | None) -> dict[str, 
     return {
         f"{_HARDWARE}network_topo.topology": "single node" if ranks and ranks <= per_node else None,
         f"{_HARDWARE}network_topo.bandwidth_gbps": _bandwidths(environment),
-        f"{_HARDWARE}xpu_spec.type": "CPU" if environment.device == "cpu" else "GPU",
+        f"{_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
         f"{_HARDWARE}xpu_spec.model": environment.accelerator,
         f"{_HARDWARE}xpu_spec.total_count": ranks,
         f"{_HARDWARE}xpu_spec.count_per_node": per_node,

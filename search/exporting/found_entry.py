@@ -35,10 +35,10 @@ def checks_of(path: Path) -> tuple[Check, ...]:
 
 
 def _fields(path: Path) -> dict[str, object]:
-    return {str(name): value for name, value in Card(path, grown=True).fields.items()}
+    return {str(name): value for name, value in Card(path).fields.items()}
 
 
 def _is_trace(path: Path) -> bool:
     if path.name in _NO_TRACES or not path.is_file():
         return False
-    return path.name.endswith((".json", ".json.gz", ".sqlite", ".nsys-rep"))
+    return path.name.endswith((".json", ".json.gz", ".xplane.pb", ".sqlite", ".nsys-rep"))

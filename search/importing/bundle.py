@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlite_utils import Database
+import msgspec
 
 from evaluator.readers.files import ReadLimits, pieces
 from evaluator.traces.errors import TraceError
@@ -22,6 +22,7 @@ from records.entries import KINDS, Entry, LaunchesRepeated, StudyCreated, TrialF
 from records.errors import CodecError, StoreError, StudyError, shown
 from records.journal import journal_path
 from records.schema import upgrade
+from records.sqlite import Database
 from records.trial import Artifact
 from search.exporting.bundle import artifacts_of
 from search.exporting.bundle_format import (
@@ -29,6 +30,7 @@ from search.exporting.bundle_format import (
     FILES,
     FORMAT,
     MANIFEST,
+    MOST_MANIFEST_BYTES,
     STUDY,
     VERSION,
     Manifest,
@@ -37,9 +39,11 @@ from search.exporting.bundle_format import (
 from search.kept.files import is_inside
 
 LIMITS: Final = ReadLimits(file_bytes=256 << 30, decompressed_bytes=1 << 40)
-_MOST_MANIFEST_BYTES = 256 << 20
-_MOST_STUDY_BYTES = 8 << 30
+_MOST_STUDY_BYTES = 2 << 30
 _LONGEST_LINE_BYTES = 1 << 28
+_LONGEST_HEAD_BYTES = 200
+_MOST_NODES = 4_000_000
+"""Values in one line; each costs memory, however short it is."""
 _PIECE_BYTES = 1 << 20
 _DIGEST = re.compile("[0-9a-f]{64}")
 _TAR_MAGIC_AT = 257
@@ -70,18 +74,17 @@ def read_bundle(path: Path) -> Bundle:
 
     Nothing is written, and of its files nothing is kept in memory.
     """
-    lines: list[bytes] = []
+    entries: tuple[Entry, ...] = ()
     with _opened(path) as archive:
         manifest = archive.manifest()
         with tempfile.TemporaryFile() as study:
             archive.member(STUDY, manifest.study, study.write)
             study.seek(0)
-            while line := study.readline(_LONGEST_LINE_BYTES + 1):
-                lines.append(line)
+            lines = iter(lambda: study.readline(_LONGEST_LINE_BYTES + 1), b"")
+            entries = tuple(_entry(path, *numbered) for numbered in enumerate(lines, start=1))
         for file in manifest.files:
             archive.member(f"{FILES}{file.digest}", file, _nowhere)
         archive.end()
-    entries = tuple(_entry(path, number, line) for number, line in enumerate(lines, start=1))
     if not entries or not isinstance(entries[0], StudyCreated):
         raise StudyError(f"{path}: {STUDY} does not begin with a study")
     if any(isinstance(entry, StudyCreated) for entry in entries[1:]):
@@ -132,6 +135,13 @@ def _artifacts(entries: Sequence[Entry]) -> Iterator[Artifact]:
                     yield from artifacts_of(repeat.outcome)
 
 
+class _Head(msgspec.Struct):
+    """What a manifest of any version says first."""
+
+    format: str
+    version: int
+
+
 class _Archive:
     """A tar archive read once from its start, in which only what is expected may follow."""
 
@@ -143,22 +153,21 @@ class _Archive:
     def manifest(self) -> Manifest:
         """The manifest, which comes first; raises `StudyError` for one of a newer version."""
         size_bytes = self._header(MANIFEST)
-        if size_bytes > _MOST_MANIFEST_BYTES:
+        if size_bytes > MOST_MANIFEST_BYTES:
             raise self._refused(f"{MANIFEST} takes {size_bytes} bytes")
         text = b"".join(self._data(size_bytes))
         self._skip_padding(size_bytes)
         try:
-            told = json.loads(text)
-            version = told.get("version") if isinstance(told, dict) else None
-            if not isinstance(told, dict) or told.get("format") != FORMAT:
+            head = msgspec.json.decode(text, type=_Head)
+            if head.format != FORMAT:
                 raise self._refused(f"{MANIFEST} is of no bundle")
-            if version != VERSION:
+            if head.version != VERSION:
                 raise StudyError(
-                    f"{self._path} is a bundle of version {str(version)[:20]}, this cclsearch "
+                    f"{self._path} is a bundle of version {head.version}, this cclsearch "
                     f"reads version {VERSION}; import it with a newer one"
                 )
-            manifest = from_json(Manifest, text.decode())
-        except (ValueError, RecursionError, CodecError) as error:
+            manifest = msgspec.json.decode(text, type=Manifest)
+        except (ValueError, RecursionError) as error:
             raise self._refused(f"{MANIFEST}: {error}") from error
         self._check(manifest)
         return manifest
@@ -238,8 +247,11 @@ def _opened(path: Path) -> Iterator[_Archive]:
 def _entry(path: Path, number: int, line: bytes) -> Entry:
     where = f"{path}: {STUDY}, line {number}"
     head, found, text = line.partition(b',"entry":')
+    if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_NODES:
+        raise StudyError(f"{where} holds more than {_MOST_NODES} values")
     try:
-        kind = json.loads(head + b"}")["kind"] if found else None
+        is_short = found and len(head) < _LONGEST_HEAD_BYTES
+        kind = json.loads(head + b"}")["kind"] if is_short else None
         if kind not in KINDS:
             raise StudyError(f"{where}: {str(kind)[:40]!r} is a kind that a newer cclsearch writes")
         return from_json(KINDS[kind], text.removesuffix(b"\n").removesuffix(b"}").decode())

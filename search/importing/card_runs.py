@@ -8,9 +8,8 @@ from typing import Final
 from records.errors import StudyError, shown
 from records.origin import Origin
 from records.study import Environment, Value
-from records.workload import Workload
 from search.card_file import Card, is_number
-from search.cards import card_environment, card_workload
+from search.card_reader import CardReader
 from search.importing.files import BadRows, content_digest
 from search.importing.history import imported
 from search.importing.imported import Imported
@@ -33,7 +32,6 @@ SEVERAL: Final = "Runs of several launches of the tool may stand together in a c
 BASE_ENVIRONMENT: Final = Environment(
     name="elsewhere", device="cuda", accelerator="not on record", world_size=1, ranks_per_node=1
 )
-BASE_WORKLOAD: Final = Workload(name="card", global_batch=1, sequence_length=1)
 
 
 def is_card(path: Path) -> bool:
@@ -43,19 +41,23 @@ def is_card(path: Path) -> bool:
 
 def beside(path: Path) -> Beside:
     """What a card says of the runs that stand beside it."""
-    card = Card(path, grown=True)
+    card = Card(path)
+    reader = CardReader(card)
+    if len(reader.batch_sizes()) > 1:
+        raise StudyError(f"{path}: lists several batch sizes; leave in it the one that was run")
     return Beside(
         name=path.name,
         digest=content_digest(path),
-        workload=card_workload(card, BASE_WORKLOAD),
-        environment=card_environment(card, {}, BASE_ENVIRONMENT),
+        workload=reader.workload(),
+        environment=reader.stated_environment() or BASE_ENVIRONMENT,
+        inferences=tuple(reader.inferences),
         framework=card.text("Model-executor.framework.name"),
     )
 
 
 def read(path: Path, bad: BadRows) -> Iterator[Imported]:
     """The runs of a card as one study."""
-    card = Card(path, grown=True)
+    card = Card(path)
     if card.get(RUNS) is None:
         raise StudyError(f"{path}: lists no runs; give the run folder, with --card {path.name}")
     said = beside(path)
@@ -70,6 +72,7 @@ def read(path: Path, bad: BadRows) -> Iterator[Imported]:
         name=path.stem,
         aim=aim,
         workload=said.workload,
+        inferences=said.inferences,
         environment=said.environment,
         origin=Origin(
             kind="ccl-search",

@@ -57,6 +57,7 @@ class Card:
     workload: Workload
     environment: Environment
     framework: str | None
+    inferences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,7 @@ def _study(
         aim=aim,
         workload=UNKNOWN_WORK if card is None else card.workload,
         environment=environment_of(ranks) if card is None else card.environment,
+        inferences=() if card is None else card.inferences,
         origin=Origin(
             kind="ccl-search",
             source=f"{name}/{table.name}",

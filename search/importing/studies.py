@@ -28,6 +28,7 @@ def study_of(
     environment: Environment,
     origin: Origin,
     rules: tuple[Constraint, ...] = (),
+    inferences: tuple[str, ...] = (),
 ) -> Study:
     """A study of an imported search, without what was tried in it."""
     return Study(
@@ -41,6 +42,7 @@ def study_of(
         command=SCRIPT,
         strategy=AUTHOR,
         origin=origin,
+        inferences=inferences,
     )
 
 

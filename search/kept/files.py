@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from records.citations import Removal
-from records.errors import StoreError, StudyError
+from records.errors import StoreError, StudyError, shown
 from records.store import Store
 from records.trial import Artifact
+
+POLICY = "policy.py"
+"""The name under which a trial's policy is copied with its files."""
+LONGEST_NAME, LONGEST_PART_BYTES = 1000, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +68,18 @@ def kept_text(study_id: str, ordinal: int, artifact: Artifact, records: Store) -
 def copied(
     study_id: str, ordinal: int, artifacts: Sequence[Artifact], folder: Path, records: Store
 ) -> Copies:
-    """Copy what is there of a trial's files into a folder, under the names that it gave them.
-
-    Raises `StoreError` where the folder cannot be written.
-    """
+    """Copy what is there of a trial's files into a folder, under the names that it gave them."""
     paths: list[Path] = []
     removed: list[str] = []
     faults: list[str] = []
     for artifact in artifacts:
         if not is_inside(artifact.name):
-            faults.append(f"trial {ordinal}: {artifact.name!r} is no name of a file in a folder")
+            faults.append(
+                f"trial {ordinal}: {shown(artifact.name)} is no name of a file in a folder"
+            )
+            continue
+        if (folder / artifact.name) in (folder / POLICY, *paths):
+            faults.append(f"trial {ordinal}: {artifact.name} is the name of another file there")
             continue
         try:
             require_kept(study_id, ordinal, [artifact], records)
@@ -85,14 +91,22 @@ def copied(
             path = folder / artifact.name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
-            records.artifacts.copy(artifact.digest, path, artifact.size_bytes)
+                records.artifacts.copy(artifact.digest, path, artifact.size_bytes)
+            except (OSError, StoreError) as error:
+                faults.append(f"cannot copy {artifact.name} of trial {ordinal}: {error}")
+                continue
             paths.append(path)
     return Copies(paths=tuple(paths), removed=tuple(removed), faults=tuple(faults))
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name leads to a place inside the folder that the file is copied to."""
+    """Whether a name leads to a place inside the folder that the file is copied to.
+
+    It holds no character that could steer a terminal, and is of a length that file systems take.
+    """
     path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    fits = len(name) <= LONGEST_NAME and all(
+        len(part.encode(errors="replace")) <= LONGEST_PART_BYTES for part in path.parts
+    )
+    inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+    return inside and fits and name.isprintable()

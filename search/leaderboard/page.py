@@ -9,6 +9,7 @@ from search.leaderboard.words import (
     interval_words,
     legend,
     mark_names,
+    rank_words,
     ranked_words,
     value_words,
 )
@@ -55,7 +56,7 @@ def _brief(each: Ranked, group: Group) -> Row:
         cells=(
             Cell(text=submission.name),
             Cell(text=group.work.title),
-            _number(each.rank),
+            Cell(text=rank_words(each, group), value=each.rank),
             Cell(text="" if group.by is None else group.by.heading),
             _value(reading),
             _number(submission.launch_count),
@@ -76,7 +77,7 @@ def _section(place: int, group: Group, board: Leaderboard) -> Section:
         is_long=True,
     )
     marks = tuple(
-        (each.submission.name, f"{mark.name}: {mark.words}")
+        (each.submission.name, f"{mark.title}: {mark.words}")
         for each in group.ranked
         for mark in each.submission.marks
     )
@@ -95,7 +96,7 @@ def _row(each: Ranked, group: Group, columns: list[Column]) -> Row:
     return Row(
         cells=(
             Cell(text=submission.name),
-            _number(each.rank),
+            Cell(text=rank_words(each, group), value=each.rank),
             Cell(text=interval_words(by)),
             _number(submission.launch_count),
             Cell(text=", ".join(submission.ties)),

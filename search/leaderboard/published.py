@@ -6,16 +6,18 @@ stand beside ours, never in one with them.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
-from evaluator.metrics.compat import CCL_BENCH
 from evaluator.metrics.published import PREFIX
 from search.leaderboard.submission import Better, Reading
+
+if TYPE_CHECKING:
+    from evaluator.metrics.base import Formula
 
 NOT_GIVEN: Final = "the entry gives none"
 SENTINEL: Final = "-1 stands for nothing found"
 NO_FILES: Final = "0 is what its tool says where it finds no file by the name that it expects"
-_DEFINED: Final = {each.name: each for each in CCL_BENCH}
 _VOLUMES: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "total")
 _BANDWIDTHS: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "peertopeer")
 _ALIASES: Final[Mapping[str, str]] = {
@@ -51,11 +53,20 @@ def column_of(name: str) -> str:
     return f"{PREFIX}{_ALIASES.get(plain, plain)}"
 
 
+@cache
+def _defined() -> "Mapping[str, Formula]":
+    from evaluator.metrics.compat import CCL_BENCH  # brings numpy, and few entries need it
+
+    return {each.name: each for each in CCL_BENCH}
+
+
 def defect_of(column: str) -> str | None:
     """What is wrong with a published metric's definition; None where nothing is known."""
+    if not column.startswith(PREFIX):
+        return None
     name = column.removeprefix(PREFIX)
-    if name in _DEFINED:
-        return _DEFINED[name].differs
+    if name in _defined():
+        return _defined()[name].differs
     return _FURTHER[name][2] if name in _FURTHER else None
 
 
@@ -81,8 +92,8 @@ def _reading(column: str, value: object) -> Reading:
 def unit_and_better(column: str) -> tuple[str, Better]:
     """Unit of a published metric and which way it is better, as far as is known."""
     name = column.removeprefix(PREFIX)
-    if name in _DEFINED:
-        return _DEFINED[name].unit, _DEFINED[name].better
+    if name in _defined():
+        return _defined()[name].unit, _defined()[name].better
     unit, better, _ = _FURTHER.get(name, ("", "lower", ""))
     return unit, better
 

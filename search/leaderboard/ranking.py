@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,8 @@ FIRST: Final = (
     *("compute_comm_overlap", "published_compute_comm_overlap"),
 )
 """Columns that stand before the others."""
+BYTES: Final = "bytes"
+"""A unit that each value replaces with its own: KiB, MiB, GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Column:
     @property
     def heading(self) -> str:
         """Name, unit and which way is better."""
-        unit = f" [{self.unit}]" if self.unit else ""
+        unit = f" [{self.unit}]" if self.unit and self.unit != BYTES else ""
         return f"{self.name}{unit} {self.arrow}"
 
     @property
@@ -56,10 +58,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A submission in its group; `rank` is None where it has no value to be ranked by.
+    """A submission in its group; `rank` is None where it has no value with an interval.
 
     It is one more than how many are shown to be better, so that those that nothing tells apart
-    share one.
+    share one. Without an interval nothing is shown: such a submission stands where its value is.
     """
 
     rank: int | None
@@ -147,14 +149,25 @@ def _group(found: Sequence[Submission], columns: Sequence[Column], by: str | Non
         if (value := column.value(each)) is not None
     }
     ends = {place: _cost_ends(column, found[place], sign) for place in costs}
-    worst = sorted(worst for _, worst in ends.values())
-    ranks = {place: 1 + bisect_left(worst, best) for place, (best, _) in ends.items()}
-    order = sorted(costs, key=lambda place: (ranks[place], costs[place], found[place].name))
+    places = _ranks(ends)
+    ranks = _ranks({place: each for place, each in ends.items() if _is_sure(column, found[place])})
+    order = sorted(costs, key=lambda place: (places[place], costs[place], found[place].name))
     rest = sorted((n for n in range(len(found)) if n not in costs), key=lambda n: found[n].name)
-    ranked = [Ranked(ranks[place], found[place]) for place in order]
+    ranked = [Ranked(ranks.get(place), found[place]) for place in order]
     return Group(
         work=work, by=column, ranked=(*ranked, *(Ranked(None, found[place]) for place in rest))
     )
+
+
+def _ranks(ends: Mapping[int, tuple[float, float]]) -> dict[int, int]:
+    """One more than how many end before each begins."""
+    worst = sorted(worst for _, worst in ends.values())
+    return {place: 1 + bisect_left(worst, best) for place, (best, _) in ends.items()}
+
+
+def _is_sure(column: Column, submission: Submission) -> bool:
+    reading = column.of(submission)
+    return reading is not None and reading.has_interval
 
 
 def _cost_ends(column: Column, submission: Submission, sign: int) -> tuple[float, float]:

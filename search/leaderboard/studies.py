@@ -7,12 +7,13 @@ from typing import Final
 from evaluator.metrics.base import Metric
 from evaluator.metrics.published import PREFIX
 from evaluator.metrics.registry import ALIASES
+from evaluator.timing.spread import Spread
 from records.codec import from_json
 from records.rows import StudyRow
 from records.store import Store
 from records.trial import Measured, MetricValue, Trial
 from search.auditing.audit import audit
-from search.finding import Finding
+from search.finding import Finding, best_result, leader_of
 from search.leaderboard.published import column_of, unit_and_better
 from search.leaderboard.submission import Mark, Reading, Submission
 from search.leaderboard.work import Work
@@ -29,17 +30,15 @@ def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -
     `known` are the metrics of today by name. A history that was recorded elsewhere is audited.
     """
     finding = from_json(Finding, row.summary) if row.summary else None
-    trial = _best(row, store, finding)
+    trial = leader_of(row, store)
     if trial is None or not isinstance(trial.outcome, Measured):
         return None
     confirmed = finding is not None and finding.winner == trial.ordinal
     values = store.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
-    readings = _readings(row, trial.outcome, values, known)
-    if finding is not None and confirmed:
-        readings |= _objective(row, finding, readings)
+    readings, result = _readings(row, trial.outcome, values, known), best_result(row, trial, store)
+    readings |= _objective(row, result, readings)
     measurement = trial.outcome.measurement
     ranks = len(measurement.step_times_s) or None
-    count = finding.result.launch_count if finding is not None and finding.result else 1
     return Submission(
         name=row.id,
         source=row.study.name,
@@ -49,16 +48,10 @@ def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -
         software=measurement.torch_version or "",
         settings=flags(trial.config) if trial.config is not None else "",
         readings=readings,
-        launch_count=count if confirmed else 1,
+        launch_count=1 if result is None else result.launch_count,
         ties=tuple(f"trial {n}" for n in finding.ties) if finding is not None and confirmed else (),
         marks=tuple(_marks(row, trial, store, values, known)),
     )
-
-
-def _best(row: StudyRow, store: Store, finding: Finding | None) -> Trial | None:
-    if finding is not None and finding.winner is not None:
-        return store.trial(row.id, finding.winner)
-    return store.best(row.id)
 
 
 def _readings(
@@ -92,10 +85,10 @@ def _is_comparable(name: str, row: StudyRow) -> bool:
 
 
 def _objective(
-    row: StudyRow, finding: Finding, readings: Mapping[str, Reading]
+    row: StudyRow, result: Spread | None, readings: Mapping[str, Reading]
 ) -> dict[str, Reading]:
-    """The objective by all launches that confirmed it, where it is a metric and no expression."""
-    result, text = finding.result, row.study.objective.expression.strip()
+    """The objective by all launches that count, where it is a metric and no expression."""
+    text = row.study.objective.expression.strip()
     name = text if text in readings else ALIASES.get(text, text)
     if result is None or name not in readings:
         return {}
@@ -125,7 +118,7 @@ def _marks(
             found = audit(row.study, store.history(row.id), store.repeats(row.id))
             yield from (Mark(name=each.name, words=each.words) for each in found)
     elif row.status != "finished":
-        words = "its search has not ended: the best so far was not launched again"
+        words = "its search has not ended: the best so far was not confirmed"
         yield Mark(name="unfinished", words=words)
     yield from (Mark(name="caveat", words=words) for words in remarks(trial))
     older = [

@@ -34,6 +34,11 @@ class Reading:
             return self.value, self.value
         return min(self.low, self.value), max(self.high, self.value)
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether it is known how far the value may be off, so that it can be ranked."""
+        return self.value is not None and self.low is not None and self.high is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -41,6 +46,11 @@ class Mark:
 
     name: str
     words: str
+
+    @property
+    def title(self) -> str:
+        """Its name as people read it."""
+        return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from string import ascii_lowercase
 from typing import Final
 
 from evaluator.metrics.published import PREFIX
-from search.leaderboard.ranking import Column, Group, Leaderboard
+from records.rule import size_words
+from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
 from search.leaderboard.submission import Mark, Reading, Submission
 from search.words.trial import number
 
@@ -13,15 +14,16 @@ DOUBTED: Final = "?"
 PUBLISHED: Final = "°"
 RULE: Final = (
     "a rank is one more than how many are shown to be better: whose intervals overlap share it; "
-    "one launch has no interval"
+    "– has no interval, so nothing ranks it"
 )
+UNRANKED: Final = "–"
 
 
 def short_heading(column: Column) -> str:
     """Name, unit and direction in few letters: those of published metrics have a sign instead."""
     name = column.name.removeprefix(PREFIX)
     sign = PUBLISHED if name != column.name else ""
-    unit = f" {column.unit}" if column.unit else ""
+    unit = f" {column.unit}" if column.unit and column.unit != BYTES else ""
     return f"{name}{sign}{unit} {column.arrow}"
 
 
@@ -29,7 +31,18 @@ def value_words(reading: Reading | None) -> str:
     """A value as a table shows it: marked where something speaks against it, empty where absent."""
     if reading is None or reading.value is None:
         return ""
-    return f"{number(reading.value)}{DOUBTED if reading.doubt is not None else ''}"
+    return f"{_amount(reading.value, reading.unit)}{DOUBTED if reading.doubt is not None else ''}"
+
+
+def rank_words(each: Ranked, group: Group) -> str:
+    """Its rank, a dash where its value has no interval, nothing where it has no value."""
+    if each.rank is not None:
+        return str(each.rank)
+    return UNRANKED if group.by is not None and group.by.value(each.submission) is not None else ""
+
+
+def _amount(value: float, unit: str) -> str:
+    return size_words(value) if unit == BYTES else number(value)
 
 
 def interval_words(reading: Reading | None) -> str:
@@ -38,7 +51,7 @@ def interval_words(reading: Reading | None) -> str:
         return ""
     if reading.low is None or reading.high is None:
         return "one launch" if reading.launch_count == 1 else ""
-    return f"{number(reading.low)} to {number(reading.high)}"
+    return f"{_amount(reading.low, reading.unit)} to {_amount(reading.high, reading.unit)}"
 
 
 def launches_words(submission: Submission) -> str:
@@ -47,8 +60,8 @@ def launches_words(submission: Submission) -> str:
 
 
 def mark_names(submission: Submission) -> str:
-    """The names of its marks, each once."""
-    return ", ".join(dict.fromkeys(mark.name for mark in submission.marks))
+    """The names of its marks as people read them, each once."""
+    return ", ".join(dict.fromkeys(mark.title for mark in submission.marks))
 
 
 def mark_letters(submission: Submission, names: Sequence[str]) -> str:

@@ -1,21 +1,30 @@
 """What a study may still use of a model: tokens, and money where the price is known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from records.errors import StudyError
 from records.exchange import Usage
 from records.price import Price
 from records.study import Budget
 
+TYPICAL_OUTPUT_TOKENS = 2000
+"""Of a turn, before there was one: some thought and a policy of a page."""
+
 
 class Allowance:
-    """The limits of a budget against what was `spent`, which is asked for before each request.
+    """The limits of a budget against what the `turns` of a study used, read before each request.
 
-    Raises `StudyError` when money is limited and there is no price.
+    A request is sent while what the largest turn used would still fit, and before the first turn
+    what such a turn typically uses. So a limit can be exceeded, by one reply at most. Raises
+    `StudyError` when money is limited and there is no price.
     """
 
     def __init__(
-        self, budget: Budget, model: str, price: Price | None, spent: Callable[[], Usage]
+        self,
+        budget: Budget,
+        model: str,
+        price: Price | None,
+        turns: Callable[[], Sequence[Usage]],
     ) -> None:
         if budget.max_cost_usd is not None and price is None:
             raise StudyError(
@@ -25,38 +34,38 @@ class Allowance:
             )
         self._budget = budget
         self._price = price
-        self._spent = spent
+        self._turns = turns
 
-    def refusal(self, under_way: Usage, *, input_tokens: int, output_tokens: int) -> str | None:
-        """Why a request of at most so many tokens must not be sent now; None where it may.
+    def refusal(self, under_way: Usage, size: Callable[[], int]) -> str | None:
+        """Why the next request must not be sent; None where it may.
 
-        `under_way` is what the conversation used so far, which is not on record yet.
+        `under_way` is what the conversation used so far, which is not recorded yet; `size` gives
+        the input tokens of the request.
         """
         budget = self._budget
         if budget.max_tokens is None and budget.max_cost_usd is None:
             return None
-        used = self._spent() + under_way
-        most = used.tokens + input_tokens + output_tokens
-        if budget.max_tokens is not None and most > budget.max_tokens:
+        turns = [*self._turns(), under_way]
+        used = sum(turns, Usage())
+        likely = [turn for turn in turns if turn.tokens] or [_typical(size())]
+        next_tokens = max(turn.tokens for turn in likely)
+        if budget.max_tokens is not None and used.tokens + next_tokens > budget.max_tokens:
             return (
-                f"{used.tokens} of {budget.max_tokens} tokens for the model are used and the next "
-                f"request could take {input_tokens + output_tokens}: "
-                "the next run needs a higher --max-tokens"
+                f"{used.tokens} of {budget.max_tokens} tokens for the model are used and a turn "
+                f"takes about {next_tokens}: the next run needs a higher --max-tokens"
             )
         if budget.max_cost_usd is None or self._price is None:
             return None
         used_usd = self._price.cost_usd(used)
-        next_usd = _most_usd(self._price, input_tokens, output_tokens)
+        next_usd = max(map(self._price.cost_usd, likely))
         if used_usd + next_usd <= budget.max_cost_usd:
             return None
         return (
-            f"{used_usd:.4g} of {budget.max_cost_usd:g} USD for the model are spent and the next "
-            f"request could cost {next_usd:.4g}: the next run needs a higher --max-cost"
+            f"{used_usd:.4g} of {budget.max_cost_usd:g} USD for the model are spent and a turn "
+            f"costs about {next_usd:.4g}: the next run needs a higher --max-cost"
         )
 
 
-def _most_usd(price: Price, input_tokens: int, output_tokens: int) -> float:
-    """Cost if every token of the request is written to the cache, or none is."""
-    plain = Usage(input_tokens=input_tokens, output_tokens=output_tokens)
-    cached = Usage(cache_write_tokens=input_tokens, output_tokens=output_tokens)
-    return max(price.cost_usd(plain), price.cost_usd(cached))
+def _typical(input_tokens: int) -> Usage:
+    """What a first turn uses: all of its prompt is written to the cache."""
+    return Usage(cache_write_tokens=input_tokens, output_tokens=TYPICAL_OUTPUT_TOKENS)

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from records.codec import from_json
@@ -12,7 +13,7 @@ from records.exchange import SUBMITTED, Exchange
 from search.llm.allowance import Allowance
 from search.llm.answer import Answer
 from search.llm.conversation import Conversation
-from search.llm.faults import fault_of, refuses_form
+from search.llm.faults import cut_for_good, fault_of, no_message, refuses_tool
 from search.llm.problem import Cure, Problem
 from search.llm.reply import Draft, Reply, drafted
 from search.llm.request import Form, Prompt
@@ -33,6 +34,10 @@ class Transport(Protocol):
 
     def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
         """Give the answer to every attempt, the last one final; raises nothing of the network."""
+        ...
+
+    def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
+        """Input tokens of a request; None where they have to be estimated. Raises nothing."""
         ...
 
     def close(self) -> None:
@@ -60,12 +65,15 @@ Asked: TypeAlias = Submission | NoSubmission
 
 
 class LlmClient:
-    """A model that writes policies; remembers which form of asking it takes."""
+    """A model that writes policies.
+
+    It is offered a tool. Once it refuses that, or replies without a call, it is asked for text.
+    """
 
     def __init__(self, settings: LlmSettings, transport: Transport) -> None:
         self._settings = settings
         self._transport = transport
-        self._form = Form.FORCED
+        self._form = Form.AUTO
 
     def ask(
         self,
@@ -93,6 +101,8 @@ class LlmClient:
                 talk.starts_again(shorter())
                 shorter = None
             elif not (isinstance(reply, Reply) and talk.objects(draft, reply.content or ())):
+                if draft.cure is Cure.ROOM:
+                    draft = cut_for_good(talk.max_tokens)
                 return NoSubmission(problem=draft, exchange=_ended(talk, draft.words))
 
     def close(self) -> None:
@@ -100,33 +110,36 @@ class LlmClient:
         self._transport.close()
 
     def _reply(self, talk: Conversation, allowance: Allowance | None) -> Reply | Problem:
-        """What the model says next, in the firmest form of asking that it takes."""
+        """What the model says next, in the form of asking that it takes."""
         while True:
             body = talk.next_request(self._form)
-            refusal = allowance and allowance.refusal(
-                talk.usage,
-                input_tokens=estimated_tokens(json.dumps(body, ensure_ascii=False)),
-                output_tokens=talk.max_tokens,
-            )
+            refusal = allowance and allowance.refusal(talk.usage, partial(self._size, body))
             if refusal:
                 return Problem(words=refusal, cure=Cure.USER)
             answers = self._transport.send(body)
             talk.heard(body, self._form, answers)
-            weaker = self._form.weaker
-            if weaker is None or not refuses_form(answers[-1]):
+            if self._form is Form.TEXT or not refuses_tool(answers[-1]):
                 break
-            logger.info("refused_form=%s next_form=%s", self._form, weaker)
-            self._form = weaker
-        return self._read(answers[-1], talk)
+            self._form = Form.TEXT
+        reply = self._read(answers[-1], talk)
+        if isinstance(reply, Reply) and reply.is_whole and not reply.calls:
+            self._form = Form.TEXT
+        return reply
+
+    def _size(self, body: "MessageCreateParamsNonStreaming") -> int:
+        """Input tokens of a request, counted by the provider or estimated."""
+        counted = self._transport.count_tokens(body)
+        if counted is not None:
+            return counted
+        return estimated_tokens(json.dumps(body, ensure_ascii=False))
 
     def _read(self, answer: Answer, talk: Conversation) -> Reply | Problem:
         if answer.status != 200:
             return fault_of(answer, self._settings, was_answered=talk.was_answered)
         try:
             reply = from_json(Reply, answer.text)
-        except CodecError as error:
-            words = f"the reply is not a message of the Messages API: {error}"
-            return Problem(words=words, cure=Cure.TIME)
+        except CodecError:
+            return no_message(answer.text, self._settings)
         talk.usage += reply.billed
         return reply
 

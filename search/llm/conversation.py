@@ -54,7 +54,7 @@ class Conversation:
             self.prompt,
             form,
             self._objections,
-            model=self._settings.model,
+            settings=self._settings,
             max_tokens=self.max_tokens,
         )
 
@@ -71,10 +71,12 @@ class Conversation:
         """Tell the model what is wrong with its reply; False when that is no use any more."""
         if problem.cure not in {Cure.REPLY, Cure.ROOM} or self._reask_count == MAX_REASKS:
             return False
-        self._reask_count += 1
         was_cut = problem.cure is Cure.ROOM
+        if was_cut and self.max_tokens >= self._settings.most_output_tokens:
+            return False
+        self._reask_count += 1
         if was_cut:
-            self.max_tokens = max(self.max_tokens, self._settings.most_output_tokens)
+            self.max_tokens = self._settings.most_output_tokens
         # Half a reply may hold half a block, which no provider takes back.
         told = Objection(blocks=() if was_cut else blocks, words=problem.words)
         self._objections = (*self._objections, told)
@@ -87,15 +89,7 @@ class Conversation:
 
     def exchange(self, result: str) -> Exchange:
         """All of it as the store keeps it."""
-        replies = [
-            {
-                "request": sent.request,
-                "form": sent.form,
-                "status": sent.answer.status,
-                "body": sent.answer.text,
-            }
-            for sent in self._sent
-        ]
+        replies = [_row(sent) for sent in self._sent]
         return Exchange(
             model=self._settings.model,
             request=self._settings.api_key.scrub(json.dumps(self._bodies, ensure_ascii=False)),
@@ -106,3 +100,12 @@ class Conversation:
             request_count=len(self._sent),
             host=self._settings.host,
         )
+
+
+def _row(sent: Sent) -> dict[str, object]:
+    """An answer as it is recorded."""
+    answer = sent.answer
+    row: dict[str, object] = {"request": sent.request, "form": sent.form, "status": answer.status}
+    if answer.long_wait_s is not None:
+        row["retry_after_s"] = answer.long_wait_s
+    return {**row, "body": answer.text}

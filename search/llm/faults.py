@@ -15,8 +15,32 @@ _TOO_LONG = re.compile(
 )
 
 
-def refuses_form(answer: Answer) -> bool:
-    """Whether a request was refused for its tool, which some models may not be forced to use."""
+_NO_CREDIT = re.compile(
+    r"\bcredit balance\b|\bbilling\b|\binsufficient (funds|credit)", re.IGNORECASE
+)
+_START_CHARS = 60
+
+
+def cut_for_good(max_tokens: int) -> Problem:
+    """A reply that was cut although it had all the room there is."""
+    words = (
+        f"the reply was cut at {max_tokens} output tokens, the most that are allowed: "
+        "raise [llm] most_output_tokens or lower [llm] effort"
+    )
+    return Problem(words=words, cure=Cure.TIME)
+
+
+def no_message(text: str, settings: LlmSettings) -> Problem:
+    """A reply that was no message, though its status was 200."""
+    start = " ".join(text[: 10 * _START_CHARS].split())[:_START_CHARS]
+    words = f"{settings.url} sent no message of the Messages API (200) but {start!r}..."
+    if start.startswith("<"):
+        words += ", a web page: see whether ANTHROPIC_BASE_URL is right"
+    return Problem(words=words, cure=Cure.TIME)
+
+
+def refuses_tool(answer: Answer) -> bool:
+    """Whether a request was refused for its tool, which some models and servers do not take."""
     return (
         answer.status in {400, 422}
         and "tool" in answer.text.lower()
@@ -28,13 +52,16 @@ def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Pr
     """What went wrong; `was_answered` is whether the model replied earlier in this conversation."""
     host, model, said = settings.host, settings.model, _said(answer.text)
     if answer.status is None:
-        return Problem(words=f"{host} could not be reached: {said}", cure=Cure.TIME)
+        return Problem(words=f"{host} {said}", cure=Cure.TIME)
     if answer.status == 413 or (answer.status == 400 and _TOO_LONG.search(said)):
         words = f"the prompt is too long for {model!r} at {host} ({answer.status}: {said})"
         return Problem(words=words, cure=Cure.PROMPT)
     if answer.passing:
         words = f"{host} is overloaded or unavailable ({answer.status}): {said}"
-        return Problem(words=words, cure=Cure.TIME)
+        wait_s = answer.long_wait_s
+        if wait_s is not None:
+            words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {said}"
+        return Problem(words=words, cure=Cure.TIME, wait_s=wait_s)
     if was_answered and answer.status in {400, 422}:
         # The same settings brought a reply a moment ago: what was added to it is at fault.
         words = f"{host} rejected what was said after a reply ({answer.status}: {said})"
@@ -43,16 +70,13 @@ def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Pr
 
 
 def _lasting(status: int, said: str, settings: LlmSettings) -> str:
-    host, model = settings.host, settings.model
+    host, model, variable = settings.host, settings.model, settings.api_key.variable
     match status:
         case 401:
-            return (
-                f"the key in ANTHROPIC_API_KEY was rejected (401) by {host}: "
-                "set a valid key and resume"
-            )
+            return f"the key in {variable} was rejected (401) by {host}: set a valid key and resume"
         case 403:
             return (
-                f"the key in ANTHROPIC_API_KEY may not use {model!r} (403) at {host}: "
+                f"the key in {variable} may not use {model!r} (403) at {host}: "
                 "set another key or model"
             )
         case 404:
@@ -60,6 +84,11 @@ def _lasting(status: int, said: str, settings: LlmSettings) -> str:
                 f"{host} has no model {model!r} or no Messages API there (404): "
                 "correct the model or the base URL"
             )
+    if status == 402 or (status == 400 and _NO_CREDIT.search(said)):
+        return (
+            f"the account at {host} has no credit left ({status}: {said}): "
+            "add credit under its billing settings and resume"
+        )
     return f"{host} rejected the request for {model!r} ({status}: {said}): correct [llm] settings"
 
 

@@ -21,16 +21,16 @@ class Objection:
 
     def reply(self) -> "list[ContentBlockParam]":
         """The reply as the model gave it, which providers want to see before the answer to it."""
-        if not all(block.id for block in self._calls):
+        if not all(block.id for block in self.calls):
             return []
         told = [param for block in self.blocks for param in _param(block)]
         # Thoughts alone are no message.
         return told if any(param["type"] in {"text", "tool_use"} for param in told) else []
 
-    def answer(self, how: str) -> "list[ContentBlockParam]":
-        """What is wrong, as the result of each call of a tool if there was one."""
+    def answer(self, how: str, *, is_shown: bool) -> "list[ContentBlockParam]":
+        """What is wrong, as the result of each call of a tool where those are shown again."""
         words = f"Not accepted: {self.words}\n{how}"
-        if not self._calls or not self.reply():
+        if not self.calls or not is_shown:
             return [{"type": "text", "text": words}]
         return [
             {
@@ -39,11 +39,12 @@ class Objection:
                 "is_error": True,
                 "content": words,
             }
-            for block in self._calls
+            for block in self.calls
         ]
 
     @property
-    def _calls(self) -> list[Block]:
+    def calls(self) -> list[Block]:
+        """The uses of a tool in the reply."""
         return [block for block in self.blocks if block.type == "tool_use"]
 
 

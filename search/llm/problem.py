@@ -25,3 +25,5 @@ class Problem:
 
     words: str
     cure: Cure
+    wait_s: float | None = None
+    """How long the provider wants to be left alone, where that is longer than a turn may wait."""

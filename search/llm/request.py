@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from search.llm.objection import Objection
-from search.llm.reply import TOOL_NAME
+from search.llm.reply import LEAST_SPEEDUP, MOST_SPEEDUP, TOOL_NAME
+from search.llm.settings import LlmSettings
 
 if TYPE_CHECKING:
     from anthropic.types import ContentBlockParam, MessageParam, TextBlockParam, ToolParam
@@ -18,41 +19,48 @@ _TOOL: "ToolParam" = {
     "input_schema": {
         "type": "object",
         "properties": {
+            "rationale": {
+                "type": "string",
+                "description": (
+                    "Why this configuration, in at most three sentences: what takes the time now, "
+                    "and what this changes about it."
+                ),
+            },
+            "expected_speedup": {
+                "type": "number",
+                "minimum": LEAST_SPEEDUP,
+                "maximum": MOST_SPEEDUP,
+                "description": (
+                    "How many times as good as the best so far it will be: 1.2 is 1.2 times as "
+                    "fast, 0.9 is slower. Later turns show it beside what was measured. 1 while "
+                    "nothing was measured."
+                ),
+            },
             "code": {
                 "type": "string",
                 "description": "Complete Python module that defines generate_config.",
             },
-            "rationale": {
-                "type": "string",
-                "description": "Why this configuration, in at most three sentences.",
-            },
-            "expected_effect": {
-                "type": "string",
-                "description": "What should change against the best trial, and by how much.",
-            },
         },
-        "required": ["code", "rationale", "expected_effect"],
+        "required": ["rationale", "expected_speedup", "code"],
     },
 }
 
 _BY_TOOL = f"Submit one complete policy by calling the tool {TOOL_NAME} exactly once."
 _BY_TEXT = (
-    "Answer with one complete policy in a single fenced code block that opens with ```python, "
-    "after at most three sentences that say why."
+    "Answer with at most three sentences that say why, then a line such as `expected_speedup: 1.2` "
+    "(how many times as good as the best so far it will be), then one complete policy in a single "
+    "fenced code block that opens with ```python."
 )
 
 
 class Form(StrEnum):
-    """How a policy is asked for, from the firmest to the one every model takes."""
+    """How a policy is asked for: by a tool, which is never forced, or in the text of the reply.
 
-    FORCED = "forced"
+    Newer models refuse a request that forces a tool, and older ones call it when asked in words.
+    """
+
     AUTO = "auto"
     TEXT = "text"
-
-    @property
-    def weaker(self) -> "Form | None":
-        """The form to use when a model refuses this one."""
-        return {Form.FORCED: Form.AUTO, Form.AUTO: Form.TEXT}.get(self)
 
     @property
     def words(self) -> str:
@@ -74,7 +82,7 @@ def message_request(
     form: Form,
     objections: Sequence[Objection] = (),
     *,
-    model: str,
+    settings: LlmSettings,
     max_tokens: int,
 ) -> "MessageCreateParamsNonStreaming":
     """Body of one Messages request, its unchanging part first and marked for caching.
@@ -91,20 +99,18 @@ def message_request(
         },
     ]
     body: MessageCreateParamsNonStreaming = {
-        "model": model,
+        "model": settings.model,
         "max_tokens": max_tokens,
         "system": system,
         "messages": _messages(f"{prompt.turn}\n{form.words}", form, objections),
     }
-    if form is not Form.TEXT:
+    if settings.effort is not None:
+        body["output_config"] = {"effort": settings.effort}
+    if settings.thinking_tokens is not None:
+        body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_tokens}
+    if form is Form.AUTO:
         body["tools"] = [_TOOL]
         body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
-    if form is Form.FORCED:
-        body["tool_choice"] = {
-            "type": "tool",
-            "name": TOOL_NAME,
-            "disable_parallel_tool_use": True,
-        }
     return body
 
 
@@ -113,10 +119,12 @@ def _messages(question: str, form: Form, objections: Sequence[Objection]) -> "li
     messages: list[MessageParam] = []
     told: list[ContentBlockParam] = [{"type": "text", "text": question}]
     for objection in objections:
-        reply = objection.reply()
+        # A call of a tool cannot be repeated in a request that offers none.
+        is_shown = form is Form.AUTO or not objection.calls
+        reply = objection.reply() if is_shown else []
         if reply:
             messages.append({"role": "user", "content": told})
             messages.append({"role": "assistant", "content": reply})
             told = []
-        told = [*told, *objection.answer(form.words)]
+        told = [*told, *objection.answer(form.words, is_shown=bool(reply))]
     return [*messages, {"role": "user", "content": told}]

@@ -1,29 +1,40 @@
 """How a language model is reached, as values; reads no environment."""
 
 from dataclasses import dataclass
-from typing import NoReturn
+from ipaddress import ip_address
+from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 from search.llm.errors import ProviderError
 
 DEFAULT_URL = "https://api.anthropic.com"
+API_KEY, AUTH_TOKEN = "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"
 OFFLINE = "or use --strategy offline"
 SHOWN = "[key]"
 LEAST_KEY_CHARS = 8
 
 
 class Secret:
-    """A key that can be sent but not shown: not by repr, str, the codec or pickle."""
+    """A key that can be sent but not shown: not by repr, str, the codec or pickle.
 
-    __slots__ = ("_text",)
+    `variable` is where it came from.
+    """
 
-    def __init__(self, text: str) -> None:
+    __slots__ = ("_text", "variable")
+
+    def __init__(self, text: str, variable: str = API_KEY) -> None:
         if not text or not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
             raise ProviderError(
-                "the key in ANTHROPIC_API_KEY is empty or holds a character that no key has: "
+                f"the key in {variable} is empty or holds a character that no key has: "
                 f"set it again, {OFFLINE}"
             )
         self._text = text
+        self.variable = variable
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether it is sent as `Authorization: Bearer`, and not as `x-api-key`."""
+        return self.variable == AUTH_TOKEN
 
     def reveal(self) -> str:
         """The key itself, for the request that needs it."""
@@ -59,6 +70,8 @@ class LlmSettings:
     timeout_s: float = 600.0
     max_output_tokens: int = 8192
     most_output_tokens: int = 16384
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    thinking_tokens: int | None = None
     attempts: int = 4
     retry_wait_s: float = 1.0
 
@@ -69,13 +82,31 @@ class LlmSettings:
                 "the base URL of the model must read http(s)://host[:port][/path], "
                 f"without a user name: set it again, {OFFLINE}"
             )
+        if parts.scheme == "http" and not _is_loopback(parts.hostname):
+            raise ProviderError(
+                f"the key would cross the network unencrypted on its way to {parts.hostname}: "
+                f"write https:// in ANTHROPIC_BASE_URL, {OFFLINE}"
+            )
 
     @property
     def url(self) -> str:
-        """Where requests go."""
-        return self.base_url or DEFAULT_URL
+        """Where requests go, which the path of the API is appended to."""
+        return without_version(self.base_url or DEFAULT_URL)
 
     @property
     def host(self) -> str:
         """Name of the provider, for messages."""
         return urlsplit(self.url).hostname or self.url
+
+
+def without_version(url: str) -> str:
+    """A base URL without the `/v1` that some providers write at its end."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or number."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,16 +7,19 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from records.codec import from_json, to_json
 from records.errors import CclsearchError, CodecError, StoreError
 from records.exchange import Exchange
+from records.files import read_text
 from records.study import digest
 from search.llm.answer import Answer
 from search.llm.client import Transport
 from search.llm.differing import Difference, difference
+from search.llm.reply import Reply
 
 if TYPE_CHECKING:
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
@@ -37,6 +40,9 @@ class Diverged(CclsearchError):
         )
         self.trial = trial
         self.difference = found
+
+
+MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,13 @@ class TranscriptTransport:
             raise diverged(body, self._said)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
+    def count_tokens(self, body: Body) -> int | None:
+        """What was billed for a request on record, which is about what was counted."""
+        for answer in self._answers.get(digest(canonical(body)), [()])[0]:
+            if answer.status == HTTPStatus.OK:
+                return _input_tokens(answer)
+        return None
+
     def close(self) -> None:
         """Hold nothing."""
 
@@ -127,10 +140,22 @@ class TranscriptFolder:
             _write(path, Said(body=body, answers=answers))
         return answers
 
+    def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
+        """What the transport behind it counts, if there is one."""
+        return None if self._live is None else self._live.count_tokens(body)
+
     def close(self) -> None:
         """Close the transport behind it."""
         if self._live is not None:
             self._live.close()
+
+
+def _input_tokens(answer: Answer) -> int | None:
+    try:
+        billed = from_json(Reply, answer.text).billed
+    except CodecError:
+        return None
+    return billed.tokens - billed.output_tokens
 
 
 def diverged(body: Body, said: Sequence[Said]) -> Diverged:
@@ -149,15 +174,16 @@ class _Row:
     status: int | None = None
     form: str = ""
     request: int = 0
+    retry_after_s: float | None = None
 
     @property
     def answer(self) -> Answer:
-        return Answer(text=self.body, status=self.status)
+        return Answer(text=self.body, status=self.status, retry_after_s=self.retry_after_s)
 
 
 def _read(path: Path) -> Said:
     try:
-        return from_json(Said, path.read_text(encoding="utf-8"))
+        return from_json(Said, read_text(path, MOST_BYTES))
     except (OSError, UnicodeDecodeError, CodecError) as error:
         raise StoreError(
             f"{path} is no transcript: {error}; delete it to have the model asked again"

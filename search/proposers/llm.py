@@ -3,6 +3,8 @@
 Knows nothing of the provider: it is given something that can be asked.
 """
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
@@ -11,7 +13,7 @@ from policies.space import Space
 from records.exchange import Exchange
 from records.history import History
 from records.study import Study
-from records.trial import Config, Policy
+from records.trial import Config, Policy, Prediction
 from search.budget import launches_since_best, remaining_launches
 from search.choosers.chooser import Choice, Chooser, untried
 from search.learnt import learnt
@@ -75,7 +77,10 @@ class LlmProposer:
       each one before which two launches in a row brought nothing better;
     - once the untried feasible configurations all fit in the remaining launches;
     - when the model gives no policy; after three such turns in a row it is asked in every third;
+    - until the time is over for which the provider asks to be left alone;
     - for the rest of the run once only a person can make the model answer, who is told by `notice`.
+
+    A turn without a policy is given to `notice` too, unless the one before ended in the same words.
     """
 
     name = "llm"
@@ -91,6 +96,7 @@ class LlmProposer:
         turns: Turns,
         allowance: Allowance | None = None,
         notice: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._space = space
@@ -101,7 +107,10 @@ class LlmProposer:
         self._turns = turns
         self._allowance = allowance
         self._notice = notice
+        self._clock = clock
         self._lasting: str | None = None
+        self._last_problem: str | None = None
+        self._asked_again_s = -math.inf
         self._empty_count = 0
         self._skipped_count = 0
 
@@ -134,6 +143,8 @@ class LlmProposer:
         """Why the model is not asked in a turn that is its own, or None."""
         if self._lasting is not None:
             return f"the model is not asked: {self._lasting}"
+        if self._clock() < self._asked_again_s:
+            return f"the model is not asked yet: {self._last_problem}"
         if self._empty_count < EMPTY_TURNS or self._skipped_count == ASK_AT_EACH - 1:
             self._skipped_count = 0
             return None
@@ -169,21 +180,30 @@ class LlmProposer:
             exchange = asked.exchange if asked.exchange.request_count else None
             return self._instead(study, history, why, exchange)
         self._empty_count = 0
+        self._last_problem = None
         return Proposal(policy=_told(judged[-1], candidates), exchange=asked.exchange)
 
     def _note(self, problem: Problem) -> None:
-        """Remember a turn without a policy, and say so once if no later one will have one."""
-        self._empty_count += 1
+        """Remember a turn without a policy and what it means for later ones, and say it."""
+        words, is_new = problem.words, problem.words != self._last_problem
+        self._last_problem = words
         if problem.cure is Cure.USER:
-            self._lasting = problem.words
-            self._notice(
-                f"the model is not asked any more, the search goes on without it: {problem.words}"
-            )
+            self._lasting = words
+            self._notice(f"the model is not asked any more, the search goes on without it: {words}")
+        elif problem.wait_s is not None:
+            self._asked_again_s = self._clock() + problem.wait_s
+            self._notice(f"the model is not asked for {problem.wait_s:.0f} s: {words}")
+        else:
+            self._empty_count += 1
+            if is_new:
+                self._notice(f"the model gave no policy in this turn: {words}")
 
     def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
         if self._ranking is None:
             return ()
-        return self._ranking.candidates(study, history, CANDIDATE_COUNT)
+        found = self._ranking.candidates(study, history, CANDIDATE_COUNT)
+        # One of which nothing is expected, as a step that trusts no model, must not head the list.
+        return tuple(sorted(found, key=lambda choice: not choice.expected))
 
     def _prompt(
         self,
@@ -212,14 +232,22 @@ class LlmProposer:
         return Proposal(policy=replace(proposal.policy, rationale=rationale), exchange=exchange)
 
     def _policy(self, draft: Draft, history: History) -> Policy:
-        effect = draft.expected_effect
         parent = history.best or (history.trials[-1] if len(history) else None)
         return Policy(
             source=draft.code,
             author=self.name,
             parent=parent.policy.digest if parent is not None else None,
-            rationale=draft.rationale + (f" Expected: {effect}" if effect else ""),
+            rationale=draft.rationale,
+            prediction=_prediction(draft, history),
         )
+
+
+def _prediction(draft: Draft, history: History) -> Prediction | None:
+    """What the model expects against the best trial, where it says so and there is one."""
+    best, speedup = history.best, draft.expected_speedup
+    if best is None or speedup is None:
+        return None
+    return Prediction(speedup=speedup, over=best.ordinal)
 
 
 def _told(judged: _Judged, candidates: Sequence[Choice]) -> Policy:

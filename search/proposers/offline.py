@@ -1,6 +1,7 @@
 """An offline strategy as a proposer: what it chooses is written as a policy."""
 
 import json
+from dataclasses import replace
 
 from records.history import History
 from records.study import Study
@@ -27,7 +28,11 @@ class OfflineProposer:
         if choice is None:
             return None
         config = own_part(choice.config) if study.contexts else choice.config
-        return Proposal(policy=as_policy(config, self.name, choice.why))
+        policy = as_policy(config, self.name, choice.why)
+        best = history.best if choice.changes_best else None
+        if best is not None and best.policy.digest != policy.digest:
+            policy = replace(policy, parent=best.policy.digest)
+        return Proposal(policy=policy)
 
 
 def as_policy(config: Config, author: str, rationale: str) -> Policy:

@@ -21,6 +21,7 @@ def _columns(trial: TrialShort) -> dict[str, object]:
         "author": trial.author,
         "status": trial.status,
         "score": score.value if score else None,
+        "launches": score.launches if score else None,
         "unit": score.unit if score else None,
         "caveats": "; ".join(remarks) or None,
         "failure_kind": trial.failure_kind,

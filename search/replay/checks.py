@@ -100,6 +100,8 @@ def _policy(recorded: Policy, replayed: Policy) -> Iterator[str]:
         yield f"author {replayed.author} instead of {recorded.author}"
     if (recorded.rationale, recorded.parent) != (replayed.rationale, replayed.parent):
         yield "rationale" if recorded.rationale != replayed.rationale else "parent of the policy"
+    if recorded.prediction != replayed.prediction:
+        yield "what was expected of the policy"
 
 
 def _lines(source: str) -> Sequence[str]:

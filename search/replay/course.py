@@ -16,6 +16,7 @@ from records.trial import Policy
 from search.batch import Room
 from search.compose import Surroundings, composed
 from search.llm.client import LlmClient
+from search.llm.settings import Secret
 from search.llm.transcripts import Diverged, TranscriptTransport, said_in
 from search.loop import Search
 from search.ports import Proposal, Proposer
@@ -105,7 +106,7 @@ def _leg(
     evaluator = RecordedEvaluator(record, progress, before_launch)
     around = Surroundings(
         evaluator=evaluator,
-        model=lambda study: _model(study, host, transport),
+        model=lambda study, _notice: _model(study, host, transport),
         seed=record.seed,
         again=policies,
         fits=evaluator.took_turns,
@@ -117,6 +118,7 @@ def _leg(
             order=record.ended_at,
         ),
         sleep=lambda _seconds: None,
+        clock=lambda: record.started_s(progress.begun + 1),
     )
     with composed(record.row.id, leg.study, space_of(leg.study), store, progress, around) as search:
         yield replace(
@@ -152,4 +154,5 @@ class _Bounded:
 
 def _model(study: Study, host: str | None, transport: TranscriptTransport) -> LlmClient:
     # No text holds this key by chance: what is recorded is not changed by taking it out.
-    return LlmClient(reached(study.llm, token_hex(32), host and f"https://{host}"), transport)
+    key = Secret(token_hex(32))
+    return LlmClient(reached(study.llm, key, host and f"https://{host}"), transport)

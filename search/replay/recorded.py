@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import inf
 
 from records.errors import StoreError, StudyError
@@ -66,6 +67,11 @@ class Recorded:
     def ended_at(self, ordinal: int) -> str:
         """When a trial ended, as text that sorts; after all others where it never did."""
         return next((t.ended_at for t in self.trials if t.ordinal == ordinal), "~")
+
+    def started_s(self, ordinal: int) -> float:
+        """When a trial was begun, in seconds of the clock; the last one's time after the last."""
+        begun = [p.started_at for p in self.proposed if p.ordinal <= ordinal]
+        return datetime.fromisoformat(max(begun)).timestamp() if begun else 0.0
 
     def fills_batch(self, ordinal: int) -> bool:
         """Whether no trial was begun beside this one after it, before a launch of theirs ended."""

@@ -115,7 +115,7 @@ def source_of(row: StudyRow, store: Store) -> Source:
     return Source(
         row=row,
         history=store.history(row.id),
-        repeats=counted(store.repeats(row.id)),
+        repeats=counted(store.repeats(row.id), row.study.measure),
         best=leader_of(row, store),
     )
 

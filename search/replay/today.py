@@ -80,7 +80,7 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
     found = definitions(metrics_file)
     added = _added(found, known_here(computed))
     history = with_computed(store.history(row.id), computed)
-    repeats = counted(store.repeats(row.id))
+    repeats = counted(store.repeats(row.id), row.study.measure)
     then = scored_again(row, history, same_definitions(repeats, history), asked, added)
     names = _names_read(then.scoring)
     known = [each for each in found.known if each.metric.name in names]

@@ -63,6 +63,8 @@ def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
     study, row = seen.study, seen.record.row
     yield "study", f"{study.name} ({row.id}), {seen.status}, on record since {row.created_at}"
     yield from work_facts(study)
+    for sentence in study.inferences:
+        yield "concluded from the card", one_line(sentence, WORDS_CHARS)
     yield "space", _space_words(seen)
     yield from question_facts(study, row.strategy, seen.scoring)
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from records.trial import Measured, Outcome
 from search.report_page.blocks import Facts, Section
 from search.report_page.seen import Seen
+from search.trust import is_foreign
 from search.words.model import use_words
 from search.words.trial import number
 
@@ -50,7 +51,8 @@ def _lines(seen: Seen) -> Iterator[tuple[str, str]]:
             yield "money", f"{number(hours * price)} USD at {price:g} USD per rank and hour"
     for use in seen.record.uses:
         yield "model", use_words(use, seen.study.llm)
-    if not seen.record.uses and seen.study.origin is None:
+    is_ours = seen.study.origin is None or is_foreign(seen.study)
+    if not seen.record.uses and is_ours:
         yield "model", "none was asked"
 
 

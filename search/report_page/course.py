@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from evaluator.objective import Scoring
+from records.history import History
 from records.trial import Failed, Trial
 from search.charts.history import Ended, Interval, Point, history_chart
+from search.progress import result_words
 from search.report import spread_words
 from search.report_page.blocks import Chart, Section
 from search.report_page.seen import Seen
 from search.report_page.thinning import left_out_words, thinned
-from search.words.trial import one_line, score_words
+from search.words.trial import one_line
 
 TIP_CHARS = 300
 LABEL_CHARS = 60
@@ -20,7 +22,7 @@ LETTER_ROWS = 60
 
 def course(seen: Seen) -> Section | None:
     """Every trial in order; None where nothing was measured."""
-    points = [_point(trial) for trial in seen.history]
+    points = [_point(trial, seen) for trial in seen.history]
     if not any(point.value is not None for point in points):
         return None
     count, led = len(points), _led(points, seen.scoring.sign)
@@ -36,12 +38,12 @@ def course(seen: Seen) -> Section | None:
         name="history",
         heading="History",
         lead=f"One mark for each trial in the order of launches, {better} is better; a trial that "
-        "failed is a tick on the axis, and the best is drawn again with the interval of its "
-        f"fresh launches.{left_out_words(len(points), count)}",
+        "failed is a tick on the axis, and the best has the interval of its "
+        f"launches.{left_out_words(len(points), count)}",
         blocks=(
             Chart(
                 drawn=chart,
-                about=f"{objective_label(seen.scoring)} of each trial by its own launch",
+                about=f"{objective_label(seen.scoring)} of each trial",
                 letters="\n".join(_letters(seen)),
             ),
         ),
@@ -59,21 +61,25 @@ def _led(points: Sequence[Point], sign: int) -> set[int]:
     return led
 
 
-def trial_tip(trial: Trial) -> str:
+def trial_tip(trial: Trial, history: History) -> str:
     """A trial in a line, for whoever points at its mark."""
     config = "" if trial.config is None else f": {trial.config}"
     if isinstance(trial.outcome, Failed):
         return one_line(f"trial {trial.ordinal} failed, {trial.outcome}{config}", TIP_CHARS)
-    score = "" if trial.score is None else f", {score_words(trial.score)}"
+    words = result_words(trial, history)
+    score = f", {words}" if words else ""
     return one_line(f"trial {trial.ordinal}{score}{config}", TIP_CHARS)
 
 
-def _point(trial: Trial) -> Point:
+def _point(trial: Trial, seen: Seen) -> Point:
     ended: Ended = "failed"
     if trial.score is not None:
         ended = "breaks a limit" if trial.score.broken else "measured"
-    value = None if trial.score is None else trial.score.value
-    return Point(ordinal=trial.ordinal, value=value, ended=ended, tip=trial_tip(trial))
+    reached = seen.reached(trial)
+    value = None if reached is None else reached.centre
+    return Point(
+        ordinal=trial.ordinal, value=value, ended=ended, tip=trial_tip(trial, seen.history)
+    )
 
 
 def _again(seen: Seen) -> Interval | None:
@@ -93,7 +99,8 @@ def _again(seen: Seen) -> Interval | None:
 def _letters(seen: Seen) -> Iterator[str]:
     """The same as a line for each trial; the first and the last where there are many."""
     trials = seen.history.trials
-    most = max((abs(t.score.value) for t in trials if t.score is not None), default=0.0)
+    values = [abs(found.centre) for trial in trials if (found := seen.reached(trial)) is not None]
+    most = max(values, default=0.0)
     half = LETTER_ROWS // 2
     left_out = len(trials) - LETTER_ROWS
     for place, trial in enumerate(trials):
@@ -101,11 +108,12 @@ def _letters(seen: Seen) -> Iterator[str]:
             if place == half:
                 yield f"    ({left_out} more trials)"
             continue
-        if trial.score is None:
+        reached = seen.reached(trial)
+        if reached is None:
             told = f"failed: {_kind(trial)}"
         else:
-            bar = "#" * round(BAR_CHARS * (abs(trial.score.value) / most if most else 0))
-            told = f"{bar.ljust(BAR_CHARS)} {score_words(trial.score)}"
+            bar = "#" * round(BAR_CHARS * (abs(reached.centre) / most if most else 0))
+            told = f"{bar.ljust(BAR_CHARS)} {result_words(trial, seen.history)}"
         yield f"{trial.ordinal:>4} {told}{'  best' if trial is seen.best else ''}"
 
 

@@ -43,7 +43,7 @@ def _asked_front(seen: Seen) -> Section | None:
         Chart(
             drawn=front_chart(
                 [
-                    _pair(trial, values, members.get(trial.ordinal), place)
+                    _pair(seen, trial, values, members.get(trial.ordinal), place)
                     for trial, values in shown
                 ],
                 x_label=_axis(main),
@@ -63,8 +63,11 @@ def _asked_front(seen: Seen) -> Section | None:
     )
 
 
-def _pair(trial: Trial, values: Sequence[float], member: Member | None, place: int) -> Pair:
-    x, y = values[0], values[place]
+def _pair(
+    seen: Seen, trial: Trial, values: Sequence[float], member: Member | None, place: int
+) -> Pair:
+    reached = seen.reached(trial)
+    x, y = values[0] if reached is None else reached.centre, values[place]
     ends = [Reach(centre=x), Reach(centre=y)]
     if member is not None:
         ends = [_reach(member.reached[0].value), _reach(member.reached[place].value)]
@@ -74,7 +77,7 @@ def _pair(trial: Trial, values: Sequence[float], member: Member | None, place: i
         y=ends[1],
         on_front=member is not None,
         is_limited=trial.score is not None and bool(trial.score.broken),
-        tip=trial_tip(trial),
+        tip=trial_tip(trial, seen.history),
     )
 
 
@@ -113,7 +116,7 @@ def _traded(seen: Seen, name: str) -> Section | None:
     return Section(
         name="front",
         heading=f"What {name} buys",
-        lead=f"Trials by one launch each; no other beats the named ones in {name} and the "
+        lead=f"No other beats the named ones in {name} and the "
         "objective at once, so one of them may do where less is at hand."
         + left_out_words(len(shown), len(pairs)),
         blocks=(
@@ -131,26 +134,28 @@ def _traded(seen: Seen, name: str) -> Section | None:
 def _taken(seen: Seen, name: str) -> tuple[list[Pair], str]:
     """Every trial by a metric and the objective, and what the metric is called with its unit."""
     found = [
-        (trial, trial.score, metric)
+        (trial, trial.score, reached.centre, metric)
         for trial in seen.history.measured
-        if trial.score is not None and (metric := seen.metric(trial, name)) is not None
+        if trial.score is not None
+        and (reached := seen.reached(trial)) is not None
+        and (metric := seen.metric(trial, name)) is not None
     ]
     sign = seen.scoring.sign
-    costs = {trial.ordinal: (sign * score.value, metric.value) for trial, score, metric in found}
+    costs = {trial.ordinal: (sign * value, metric.value) for trial, _, value, metric in found}
     kept = set(unbeaten(costs))
-    unit = found[0][2].unit if found else ""
+    unit = found[0][3].unit if found else ""
     size, told = (2**20, "MiB") if unit == "bytes" else (1, unit)
     label = f"{name} ({told})" if told else name
     pairs = [
         Pair(
             name=str(trial.ordinal),
             x=Reach(centre=metric.value / size),
-            y=Reach(centre=score.value),
+            y=Reach(centre=value),
             on_front=trial.ordinal in kept,
             is_limited=bool(score.broken),
-            tip=f"{trial_tip(trial)}; {label} {number(metric.value / size)}",
+            tip=f"{trial_tip(trial, seen.history)}; {label} {number(metric.value / size)}",
         )
-        for trial, score, metric in found
+        for trial, score, value, metric in found
     ]
     return pairs, label
 

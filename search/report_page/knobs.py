@@ -25,7 +25,7 @@ def parallel(seen: Seen) -> Section | None:
         return None
     ranked = {trial.ordinal: place for place, trial in enumerate(seen.history.ranked)}
     shown = _thinned(trials, ranked)
-    values = [trial.score.value for trial in shown if trial.score is not None]
+    values = [found.centre for trial in shown if (found := seen.reached(trial)) is not None]
     last = scale_of(values, 0.0, 1.0)
     axes = [Knob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]
     lines = [_tried(seen, trial, knobs, ranked) for trial in shown]
@@ -79,12 +79,13 @@ def _tried(
     config = {} if trial.config is None else trial.config.values
     last = max(1, len(ranked) - 1)
     rank = None if trial.score is None else ranked.get(trial.ordinal, last) / last
+    reached = seen.reached(trial)
     return Tried(
         places=tuple(
             values.index(config[name]) if name in config else None for name, values in knobs
         ),
-        value=None if trial.score is None else trial.score.value,
+        value=None if reached is None else reached.centre,
         rank=rank,
         is_best=trial is seen.best,
-        tip=trial_tip(trial),
+        tip=trial_tip(trial, seen.history),
     )

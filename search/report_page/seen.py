@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from evaluator.objective import Scoring, scoring_of
-from evaluator.timing.spread import Spread, spread
+from evaluator.timing.spread import Spread
 from policies.space import Space
 from records.errors import CodecError, StoreError, StudyError
 from records.history import History
@@ -17,11 +17,10 @@ from records.study import Study
 from records.trial import MetricValue, Repeat, Trial
 from search.auditing.audit import Fault, audit
 from search.disturbed import counted
-from search.finding import Finding, ended_with, find
+from search.finding import Finding, ended_with, find, reached
 from search.learnt import Learnt, learnt
 from search.reading import status
 from search.report import Record, report_lines
-from search.rounds import objective_values
 from search.spaces import space_of
 from search.standing import standing_of
 
@@ -35,9 +34,8 @@ GOES_ON = {
 class Seen:
     """What is on record of a study, and what it says.
 
-    `finding` is the closing summary, or what would be it as things stand. `again` is the objective
-    of each trial that was launched again, over those launches. `space` is None where what is
-    on record of it makes none.
+    `finding` is the closing summary, or what would be it as things stand. `space` is None
+    where what is on record of it makes none.
     """
 
     record: Record
@@ -45,7 +43,6 @@ class Seen:
     finding: Finding
     scoring: Scoring
     repeats: tuple[Repeat, ...]
-    again: Mapping[int, Spread]
     space: Space | None
     learnt: tuple[Learnt, ...]
     metrics: Mapping[int, tuple[MetricValue, ...]]
@@ -66,14 +63,12 @@ class Seen:
         said: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):
             said[label] = (*said.get(label, ()), words)
-        values = objective_values(counted(repeats), scoring)
         return cls(
             record=record,
             status=now,
             finding=finding,
             scoring=scoring,
             repeats=repeats,
-            again={ordinal: spread(each) for ordinal, each in values.items()},
             space=space,
             learnt=_learnt(space, record.history, row.study.revoked),
             metrics=store.metric_values(row.id),
@@ -114,6 +109,10 @@ class Seen:
         """Whether the search came to its end."""
         return self.status == "finished"
 
+    def reached(self, trial: Trial) -> Spread | None:
+        """The number of a trial, over the launches that count; None where it has no score."""
+        return reached(trial, self.history)
+
     def metric(self, trial: Trial, name: str) -> MetricValue | None:
         """A metric of a trial; None where it has none."""
         found = self.metrics.get(trial.ordinal, ())
@@ -126,7 +125,7 @@ class Seen:
 
 def _as_it_stands(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
     reason = GOES_ON.get(now, "its record ends here")
-    launches = counted(store.repeats(row.id))
+    launches = counted(store.repeats(row.id), row.study.measure)
     return find(standing_of(row, store), launches, scoring, row.study.measure, reason)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from evaluator.timing.spread import Spread
 from records.trial import Failed, Trial
 from search.report_page.blocks import Cell, Row, Section, Table, Words
-from search.report_page.cells import metric_words, spread_cell
+from search.report_page.cells import metric_words
 from search.report_page.seen import Seen
 from search.words.config import difference, flags
-from search.words.trial import author, number, one_line, remarks
+from search.words.trial import author, centre_words, one_line, remarks, support_words
 
 MOST_ROWS = 2000
 MOST_METRICS = 5
@@ -27,7 +27,7 @@ def trials(seen: Seen) -> Section:
     table = Table(
         about=about,
         headings=(
-            *("trial", "by", "sets", _objective(seen), "launched again"),
+            *("trial", "by", "sets", _objective(seen), "launches"),
             *metrics,
             "remarks or first cause",
         ),
@@ -36,8 +36,8 @@ def trials(seen: Seen) -> Section:
         is_long=True,
     ).dense
     lead = (
-        "Each by its own launch, and over all those that were made again to race or confirm it, "
-        "which count more; the result of the best is of those that confirmed it alone."
+        "Each over the launches that count: those of the last final that it was in, or all that "
+        "were made again to race it, or else its only one."
     )
     blocks = (table,) if len(shown) else (Words(text="No trial has ended yet."),)
     return Section(name="trials", heading="All trials", lead=lead, blocks=blocks)
@@ -75,14 +75,13 @@ def _differs(name: str, seen: Seen) -> bool:
 def _row(trial: Trial, metrics: Sequence[str], seen: Seen) -> Row:
     is_best = trial is seen.best
     failed = isinstance(trial.outcome, Failed)
-    score = trial.score
+    reached = seen.reached(trial)
     return Row(
         cells=(
             Cell(text=str(trial.ordinal), value=trial.ordinal),
             Cell(text=author(trial)),
             Cell(text=_settings(trial, seen), is_code=True),
-            Cell(text="") if score is None else Cell(text=number(score.value), value=score.value),
-            _again(seen.again.get(trial.ordinal)),
+            *_value(reached),
             *(_metric(seen, trial, name) for name in metrics),
             Cell(text=_told(trial)),
         ),
@@ -100,8 +99,14 @@ def _settings(trial: Trial, seen: Seen) -> str:
     return difference(trial.config, best.config)
 
 
-def _again(found: Spread | None) -> Cell:
-    return Cell(text="") if found is None else spread_cell(found)
+def _value(reached: Spread | None) -> tuple[Cell, Cell]:
+    """The number of a trial, and what supports it."""
+    if reached is None:
+        return Cell(text=""), Cell(text="")
+    return (
+        Cell(text=centre_words(reached), value=reached.centre),
+        Cell(text=support_words(reached), value=reached.launch_count),
+    )
 
 
 def _metric(seen: Seen, trial: Trial, name: str) -> Cell:

@@ -6,9 +6,9 @@ from records.trial import Breakdown, Measured, Trial
 from search.charts.bars import Bar, bar_chart
 from search.charts.frame import Key
 from search.report_page.blocks import Cell, Chart, Row, Section, Table
-from search.report_page.course import trial_tip
+from search.report_page.course import TIP_CHARS
 from search.report_page.seen import Seen
-from search.words.trial import number, shares
+from search.words.trial import number, one_line, shares
 
 MOST_BARS = 40
 KEYS = (
@@ -96,7 +96,7 @@ def _bar(trial: Trial, parts: Breakdown, *, best: bool) -> Bar:
         name=f"trial {trial.ordinal}{', best' if best else ''}",
         parts=tuple(own),
         words=f"{number(sum(own))} ms",
-        tip=f"{trial_tip(trial)}; {shares(parts)}",
+        tip=one_line(f"trial {trial.ordinal}: {trial.config}; {shares(parts)}", TIP_CHARS),
         within=min(hidden, own[0]),
         is_best=best,
     )

@@ -17,6 +17,7 @@ from search.compose import MODEL_TURNS
 from search.contexts import decided
 from search.judging import Judge
 from search.llm.client import LlmClient, Transport
+from search.llm.settings import Secret
 from search.llm.transcripts import TranscriptFolder
 from search.prompt import PromptWriter
 from search.proposers.llm import LlmProposer
@@ -51,7 +52,7 @@ class Asking:
 
     def _reached(self) -> tuple["LlmSettings", Transport | None]:
         if not settings.has_key():
-            return settings.reached(self.llm, NOBODY, self.llm.base_url), None
+            return settings.reached(self.llm, Secret(NOBODY), self.llm.base_url), None
         # Imported here: the SDK takes seconds to load, and transcripts do without.
         from search.llm.transport import AnthropicTransport
 

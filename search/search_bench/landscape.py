@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from records.codec import first_problem, from_document, to_json
 from records.errors import StudyError
+from records.files import read_text
 from records.strict import STRICT
 from records.study import Command, Environment, Launch, Objective, SearchSpace, Value
 from records.trial import FailureKind
 from records.workload import Workload
 
 VERSION = 1
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class Landscape:
 def read_landscape(path: Path) -> Landscape:
     """The landscape of a file; raises `StudyError`, in one line that names what is wrong."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        document = json.loads(read_text(path, MOST_BYTES), parse_constant=_refuse)
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -61,7 +61,7 @@ def stored(row: StudyRow, store: Store) -> Stored:
     study, history = row.study, store.history(row.id)
     if study.contexts:
         raise StudyError(f"study {row.id} has several contexts, and a landscape has one")
-    launches = list(_launches(history, counted(store.repeats(row.id))))
+    launches = list(_launches(history, counted(store.repeats(row.id), study.measure)))
     dead = _dead(study, launches)
     judge = _Judge(study, scoring_of(study).over(history), _usual_tokens(study, launches))
     bound = _space(study, dead)

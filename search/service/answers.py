@@ -5,8 +5,10 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
+from evaluator.timing.spread import Spread
 from records.trial import Config, Failed, Measured, Outcome, Trial
 from records.trial import MetricValue as Value
+from search.words.condition import Disturbed, disturbed_words
 from search.words.trial import caveats
 
 Scalar = bool | int | float | str
@@ -24,7 +26,8 @@ class Page(BaseModel, Generic[T]):
 class Result(BaseModel):
     """How good something is, by the objective; `caveats` go wherever the value goes.
 
-    `low` and `high` bound its 95 % interval over `launches`, where several confirmed it.
+    It is over all `launches` that count; `low` and `high` bound its 95 % interval. Two launches
+    have none: `both` are their values.
     """
 
     value: float
@@ -33,10 +36,24 @@ class Result(BaseModel):
     low: float | None = None
     high: float | None = None
     launches: int = 1
+    both: tuple[float, float] | None = None
+
+
+class Disturbance(BaseModel):
+    """Launches that something else on the machine may have slowed, and why the last one was."""
+
+    launches: int
+    of: int
+    last_cause: str
+    words: str
 
 
 class StudyShort(BaseModel):
-    """A study in a list."""
+    """A study in a list.
+
+    `started_at` of an imported one is when its own search began, null where its record does not
+    say; `created_at` is then the time of import.
+    """
 
     id: str
     name: str
@@ -46,6 +63,7 @@ class StudyShort(BaseModel):
     more_objectives: list[str]
     limits: list[str]
     created_at: str
+    started_at: str | None
     trials: int
     failed: int
     most_trials: int
@@ -59,13 +77,18 @@ class StudyShort(BaseModel):
 
 
 class StudyFull(StudyShort):
-    """A study with what was asked and what it found; both in the shapes that are on record."""
+    """A study with what was asked and what it found; both in the shapes that are on record.
+
+    `undecided` says why its best is not shown to be better than the seed; null where it is.
+    """
 
     study: dict[str, JsonValue]
     finding: dict[str, JsonValue] | None
     launches: int
     failures: dict[str, int]
     pending: list[dict[str, JsonValue]]
+    disturbed: Disturbance | None
+    undecided: str | None
 
 
 class MetricValue(BaseModel):
@@ -114,14 +137,16 @@ class TrialShort(BaseModel):
     policy: str
     started_at: str
     ended_at: str
+    disturbed: Disturbance | None = None
 
 
 class TrialFull(TrialShort):
-    """A trial in full; `outcome` is as it is on record."""
+    """A trial in full; `outcome` is of its first launch, `first_launch` its score by it."""
 
     rationale: str
     parent: str | None
     attempts: int
+    first_launch: float | None
     metric_values: list[MetricValue]
     absent: dict[str, str]
     outcome: dict[str, JsonValue]
@@ -179,16 +204,35 @@ class Transcript(BaseModel):
     exchange: dict[str, JsonValue]
 
 
-def trial_short(trial: Trial) -> TrialShort:
+def disturbance_of(found: Disturbed | None) -> Disturbance | None:
+    """The same as it is answered."""
+    if found is None:
+        return None
+    return Disturbance(
+        launches=found.launch_count,
+        of=found.watched_count,
+        last_cause=found.last_cause,
+        words=disturbed_words(found),
+    )
+
+
+def trial_short(trial: Trial, reached: Spread | None, disturbed: Disturbed | None) -> TrialShort:
     """A trial in a list."""
-    return TrialShort.model_validate(_trial_facts(trial))
+    return TrialShort.model_validate(_trial_facts(trial, reached, disturbed))
 
 
-def trial_full(trial: Trial, values: tuple[Value, ...], outcome: dict[str, JsonValue]) -> TrialFull:
+def trial_full(
+    trial: Trial,
+    reached: Spread | None,
+    disturbed: Disturbed | None,
+    values: tuple[Value, ...],
+    outcome: dict[str, JsonValue],
+) -> TrialFull:
     """A trial in full, with `values` of all its metrics, those computed afterwards too."""
     measured = trial.outcome if isinstance(trial.outcome, Measured) else None
     facts = {
-        **_trial_facts(trial),
+        **_trial_facts(trial, reached, disturbed),
+        "first_launch": trial.score.value if trial.score else None,
         "rationale": trial.policy.rationale,
         "parent": trial.policy.parent,
         "attempts": trial.attempts,
@@ -200,12 +244,18 @@ def trial_full(trial: Trial, values: tuple[Value, ...], outcome: dict[str, JsonV
     return TrialFull.model_validate(facts)
 
 
-def result_of(trial: Trial) -> Result | None:
+def result_of(trial: Trial, reached: Spread | None) -> Result | None:
     """How good a trial is; None without a score."""
-    if trial.score is None:
+    if trial.score is None or reached is None:
         return None
     return Result(
-        value=trial.score.value, unit=trial.score.unit, caveats=list(caveats(trial.outcome))
+        value=reached.centre,
+        unit=trial.score.unit,
+        caveats=list(caveats(trial.outcome)),
+        low=reached.low,
+        high=reached.high,
+        launches=reached.launch_count,
+        both=reached.both,
     )
 
 
@@ -214,7 +264,9 @@ def config_of(config: Config | None) -> dict[str, Scalar] | None:
     return None if config is None else dict(config.values)
 
 
-def _trial_facts(trial: Trial) -> dict[str, object]:
+def _trial_facts(
+    trial: Trial, reached: Spread | None, disturbed: Disturbed | None
+) -> dict[str, object]:
     outcome = trial.outcome
     failed = outcome if isinstance(outcome, Failed) else None
     return {
@@ -222,7 +274,7 @@ def _trial_facts(trial: Trial) -> dict[str, object]:
         "author": trial.policy.author,
         "status": outcome.status,
         "config": config_of(trial.config),
-        "score": result_of(trial),
+        "score": result_of(trial, reached),
         "broken_limits": list(trial.score.broken) if trial.score else [],
         "failure_kind": failed.kind.value if failed else None,
         "failure_stage": failed.stage.value if failed else None,
@@ -231,6 +283,7 @@ def _trial_facts(trial: Trial) -> dict[str, object]:
         "policy": trial.policy.digest,
         "started_at": trial.started_at,
         "ended_at": trial.ended_at,
+        "disturbed": disturbance_of(disturbed),
     }
 
 

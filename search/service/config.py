@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from records.checks import above_zero, at_least
 from records.codec import first_problem, from_document
 from records.errors import StudyError
+from records.files import read_text
 from records.strict import STRICT
 from search.service.callers.roles import KnownToken
 
@@ -181,7 +182,7 @@ def read_config(path: Path | None) -> ServiceConfig:
     if path is None:
         return ServiceConfig()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(path))
         return from_document(ServiceConfig, document)
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error

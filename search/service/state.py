@@ -34,6 +34,7 @@ from search.service.runs.table import RunTable, State, Submitted, entering
 from search.service.submission import NewStudy, offered_study, study_of
 from search.settings import scrubber
 from search.version import installed_version
+from search.words.condition import Disturbed
 
 MOST_SHORTS = 2000
 MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
@@ -73,6 +74,7 @@ class Service:
     """Tokens that are not known, by where they came from."""
     explored: Explored = field(default_factory=Explored)
     shorts: Kept[StudyShort] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    disturbed: Kept[Disturbed | None] = field(default_factory=lambda: Kept(MOST_SHORTS))
     boards: Boards = field(default_factory=Boards)
     drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))
     """Charts of studies, by study and kind."""

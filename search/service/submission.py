@@ -1,14 +1,16 @@
 """What may be submitted: a choice among what the operator configured, and how to search it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from evaluator.limits import limit
 from evaluator.machine import local_environment
-from evaluator.objective import scoring_of
+from evaluator.objective import scoring, scoring_of
 from evaluator.recipes.catalog import recipe_of
 from policies.catalog import seed_names
 from records.choices import choices_of
@@ -63,6 +65,14 @@ class NewStudy(BaseModel):
     ] = Field(default_factory=dict)
 
 
+class RefusedError(StudyError):
+    """Fields that were refused, each with its reason."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.faults = faults
+
+
 def offered_study(offered: Offered, folder: Path) -> Study:
     """The study that an environment starts from; its file is read where it was configured."""
     base = builtin_study(local_environment())
@@ -83,31 +93,70 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
 
     The text of a seed policy is kept in `policies` under its digest.
     """
+    faults = faults_in(asked, base, config.limits)
+    if faults:
+        raise RefusedError(faults)
     study = replace(
-        base,
+        _with_work(asked, base),
         name=asked.name or base.name,
         objective=_objective(asked, base),
         more_objectives=tuple(Objective(expression=text) for text in asked.objectives[1:])
         or (base.more_objectives if not asked.objectives else ()),
         limits=tuple(asked.limits) or base.limits,
-        workload=replace(base.workload, **asked.workload.model_dump(exclude_none=True)),
-        parallel=asked.parallel or base.parallel,
     )
     study = completed(study)  # only now it is known which choices each knob has
     space = replace(study.space, dimensions=_dimensions(asked.choices, study))
-    study = _with_budget(replace(study, space=space), asked, config.limits)
-    strategy, _ = resolved_strategy(asked.strategy)
-    if strategy == "replay":
-        raise StudyError("strategy 'replay' is not offered here; it needs --from")
     study = replace(
-        study,
-        strategy=strategy,
+        _with_budget(replace(study, space=space), asked, config.limits),
+        strategy=_strategy(asked),
         llm=priced(study.llm),
         seed_policy=_seed(asked, policies) or study.seed_policy,
     )
     _check(study)
     _keep_seed(asked, policies)
     return study
+
+
+def faults_in(asked: NewStudy, base: Study, most: Limits) -> dict[str, str]:
+    """What is wrong by field; each field is checked whatever the others hold."""
+    more = [Objective(expression=text) for text in asked.objectives[1:]]
+    checks: Sequence[tuple[str, Callable[[], object]]] = [
+        ("objective", partial(scoring, _objective(asked, base))),
+        *(("more_objectives", partial(scoring, one)) for one in more),
+        *(("limits", partial(limit, text)) for text in asked.limits),
+        ("choices", partial(_narrowed, asked, base)),
+        ("strategy", partial(_strategy, asked)),
+        ("trials", partial(_trials, asked, base, most)),
+        ("max_cost_usd", partial(_cost_usd, asked, base, most)),
+        ("seed_policy", partial(_require_seed, asked)),
+    ]
+    found: dict[str, list[str]] = {}
+    for name, check in checks:
+        try:
+            check()
+        except StudyError as error:
+            found.setdefault(name, []).append(str(error))
+    return {name: "; ".join(words) for name, words in found.items()}
+
+
+def _with_work(asked: NewStudy, base: Study) -> Study:
+    return replace(
+        base,
+        workload=replace(base.workload, **asked.workload.model_dump(exclude_none=True)),
+        parallel=asked.parallel or base.parallel,
+    )
+
+
+def _narrowed(asked: NewStudy, base: Study) -> None:
+    if asked.choices:
+        _dimensions(asked.choices, completed(_with_work(asked, base)))
+
+
+def _strategy(asked: NewStudy) -> str:
+    strategy, _ = resolved_strategy(asked.strategy)
+    if strategy == "replay":
+        raise StudyError("strategy 'replay' is not offered here; it needs --from")
+    return strategy
 
 
 def _objective(asked: NewStudy, base: Study) -> Objective:
@@ -136,29 +185,46 @@ def _dimensions(choices: Mapping[str, list[Scalar]], base: Study) -> tuple[Dimen
 
 
 def _with_budget(study: Study, asked: NewStudy, most: Limits) -> Study:
-    given = asked.model_dump(
-        include={"trials", "patience", "max_wall_s", "max_tokens", "max_cost_usd"},
-        exclude_none=True,
+    budget = replace(
+        study.budget,
+        **asked.model_dump(include={"patience", "max_wall_s", "max_tokens"}, exclude_none=True),
+        trials=_trials(asked, study, most),
+        max_cost_usd=_cost_usd(asked, study, most),
     )
-    budget = replace(study.budget, **given)
-    if budget.trials > most.trials:
-        raise StudyError(f"trials is {budget.trials}; at most {most.trials} are allowed here")
-    if most.cost_usd is not None:
-        cost_usd = most.cost_usd if budget.max_cost_usd is None else budget.max_cost_usd
-        if cost_usd > most.cost_usd:
-            raise StudyError(f"max_cost_usd is {cost_usd:g}; at most {most.cost_usd:g} is allowed")
-        budget = replace(budget, max_cost_usd=cost_usd)
     return replace(study, budget=budget)
+
+
+def _trials(asked: NewStudy, base: Study, most: Limits) -> int:
+    trials = base.budget.trials if asked.trials is None else asked.trials
+    if trials > most.trials:
+        raise StudyError(f"trials is {trials}; at most {most.trials} are allowed here")
+    return trials
+
+
+def _cost_usd(asked: NewStudy, base: Study, most: Limits) -> float | None:
+    cost_usd = base.budget.max_cost_usd if asked.max_cost_usd is None else asked.max_cost_usd
+    if most.cost_usd is None:
+        return cost_usd
+    if cost_usd is None:
+        return most.cost_usd
+    if cost_usd > most.cost_usd:
+        raise StudyError(f"max_cost_usd is {cost_usd:g}; at most {most.cost_usd:g} is allowed")
+    return cost_usd
+
+
+def _require_seed(asked: NewStudy) -> None:
+    if asked.seed_policy is None:
+        return
+    if asked.seed_source is not None:
+        raise StudyError("seed_policy and seed_source exclude each other; give one of them")
+    if asked.seed_policy not in seed_names():
+        known = suggestion(asked.seed_policy, list(seed_names()))
+        raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
 
 
 def _seed(asked: NewStudy, policies: Path) -> str | None:
     if asked.seed_source is not None:
-        if asked.seed_policy is not None:
-            raise StudyError("seed_policy and seed_source exclude each other; give one of them")
         return str(_seed_path(asked.seed_source, policies))
-    if asked.seed_policy is not None and asked.seed_policy not in seed_names():
-        known = suggestion(asked.seed_policy, list(seed_names()))
-        raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
     return asked.seed_policy
 
 

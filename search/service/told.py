@@ -5,12 +5,15 @@ from collections.abc import Hashable
 
 from records.codec import to_json
 from records.rows import StudyRow
+from records.store import Store
 from records.study_pages import StudyQuery
-from records.trial import Trial
 from search.finding import best_result, ended_with, leader_of
-from search.service.answers import Page, Result, StudyFull, StudyShort, config_of, result_of
+from search.report import undecided_words
+from search.service.answers import Page, StudyFull, StudyShort, config_of, disturbance_of, result_of
+from search.service.facts.repeats import disturbed_study
 from search.service.runs.table import Submitted
 from search.service.state import Service, told_status
+from search.words.condition import Disturbed
 
 
 def version_of(row: StudyRow, service: Service) -> tuple[Hashable, ...]:
@@ -44,8 +47,16 @@ def study_full(row: StudyRow, service: Service) -> StudyFull:
         "launches": records.counts(row.id).launches,
         "failures": {kind.value: count for kind, count in records.failures(row.id).items()},
         "pending": pending,
+        "disturbed": disturbance_of(disturbed_in(row, service)),
+        "undecided": None if finding is None else undecided_words(finding),
     }
     return StudyFull.model_validate(facts)
+
+
+def disturbed_in(row: StudyRow, service: Service) -> Disturbed | None:
+    """How many launches of a study were disturbed, counted again where it has changed."""
+    stamp = service.records.stamp(row.id)
+    return service.disturbed.get(row.id, stamp, lambda: disturbed_study(row, service.records))
 
 
 def study_page(
@@ -91,30 +102,24 @@ def _short(row: StudyRow, service: Service) -> StudyShort:
         "more_objectives": [more.expression for more in asked.more_objectives],
         "limits": list(asked.limits),
         "created_at": row.created_at,
+        "started_at": _started_at(row, records),
         "trials": counts.trials,
         "failed": counts.failed,
         "most_trials": asked.budget.trials,
         "best_trial": best.ordinal if best else None,
         "best_config": config_of(best.config) if best else None,
-        "best": None if best is None else _result(best, row),
+        "best": None if best is None else result_of(best, best_result(row, best, records)),
         **_submission(submitted),
         "imported_from": asked.origin.kind if asked.origin else None,
     }
     return StudyShort.model_validate(facts)
 
 
-def _result(best: Trial, row: StudyRow) -> Result | None:
-    own, found = result_of(best), best_result(row, best)
-    if own is None or found is None:
-        return own
-    return Result(
-        value=found.centre,
-        unit=own.unit,
-        caveats=own.caveats,
-        low=found.low,
-        high=found.high,
-        launches=found.launch_count,
-    )
+def _started_at(row: StudyRow, records: Store) -> str | None:
+    if row.study.origin is None:
+        return row.created_at
+    first = records.trial(row.id, 0)
+    return None if first is None else first.started_at or None
 
 
 def _submission(submitted: Submitted | None) -> dict[str, object]:

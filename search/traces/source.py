@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evaluator.metrics.base import Evidence
 from evaluator.readers.folder import read_folder
 from evaluator.readers.several import OnFile
+from search.terminal import Terminal
 from search.traces.traced import Traced
 
 ON_RECORD = "trial:"
@@ -34,7 +34,7 @@ def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> T
 @contextmanager
 def _bar() -> Iterator[OnFile]:
     """Show how many files of how many are read, where somebody looks."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(
         TextColumn("reading"),
         BarColumn(),

@@ -1,8 +1,11 @@
 """The conditions of a launch in words, for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from records.conditions import Conditions, GpuConditions
+from records.trial import Measured, Outcome
+from search.words.quantities import many
 
 
 def conditions_words(conditions: Conditions) -> str:
@@ -12,14 +15,53 @@ def conditions_words(conditions: Conditions) -> str:
     return f"{verdict} ({facts})" if facts else verdict
 
 
-def disturbed_words(launches: Sequence[Conditions]) -> str | None:
-    """How many of these launches were disturbed, and how; None when none was."""
-    disturbed = [launch.disturbances for launch in launches if launch.disturbances]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """Launches that something else on the machine may have slowed, and why the last one was.
+
+    `watched_count` are those whose machine was watched, disturbed or not.
+    """
+
+    launch_count: int
+    watched_count: int
+    last_cause: str
+
+    @property
+    def count_words(self) -> str:
+        """How many, short: `disturbed: 4 of 5 launches`."""
+        return f"disturbed: {self.launch_count} of {many(self.watched_count, 'launch', 'launches')}"
+
+    @property
+    def caveat(self) -> str:
+        """How many, and why the last one."""
+        return f"{self.count_words}, the last because {self.last_cause}"
+
+
+def disturbed_among(outcomes: Iterable[Outcome]) -> Disturbed | None:
+    """How many of these launches were disturbed; None when none was."""
+    conditions = conditions_of(outcomes)
+    disturbed = [launch.disturbances for launch in conditions if launch.disturbances]
     if not disturbed:
         return None
+    return Disturbed(
+        launch_count=len(disturbed),
+        watched_count=len(conditions),
+        last_cause=disturbed[-1][0],
+    )
+
+
+def conditions_of(outcomes: Iterable[Outcome]) -> tuple[Conditions, ...]:
+    """Of every launch that was measured and watched, in their order."""
+    measured = (outcome for outcome in outcomes if isinstance(outcome, Measured))
+    found = (one.conditions for outcome in measured for one in outcome.measurements)
+    return tuple(each for each in found if each is not None)
+
+
+def disturbed_words(disturbed: Disturbed) -> str:
+    """How many launches were disturbed, and how."""
     return (
-        f"{len(disturbed)} of {len(launches)} launches, the last because {disturbed[-1][0]}; "
-        "a quieter machine tells smaller differences apart"
+        f"{disturbed.launch_count} of {disturbed.watched_count} launches, the last because "
+        f"{disturbed.last_cause}; a quieter machine tells smaller differences apart"
     )
 
 

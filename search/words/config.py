@@ -1,6 +1,7 @@
 """A configuration in words: as command-line arguments, or as what tells it from another."""
 
 import shlex
+from collections.abc import Sequence
 
 from records.study import Value
 from records.trial import Config
@@ -14,6 +15,20 @@ def flags(config: Config) -> str:
 def spelled(value: Value) -> str:
     """A setting as shells and most programs take it."""
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def changed_words(config: Config, against: Config) -> str:
+    """What a configuration sets otherwise: `pp=2 tp=4 without schedule`."""
+    return " ".join(
+        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
+        for knob in differing(against, config)
+    )
+
+
+def differing(one: Config, other: Config) -> Sequence[str]:
+    """Knobs that are set differently, or only in one of the two, in alphabetical order."""
+    knobs = sorted({*one.values, *other.values})
+    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
 
 
 def difference(config: Config, base: Config) -> str:

@@ -8,7 +8,7 @@ from records.history import History
 from records.study import Study
 from search.front import Member, Reached
 from search.words.config import flags
-from search.words.trial import number, one_line
+from search.words.trial import centre_words, number, one_line
 
 LIMIT_CHARS = 200
 
@@ -55,13 +55,15 @@ def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
 
 
 def _reached_words(reached: Reached) -> str:
-    words = f"{reached.objective} {number(reached.value.centre)} {reached.unit}".rstrip()
+    words = f"{reached.objective} {centre_words(reached.value, reached.unit)}"
     return f"{words}{_interval(reached.value)}"
 
 
 def _interval(value: Spread) -> str:
-    if value.low is None or value.high is None:
+    if value.launch_count == 1:
         return " (one launch)"
+    if value.low is None or value.high is None:
+        return f" ({value.launch_count} launches)"
     if value.low == value.high:
         return ""
     return f" ({number(value.low)} to {number(value.high)}, {value.launch_count} launches)"

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Set
 
+from evaluator.timing.spread import Spread
 from records.message import Message
 from records.rule import size_words
 from records.trial import Breakdown, Failed, FailureKind, Measured, Outcome, Score, Trial
@@ -41,6 +42,33 @@ def number(value: float) -> str:
 def score_words(score: Score) -> str:
     """The value that was asked for, with its unit."""
     return f"{number(score.value)} {score.unit}".rstrip()
+
+
+def reached_words(reached: Spread, unit: str = "") -> str:
+    """The number of a trial with what supports it: `0.52 s (0.51 to 0.53, 4 launches)`."""
+    return f"{centre_words(reached, unit)} ({support_words(reached)})"
+
+
+def centre_words(reached: Spread, unit: str = "") -> str:
+    """The number of a trial; both values where there are two."""
+    numbers = " and ".join(map(number, reached.both or (reached.centre,)))
+    return f"{numbers} {unit}".rstrip()
+
+
+def support_words(reached: Spread) -> str:
+    """How many launches a number is of, and their interval: `0.51 to 0.53, 4 launches`."""
+    if reached.launch_count == 1:
+        return "one launch"
+    count = f"{reached.launch_count} launches"
+    if reached.low is None or reached.high is None:
+        return count
+    return f"{number(reached.low)} to {number(reached.high)}, {count}"
+
+
+def line_words(reached: Spread, unit: str) -> str:
+    """The same for lines that mostly are of one launch each, which is not repeated in all."""
+    one = reached.launch_count == 1
+    return centre_words(reached, unit) if one else reached_words(reached, unit)
 
 
 def caveats(outcome: Outcome) -> tuple[str, ...]:
@@ -103,16 +131,25 @@ def brief_shares(breakdown: Breakdown) -> str:
     return f"{told} hidden {100 * breakdown.hidden_communication_s / step_s:.0f}"
 
 
-def change(new: Breakdown, old: Breakdown) -> str:
-    """What each part of a step gained or lost, in seconds."""
+def change(new: Breakdown, old: Breakdown, speedup: float) -> str:
+    """What each part of a step gained or lost, in percent of the old step.
+
+    The steps may be of different times, so their lengths are set in proportion by `speedup`.
+    """
+    new_s, old_s = (sum(part_s for _, part_s in _parts(each)) for each in (new, old))
+    if new_s <= 0 or old_s <= 0:
+        return NOTHING_RAN
     pairs = zip(_parts(new), _parts(old), strict=True)
-    return ", ".join(f"{name} {new_s - old_s:+.3g} s" for (name, new_s), (_, old_s) in pairs)
+    return ", ".join(
+        f"{name} {100 * (ours_s / new_s / speedup - theirs_s / old_s):+.0f}%"
+        for (name, ours_s), (_, theirs_s) in pairs
+    )
 
 
-def row(trial: Trial, *, metrics: Set[str], message_chars: int) -> str:
+def row(trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int) -> str:
     """One trial on one line; `metrics` are shown beside the score when it was measured."""
     config = str(trial.config) if trial.config is not None else NO_CONFIG
-    ended = ending(trial, metrics=metrics, message_chars=message_chars, brief=False)
+    ended = ending(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
     return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
 
 
@@ -121,15 +158,30 @@ def author(trial: Trial) -> str:
     return one_line(trial.policy.author, AUTHOR_CHARS)
 
 
-def ending(trial: Trial, *, metrics: Set[str], message_chars: int, brief: bool) -> str:
-    """The score with its parts, or the failure with its cause; `brief` leaves names out."""
+def ending(
+    trial: Trial,
+    reached: Spread | None,
+    *,
+    metrics: Set[str],
+    message_chars: int,
+    brief: bool,
+    against: str = "",
+    cause: str | None = None,
+) -> str:
+    """What it `reached` with its parts, or why it failed; `brief` leaves names out.
+
+    `against` says how good it is against another, `cause` stands in place of a failure's message,
+    or nothing where it is empty.
+    """
     match trial.outcome:
         case Failed(stage=stage, kind=kind, message=message):
             infrastructure = kind is FailureKind.INFRASTRUCTURE
             whose = " (not the configuration's fault)" if infrastructure else ""
-            return f"FAILED {kind} at {stage}{whose}: {one_line(message, message_chars)}"
+            why = one_line(message, message_chars) if cause is None else cause
+            return f"FAILED {kind} at {stage}{whose}{f': {why}' if why else ''}"
         case Measured() as measured:
-            parts = [score_words(trial.score)] if trial.score is not None else []
+            parts = [against] if against else []
+            parts += [_value_words(trial.score, reached)] if trial.score is not None else []
             parts += [
                 f"{value.name} {number(value.value)} {value.unit}".rstrip()
                 for value in measured.metrics
@@ -139,13 +191,19 @@ def ending(trial: Trial, *, metrics: Set[str], message_chars: int, brief: bool) 
                 tell = brief_shares if brief else shares
                 parts.append(tell(measured.breakdown))
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
-            peak = f"{peak_bytes / 2**30:.3g} GiB"
+            peak = size_words(peak_bytes)
             parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
             call_times_s = map(number, measured.measurement.message_times_s)
             told = ", ".join(call_times_s)
             parts += [f"one call of each message takes {told} s"] if told else []
             parts += remarks(trial)
             return "; ".join(parts)
+
+
+def _value_words(score: Score, reached: Spread | None) -> str:
+    if reached is None:
+        return score_words(score)
+    return line_words(reached, score.unit)
 
 
 def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:

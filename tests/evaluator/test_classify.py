@@ -8,7 +8,7 @@ from evaluator.failures.classify import classify
 from evaluator.job import Beat, JobResult, RankExit
 from records.trial import FailureKind
 
-KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_s=None)
+KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_ns=None)
 LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
 OF_THE_LAUNCHER = ("launcher_lost", "out_of_memory", "disk_quota")
@@ -44,10 +44,11 @@ def beat(rank, *, phase="timed", step=3, silent_s=5.0):
     return Beat(rank=rank, phase=phase, step=step, silent_s=silent_s)
 
 
-def error(rank, message, *, kind="RuntimeError", memory_limited=False):
+def error(rank, message, *, kind="RuntimeError", memory_limited=False, at_s=1.0):
     return {
         "rank": rank,
         "phase": "timed",
+        "failed_ns": round(at_s * 1e9),
         "type": kind,
         "message": message,
         "causes": [],
@@ -57,11 +58,11 @@ def error(rank, message, *, kind="RuntimeError", memory_limited=False):
 
 
 def ended(rank, *, status=1, at_s=1.0):
-    return RankExit(rank=rank, status=status, signal=None, ended_s=at_s)
+    return RankExit(rank=rank, status=status, signal=None, ended_ns=round(at_s * 1e9))
 
 
 def died(rank, of, *, at_s=1.0):
-    return RankExit(rank=rank, status=None, signal=of, ended_s=at_s)
+    return RankExit(rank=rank, status=None, signal=of, ended_ns=round(at_s * 1e9))
 
 
 def test_a_lost_connection_is_not_held_against_the_configuration_when_nothing_else_is_known(
@@ -91,15 +92,33 @@ def test_a_peer_that_lost_its_neighbour_is_not_the_cause_even_if_it_ended_first(
     assert failed.message == "rank 1 in timed: ValueError: wrong shape"
 
 
-def test_the_first_of_two_causes_is_told(failed_job):
+@pytest.mark.parametrize(
+    "exits",
+    [
+        (ended(0, at_s=1.3), ended(1, at_s=1.4)),
+        (ended(0, at_s=1.4), ended(1, at_s=1.3)),
+        (ended(0, at_s=1.3), KILLED_BY_US),
+        (ended(None, at_s=1.3),),
+    ],
+    ids=["first ended first", "first ended last", "first was killed", "under a command"],
+)
+def test_the_rank_that_raised_first_is_the_cause_however_processes_ended(exits, failed_job):
+    first = error(1, "wrong shape", at_s=1.1)
+    second = error(0, "list index out of range", kind="IndexError", at_s=1.2)
+
+    failed = classify(failed_job(*exits, rank0=second, rank1=first))
+
+    assert failed.message == "rank 1 in timed: RuntimeError: wrong shape"
+
+
+def test_a_rank_that_died_before_another_raised_is_the_cause(failed_job):
     result = failed_job(
-        ended(0, at_s=1.2),
-        ended(1, at_s=1.1),
-        rank0=error(0, "second"),
-        rank1=error(1, "first"),
+        died(0, signal.SIGSEGV, at_s=1.0),
+        ended(1, at_s=1.2),
+        rank1=error(1, "wrong shape", at_s=1.1),
     )
 
-    assert classify(result).message == "rank 1 in timed: RuntimeError: first"
+    assert classify(result).message.startswith("rank 0 died of SIGSEGV")
 
 
 def test_a_rank_that_a_watchdog_aborts_after_another_failed_is_not_the_cause(failed_job):
@@ -252,7 +271,7 @@ def test_a_command_that_waits_for_a_rank_without_memory_is_out_of_memory(failed_
 
 
 def command(*, status=1, by=None):
-    return RankExit(rank=None, status=None if by else status, signal=by, ended_s=1.0)
+    return RankExit(rank=None, status=None if by else status, signal=by, ended_ns=1)
 
 
 def test_a_command_is_told_by_what_its_output_says(failed_job):

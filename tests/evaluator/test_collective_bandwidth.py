@@ -1,6 +1,7 @@
 """Bandwidth and volume of collectives against answers worked out by hand and the known truth."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +87,24 @@ def test_a_put_moves_its_bytes_in_its_own_time():
     assert measured("bw_peertopeer", job(puts, [], world_size=2)) == pytest.approx(10)
 
 
-def test_the_median_is_over_instances_not_ranks():
+def test_instances_count_by_their_bytes_and_time_whatever_ranks_wait():
     ends = (100, 300, 900)
     calls = [call(CollectiveKind.ALL_GATHER, 1000 * i, 1000 * i + e) for i, e in enumerate(ends)]
-    assert measured("bw_allgather", job(*[calls] * 4)) == pytest.approx(750 / 300)
+    last = [replace(one, start_ns=one.start_ns + 50) for one in calls]
+    assert measured("bw_allgather", job(*[calls] * 4)) == pytest.approx(3 * 750 / 1300)
+    waiting = job(calls, calls, calls, last)
+    assert measured("bw_allgather", waiting) == pytest.approx(3 * 750 / 1150)
+
+
+def test_small_and_large_messages_give_the_rate_of_all_their_bytes():
+    small, large = (1_000, 48), (1_000_000, 10_638)  # bytes and ns: 21 and 94 GB/s
+    calls = [
+        call(CollectiveKind.ALL_GATHER, 20_000 * i, 20_000 * i + time_ns, size=4 * size // 3)
+        for i, (size, time_ns) in enumerate([small, large] * 2)
+    ]
+    value = measured("bw_allgather", job(*[calls] * 4))
+    assert value == pytest.approx(1_001_000 / 10_686, rel=1e-3)
+    assert value == pytest.approx(93.7, abs=0.1)
 
 
 def test_groups_of_two_sizes_have_factors_of_their_own():

@@ -148,7 +148,7 @@ class Failing:
 
     def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
         (workdir / "rank0.log").write_text("ValueError: no\n", encoding="utf-8")
-        rank = RankExit(rank=0, status=3, signal=None, ended_s=1.0)
+        rank = RankExit(rank=0, status=3, signal=None, ended_ns=1)
         ended = JobResult(workdir=workdir, reason="rank_failed", ranks=(rank,), wall_s=2.0)
         return replace(ended, environment=THREADS)
 

@@ -130,11 +130,18 @@ def test_the_slowest_rank_and_the_one_that_is_waited_for_are_told() -> None:
 
 
 def test_the_memory_is_that_of_the_rank_that_needed_most() -> None:
-    rich = replace(ENVIRONMENT, memory_bytes=100)
+    rich = replace(ENVIRONMENT, device="cuda", memory_bytes=100)
     found = diagnosed([compute(0, 10)], peak_memory_bytes=(30, 70), environment=rich)
 
     assert (found.peak_memory_bytes, found.memory_bytes) == (70, 100)
     assert diagnosed([compute(0, 10)], peak_memory_bytes=(0,)).peak_memory_bytes is None
+
+
+def test_resident_pages_of_a_host_are_not_held_against_its_limit_on_mapped_ones() -> None:
+    rich = replace(ENVIRONMENT, device="cpu", memory_bytes=100)
+    found = diagnosed([compute(0, 10)], peak_memory_bytes=(110,), environment=rich)
+
+    assert (found.peak_memory_bytes, found.memory_bytes) == (110, None)
 
 
 def test_only_the_largest_collectives_are_kept() -> None:

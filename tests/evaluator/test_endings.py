@@ -30,12 +30,12 @@ def job(tmp_path):
 
 
 def exit_of(rank, status=None, by=None):
-    return RankExit(rank=rank, status=status, signal=by, ended_s=1.0)
+    return RankExit(rank=rank, status=status, signal=by, ended_ns=1)
 
 
 def error(rank, message):
     facts = {"rank": rank, "phase": "timed", "type": "RuntimeError", "message": message}
-    return {**facts, "causes": [], "memory_limited": False, "traceback": ""}
+    return {**facts, "failed_ns": 1, "causes": [], "memory_limited": False, "traceback": ""}
 
 
 def test_of_a_job_that_went_well_no_log_is_read(job):

@@ -51,7 +51,7 @@ def test_the_parts_add_up():
 
 def test_the_parameters_of_known_models_are_counted():
     """Within 2 %, but for the head that the smallest share with their embedding."""
-    for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-moe-16b"):
+    for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-moe-16b", "qwen3-32b", "qwen3-30b-a3b"):
         model = known_model(name)
         sizes = {key: size or 0 for key, size in model.sizes.items() if key in WORK.__slots__}
         state = estimate(replace(WORK, **sizes), micro_batch=1).parts["parameters"]

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
+from evaluator.memory.layer_sizes import edge_weights, layer_weights
 from evaluator.rank.job import (
     Checkpointing,
     Config,
@@ -236,6 +237,18 @@ def test_layers_before_the_dense_layer_count_stay_dense():
         )
         kinds = [type(block.feed_forward) for block in model.blocks]
         assert kinds == [FeedForward] * dense_layer_count + [ExpertLayer] * (4 - dense_layer_count)
+
+
+@pytest.mark.parametrize("head_size", [0, 6, 64])
+@pytest.mark.parametrize("expert_count", [0, SMALL.expert_count])
+def test_a_decoder_has_the_parameters_that_are_counted(head_size, expert_count):
+    workload = replace(SMALL, head_size=head_size, expert_count=expert_count)
+    model = build_decoder(
+        workload, Stage(0, 1), torch.arange(32), device=torch.device("cpu"), dtype=torch.float32
+    )
+    counted = edge_weights(workload, first=True, last=True).total
+    counted += sum(layer_weights(workload, n).total for n in range(workload.layer_count))
+    assert sum(parameter.numel() for parameter in model.parameters()) == counted
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -38,6 +38,17 @@ def said(
     return found.verdict, found.reason
 
 
+def test_one_sample_of_unknown_dispersion_makes_no_claim() -> None:
+    one, other = (
+        Summary(mean=time, stdev_relative=math.inf, minimum=time, maximum=time, clock_hz=1e9)
+        for time in (1.0, 1.5)
+    )
+
+    found = judge(one, other, DEFAULT)
+
+    assert (found.verdict, found.reason) == (Verdict.UNDECIDED, Reason.NOISE_UNAVAILABLE)
+
+
 def test_a_skipped_side_is_unknown_before_anything_else() -> None:
     found = judge(SIDE, Summary(skipped=True), DEFAULT)
 

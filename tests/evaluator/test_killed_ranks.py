@@ -48,6 +48,7 @@ def failed(tmp_path):
             error = {
                 "rank": 0,
                 "phase": "timed",
+                "failed_ns": 1,
                 "type": "RuntimeError",
                 "message": message,
                 "causes": [],
@@ -55,7 +56,7 @@ def failed(tmp_path):
                 "traceback": "",
             }
             (tmp_path / "rank0.error.json").write_text(json.dumps(error))
-        command = RankExit(rank=None, status=1, signal=None, ended_s=1.0)
+        command = RankExit(rank=None, status=1, signal=None, ended_ns=1)
         return JobResult(workdir=tmp_path, reason="rank_failed", ranks=(command,), wall_s=1.0)
 
     return make
@@ -84,6 +85,6 @@ def test_mpirun_tells_which_rank_died(failed):
 
 
 def test_a_launch_that_finished_has_no_cause(tmp_path):
-    ranks = tuple(RankExit(rank=r, status=0, signal=None, ended_s=1.0) for r in range(2))
+    ranks = tuple(RankExit(rank=r, status=0, signal=None, ended_ns=1) for r in range(2))
 
     assert classify(JobResult(workdir=tmp_path, reason="finished", ranks=ranks, wall_s=1.0)) is None

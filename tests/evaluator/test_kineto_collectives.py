@@ -2,8 +2,12 @@
 
 import pytest
 
+from evaluator.analysis.matching import match
+from evaluator.metrics.base import Evidence
+from evaluator.metrics.registry import metric
+from evaluator.readers.job import read_traces
 from evaluator.readers.kernels import collective_kind
-from evaluator.readers.testing import GLOO_THREAD, NCCL, kernel, launch, span, trace_of
+from evaluator.readers.testing import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
 from evaluator.traces.collectives import CollectiveKind, Group
 
 GROUP = {
@@ -83,6 +87,46 @@ def test_the_call_around_the_launch_tells_of_a_kernel_that_does_not(tmp_path):
     assert told.bytes.tolist() == [1200, 0]
 
 
+@pytest.mark.parametrize(
+    ("call", "kernel_name", "size"),
+    [
+        ("all_reduce", "ncclKernel_AllReduce_RING_LL_Sum_float", 1600),
+        ("_reduce_scatter_base", "ncclKernel_ReduceScatter_RING_LL_Sum_float", 1600),
+        ("_all_gather_base", "ncclKernel_AllGather_RING_LL_Sum_int8_t", 0),
+        ("broadcast", "ncclKernel_AllReduce_RING_LL_Sum_float", 0),
+    ],
+)
+def test_a_kernel_without_arguments_has_the_bytes_of_its_call(tmp_path, call, kernel_name, size):
+    inputs = {"Input Dims": [[100, 3], [100]], "Input type": ["float", "float"]}
+    trace = trace_of(
+        tmp_path,
+        span("user_annotation", f"nccl:{call}", 0, 10, **inputs),
+        launch(3, 5),
+        kernel(kernel_name, 20, 5, correlation=5),
+        distributed=NCCL,
+    )
+    assert trace.collectives.bytes.tolist() == [size]
+
+
+def test_the_bytes_of_a_call_are_of_none_of_its_several_kernels(tmp_path):
+    trace = trace_of(
+        tmp_path,
+        span(
+            "user_annotation",
+            "nccl:all_reduce",
+            0,
+            10,
+            **{"Input Dims": [[100], [200]], "Input type": ["float", "float"]},
+        ),
+        launch(3, 5),
+        launch(6, 6),
+        kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 20, 5, correlation=5),
+        kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 30, 5, correlation=6),
+        distributed=NCCL,
+    )
+    assert trace.collectives.bytes.tolist() == [0, 0]
+
+
 def test_annotations_of_nccl_are_not_counted_beside_their_kernels(tmp_path):
     trace = trace_of(
         tmp_path,
@@ -92,6 +136,56 @@ def test_annotations_of_nccl_are_not_counted_beside_their_kernels(tmp_path):
         distributed=NCCL,
     )
     assert trace.collectives.count == 1
+
+
+# Kernels that name no group, as before torch 2.3.
+
+
+def nameless_job(folder, *sizes_of_rank, world_size=None):
+    """One all-reduce of 10 us each 100 us, of so many floats."""
+    paths = []
+    for rank, sizes in enumerate(sizes_of_rank):
+        events = []
+        for i, size in enumerate(sizes):
+            told = {"Input Dims": [[size]], "Input type": ["float"]}
+            events += [
+                span("user_annotation", "nccl:all_reduce", 100 * i, 10, **told),
+                launch(100 * i + 3, i + 1),
+                kernel("ncclKernel_AllReduce_RING", 100 * i + 20, 10, correlation=i + 1),
+            ]
+        told = NCCL | {"rank": rank, "world_size": world_size or len(sizes_of_rank)}
+        document = {"distributedInfo": told, "traceEvents": events}
+        paths.append(write(folder, document, f"rank{rank}.json"))
+    return read_traces(paths)
+
+
+def why_no_bandwidth(traces):
+    return metric("bw_allreduce").measure(Evidence(traces=traces)).reason
+
+
+def test_nameless_collectives_of_all_ranks_are_matched_in_order_with_a_caveat(tmp_path):
+    traces = nameless_job(tmp_path, [1000, 2000], [1000, 2000], [1000, 2000])
+    found = match(traces)
+    assert found.row.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert found.bytes.tolist() == [4000, 8000]
+    assert found.complete.all()
+    assert traces.remarks[0].startswith("6 collectives name no group and are taken to be of all 3")
+    bandwidth = metric("bw_allreduce").measure(Evidence(traces=traces))
+    assert bandwidth == pytest.approx(12_000 * 4 / 3 / 20_000)
+
+
+def test_nameless_collectives_of_other_counts_or_sizes_are_not_matched_and_say_why(tmp_path):
+    fewer = nameless_job(tmp_path, [1000, 2000], [1000, 2000], [1000])
+    assert match(fewer).count == 0
+    assert "5 are not equally many on all ranks" in why_no_bandwidth(fewer)
+    smaller = nameless_job(tmp_path, [1000], [1000], [500])
+    assert "3 are not of one size on all ranks" in why_no_bandwidth(smaller)
+
+
+def test_nameless_collectives_are_not_matched_where_ranks_left_no_trace(tmp_path):
+    traces = nameless_job(tmp_path, [1000], [1000], world_size=3)
+    assert match(traces).count == 0
+    assert "do not tell whom they join" in why_no_bandwidth(traces)
 
 
 # gloo.

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluator.readers.folder import read_folder
 from evaluator.readers.job import read_traces
 from evaluator.readers.kineto.reader import read_rank
 from evaluator.readers.testing import (
@@ -55,6 +56,31 @@ def test_what_gloo_threads_copy_is_not_compute(tmp_path):
         thread_name(GLOO_THREAD, "thread 2 (pt_gloo_runloop)"),
     )
     assert pieces(trace.computing()) == [(30_000, 35_000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "activity"),
+    [
+        ("fwdmatmul_kernel", Activity.COMPUTE),
+        ("dma_request", Activity.COPY),
+        ("DMA_IN", Activity.COPY),
+        ("memcpy_d2d", Activity.COPY),
+        ("memset_request", Activity.FILL),
+        ("ncclKernel_AllReduce", Activity.COMMUNICATION),
+    ],
+)
+def test_work_of_mtia_is_told_apart_by_its_name(tmp_path, name, activity):
+    trace = trace_of(tmp_path, kernel(name, 0, 5) | {"cat": "mtia_ccp_events"}, distributed=NCCL)
+    assert trace.spans.activity.tolist() == [activity]
+
+
+@pytest.mark.parametrize("name", ["wait_for_event", "WaitForDma", "dma_wait", "EVENT_WAIT"])
+def test_waits_of_mtia_are_no_work(tmp_path, name):
+    wait = kernel(name, 0, 50) | {"cat": "mtia_ccp_events"}
+    work = kernel("matmul", 50, 5) | {"cat": "mtia_ccp_events"}
+    trace = trace_of(tmp_path, wait, work, distributed=NCCL)
+    assert pieces(trace.computing()) == [(50_000, 55_000)]
+    assert trace.spans.count == 1
 
 
 def test_waiting_inside_an_operator_is_not_compute(tmp_path):
@@ -201,7 +227,45 @@ def test_the_device_is_the_one_that_worked(tmp_path):
         tmp_path, *works, kernel("gemm", 9, 1), distributed=NCCL, deviceProperties=devices
     )
     assert trace.device == Device(name="GPU 2", multiprocessor_count=102, memory_bytes=2 << 30)
-    assert trace.caveats == ("work of 2 devices counts as that of one",)
+
+
+def on_two_devices(folder, **distributed):
+    """A process that computes on device 0 for 10 us, and on device 1 for 5 us beside that."""
+    events = [
+        span("user_annotation", "ProfilerStep#3", 0, 50),
+        launch(1, 1),
+        launch(2, 2),
+        launch(3, 3),
+        kernel("gemm", 10, 10, correlation=1),
+        kernel("gemm", 15, 5, correlation=2) | {"pid": 1},
+        kernel("ncclKernel_AllReduce", 20, 4, correlation=3) | {"pid": 1},
+    ]
+    document = {"deviceProperties": [{"id": 0}, {"id": 1}], "traceEvents": events}
+    return write(folder, document | ({"distributedInfo": distributed} if distributed else {}))
+
+
+@pytest.mark.parametrize("distributed", [{}, {"backend": "nccl", "rank": 0, "world_size": 1}])
+def test_every_device_of_a_process_that_is_alone_is_a_rank(tmp_path, distributed):
+    one, other = read_folder(on_two_devices(tmp_path, **distributed), use_cache=False).ranks
+    assert (one.rank, other.rank) == (0, 1)
+    assert pieces(one.computing()) == [(10_000, 20_000)]
+    assert pieces(other.computing()) == [(15_000, 20_000)]
+    assert (one.collectives.count, other.collectives.count) == (0, 1)
+    assert other.spans.correlation.tolist() == [2, 3, 2, 3]
+    assert pieces(other.communicating()) == [(20_000, 24_000)]
+    assert one.steps.start_ns.tolist() == other.steps.start_ns.tolist() == [10_000]
+    assert other.caveats == ("is device 1 of 2 that one process uses",)
+
+
+def test_of_a_rank_with_several_devices_the_busiest_counts_and_the_rest_is_left_out(tmp_path):
+    path = on_two_devices(tmp_path, backend="nccl", rank=0, world_size=2)
+    for traces in (read_folder(path, use_cache=False), read_traces([path])):
+        (trace,) = traces.ranks
+        assert pieces(trace.computing()) == [(10_000, 20_000)]
+        assert trace.collectives.count == 0
+        assert trace.caveats == (
+            "device 1 is left out with 33.3% of the device time: what counts is device 0",
+        )
 
 
 def test_memory_is_that_of_the_device_where_there_is_one(tmp_path):

@@ -107,7 +107,7 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
     assert failed.kind is FailureKind.INFRASTRUCTURE
     assert failed.message == f"rank 0 died of SIGKILL in {phase}, sent from outside"
     assert result.ranks[0].signal == signal.SIGKILL
-    assert result.ranks[0].ended_s is not None
+    assert result.ranks[0].ended_ns is not None
     assert len(processes()) == KEPT
 
 
@@ -126,7 +126,7 @@ def test_peers_that_hang_after_a_rank_failed_are_killed_and_not_the_cause(launch
     kind, message = failure(launched)
     assert kind is FailureKind.CRASH
     assert message.startswith("rank 1 in timed: ValueError: wrong shape at bad_entries.py:")
-    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_s=None)
+    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_ns=None)
     assert len(processes()) == KEPT
 
 

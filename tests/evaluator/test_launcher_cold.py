@@ -43,7 +43,7 @@ def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(
 
     assert launched.result.reason == "hang"
     assert launched.result.ranks[0].rank is None
-    assert launched.result.ranks[0].ended_s is None
+    assert launched.result.ranks[0].ended_ns is None
     assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
     assert "in hang" in (launched.folder / "rank1.stacks.txt").read_text()
     assert len(processes()) == KEPT
@@ -105,7 +105,7 @@ def test_how_a_command_failed_is_told(script, status, number, command):
     (ended,) = launched.result.ranks
     assert launched.result.reason == "rank_failed"
     assert (ended.rank, ended.status, ended.signal) == (None, status, number)
-    assert ended.ended_s is not None
+    assert ended.ended_ns is not None
 
 
 def test_a_program_that_is_not_there_is_told_in_the_log(launcher, job_of, tmp_path):
@@ -122,7 +122,7 @@ def test_a_command_may_clean_up_before_it_is_killed(command):
 
     assert launched.result.reason == "timeout"
     assert (launched.folder / "cleaned_up").exists()
-    assert launched.result.ranks == (RankExit(rank=None, status=0, signal=None, ended_s=None),)
+    assert launched.result.ranks == (RankExit(rank=None, status=0, signal=None, ended_ns=None),)
 
 
 def test_a_command_that_ignores_the_request_is_killed_with_all_that_it_started(command, processes):
@@ -151,7 +151,7 @@ def test_a_command_that_signals_its_whole_group_hits_only_itself(command, proces
     launched = command("kill -KILL 0")
 
     assert launched.result.ranks[0].signal == signal.SIGKILL
-    assert launched.result.ranks[0].ended_s is not None
+    assert launched.result.ranks[0].ended_ns is not None
     assert set(before) <= set(processes())
 
 
@@ -181,6 +181,7 @@ def test_a_command_that_locks_up_after_its_ranks_have_failed_is_ended(command):
     error = {
         "rank": 0,
         "phase": "setup",
+        "failed_ns": 1,
         "type": "RuntimeError",
         "message": "no such algorithm",
         "causes": [],

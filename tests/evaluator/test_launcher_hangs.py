@@ -40,8 +40,8 @@ def test_a_rank_that_hangs_and_hears_no_signal_is_killed(step, launch, processes
 
     assert launched.result.reason == "hang"
     assert launched.result.ranks == (
-        RankExit(rank=0, status=None, signal=signal.SIGKILL, ended_s=None),
-        RankExit(rank=1, status=None, signal=signal.SIGTERM, ended_s=None),
+        RankExit(rank=0, status=None, signal=signal.SIGKILL, ended_ns=None),
+        RankExit(rank=1, status=None, signal=signal.SIGTERM, ended_ns=None),
     )
     assert len(processes()) == KEPT
 
@@ -66,7 +66,7 @@ def test_ranks_may_clean_up_when_they_are_told_to_end(launch):
 
     assert launched.result.reason == "hang"
     assert (launched.folder / "cleaned_up").exists()
-    assert launched.result.ranks[1] == RankExit(rank=1, status=0, signal=None, ended_s=None)
+    assert launched.result.ranks[1] == RankExit(rank=1, status=0, signal=None, ended_ns=None)
 
 
 def test_a_job_that_ends_in_time_leaves_no_stacks(launch):

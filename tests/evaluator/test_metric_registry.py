@@ -4,8 +4,15 @@ import sys
 
 import pytest
 
+from evaluator.metrics import registry
 from evaluator.metrics.base import Absent, Evidence, Formula, Metric, MetricError
-from evaluator.metrics.registry import measure, measure_all, metric, metric_names
+from evaluator.metrics.registry import (
+    entries_of_packages,
+    measure,
+    measure_all,
+    metric,
+    metric_names,
+)
 
 SEEN = Evidence(step_times_s=(0.2, 0.1, 0.4), rank_count=2)
 
@@ -35,6 +42,7 @@ def install(monkeypatch, folder, line, value="evidence.rank_count * 1.5", declar
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text(f"[cclsearch.metrics]\n{line}")
+    monkeypatch.setattr(registry, "entries_of_packages", entries_of_packages.__wrapped__)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "theirs", raising=False)
 

@@ -202,6 +202,27 @@ def test_folders_are_paired_by_the_names_of_their_files(tmp_path: Path):
     assert [each.split()[0] for each in found.warnings] == ["b.json", "c.json", "d.json"]
 
 
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_raw_file_that_is_empty_or_gone_does_not_let_same_pass(
+    sides: tuple[Path, Path], content: bytes | None
+):
+    def run(path: Path) -> Json:
+        told = samples(path, 0, [1.0, 1.01] * 20)
+        return state([*times(1.0, 1.0, 1.05, 1.1, clock_hz=None), told])
+
+    for path in sides:
+        write_result(path, [benchmark("copy", [run(path)])])
+    (raw,) = sides[1].parent.rglob("cmp.json-*/*")
+    raw.unlink()
+    if content is not None:
+        raw.write_bytes(content)
+
+    (row,) = compare_files(*sides).rows
+
+    assert row.judgement.verdict is Verdict.UNDECIDED
+    assert row.judgement.reason is Reason.BULK_TIME_DATA_UNUSABLE
+
+
 def test_a_folder_is_not_compared_with_a_file_or_with_an_empty_one(tmp_path: Path):
     path = write_result(tmp_path / "a.json", [])
     (tmp_path / "empty").mkdir()

@@ -80,7 +80,7 @@ def test_an_impossible_count_is_refused_before_anything_is_read(folder: Path, co
     assert f"cannot hold {count}" in unread(folder, "0.bin", count).why
 
 
-def test_a_missing_or_empty_file_is_as_if_there_were_none(folder: Path):
+def test_a_missing_or_empty_file_is_not_present(folder: Path):
     (folder / "empty.bin").touch()
 
     assert not unread(folder, "absent.bin").present

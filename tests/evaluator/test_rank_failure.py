@@ -1,5 +1,6 @@
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,17 @@ def raised(error: Exception, cause: BaseException | None = None) -> Exception:
 
 
 def test_a_failure_is_written_whole(tmp_path: Path):
+    before_ns = time.time_ns()
+
     write_failure(
         tmp_path, ValueError("wrong shape"), rank=3, phase=Phase.WARMUP, memory_limited=False
     )
 
     (path,) = tmp_path.iterdir()
     assert path.name == "rank3.error.json"
-    assert json.loads(path.read_text()) == {
+    written = json.loads(path.read_text())
+    assert before_ns <= written.pop("failed_ns") <= time.time_ns()
+    assert written == {
         "rank": 3,
         "phase": "warmup",
         "type": "ValueError",

@@ -39,6 +39,7 @@ GOLDEN = """{
   "expert_ffn_size": 0,
   "dense_layer_count": 0,
   "output_length": 0,
+  "head_size": 0,
   "text_file": null
  },
  "config": {
@@ -284,7 +285,7 @@ EXPERTS = {"expert_count": 8, "experts_per_token": 2, "expert_ffn_size": 16}
         ({"head_count": 3}, "hidden_size 32 does not divide by head_count 3"),
         ({"kv_head_count": 3, "head_count": 4}, "head_count 4 does not divide by kv_head_count 3"),
         ({"head_count": 32, "kv_head_count": 32}, "heads of size 1 do not divide into the pairs"),
-        ({"phase": "inference"}, "phase 'inference' needs output_length"),
+        ({"phase": "inference"}, "output_length is missing"),
         (
             {"phase": "communication", "messages": (Message(collective="barrier"),)},
             'recipe = "collectives"',

@@ -35,7 +35,7 @@ def read(study, tmp_path):
             }
             (tmp_path / f"rank{rank}.steps.json").write_text(json.dumps(document))
         exits = tuple(
-            RankExit(rank=rank, status=0, signal=None, ended_s=1.0) for rank in range(len(ranks))
+            RankExit(rank=rank, status=0, signal=None, ended_ns=1) for rank in range(len(ranks))
         )
         result = JobResult(workdir=tmp_path, reason="finished", ranks=exits, wall_s=1.0)
         return read_measurement(result, replace(study, measure=replace(study.measure, **measure)))

@@ -68,7 +68,8 @@ def test_a_launch_that_is_slower_leaves_no_trace_and_needs_none(evaluated, tmp_p
     outcome = evaluated(profiled_steps=1, stop_above_s=ALWAYS_SLOWER_S)
 
     assert isinstance(outcome, Measured), outcome
-    assert outcome.measurement.caveats == ("stopped early, clearly slower than the best",)
+    (caveat,) = outcome.measurement.caveats
+    assert caveat.startswith("stopped early")  # and that it was disturbed, where it was
     assert outcome.breakdown is None
     assert outcome.metric("step_time") > 0
     assert outcome.metric("communication_fraction") is None

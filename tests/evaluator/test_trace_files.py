@@ -188,6 +188,8 @@ OTHER = {"ph": "X", "cat": "request", "name": "GET", "pid": 1, "tid": 1, "ts": 1
         ("\n  " + json.dumps([DEVICE], indent=2), Format.XLA),
         ("\ufeff" + chrome(OPERATOR), Format.KINETO),
         ("SQLite format 3\0" + "x" * 100, Format.NSYS),
+        ("\n\x20\x12\x0e/host:metadata", Format.XLA),
+        ("\n\x20\x08\x07\x12\x0d/device:TPU:0", Format.XLA),
     ],
 )
 def test_the_content_tells_who_wrote_a_trace(tmp_path, pack, content, expected):
@@ -232,8 +234,6 @@ def test_a_file_of_another_kind_is_told_what_it_is_and_what_is_read(tmp_path, co
 def test_reports_that_need_a_tool_are_told_which(tmp_path):
     with pytest.raises(NoTraceError, match="nsys export"):
         format_of(write(tmp_path, b"\x4e\x56\0report", "report.nsys-rep"), LIMITS)
-    with pytest.raises(NoTraceError, match="xprof"):
-        format_of(write(tmp_path, b"\x0a\x10\0space", "host.xplane.pb"), LIMITS)
 
 
 def test_every_recorded_trace_is_of_the_format_that_its_folder_is_named_after(recorded_data):

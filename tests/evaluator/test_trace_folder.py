@@ -96,6 +96,18 @@ def test_what_is_no_trace_is_left_out_and_told(tmp_path):
     assert ".hidden" not in told
 
 
+def test_links_whose_targets_are_missing_are_left_out_and_named(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=1)
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "scratch" / "rank1.json")
+    (tmp_path / "rank2.json").symlink_to("rank2.json")
+    traces = read(tmp_path)
+    assert ranks(traces) == [0]
+    assert traces.caveats == (
+        "left out: rank1.json is a link whose target is missing, "
+        "rank2.json is a link whose target is missing",
+    )
+
+
 def test_a_cache_is_no_trace(tmp_path):
     path = write(tmp_path, "rank0.json", rank=0, world_size=1)
     cache_path(path).write_text("{}")
@@ -141,7 +153,7 @@ def test_a_folder_without_traces_says_what_is_there_instead(tmp_path):
     with pytest.raises(TraceError, match=r"holds no .*that a profiler wrote$"):
         read(tmp_path)
     (tmp_path / "profile.xplane.pb").write_bytes(b"\0")
-    with pytest.raises(TraceError, match=r"profile\.xplane\.pb is an XLA profile; convert it"):
+    with pytest.raises(TraceError, match=r"profile\.xplane\.pb is of an unknown kind"):
         read(tmp_path)
 
 

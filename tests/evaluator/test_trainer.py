@@ -107,6 +107,17 @@ def test_the_real_optimizer_learns_the_same_in_every_layout(ranks, layout):
     assert losses == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["tp", "ring_tp", "ulysses", "fsdp_pp"])
+def test_heads_may_be_wider_than_their_share_of_the_hidden_size(ranks, layout):
+    wide = SMALL | {"head_size": 32}
+    expected = ranks.run(REFERENCE, wide, entry=DESCEND).losses()
+
+    losses = ranks.run(LAYOUTS[layout], wide, entry=DESCEND).losses()
+
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert losses != pytest.approx(ranks.run(REFERENCE, SMALL, entry=DESCEND).losses(), rel=1e-4)
+
+
 def test_training_learns(ranks):
     losses = ranks.run(REFERENCE, SMALL).losses()
 

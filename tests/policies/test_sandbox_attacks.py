@@ -157,7 +157,8 @@ def test_no_variable_of_the_callers_environment_is_there(monkeypatch: pytest.Mon
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-secret")
     assert outcome_of("return {'found': 'ANTHROPIC_API_KEY' in os.environ}") == {"found": False}
     assert outcome_of("return {name: '' for name in os.environ if name != 'LC_CTYPE'}") == {
-        "PYTHONHASHSEED": ""
+        "PYTHONHASHSEED": "",
+        "GLIBC_TUNABLES": "",
     }
 
 
@@ -173,18 +174,6 @@ def test_only_the_reply_and_the_null_device_are_open() -> None:
     return {"open": str(written)}
     """
     assert outcome_of(body) == {"open": "[1, 2]"}
-
-
-def test_runs_that_find_some_chance_and_use_it_are_refused() -> None:
-    random_bytes_from_the_kernel = 25
-    body = f"""
-    libc.getauxval.restype = ctypes.c_void_p
-    chance = ctypes.string_at(libc.getauxval({random_bytes_from_the_kernel}), 16)
-    return {{"chance": chance.hex()}}
-    """
-    assert refusal_of(body).startswith(
-        "two runs with the same arguments disagree: setting 'chance'"
-    )
 
 
 @pytest.mark.parametrize(
@@ -261,7 +250,8 @@ def test_one_endless_operation_that_hears_no_signal_is_stopped() -> None:
 def test_a_policy_cannot_outlast_the_clock_on_the_wall() -> None:
     limits = SandboxLimits(time_s=60, wall_time_s=0.2)
     assert refusal_of("while True: pass", limits) == (
-        "no result after 0.2 s; a policy must compute and never wait"
+        "no result in time; a policy may take 60 s of processor time and 0.2 s in all, so bound "
+        "every loop and score fewer candidates"
     )
 
 
@@ -332,3 +322,12 @@ def test_no_process_outlives_its_caller(ending: signal.Signals) -> None:
     for descriptor in descriptors:
         assert select.select([descriptor], [], [], 20)[0] == [descriptor]
         os.close(descriptor)
+
+
+def test_the_random_bytes_of_a_process_are_no_source_of_chance() -> None:
+    body = """
+        libc.getauxval.restype = ctypes.c_void_p
+        words = (ctypes.c_ulong * 2).from_address(libc.getauxval(ctypes.c_ulong(25)))
+        return {"first": words[0] % 2**62, "second": words[1] % 2**62}
+    """
+    assert outcome_of(body) == {"first": 0, "second": 0}

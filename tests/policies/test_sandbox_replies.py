@@ -93,5 +93,13 @@ def test_true_and_one_are_different_answers() -> None:
 def test_a_run_that_outlived_the_deadline_is_refused() -> None:
     ending = Ending(received=b"ready\n", exit_code=-9, expired=True)
     assert agreed_reply([ending], LIMITS) == Refusal(
-        "no result after 10 s; a policy must compute and never wait", None
+        "no result in time; a policy may take 2 s of processor time and 10 s in all, so bound "
+        "every loop and score fewer candidates",
+        None,
     )
+
+
+def test_a_forged_line_is_a_number() -> None:
+    outcome = reply_to(b'{"refused": "no", "line": true}')
+    assert isinstance(outcome, Refusal)
+    assert outcome.line is None

@@ -322,6 +322,33 @@ def test_a_knob_that_is_not_searched_may_be_set_to_what_it_is():
     assert made.check({"tp": 2, "ppp": 1}) == ("'ppp' is unknown; known are tp",)
 
 
+def test_texts_that_are_no_choice_are_not_shown_in_constraints():
+    made = Space(
+        SearchSpace(
+            dimensions=(Dimension(name="mode", choices=("a", "b")), knob("n", 1, 2)),
+            constraints=tuple(
+                Constraint(name=f"c{place}", expression=text)
+                for place, text in enumerate(
+                    (
+                        "mode not in ('a', 'x') or n == 1",
+                        "mode in ('x', 'y') or n == 2",
+                        "mode != 'x' or n > 5",
+                        "mode not in ('a', 'b', 'x') or n == 1 or backend != 'z'",
+                    )
+                )
+            ),
+            defaults={"backend": "auto"},
+        ),
+        WORKLOAD,
+        ENVIRONMENT,
+    )
+
+    assert made.words().split("must hold:\n")[1].splitlines() == [
+        "- c0: mode != 'a' or n == 1",
+        "- c1: n == 2",
+    ]
+
+
 def test_rules_and_conditions_may_name_a_knob_that_is_not_searched():
     made = defaulted(
         knob("tp", 1, 2, 4), knob("k", 1, 2, when="pp > 1"), constraints=["tp * pp <= 4"], pp=2

@@ -15,6 +15,7 @@ from records.errors import CodecError, StudyError
 from records.exchange import Exchange, Usage
 from records.rows import to_outcome
 from records.study import (
+    MOST_RANKS,
     Constraint,
     Dimension,
     Environment,
@@ -112,9 +113,9 @@ STUDY = st.builds(
     environment=st.builds(
         Environment,
         name=TEXT,
-        device=st.sampled_from(["cpu", "cuda"]),
+        device=st.sampled_from(["cpu", "cuda", "tpu"]),
         accelerator=TEXT,
-        world_size=COUNT,
+        world_size=st.integers(1, MOST_RANKS),
         ranks_per_node=COUNT,
         scale_up=LINK,
         scale_out=LINK,
@@ -280,7 +281,7 @@ def test_a_field_that_no_study_has_is_refused_wherever_it_is(place):
         (("workload", "global_batch"), True),
         (("workload", "global_batch"), None),
         (("workload", "phase"), "Training"),
-        (("environment", "device"), "tpu"),
+        (("environment", "device"), "abacus"),
         (("measure", "timeout_s"), "60"),
         (("measure", "timeout_s"), True),
         (("measure", "timeout_s"), math.inf),

@@ -180,7 +180,23 @@ def test_a_value_that_is_no_number_is_refused_and_leaves_nothing(tmp_path):
     assert journal(tmp_path).read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["", "../two", "a/b", ".writing", "x" * 300, "a\0b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "../two",
+        "a/b",
+        ".writing",
+        "x" * 300,
+        "a\0b",
+        "a;touch X;#",
+        "$(x)",
+        "-rf",
+        "a b",
+        "\x1b[2J",
+        "a\n",
+    ],
+)
 def test_an_id_that_names_no_file_is_refused(tmp_path, name):
     with closing(Store(tmp_path / "store")) as store:
         with pytest.raises(StoreError, match="cannot name a file"):

@@ -1,6 +1,7 @@
 """Whatever is stored comes back equal, through a second opening of the store."""
 
 import re
+import stat
 from contextlib import closing
 from dataclasses import replace
 
@@ -14,14 +15,32 @@ from records.rows import Intent
 from records.store import Store
 from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpace
 from records.testing import END, START, failed, measured, study, trial
-from records.trial import Artifact, FailureKind, Measured, Policy, Repeat, Score, Stage, Trial
+from records.trial import (
+    Artifact,
+    FailureKind,
+    Measured,
+    Policy,
+    Prediction,
+    Repeat,
+    Score,
+    Stage,
+    Trial,
+)
 
 TEXT = st.text(max_size=40)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 KNOBS = st.dictionaries(
     TEXT, st.one_of(st.booleans(), st.integers(-(2**63), 2**63), NUMBER, TEXT), max_size=4
 )
-POLICY = st.builds(Policy, source=TEXT, author=TEXT, parent=st.none() | TEXT, rationale=TEXT)
+PREDICTION = st.builds(Prediction, speedup=st.floats(0.01, 100.0), over=st.integers(0, 10**6))
+POLICY = st.builds(
+    Policy,
+    source=TEXT,
+    author=TEXT,
+    parent=st.none() | TEXT,
+    rationale=TEXT,
+    prediction=st.none() | PREDICTION,
+)
 FILES = st.lists(
     st.builds(Artifact, name=TEXT, digest=TEXT, size_bytes=st.integers(0, 2**62)),
     unique_by=lambda artifact: artifact.name,
@@ -245,7 +264,26 @@ def test_two_stores_of_one_folder_see_each_others_trials(store):
 
 def test_a_text_is_never_sql(store):
     hostile = "one'; drop table trials; --"
-    store.create(hostile, study(), "1")
-    store.finish(hostile, trial(0, failed(message=hostile)))
-    assert len(store.history(hostile)) == 1
-    assert store.find(hostile).id == hostile
+    store.create("other", study(), "1")
+    store.finish("other", trial(0, failed(message=hostile)))
+    assert len(store.history("other")) == 1
+    assert store.history("other").trials[0].outcome.message == hostile
+    with pytest.raises(StudyError):
+        store.find(hostile)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_other_user_reads_the_records(tmp_path, is_there):
+    root = tmp_path / "store"
+    if is_there:
+        (root / "journal").mkdir(parents=True, mode=0o755)
+    store = Store(root)
+    store.create("one", study(), "test")
+    store.artifacts.keep_text("content", "rank0.log")
+    store.close()
+    open_to_others = {
+        path.name
+        for path in [root, *root.iterdir(), *(root / "journal").iterdir()]
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    }
+    assert open_to_others == ({"store"} if is_there else set())

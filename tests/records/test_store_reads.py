@@ -83,10 +83,10 @@ def test_studies_come_in_pages_newest_first(tmp_path):
         assert store.find("").id == names[0]
 
 
-@pytest.mark.parametrize("prefix", ["é", "a", "a\U0010ffff"])
+@pytest.mark.parametrize("prefix", ["a", "a.", "b-", "_"])
 def test_beginnings_are_compared_letter_by_letter(tmp_path, prefix):
     with closing(Store(tmp_path)) as store:
-        for name in ("A", "a\U0010ffffz", "b", "éa"):
+        for name in ("A", "a.z", "b-b_", "b", "_a"):
             store.create(name, study(), "1")
         assert store.find(prefix).id.startswith(prefix)
         with pytest.raises(StudyError, match="no study"):

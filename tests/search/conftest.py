@@ -193,7 +193,7 @@ def cclsearch(monkeypatch, capsys, tmp_path) -> Callable[..., Ended]:
     """Runs a command in this process, in an empty folder and without a key."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    for name in ("ANTHROPIC_API_KEY", "CCLSEARCH_STORE"):
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CCLSEARCH_STORE"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: object) -> Ended:

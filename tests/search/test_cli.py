@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from typer.main import get_command
 
 from evaluator.testing import Fails, Takes
 from evaluator.traces.errors import TraceError
+from records import testing
 from records.errors import CclsearchError, CodecError, StoreBusy, StudyError
+from records.store import Store
 from records.trial import FailureKind
 from search.cli import app, exit_code, main
 from search.errors import Interrupted
@@ -19,13 +22,24 @@ from search.llm.errors import ProviderError
 
 RUN_OPTIONS = [
     *("--objective", "--minimize", "--maximize", "--limit", "--config", "--card", "--tuning"),
-    *("--card-bandwidths", "--command", "--strategy", "--trials", "--patience", "--max-wall"),
     *(
+        "--card-bandwidths",
+        "--batch-size",
+        "--gpus",
+        "--command",
+        "--strategy",
+        "--trials",
+        "--patience",
+        "--max-wall",
+    ),
+    *(
+        "--model",
         "--max-tokens",
         "--max-cost",
         "--parallel",
         "--seed-policy",
         "--from",
+        "--trust",
         "--store",
         "--json",
         "--help",
@@ -145,6 +159,32 @@ def test_help_is_told_without_loading_what_searching_needs(arguments):
     assert told.stdout.startswith("Usage: cclsearch")
 
 
+@pytest.mark.parametrize(
+    "arguments", ["list", "show", "best", "trial show {study} 0", "leaderboard", "list --json"]
+)
+def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, arguments):
+    study = "20260101-000000-aaaa"
+    with closing(Store(tmp_path / "store")) as records:
+        records.add_study(study, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
+    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib", "sklearn", "fastapi"}
+    if arguments != "leaderboard":  # which loads every metric, for its unit
+        heavy |= {"numpy", "evaluator.analysis.bandwidth"}
+    heavy |= {"evaluator.recipes.builtin", "evaluator.readers.formats", "search.cards"}
+    words = [*arguments.format(study=study).split(), "--store", str(tmp_path / "store")]
+    program = (
+        "import sys\nfrom search.cli import main\n"
+        f"sys.argv = ['cclsearch', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit as leaving:\n    code = leaving.code\n"
+        f"print(sorted({heavy} & sys.modules.keys()), code)\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout.splitlines()[-1] == "[] 0"
+
+
 def test_no_arguments_show_the_help(cclsearch):
     ended = cclsearch()
 
@@ -154,6 +194,7 @@ def test_no_arguments_show_the_help(cclsearch):
 
 def test_the_version_is_that_of_the_installation(cclsearch):
     ended = cclsearch("version")
+    assert all(cclsearch(option) == ended for option in ("--version", "-V"))
 
     assert (ended.code, ended.err) == (0, "")
     assert ended.out[0].isdigit()
@@ -252,7 +293,7 @@ def test_a_study_is_shown_with_its_trials_and_its_finding(on_record, finished):
     ended = on_record("show")
 
     assert (ended.code, ended.err) == (0, "")
-    assert [line.split()[0] for line in ended.out.splitlines()][:3] == ["trial"] * 3
+    assert [line.split()[0] for line in ended.out.splitlines()][:4] == ["study", *["trial"] * 3]
     assert "best: trial 1: --n=1" in ended.out
     assert f"next: cclsearch resume {finished.study_id} --trials 5 --store" in ended.out
 
@@ -341,8 +382,8 @@ def test_a_study_that_was_killed_is_interrupted_and_one_that_runs_is_not(tabular
     with study.store.lock(study.study_id):
         running = cclsearch("show", "--store", study.root).out
 
-    assert killed.startswith("status: interrupted\nnext: cclsearch resume 20260101-000000-aaaa")
-    assert running == "status: running\n"
+    assert "\nstatus: interrupted\nnext: cclsearch resume 20260101-000000-aaaa" in killed
+    assert running.endswith("\nstatus: running\n")
 
 
 @pytest.mark.parametrize(

@@ -270,10 +270,35 @@ def test_a_card_is_searched_with_its_script(cclsearch, tmp_path):
     assert "rank_count" in cclsearch("show", "--json", "--store", tmp_path / "store").out
 
 
+def test_a_card_of_tpus_is_searched_shown_and_exported(cclsearch, tmp_path):
+    text = (CARDS / "training.yaml").read_text(encoding="utf-8").replace("type: GPU", "type: TPU")
+    (tmp_path / "tpu.yaml").write_text(text, encoding="utf-8")
+    script = SCRIPT.replace("DATA_PARALLEL", "RANK_COUNT").replace(
+        "MICRO_BATCH", "MICRO_BATCH_SIZE"
+    )
+    (tmp_path / "run.sh").write_text(script, encoding="utf-8")
+    said = "card: 2400 Gbit/s inside a node and 200 between nodes: the faster of two"
+
+    ended = cclsearch(
+        *("run", "--card", tmp_path / "tpu.yaml", "--tuning", CARDS / "tuning.yaml"),
+        *("--command", tmp_path / "run.sh", "--strategy", "coordinate", "--trials", "1"),
+    )
+
+    assert (ended.code, said in ended.err) == (0, True)
+    shown = json.loads(cclsearch("show", "--json").out)
+    assert shown["study"]["environment"]["device"] == "tpu"
+    assert said.removeprefix("card: ") in shown["study"]["inferences"][0]
+    assert "2400 Gbit/s inside a node" in cclsearch("show").out
+    exported = cclsearch("export", "--format", "entry", "--incomplete", "-o", tmp_path / "entry")
+    assert exported.code in {0, 7}
+    card = (tmp_path / "entry" / "workload_card.yaml").read_text(encoding="utf-8")
+    assert "type: TPU" in card
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--command", "run.sh"), "--command say more about a card; add --card FILE"),
+        (("--command", "run.sh"), "say more about a card; add --card FILE"),
         (
             ("--card", CARDS / "inference.yaml", "--command", "run.sh"),
             "--command needs the script's knobs; add --tuning FILE",

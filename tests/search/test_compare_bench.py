@@ -15,6 +15,7 @@ POINT = {
     "DispatchMode": "sync",
     "SyncInterval": 0,
 }
+ALLOWED = "--allow-undecided"
 STEADY = (1.0, 1.01, 0.99, 1.0, 1.005)
 
 
@@ -192,6 +193,7 @@ def test_people_get_a_table_with_counts_and_what_was_left_out(cclsearch, sides):
         "2048B  20.02 us  16.02 us  1.25x faster (1.25x to 1.25x)  fast",
         "",
         "paired_interval_clears_band: the whole interval is beyond the margin of 2 %",
+        "fast and slow are corrected for 2 comparisons (Holm); each interval stands for its own",
         "n/a: broadcast float32 1024B 8 ranks sync, measured for A only",
     ]
 
@@ -216,6 +218,22 @@ def test_the_exit_code_is_3_only_where_slower_was_to_fail(cclsearch, sides):
     assert cclsearch("compare", *slower, "--fail-on", "slow").code == 3
     assert cclsearch("compare", *reversed(slower), "--fail-on", "slow").code == 0
     assert cclsearch("compare", *slower, "--fail-on", "slow", "--margin", 0.5).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"), [((), 0), (("--fail-on", "slow"), 5), (("--fail-on", "slow", ALLOWED), 0)]
+)
+def test_a_gate_does_not_pass_what_one_launch_a_side_left_undecided(cclsearch, sides, flags, code):
+    ended = cclsearch("compare", *sides([row(10.0)], [row(48.8)]), *flags)
+
+    assert ended.code == code
+    assert ("undecided: 1 of 1 comparisons" in ended.err) is (code == 5)
+
+
+def test_what_a_gate_may_let_pass_needs_a_gate(cclsearch, sides):
+    ended = cclsearch("compare", *sides(rounds(1.0), rounds(1.0)), ALLOWED)
+
+    assert (ended.code, "add --fail-on slow" in ended.err) == (2, True)
 
 
 def test_results_without_a_common_point_are_refused(cclsearch, sides):

@@ -1,5 +1,7 @@
 """A verdict as a sentence, and intervals drawn to one scale."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,17 @@ def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True
 )
 def test_a_verdict_is_a_sentence_about_b_against_a(of, words):
     assert verdict_words(*of) == words
+
+
+@pytest.mark.parametrize(
+    ("disturbed_count", "words"),
+    [(2, "6 interleaved rounds, 2 disturbed"), (6, "6 interleaved rounds, all disturbed")],
+)
+def test_a_verdict_says_how_many_of_its_rounds_were_disturbed(disturbed_count, words):
+    line, of = told(Verdict.FAST, ratio=0.5, interval=(0.4, 0.6))
+    comparison = replace(line.comparison, disturbed_count=disturbed_count)
+
+    assert words in verdict_words(replace(line, comparison=comparison), of)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from evaluator.testing import Takes
+from records import testing
 from records.conditions import Conditions, GpuConditions
 from search.report import Record, report_lines
-from search.words.condition import conditions_words, disturbed_words
+from search.words.condition import conditions_words, disturbed_among, disturbed_words
 
 UNKNOWN = Conditions(
     load_average=None,
@@ -65,8 +66,14 @@ def test_everything_that_a_machine_tells_is_shown():
 
 
 def test_disturbed_launches_are_counted():
-    assert disturbed_words((QUIET, QUIET)) is None
-    assert disturbed_words((QUIET, BUSY, QUIET)) == (
+    measured = testing.measured(1.0)
+    quiet, busy = (
+        replace(measured, measurement=replace(measured.measurement, conditions=each))
+        for each in (QUIET, BUSY)
+    )
+
+    assert disturbed_among((quiet, quiet)) is None
+    assert disturbed_words(disturbed_among((quiet, busy, quiet))) == (
         "1 of 3 launches, the last because other processes used 43% of the cores; "
         "a quieter machine tells smaller differences apart"
     )
@@ -80,8 +87,8 @@ def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(fini
     disturbed = [
         words for label, words in report_lines(finding, record, "") if label == "disturbed"
     ]
-    assert len(record.conditions) == record.launch_count
-    assert disturbed == [disturbed_words(record.conditions)]
+    assert record.disturbed.watched_count == record.launch_count
+    assert disturbed == [disturbed_words(record.disturbed)]
 
 
 def test_a_trial_is_shown_with_its_conditions(finished, cclsearch):

@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.objective import scoring
 from evaluator.timing.paired import Comparison, Launch, Round, decide
-from evaluator.timing.spread import Spread, spread
+from evaluator.timing.spread import spread
 from evaluator.timing.verdict import Verdict
 from records import testing
 from records.rows import StudyRow
@@ -87,7 +87,7 @@ def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
     finding = found(testing.history(2.0, 1.0), [])
 
     assert finding.winner == 1
-    assert finding.result == Spread(centre=1.0, low=None, high=None, launch_count=1)
+    assert finding.result == spread([1.0])
     assert finding.against_seed is None
 
 
@@ -176,11 +176,11 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
 
     assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
-        "trials: 3 measured, 0 failed; 15 launches of at most 61, 12 to confirm",
-        "noise: rounds of equal launches differ by 1.3 % (standard deviation); 6 rounds show "
-        "differences from 1.8 %",
+        "trials: 3 measured, 0 failed; 15 launches of at most 76, 12 to confirm",
+        "noise: rounds of equal launches differ by 1.3 % (standard deviation); 12 rounds show "
+        "differences from 1.2 %",
         "best: trial 1: --n=1",
-        "step_time: 1 s, median of 4 launches of their own (95 % interval 0.987 to 1.013)",
+        "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
         "tied: trial 2, with n=2: these launches do not tell it apart",
         "record: study 20260101-000000-aaaa in /records",
@@ -202,7 +202,7 @@ def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
 
     reported = lines(finding, history)
 
-    assert "trials: 1 measured, 4 failed; 4 launches of at most 61" in reported
+    assert "trials: 1 measured, 4 failed; 4 launches of at most 76" in reported
     assert "failed: 2 out_of_memory; first in trial 1: rank 1 needs 80 GiB" in reported
     assert "failed: 1 invalid_config; first in trial 3: breaks ranks" in reported
     whose = "failed: 1 infrastructure, not the configuration's fault; first in trial 4: xxx"
@@ -225,7 +225,7 @@ def test_the_report_of_nothing_measured_points_at_the_first_launch():
     [
         ((1.0, 2.0), (), "the seed is itself the best"),
         ((testing.failed(), 2.0), (), "not comparable, the seed failed (crash: it broke)"),
-        ((2.0, 1.0), (), "not compared, the seed was not launched again"),
+        ((2.0, 1.0), (), "not compared, there was no final in which both were launched"),
     ],
 )
 def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, rounds, words):
@@ -239,7 +239,7 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, roun
     ("candidate", "words"),
     [
         ((0.5, 0.5, 0.5, 0.51), "1.99x better (95 % interval 1.96 to 2.02, 4 interleaved rounds)"),
-        ((2.0, 2.0, 2.0, 2.01), "2.00x worse (95 % interval 1.99 to 2.01, 4 interleaved rounds)"),
+        ((2.0, 2.0, 2.0, 2.01), "0.50x as good (95 % interval 0.50 to 0.50, 4 interleaved rounds)"),
         (
             (1.0, 1.001, 1.0, 1.0),
             "no difference in practice, 1.00x (95 % interval 1.00 to 1.00, 4 interleaved rounds)",
@@ -279,6 +279,12 @@ def test_an_unknown_reason_is_told_in_its_own_words():
     )
 
     assert comparison_words(comparison) == "undecided, power cut"
+
+
+def test_two_launches_are_shown_both_and_have_no_interval():
+    assert spread_words(spread([1.08, 1.29]), "s") == (
+        "1.08 and 1.29 s in two launches, too few for an interval"
+    )
 
 
 def test_one_launch_has_no_known_spread():

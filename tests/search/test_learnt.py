@@ -182,7 +182,7 @@ def test_what_was_learnt_is_shown_and_can_be_taken_back(failing, cclsearch):
     (found,) = told["learnt"]
     assert found["kind"] == "out_of_memory"
     assert found["trials"] == [3, 4, 5]
-    assert f'--constraints --revoke "{found["name"]}"' in cclsearch(*failing).out
+    assert f"--constraints --revoke '{found['name']}'" in cclsearch(*failing).out
 
     revoked = cclsearch(*failing, "--revoke", found["name"])
 

@@ -2,13 +2,17 @@
 
 import json
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from records.codec import to_json
+from records.study import Budget, Llm
+from search.llm.allowance import Allowance
 from search.llm.client import LlmClient, NoSubmission, Submission
 from search.llm.errors import ProviderError
 from search.llm.problem import Cure
@@ -16,17 +20,18 @@ from search.llm.reply import Draft
 from search.llm.request import Prompt
 from search.llm.settings import LlmSettings, Secret
 from search.llm.transport import AnthropicTransport
+from search.settings import llm_settings
 from search.testing import (
     Script,
     ScriptedMessagesServer,
     ScriptedReply,
     dropped_connection,
     fault,
-    forcing_refused,
     message,
     slow,
     submission,
     text,
+    tool_use,
 )
 
 KEY = "sk-test-0123456789"
@@ -87,7 +92,7 @@ def test_a_passing_fault_is_retried(passing: ScriptedReply) -> None:
     [
         (fault(529, "Overloaded"), "127.0.0.1 is overloaded or unavailable (529): Overloaded"),
         (fault(429, retry_after_s=0.0), "127.0.0.1 is overloaded or unavailable (429)"),
-        (dropped_connection(), "127.0.0.1 could not be reached"),
+        (dropped_connection(), "127.0.0.1 broke off: RemoteProtocolError"),
     ],
 )
 def test_a_fault_that_lasts_is_no_submission(passing: ScriptedReply, reason: str) -> None:
@@ -99,6 +104,31 @@ def test_a_fault_that_lasts_is_no_submission(passing: ScriptedReply, reason: str
     assert asked.problem.cure is Cure.TIME
     assert asked.exchange.request_count == 3
     assert len(server.requests) == 3
+
+
+def test_a_request_that_is_sent_again_is_noticed_once() -> None:
+    notices: list[str] = []
+    script = [fault(529, "Overloaded"), dropped_connection(), submission(CODE)]
+    with ScriptedMessagesServer(script) as server:
+        settings = LlmSettings(api_key=Secret(KEY), base_url=server.url, retry_wait_s=0.001)
+        client = LlmClient(settings, AnthropicTransport(settings, notices.append))
+        client.ask(PROMPT, accept)
+        client.close()
+
+    (notice,) = notices
+    assert notice == (
+        "127.0.0.1 is overloaded or unavailable (529): Overloaded; asked again in 0 s"
+    )
+
+
+def test_a_wait_longer_than_a_turn_may_take_ends_the_turn() -> None:
+    with connected([fault(429, retry_after_s=61), submission(CODE)]) as (server, client):
+        asked = client.ask(PROMPT, accept)
+
+    assert isinstance(asked, NoSubmission)
+    assert asked.problem.wait_s == 61
+    assert len(server.requests) == 1
+    assert json.loads(asked.exchange.reply)[0]["retry_after_s"] == 61
 
 
 def test_a_provider_that_says_not_to_retry_is_not_asked_again() -> None:
@@ -140,7 +170,11 @@ def test_a_provider_that_never_answers_does_not_hold_the_search() -> None:
         (fault(403), "may not use 'claude-opus-5-5' (403) at 127.0.0.1: set another key or model"),
         (fault(404), "127.0.0.1 has no model 'claude-opus-5-5' or no Messages API there (404)"),
         (fault(400, "max_tokens: too large"), "(400: max_tokens: too large): correct [llm]"),
-        (fault(402, "no credit"), "(402: no credit)"),
+        (fault(402, "no credit"), "has no credit left (402: no credit): add credit"),
+        (
+            fault(400, "Your credit balance is too low to access the Anthropic API."),
+            "the account at 127.0.0.1 has no credit left (400: Your credit balance is too low",
+        ),
     ],
 )
 def test_a_lasting_fault_says_what_to_do_in_one_line(reply: ScriptedReply, words: str) -> None:
@@ -156,52 +190,66 @@ def test_a_lasting_fault_says_what_to_do_in_one_line(reply: ScriptedReply, words
     assert asked.exchange.request_count == len(server.requests) == 1
 
 
-def test_the_policy_is_forced_through_the_tool() -> None:
+def test_a_tool_is_offered_and_never_forced() -> None:
     with connected([submission(CODE)]) as (server, client):
         client.ask(PROMPT, accept)
 
     assert server.requests[0].path == "/v1/messages"
     assert server.requests[0].key == KEY
     assert server.requests[0].body["tool_choice"] == {
-        "type": "tool",
-        "name": "submit_policy",
+        "type": "auto",
         "disable_parallel_tool_use": True,
     }
 
 
-def test_a_model_that_refuses_forcing_is_asked_and_this_is_remembered() -> None:
-    with connected([forcing_refused(), submission(CODE), submission(CODE)]) as (server, client):
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/"])
+def test_a_base_url_may_end_in_the_version_of_the_api(path: str) -> None:
+    with ScriptedMessagesServer([submission(CODE)]) as server:
+        settings = LlmSettings(api_key=Secret(KEY), base_url=server.url + path)
+        client = LlmClient(settings, AnthropicTransport(settings))
+        asked = client.ask(PROMPT, accept)
+        client.close()
+
+    assert isinstance(asked, Submission)
+    assert server.requests[0].path == "/v1/messages"
+
+
+def test_after_one_reply_without_a_call_text_is_asked_for() -> None:
+    block = f"expected_speedup: 1\n```python\n{CODE}```"
+    replies = [tool_use({}), text("prose"), text(block), text(block)]
+    with connected(replies) as (server, client):
         first, second = client.ask(PROMPT, accept), client.ask(PROMPT, accept)
 
     assert isinstance(first, Submission)
     assert isinstance(second, Submission)
-    assert (first.exchange.request_count, second.exchange.request_count) == (2, 1)
-    forms = [row["form"] for row in json.loads(first.exchange.reply)]
-    assert forms == ["forced", "auto"]
-    assert [_choice(r.body) for r in server.requests] == ["tool", "auto", "auto"]
+    assert [_choice(r.body) for r in server.requests] == ["auto", "auto", None, None]
+    spoken = json.dumps(server.requests[2].body["messages"])
+    assert "```python" in spoken
+    assert "tool_use" not in spoken
+    assert "tool_result" not in spoken
 
 
 def test_a_model_without_tools_is_asked_for_text_and_this_is_remembered() -> None:
     toolless = fault(400, "this endpoint does not support tools")
     block = f"```python\n{CODE}```"
-    with connected([toolless, toolless, text(block), text(block)]) as (server, client):
+    with connected([toolless, text(block), text(block)]) as (server, client):
         first, second = client.ask(PROMPT, accept), client.ask(PROMPT, accept)
 
     assert isinstance(first, Submission)
     assert isinstance(second, Submission)
-    assert [_choice(r.body) for r in server.requests] == ["tool", "auto", None, None]
+    assert [_choice(r.body) for r in server.requests] == ["auto", None, None]
     assert "tools" not in server.requests[-1].body
     assert "```python" in json.dumps(server.requests[-1].body["messages"])
 
 
-def test_a_fault_of_the_last_form_ends_the_asking() -> None:
+def test_a_tool_that_is_refused_where_none_is_offered_ends_the_asking() -> None:
     with connected(lambda _: fault(400, "tools are not understood")) as (server, client):
         asked = client.ask(PROMPT, accept)
 
     assert isinstance(asked, NoSubmission)
     assert asked.problem.cure is Cure.USER
     assert "tools are not understood" in asked.problem.words
-    assert len(server.requests) == 3
+    assert len(server.requests) == 2
 
 
 def test_the_unchanging_part_comes_first_and_is_marked_for_caching() -> None:
@@ -224,6 +272,57 @@ def test_the_unchanging_part_comes_first_and_is_marked_for_caching() -> None:
     assert later.exchange.usage.cache_write_tokens == 0
 
 
+def test_an_auth_token_is_sent_as_bearer_and_scrubbed_as_a_key() -> None:
+    with ScriptedMessagesServer([text(f"your token is {KEY}"), fault(401, KEY)]) as server:
+        token = Secret(KEY, "ANTHROPIC_AUTH_TOKEN")
+        settings = LlmSettings(api_key=token, base_url=server.url, attempts=1)
+        client = LlmClient(settings, AnthropicTransport(settings))
+        asked = client.ask(PROMPT, accept)
+        client.close()
+
+    assert isinstance(asked, NoSubmission)
+    assert asked.problem.words.startswith("the key in ANTHROPIC_AUTH_TOKEN was rejected (401)")
+    assert [r.headers.get("authorization") for r in server.requests] == [f"Bearer {KEY}"] * 2
+    assert all("x-api-key" not in r.headers for r in server.requests)
+    assert KEY not in to_json(asked.exchange)
+
+
+def test_a_local_model_is_asked_as_the_page_about_studies_says(monkeypatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    variables = dict(re.findall(r"^export (\w+)=(\S+)$", page, re.MULTILINE))
+    assert variables.keys() == {"ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"}
+    call = {"name": "submit_policy", "arguments": {"expected_speedup": 1, "code": CODE}}
+    toolless = fault(400, "qwen3-coder does not support tools")
+    script = [toolless, text("Sure!"), text(f"```json\n{json.dumps(call)}\n```")]
+    with ScriptedMessagesServer(script, streams=False) as server:
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", variables["ANTHROPIC_AUTH_TOKEN"])
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1")
+        settings = llm_settings(Llm(model="qwen3-coder"))
+        client = LlmClient(settings, AnthropicTransport(settings))
+        allowance = Allowance(Budget(max_tokens=100_000), "qwen3-coder", None, list)
+        asked = client.ask(PROMPT, accept, allowance=allowance)
+        client.close()
+
+    assert isinstance(asked, Submission)
+    assert asked.draft.code == CODE
+    assert [r.body["model"] for r in server.requests] == ["qwen3-coder"] * 3
+    assert {r.headers["authorization"] for r in server.requests} == {"Bearer ollama"}
+
+
+def test_effort_and_thinking_are_sent_where_they_are_set() -> None:
+    with ScriptedMessagesServer([submission(CODE)]) as server:
+        settings = LlmSettings(
+            api_key=Secret(KEY), base_url=server.url, effort="high", thinking_tokens=2048
+        )
+        client = LlmClient(settings, AnthropicTransport(settings))
+        client.ask(PROMPT, accept)
+        client.close()
+
+    assert server.requests[0].body["output_config"] == {"effort": "high"}
+    assert server.requests[0].body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+
+
 def test_a_request_holds_no_sampling_parameter() -> None:
     with connected([submission(CODE)]) as (server, client):
         client.ask(PROMPT, accept)
@@ -235,7 +334,7 @@ def test_a_request_holds_no_sampling_parameter() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        submission(f"# {KEY}\n{CODE}", rationale=KEY, expected_effect=KEY),
+        submission(f"# {KEY}\n{CODE}", rationale=KEY, expected_speedup=1.1),
         text(f"your key is {KEY}"),
         message({"type": "tool_use", "id": "t", "name": KEY, "input": {}}),
         fault(429, f"slow down, {KEY}"),

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,8 @@ from search.llm.prices import price_of, priced
 from search.llm.problem import Cure
 from search.llm.request import Prompt
 from search.llm.settings import LlmSettings, Secret
-from search.testing import ScriptedReply, message, submission
+from search.llm.transport import AnthropicTransport
+from search.testing import ScriptedMessagesServer, ScriptedReply, message, submission
 
 CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
 PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3.")
@@ -40,6 +43,9 @@ class Answering:
     def send(self, body: Mapping[str, object]) -> tuple[Answer, ...]:  # noqa: ARG002 - the port
         self.sent_count += 1
         return (Answer(text=self.text, status=200),)
+
+    def count_tokens(self, body: Mapping[str, object]) -> None:
+        """Have no count."""
 
     def close(self) -> None:
         """Hold nothing."""
@@ -65,15 +71,16 @@ def exchange(result: str, usage: Usage, model: str = "claude-opus-5-5") -> Excha
 @pytest.mark.parametrize(
     "budget", [Budget(max_tokens=10_000), Budget(max_cost_usd=0.02)], ids=["tokens", "money"]
 )
-def test_nothing_is_sent_that_could_go_beyond_the_limit(budget: Budget) -> None:
+def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Budget) -> None:
     transport = Answering(submission(CODE))
+    largest = Usage(output_tokens=4000)
     asked = [
-        client(transport, 4000).ask(
+        client(transport, 64_000).ask(
             PROMPT,
             lambda _: None,
-            allowance=Allowance(budget, "m", PRICE, lambda used=used: Usage(output_tokens=used)),
+            allowance=Allowance(budget, "m", PRICE, lambda more=more: [largest, *more]),
         )
-        for used in (1000, 9000)
+        for more in ([Usage(output_tokens=2000)], [Usage(output_tokens=2001)])
     ]
 
     assert [type(each) for each in asked] == [Submission, NoSubmission]
@@ -83,10 +90,41 @@ def test_nothing_is_sent_that_could_go_beyond_the_limit(budget: Budget) -> None:
     assert transport.sent_count == 1
 
 
+def test_a_limit_far_above_what_a_turn_costs_lets_one_begin() -> None:
+    price = price_of("claude-opus-5-5")
+    allowance = Allowance(Budget(max_cost_usd=0.2), "claude-opus-5-5", price, list)
+    after = Allowance(
+        Budget(max_cost_usd=0.2),
+        "claude-opus-5-5",
+        price,
+        lambda: [Usage(input_tokens=3000, output_tokens=500)] * 7,
+    )
+
+    assert allowance.refusal(Usage(), lambda: 8000) is None
+    assert after.refusal(Usage(), lambda: 8000) is None
+
+
+@pytest.mark.parametrize(("counts", "asked_count"), [(True, 1), (False, 0)])
+def test_the_provider_counts_the_first_request_where_it_can(counts: bool, asked_count: int) -> None:
+    task = "x" * 40_000  # 10,000 tokens by the server's count, 20,000 by the estimate
+    prompt = Prompt(system="You choose.", task=task, turn="Trial 3.")
+    with ScriptedMessagesServer(lambda _: submission(CODE), counts=counts) as server:
+        settings = LlmSettings(api_key=Secret("sk-test"), base_url=server.url)
+        client = LlmClient(settings, AnthropicTransport(settings))
+        allowance = Allowance(Budget(max_tokens=15_000), "m", None, list)
+        for _ in range(2):
+            client.ask(prompt, lambda _: None, allowance=allowance)
+        client.close()
+
+    assert len(server.requests) == 2 * asked_count
+    assert len(server.counted) == 1 + asked_count
+    assert "max_tokens" not in server.counted[0].body
+
+
 def test_what_a_conversation_used_itself_counts_against_the_limit() -> None:
     prose = message({"type": "text", "text": "prose"}, usage={"output_tokens": 3000})
     transport = Answering(prose)
-    allowance = Allowance(Budget(max_tokens=5000), "m", None, Usage)
+    allowance = Allowance(Budget(max_tokens=5000), "m", None, list)
     asked = client(transport, 2000).ask(PROMPT, lambda _: None, allowance=allowance)
 
     assert isinstance(asked, NoSubmission)
@@ -96,20 +134,23 @@ def test_what_a_conversation_used_itself_counts_against_the_limit() -> None:
 
 def test_a_limit_of_money_needs_a_price() -> None:
     with pytest.raises(StudyError, match="no price of 'local' is known") as raised:
-        Allowance(Budget(max_cost_usd=1.0), "local", None, Usage)
+        Allowance(Budget(max_cost_usd=1.0), "local", None, list)
 
     assert str(raised.value).endswith("or limit tokens with --max-tokens")
-    Allowance(Budget(max_tokens=1000), "local", None, Usage)
+    Allowance(Budget(max_tokens=1000), "local", None, list)
 
 
-@given(used=st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS), more=COUNTS)
-def test_what_is_allowed_never_costs_more_than_the_limit(used: Usage, more: int) -> None:
+@given(st.lists(st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS), max_size=4), COUNTS)
+def test_what_is_allowed_stays_within_the_limit_unless_a_turn_is_the_largest(
+    turns: list[Usage], size: int
+) -> None:
     budget = Budget(max_tokens=1_500_000, max_cost_usd=2.0)
-    allowance = Allowance(budget, "m", PRICE, lambda: used)
-    if allowance.refusal(Usage(), input_tokens=more, output_tokens=1000) is None:
-        after = used + Usage(cache_write_tokens=more, output_tokens=1000)
-        assert after.tokens <= 1_500_000
-        assert PRICE.cost_usd(after) <= 2.0
+    allowance = Allowance(budget, "m", PRICE, lambda: turns)
+    if allowance.refusal(Usage(), lambda: size) is None:
+        for next_turn in turns:
+            after = sum(turns, next_turn)
+            assert after.tokens <= 1_500_000
+            assert PRICE.cost_usd(after) <= 2.0
 
 
 def test_every_kind_of_token_has_its_price() -> None:
@@ -146,6 +187,7 @@ def test_the_store_sums_what_each_model_used(tmp_path) -> None:
         store.begin("s", intent, each)
     first, other = store.model_uses("s")
     nothing = store.model_uses("t")
+    turns = store.turn_usages("s")
     store.close()
 
     assert (first.model, first.turn_count, first.policy_count) == ("claude-opus-5-5", 2, 1)
@@ -154,6 +196,7 @@ def test_the_store_sums_what_each_model_used(tmp_path) -> None:
     assert first.last_result == "refused"
     assert (other.model, other.usage.tokens, other.last_result) == ("other", 7, "submitted")
     assert nothing == ()
+    assert turns == tuple(each.usage for each in asked)
 
 
 def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, tabular) -> None:
@@ -185,6 +228,25 @@ def test_money_cannot_be_limited_for_a_model_without_a_price(
     assert ended.code == 2
     assert "no price of 'local' is known: say it in the study file as [llm] price" in ended.err
     assert "\n" not in ended.err.strip()
+
+
+def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "none")
+    arguments = ("run", "--strategy", "llm", "--model", "local", "--max-cost", "1")
+    ended = cclsearch(*arguments, "--store", tmp_path / "store")
+
+    assert ended.code == 2
+    assert "no price of 'local' is known" in ended.err
+
+
+def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path) -> None:
+    with closing(Store(tmp_path / "store")) as store:
+        store.create("s", replace(testing.study(), strategy="llm", llm=priced(Llm())), "test")
+        ended = cclsearch("resume", "s", "--model", "local", "--store", tmp_path / "store")
+        llm = store.find("s").study.llm
+
+    assert ended.code == 2  # nothing is launched without a key
+    assert (llm.model, llm.price) == ("local", None)
 
 
 def test_a_study_file_says_a_price(cclsearch, tmp_path) -> None:

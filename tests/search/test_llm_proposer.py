@@ -11,7 +11,7 @@ from policies.space import Space
 from records import testing
 from records.history import History
 from records.study import Budget, Dimension, Study
-from records.trial import FailureKind, Policy, Stage
+from records.trial import FailureKind, Policy, Prediction, Stage
 from search.choosers.chooser import Choice, untried
 from search.choosers.coordinate import CoordinateChooser
 from search.testing import prompt_too_long, submission
@@ -51,13 +51,13 @@ class Ranking(CoordinateChooser):
 
 
 def test_the_model_is_asked_first(proposing) -> None:
-    reply = submission(code(4, 8), rationale="fewer steps", expected_effect="-10 %")
+    reply = submission(code(4, 8), rationale="fewer steps", expected_speedup=1.25)
     with proposing(STUDY, [reply]) as (server, proposer):
         proposal = proposer.propose(STUDY, History())
 
     assert proposal is not None
     assert proposal.policy == Policy(
-        source=code(4, 8), author="llm", parent=None, rationale="fewer steps Expected: -10 %"
+        source=code(4, 8), author="llm", parent=None, rationale="fewer steps"
     )
     assert proposal.exchange is not None
     assert proposal.exchange.result == "submitted"
@@ -71,6 +71,7 @@ def test_a_policy_descends_from_the_best_one(proposing) -> None:
 
     assert proposal is not None
     assert proposal.policy.parent == history.trials[1].policy.digest
+    assert proposal.policy.prediction == Prediction(speedup=1.1, over=1)
 
 
 def test_without_a_measured_trial_a_policy_descends_from_the_last_one(proposing) -> None:
@@ -124,10 +125,28 @@ def test_candidates_are_offered_and_accepting_one_is_said(proposing) -> None:
 
     assert accepted is not None
     assert overruled is not None
-    assert accepted.policy.rationale == "accepts candidate 2: because Expected: faster"
-    assert overruled.policy.rationale == "because Expected: faster"
+    assert accepted.policy.rationale == "accepts candidate 2: because"
+    assert overruled.policy.rationale == "because"
     told = json.dumps(server.requests[0].body["messages"])
     assert all(str(config) in told for config in SPACE.feasible[:5])
+
+
+class Doubtful(Ranking):
+    """Expects something of all candidates but the first."""
+
+    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
+        first, *others = super().candidates(study, history, count)
+        return (first, *(replace(choice, expected="expected 1.10x") for choice in others))
+
+
+def test_a_candidate_of_which_nothing_is_expected_does_not_head_the_list(proposing) -> None:
+    with proposing(STUDY, [submission(code(4, 8))], offline=Doubtful(SPACE)) as (server, proposer):
+        proposer.propose(STUDY, tried(1.0))
+
+    told = server.requests[0].body["messages"][0]["content"][0]["text"]
+    offered = [line for line in told.splitlines() if line[:3] in {"1. ", "5. "}]
+    assert offered[0].endswith(": expected 1.10x")
+    assert offered[1].endswith(": is next")
 
 
 def test_a_prompt_that_is_too_long_is_halved(proposing) -> None:

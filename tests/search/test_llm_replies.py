@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from search.llm.answer import Answer
 from search.llm.client import Asked, LlmClient, NoSubmission, Submission
-from search.llm.reply import MAX_CODE_BYTES
-from search.llm.request import Prompt
+from search.llm.problem import Problem
+from search.llm.reply import MAX_CODE_BYTES, Block, Draft, Reply, drafted
+from search.llm.request import Form, Prompt, message_request
 from search.llm.settings import LlmSettings, Secret
 from search.llm.transport import AnthropicTransport
 from search.testing import (
@@ -50,12 +51,12 @@ def ask() -> Ask:
 
 
 def test_a_submitted_policy_arrives_whole(ask: Ask) -> None:
-    asked = ask(submission(CODE, rationale="less traffic", expected_effect="10 % faster"))
+    asked = ask(submission(CODE, rationale="less traffic", expected_speedup=1.1))
 
     assert isinstance(asked, Submission)
     assert asked.draft.code == CODE
     assert asked.draft.rationale == "less traffic"
-    assert asked.draft.expected_effect == "10 % faster"
+    assert asked.draft.expected_speedup == 1.1
 
 
 def test_a_submission_records_the_exchange(ask: Ask) -> None:
@@ -75,13 +76,14 @@ def test_a_submission_records_the_exchange(ask: Ask) -> None:
     assert request["tools"][0]["name"] == "submit_policy"
     answer = json.loads(exchange.reply)[0]
     assert answer["request"] == 0
-    assert answer["form"] == "forced"
+    assert answer["form"] == "auto"
     assert answer["status"] == 200
     assert json.loads(answer["body"])["content"][0]["input"]["code"] == CODE
 
 
 def test_thinking_before_the_submission_is_no_obstacle(ask: Ask) -> None:
-    call = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": {"code": CODE}}
+    given = {"code": CODE, "expected_speedup": 1}
+    call = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": given}
     asked = ask(
         message(
             {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -105,11 +107,146 @@ def test_a_fenced_policy_in_plain_text_counts(ask: Ask, fence: str, language: st
     assert asked.draft.rationale == "More data parallelism."
 
 
-def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        *((0, "0"), (-1.5, "-1.5"), (1e9, "1000000000.0"), (10**400, "1000"), (True, "True")),
+        *(("a lot", "'a lot'"), ("inf", "'inf'"), ([1.2], "[1.2]")),
+    ],
+)
+def test_an_expectation_that_is_no_ratio_is_objected_to(
+    ask: Ask, given: object, shown: str
+) -> None:
+    asked = ask(submission(CODE, expected_speedup=given))
+
+    assert isinstance(asked, NoSubmission)
+    assert asked.problem.words.startswith(f"expected_speedup is {shown}")
+    assert "give a number from 0.01 to 100: how many times as good" in asked.problem.words
+
+
+@pytest.mark.parametrize(("given", "meant"), [(0.85, 0.85), (2, 2.0), ("1.25", 1.25)])
+def test_an_expectation_may_be_written_as_text(ask: Ask, given: object, meant: float) -> None:
+    asked = ask(submission(CODE, expected_speedup=given))
+
+    assert isinstance(asked, Submission)
+    assert asked.draft.expected_speedup == meant
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("expected_speedup: 1.25", 1.25),
+        ("**expected_speedup**: 0.9x", 0.9),
+        ("`expected_speedup: 2`", 2.0),
+        ("It should be a bit faster.", None),
+    ],
+)
+def test_plain_text_says_what_is_expected_on_a_line_or_not_at_all(
+    ask: Ask, line: str, expected: float | None
+) -> None:
+    asked = ask(text(f"Fewer stages.\n{line}\n```python\n{CODE}```\n"))
+
+    assert isinstance(asked, Submission)
+    assert asked.draft.expected_speedup == expected
+    assert asked.draft.rationale.startswith("Fewer stages.")
+    assert "expected_speedup" not in asked.draft.rationale
+
+
+def test_reason_and_expectation_are_asked_for_before_the_code() -> None:
+    settings = LlmSettings(api_key=Secret(KEY))
+    body = message_request(PROMPT, Form.AUTO, settings=settings, max_tokens=1)
+    schema = body["tools"][0]["input_schema"]
+
+    assert list(schema["properties"]) == ["rationale", "expected_speedup", "code"]
+    assert schema["required"] == ["rationale", "expected_speedup", "code"]
+    assert schema["properties"]["expected_speedup"]["type"] == "number"
+
+
+CALL = {"rationale": "fewer stages", "expected_speedup": 1.5, "code": CODE}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": "submit_policy", "arguments": CALL},
+        {"name": "submit_policy", "input": CALL},
+        {"name": "submit_policy", "parameters": CALL},
+        {"name": "submit_policy", "arguments": json.dumps(CALL)},
+        {"type": "function", "function": {"name": "submit_policy", "arguments": CALL}},
+        CALL,
+    ],
+)
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "I call it now.\n\n```json\n{}\n```\nDone.",
+        "  ```\n  {}\n  ```",
+        "<think>{{a plan}}</think>\n<tool_call>\n{}\n</tool_call>",
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_call_of_the_tool_written_as_text_counts(
+    call: Mapping[str, object], around: str, indent: int | None
+) -> None:
+    reply = Reply(
+        content=(Block(type="text", text=around.format(json.dumps(call, indent=indent))),)
+    )
+
+    draft = drafted(reply)
+
+    assert draft == Draft(code=CODE, rationale="fewer stages", expected_speedup=1.5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        json.dumps({"name": "launch", "arguments": CALL}),
+        json.dumps({"name": "submit_policy", "arguments": 7}),
+        json.dumps({"name": "submit_policy", "arguments": "{"}),
+        '{"name": "submit_policy", "arguments": {',
+        '{"a":' * 100_000,
+        '{"a":\n' * 100_000,
+    ],
+)
+def test_json_that_is_no_call_is_no_policy(words: str) -> None:
+    problem = drafted(Reply(content=(Block(type="text", text=words),)))
+
+    assert isinstance(problem, Problem)
+    assert "holds no policy" in problem.words
+
+
+def test_an_indented_fence_loses_its_indentation(ask: Ask) -> None:
+    inside = "".join(f"   {line}\n" for line in CODE.splitlines())
+    asked = ask(text(f"1. Plain data parallelism:\n\n   ```python\n{inside}   ```\n"))
+
+    assert isinstance(asked, Submission)
+    assert asked.draft.code == CODE
+
+
+def test_a_page_of_a_web_server_is_named_with_its_address(ask: Ask) -> None:
+    asked = ask(ScriptedReply(page="<!doctype html>\n<title>Sign in</title>"))
+
+    assert isinstance(asked, NoSubmission)
+    assert asked.problem.words.startswith("http://127.0.0.1:")
+    assert "(200) but '<!doctype html> <title>Sign in</title>'..., a web page" in (
+        asked.problem.words
+    )
+
+
+def test_one_policy_given_twice_is_one(ask: Ask) -> None:
+    asked = ask(text(f"So:\n```python\n{CODE}```\nagain:\n```python\n{CODE}```\n"))
+
+    assert isinstance(asked, Submission)
+    assert asked.draft.rationale == "So:"
+
+
+def test_of_several_fenced_policies_the_last_counts_and_the_rationale_says_so(ask: Ask) -> None:
     asked = ask(text(f"First\n```python\n{CODE}```\nbetter:\n```python\n# two\n{CODE}```\n"))
 
     assert isinstance(asked, Submission)
     assert asked.draft.code == f"# two\n{CODE}"
+    assert asked.draft.rationale == "(the last of 2 policies in one reply) First"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +256,8 @@ def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
         (text("```python\nprint(1)\n```"), "the reply (stop reason end_turn) holds no policy"),
         (text("", stop_reason="pause_turn"), "the reply (stop reason pause_turn) holds no policy"),
         (tool_use({"code": CODE}, name="launch"), "the model called 'launch' instead of"),
-        (tool_use({"code": "  \n"}), "the submitted code is empty"),
+        (tool_use({"code": "  \n", "expected_speedup": 1}), "the submitted code is empty"),
+        (tool_use({"code": CODE}), "expected_speedup is missing; give a number from 0.01 to 100"),
         (tool_use({"code": ["a"]}), "the submitted code is of type list, not text"),
         (tool_use({"rationale": "none"}), "the submission has no code"),
         (tool_use(CODE), "the submission is of type str, not an object"),
@@ -129,12 +267,12 @@ def test_of_several_fenced_policies_the_last_counts(ask: Ask) -> None:
             message(stop_reason="model_context_window_exceeded"),
             "the conversation is longer than the model can hold",
         ),
-        (text("```python\ndef gen", stop_reason="max_tokens"), "the reply was cut at the limit"),
-        (truncated(submission(CODE)), "the reply is not a message of the Messages API"),
-        (ScriptedReply(body={"content": 7}), "the reply is not a message of the Messages API"),
+        (text("```python\ndef gen", stop_reason="max_tokens"), "the reply was cut at 16384"),
+        (truncated(submission(CODE)), "broke off: the stream of the reply ended before the reply"),
+        (ScriptedReply(body={"content": 7}), "sent no message of the Messages API (200) but"),
         (ScriptedReply(body={"content": None}), "the reply (stop reason None) holds no policy"),
-        (tool_use({"code": "x = '\ud800'"}), "the reply is not a message of the Messages API"),
-        (tool_use({"code": CODE + "\0"}), "the submitted code holds a null byte in line 3"),
+        (tool_use({"code": "x = '\ud800'"}), "sent no message of the Messages API (200) but"),
+        (submission(CODE + "\0"), "the submitted code holds a null byte in line 3"),
         (submission("x" * (1 << 20)), f"is 1048576 bytes long; {MAX_CODE_BYTES} are the most"),
         (tool_uses({"code": CODE}, {"code": CODE}), "the reply calls tools 2 times; call"),
     ],
@@ -155,7 +293,8 @@ def test_a_submission_cut_at_the_token_limit_is_not_run(ask: Ask) -> None:
 
 
 def test_a_reply_without_token_counts_is_still_read(ask: Ask) -> None:
-    block = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": {"code": CODE}}
+    given = {"code": CODE, "expected_speedup": 1}
+    block = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": given}
     asked = ask(message(block, usage=None))
 
     assert isinstance(asked, Submission)
@@ -172,6 +311,9 @@ class Saying:
         json.dumps(body, allow_nan=False).encode()
         status, words = next(self._answers)
         return (Answer(status=status, text=words),)
+
+    def count_tokens(self, body: Mapping[str, object]) -> None:
+        """Have no count."""
 
     def close(self) -> None:
         """Hold nothing."""

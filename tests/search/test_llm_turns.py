@@ -6,7 +6,6 @@ import pytest
 
 from policies.space import Space
 from records import testing
-from records.exchange import Usage
 from records.history import History
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
@@ -113,7 +112,7 @@ def test_asked_seldom_the_model_takes_the_first_turns_and_those_without_progress
 
 def test_beyond_its_tokens_the_model_is_not_asked_and_this_is_said(proposing) -> None:
     notices: list[str] = []
-    allowance = Allowance(Budget(max_tokens=100), "m", None, Usage)
+    allowance = Allowance(Budget(max_tokens=100), "m", None, list)
     with proposing(STUDY, [], allowance=allowance, notice=notices.append) as (server, proposer):
         first, second = (proposer.propose(STUDY, History()) for _ in range(2))
 
@@ -162,3 +161,36 @@ def test_when_everything_was_tried_there_is_nothing_to_propose(proposing) -> Non
         assert proposer.propose(STUDY, tried(*[1.0] * 12)) is None
 
     assert not server.requests
+
+
+def test_a_provider_that_asks_for_an_hour_is_left_alone_for_an_hour(proposing) -> None:
+    notices: list[str] = []
+    now = [0.0]
+    script = [fault(429, "slow down", retry_after_s=3600), submission(code(4, 8))]
+    with proposing(STUDY, script, notice=notices.append, clock=lambda: now[0]) as (
+        server,
+        proposer,
+    ):
+        authors = []
+        for now[0] in (0.0, 10.0, 3599.0, 3601.0):
+            authors.append(proposer.propose(STUDY, tried(1.0)).policy.author)
+
+    assert authors == ["coordinate", "coordinate", "coordinate", "llm"]
+    assert len(server.requests) == 2
+    assert notices == [
+        "the model is not asked for 3600 s: 127.0.0.1 asks to wait 3600 s (429): slow down"
+    ]
+
+
+def test_a_turn_without_a_policy_is_said_once_for_the_same_reason(proposing) -> None:
+    notices: list[str] = []
+    script = [refusal(), refusal(), refusal("cyber"), submission(code(4, 8)), refusal("cyber")]
+    with proposing(STUDY, script, notice=notices.append) as (_, proposer):
+        for _ in range(7):
+            proposer.propose(STUDY, tried(1.0))
+
+    assert notices == [
+        "the model gave no policy in this turn: the model refused to answer (frontier_llm)",
+        "the model gave no policy in this turn: the model refused to answer (cyber)",
+        "the model gave no policy in this turn: the model refused to answer (cyber)",
+    ]

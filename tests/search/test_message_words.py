@@ -48,7 +48,7 @@ def test_a_trial_tells_how_long_one_call_of_each_message_took():
     timed = replace(outcome.measurement, message_times_s=(0.00125, 3e-5))
     trial = testing.trial(0, replace(outcome, measurement=timed), {"in_flight": 1})
 
-    told = row(trial, metrics=frozenset(), message_chars=100)
+    told = row(trial, None, metrics=frozenset(), message_chars=100)
 
     assert told.endswith("; one call of each message takes 0.00125, 3e-05 s")
 

@@ -119,6 +119,25 @@ def test_a_card_tells_what_ran_and_where_it_does_not_fit_that_is_said(cclsearch)
     assert "the traces are of 4 ranks, the card is of 8; is it the right card?" in told.out
 
 
+def test_a_card_without_hardware_says_nothing_of_the_traces_machine(cclsearch, tmp_path):
+    card = tmp_path / "card.yaml"
+    card.write_text(
+        "workload:\n  model: {model_family: qwen3-4b}\n  data: {batch_size: [4, 8], seq_len: 64}\n",
+        encoding="utf-8",
+    )
+    ended = cclsearch("metrics", "compute", SYNTHETIC, "mfu", "--card", card, "--no-cache")
+    assert "say with --batch-size which one the traces are of" in ended.err
+    asked = ("metrics", "compute", SYNTHETIC, "mfu", "tokens_per_s", "--card", card)
+    told = cclsearch(*asked, "--batch-size", 4, "--no-cache", "--json")
+    facts = json.loads(told.out)
+    assert facts["mismatches"] == []
+    assert any("of qwen3-4b" in sentence for sentence in facts["inferences"])
+    assert (
+        "card: phase training, as the card states none"
+        in cclsearch(*asked, "--batch-size", 4, "--no-cache").out
+    )
+
+
 def test_a_metric_of_ones_own_is_computed_beside_the_others(cclsearch, computed, tmp_path):
     (tmp_path / "own.py").write_text(OWN_METRIC, encoding="utf-8")
     own = ("--metrics-file", tmp_path / "own.py")

@@ -136,7 +136,7 @@ def test_the_first_event_names_the_study_and_how_it_is_searched():
 
 
 def test_a_failed_trial_has_null_where_a_measured_one_has_values():
-    measured, failed = trial_summary(SEED), trial_summary(POLICY_ERROR)
+    measured, failed = (trial_summary(each, History()) for each in (SEED, POLICY_ERROR))
 
     assert measured.keys() == failed.keys()
     assert (failed["score"], failed["unit"], failed["metrics"], failed["config"]) == (None,) * 4

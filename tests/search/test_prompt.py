@@ -52,7 +52,7 @@ def between(text: str, start: str, end: str) -> str:
     return text.split(start)[1].split(end)[0]
 
 
-@pytest.mark.parametrize(("number", "tokens"), [(1, 2917), (10, 4846), (200, 16690)])
+@pytest.mark.parametrize(("number", "tokens"), [(1, 2854), (10, 5139), (200, 17901)])
 def test_the_model_sees_what_the_golden_file_says(number: int, tokens: int, tmp_path: Path) -> None:
     prompt = write(past(number - 1), learnt=LEARNT if number > 24 else ())
     seen = f"{prompt.system}\n---- task ----\n\n{prompt.task}\n---- turn ----\n\n{prompt.turn}"
@@ -80,7 +80,9 @@ def test_every_field_is_shown_as_a_policy_reads_it() -> None:
     task = write(History()).task
 
     assert "workload['layer_count'] == 32" in task
-    assert "workload['expert_count'] == None" in task
+    assert "expert_count" not in task
+    assert "messages" not in task
+    assert "== None" not in task
     assert "environment['scale_out']['latency_s'] == 5e-06" in task
     assert "environment['software']['torch'] == '2.13.0'" in task
 
@@ -101,7 +103,7 @@ def test_the_best_is_told_with_names_and_in_the_table_without() -> None:
         f"#0 llm: {settings} -> 1.25 s; compute 60%, exposed 30%, other 2%, idle 8%, hidden 10%; "
         "peak memory 40 GiB\n"
     ) in turn
-    assert f"#0 llm: {settings} -> 1.25 s; 60/30/2/8 hidden 10; 40 GiB\n" in turn
+    assert f"#0 llm: {settings} -> the best; 1.25 s; 60/30/2/8 hidden 10; 40 GiB\n" in turn
 
 
 def test_a_row_tells_only_what_it_sets_otherwise_than_the_best() -> None:
@@ -115,8 +117,8 @@ def test_a_row_tells_only_what_it_sets_otherwise_than_the_best() -> None:
     )
     turn = write(history).turn
 
-    assert "#1 llm: as #0 but pp=1 without schedule -> 2 s;" in turn
-    assert "#2 llm: as #0 -> FAILED duplicate at check: as trial 0" in turn
+    assert "#1 llm: as #0 but pp=1 without schedule -> ~0.50x; 2 s;" in turn
+    assert "#2 llm: as #0 -> FAILED duplicate at check\n" in turn
 
 
 def test_without_a_measured_trial_there_is_no_best() -> None:
@@ -141,8 +143,8 @@ def test_the_latest_measured_trial_is_compared_with_the_best() -> None:
     history = History((trial(0, FIRST, measured(1.0)), trial(1, SECOND, measured(1.5))))
 
     assert (
-        "against the best, per profiled step: compute +0.3 s, exposed +0.15 s, "
-        "other +0.01 s, idle +0.04 s\n"
+        "\nagainst the best: ~0.67x; in parts of its step: compute +30%, exposed +15%, other +1%, "
+        "idle +4%\n"
     ) in write(history).turn
 
 
@@ -161,10 +163,15 @@ def test_best_and_latest_are_told_with_what_their_traces_say() -> None:
 @pytest.mark.parametrize(
     ("verdict", "ratio", "words"),
     [
-        ("fast", (0.8, 0.75, 0.85), "better than #0, 1.25x (1.18 to 1.33)"),
-        ("slow", (1.25, 1.2, 1.3), "worse than #0, 1.25x (1.20 to 1.30)"),
-        ("same", (1.0, 0.99, 1.01), "no better or worse than #0 in practice, 1.00x (0.99 to 1.01)"),
-        ("undecided", (1.1, None, None), "not told apart from #0, 1.10x"),
+        ("fast", (0.8, 0.75, 0.85), "1.25x better than #0 (1.18 to 1.33)"),
+        ("slow", (1.25, 1.2, 1.3), "0.80x as good as #0 (0.77 to 0.83)"),
+        (
+            "same",
+            (1.0, 0.99, 1.01),
+            "1.00x as good as #0 (0.99 to 1.01), no difference in practice",
+        ),
+        ("undecided", (0.97, 0.33, 2.86), "1.03x better than #0 (0.35 to 3.03), undecided"),
+        ("undecided", (1.1, None, None), "0.91x as good as #0, undecided"),
         ("unknown", (None, None, None), "not told apart from #0"),
     ],
 )
@@ -184,7 +191,6 @@ def test_a_race_is_told_with_its_ratio_and_interval(
 
     assert f"\nRaced: #1 was {words}.\n" in turn
     assert f"\nraced: {words}\n```" in turn
-    assert f" GiB; {words}\n" in turn
 
 
 def test_a_failure_of_the_infrastructure_is_not_held_against_the_configuration() -> None:
@@ -223,10 +229,15 @@ def test_what_is_being_measured_is_told() -> None:
 
 
 def test_candidates_are_offered_with_their_reasons_from_the_first_turn_on() -> None:
-    for history in (History(), past(9)):
-        offered = between(write(history).turn, "## What the offline strategy would try", "#")
-        assert "You may submit one of them or overrule them" in offered
-        assert ": expected 1.10 s, 8 % better than the best\n2. " in offered
+    first, later = (
+        between(write(history).turn, "## What the offline strategy would try", "\n# ")
+        for history in (History(), past(9))
+    )
+
+    assert "You may submit one of them or overrule them" in first
+    assert f"1. {SPACE.feasible[0]}: from the best so far, change it; expected 1.10x" in first
+    assert "1. as #4 but " in later
+    assert ": expected 1.10x (0.90 to 1.30)\n2. " in later
 
 
 def test_a_section_without_content_is_not_there() -> None:
@@ -235,6 +246,7 @@ def test_a_section_without_content_is_not_there() -> None:
 
     headings = [line for line in turn.splitlines() if line.startswith("## ")]
     assert headings == [
+        "## The machine today",
         "## Best so far",
         "## Latest trial",
         "## Trials, newest first",

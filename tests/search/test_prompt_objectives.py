@@ -42,7 +42,8 @@ def test_the_best_of_a_maximised_objective_is_the_highest() -> None:
     best = between(prompt.turn, "## Best so far", "## Latest trial")
     assert best.strip().startswith("```\n#0 llm:")
     assert "21849 tokens/s" in best
-    assert "too close to tell apart by one launch each: #2 (21500 tokens/s)\n" in best
+    assert "Not told apart from it: #2 ~0.98x.\n" in best
+    assert "-> ~0.11x; 2313 tokens/s;" in prompt.turn
 
 
 def test_limits_and_further_objectives_are_part_of_the_task() -> None:

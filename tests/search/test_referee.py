@@ -323,3 +323,49 @@ def test_equal_sides_hardly_ever_change_the_lead(tabular):
         leads.append(study.run().winner)
 
     assert leads.count(0) >= 11
+
+
+@pytest.mark.parametrize(
+    ("trials", "launches", "confirm_rounds", "most", "kept"),
+    [
+        (4, 28, 4, 12, 4),
+        (6, 40, 4, 12, 6),
+        (10, 56, 4, 12, 8),
+        (10, 56, 4, 5, 5),
+        (10, 40, 0, 12, 0),
+    ],
+)
+def test_races_keep_back_what_later_trials_and_the_final_need(
+    tabular, trials, launches, confirm_rounds, most, kept
+):
+    lucky_once = InTurn((Takes(step_time_s=0.9), Takes(step_time_s=1.0, noise=0.05)))
+    endings = {0: Takes(step_time_s=1.0, noise=0.05)} | dict.fromkeys(range(1, trials), lucky_once)
+    measure = replace(MEASURE, confirm_rounds=confirm_rounds, max_confirm_rounds=most)
+    budget = Budget(trials=trials, patience=trials, launches=launches)
+    study = tabular(endings, measure=measure, budget=budget)
+
+    study.run()
+
+    final = len(repeats(study, Purpose.CONFIRM))
+    left = launches - trials - len(study.store.repeats(study.study_id)) + final
+    assert len(study.history) == trials
+    assert len(repeats(study, Purpose.RACE)) >= 4
+    assert 3 * kept <= left < 3 * kept + 8
+    assert final >= 2 * confirm_rounds
+
+
+def test_a_launch_ends_early_by_what_all_launches_of_the_best_show(tabular):
+    asked = []
+
+    class Asked(Takes):
+        def outcome(self, study, *others):
+            asked.append(study.measure.stop_above_s)
+            return super().outcome(study, *others)
+
+    lucky = InTurn((Takes(step_time_s=0.2), Takes(step_time_s=0.4)))
+    endings = {0: lucky, 1: Asked(step_time_s=0.5)}
+    measure = replace(ONLY_RACES, race_ratio=1.5, self_test_rounds=2)
+
+    tabular(endings, measure=measure).run()
+
+    assert asked[0] == pytest.approx(1.5 * 0.4)

@@ -6,6 +6,8 @@ import pytest
 
 from records.errors import CclsearchError, StudyError
 from records.study import Llm
+from search.llm.errors import ProviderError
+from search.llm.settings import DEFAULT_URL
 from search.settings import (
     container_image,
     has_key,
@@ -18,12 +20,13 @@ from search.settings import (
 )
 
 KEY = "sk-example-0123456789"
+KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
 @pytest.fixture
 def environment(monkeypatch):
     """Give the environment to set, without what this machine may have set for us."""
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "CCLSEARCH_STORE"):
+    for name in (*KEY_VARIABLES, "ANTHROPIC_BASE_URL", "CCLSEARCH_STORE"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -55,9 +58,10 @@ def test_what_is_named_like_a_secret_reaches_no_trial(environment, name):
     assert "anything" not in trial_environment().values()
 
 
+@pytest.mark.parametrize("variable", KEY_VARIABLES)
 @pytest.mark.parametrize("value", [KEY, f"Bearer {KEY}", f"https://user:{KEY}@host/", KEY * 2])
-def test_a_copy_of_the_key_reaches_no_trial_under_any_name(environment, value):
-    environment.setenv("ANTHROPIC_API_KEY", KEY)
+def test_a_copy_of_the_key_reaches_no_trial_under_any_name(environment, value, variable):
+    environment.setenv(variable, KEY)
     environment.setenv("HARMLESS", value)
     environment.setenv("KEPT", KEY[:-1])
     assert not any(KEY in passed for passed in trial_environment().values())
@@ -83,6 +87,13 @@ def test_without_a_key_nothing_is_taken_for_a_copy_of_it(environment):
     assert trial_environment()["EMPTY"] == ""
 
 
+@pytest.mark.parametrize("variable", KEY_VARIABLES)
+def test_a_word_in_the_place_of_a_key_takes_no_variable_from_a_trial(environment, variable):
+    environment.setenv(variable, "ollama")
+    environment.setenv("PATH", "/opt/ollama/bin")
+    assert trial_environment()["PATH"] == "/opt/ollama/bin"
+
+
 def test_a_search_of_the_service_gets_the_key_of_the_model_and_no_other_secret(environment):
     environment.setenv("ANTHROPIC_API_KEY", KEY)
     environment.setenv("ANTHROPIC_BASE_URL", "http://here")
@@ -97,17 +108,25 @@ def test_a_search_of_the_service_gets_the_key_of_the_model_and_no_other_secret(e
     assert not {"CCLSEARCH_TOKEN", "COPY"} & given.keys()
 
 
-def test_a_model_can_be_asked_when_there_is_a_key(environment):
+@pytest.mark.parametrize("variable", KEY_VARIABLES)
+def test_a_model_can_be_asked_when_there_is_a_key(environment, variable):
     assert not has_key()
-    environment.setenv("ANTHROPIC_API_KEY", "")
+    environment.setenv(variable, "")
     assert not has_key()
-    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv(variable, KEY)
     assert has_key()
+    assert llm_settings(Llm()).api_key.variable == variable
+
+
+def test_of_two_keys_the_api_key_is_sent(environment):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_AUTH_TOKEN", "another")
+    assert llm_settings(Llm()).api_key.reveal() == KEY
 
 
 def test_without_a_key_the_message_says_what_to_do(environment):
     environment.setenv("ANTHROPIC_API_KEY", "")
-    with pytest.raises(StudyError, match="ANTHROPIC_API_KEY: export it, or use --strategy"):
+    with pytest.raises(StudyError, match="or ANTHROPIC_AUTH_TOKEN: export it, or use --strategy"):
         llm_settings(Llm())
 
 
@@ -121,17 +140,48 @@ def test_a_key_that_no_key_looks_like_is_refused_without_showing_it(environment,
 
 def test_the_key_is_not_shown_with_the_settings(environment):
     environment.setenv("ANTHROPIC_API_KEY", KEY)
-    settings = llm_settings(Llm(model="m", timeout_s=5.0))
+    settings = llm_settings(Llm(model="m", timeout_s=5.0, effort="high", thinking_tokens=2048))
     assert KEY not in repr(settings)
     assert settings.api_key.reveal() == KEY
     assert (settings.model, settings.timeout_s) == ("m", 5.0)
+    assert (settings.effort, settings.thinking_tokens) == ("high", 2048)
 
 
-def test_the_study_decides_the_address_before_the_environment_does(environment):
+def test_the_user_s_environment_decides_the_address(environment):
     environment.setenv("ANTHROPIC_API_KEY", KEY)
+    assert llm_settings(Llm()).url == DEFAULT_URL
+    assert llm_settings(Llm(base_url=DEFAULT_URL + "/")).url == DEFAULT_URL
     environment.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
-    assert llm_settings(Llm()).base_url == "http://127.0.0.1:1"
-    assert llm_settings(Llm(base_url="http://127.0.0.1:2")).base_url == "http://127.0.0.1:2"
+    assert llm_settings(Llm()).url == "http://127.0.0.1:1"
+    assert llm_settings(Llm(base_url="http://127.0.0.1:1/")).url == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("own", [None, "https://model.example"])
+@pytest.mark.parametrize(
+    "named", ["http://127.0.0.1:2", "https://model.example.evil", "https://evil/model.example", ""]
+)
+def test_a_study_cannot_send_the_key_to_another_host(environment, own, named):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    if own is not None:
+        environment.setenv("ANTHROPIC_BASE_URL", own)
+    with pytest.raises(StudyError, match="export ANTHROPIC_BASE_URL") as refused:
+        llm_settings(Llm(base_url=named))
+    assert named in str(refused.value)
+    assert KEY not in str(refused.value)
+
+
+def test_the_key_crosses_no_network_unencrypted(environment):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_BASE_URL", "http://model.example:8000")
+    with pytest.raises(ProviderError, match=r"unencrypted on its way to model\.example"):
+        llm_settings(Llm())
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
+def test_this_machine_may_be_asked_without_encryption(environment, host):
+    environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_BASE_URL", f"http://{host}:8000")
+    assert llm_settings(Llm()).url == f"http://{host}:8000"
 
 
 def test_the_store_is_the_option_then_the_environment_then_here(environment):
@@ -144,13 +194,17 @@ def test_the_store_is_the_option_then_the_environment_then_here(environment):
 def test_values_of_secret_variables_are_scrubbed_and_others_are_not(environment, tmp_path):
     environment.setenv("HOME", "/people/alice")
     environment.setenv("ANTHROPIC_API_KEY", KEY)
+    environment.setenv("ANTHROPIC_AUTH_TOKEN", "token-of-a-gateway")
     environment.setenv("DB_PASSWORD", "correct horse")
     environment.setenv("ANTHROPIC_BASE_URL", "http://model.example")
     environment.setenv("TOKENIZER_CACHE", str(tmp_path))
     environment.setenv("MAX_TOKENS", "1234567890")
-    text = f"{KEY} correct horse http://model.example {tmp_path} 1234567890 /people/alice/x"
+    text = (
+        f"{KEY} token-of-a-gateway correct horse http://model.example {tmp_path} 1234567890 "
+        "/people/alice/x"
+    )
 
-    assert scrubber().text(text) == f"*** *** http://model.example {tmp_path} 1234567890 ~/x"
+    assert scrubber().text(text) == f"*** *** *** http://model.example {tmp_path} 1234567890 ~/x"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from evaluator.testing import InTurn, Takes
 from records.store import Store
 from records.testing import failed, study, trial
+from records.trial import Prediction
 from search.commands import large_studies, study_records
 
 LARGE = 40
@@ -61,7 +63,7 @@ def test_the_best_of_a_study_is_told_with_the_interval_of_what_confirmed_it(tabu
 
     assert (facts["best"], facts["launches"]) == (result.centre, 4)
     assert (facts["low"], facts["high"]) == (result.low, result.high)
-    assert f"{result.centre:.4g} s ({result.low:.4g} to {result.high:.4g})" in line
+    assert f"{result.centre:.4g} s ({result.low:.4g} to {result.high:.4g}, 4 launches)" in line
 
 
 @pytest.mark.usefixtures("never_read_whole")
@@ -69,7 +71,7 @@ def test_a_large_study_is_shown_without_reading_it_whole(large, cclsearch):
     ended = cclsearch("show", "large", "--last", 3, "--store", large)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
-    assert [line.split()[1] for line in lines[:3]] == ["37", "38", "39"]
+    assert [line.split()[1] for line in lines[1:4]] == ["37", "38", "39"]
     assert "the last 3 of 40 trials; --last shows more" in ended.err
     assert "trials: 36 measured, 4 failed; 40 launches, 0 of them made again" in lines
     assert "failed: 4 crash" in lines
@@ -96,7 +98,7 @@ def test_of_a_small_study_the_last_trials_are_shown_and_all_are_judged(tmp_path,
     with closing(Store(tmp_path)) as store:
         store.add_study("small", study(), "1", (trial(n, 1.0 + n, {"n": n}) for n in range(6)))
     ended = cclsearch("show", "small", "--last", 2, "--store", tmp_path)
-    assert [line.split()[1] for line in ended.out.splitlines()[:2]] == ["4", "5"]
+    assert [line.split()[1] for line in ended.out.splitlines()[1:3]] == ["4", "5"]
     assert "the last 2 of 6 trials" in ended.err
     told = json.loads(cclsearch("show", "--last", 2, "--json", "--store", tmp_path).out)
     assert (told["trial_count"], len(told["trials"]), told["best"]) == (6, 2, 1.0)
@@ -144,3 +146,17 @@ def test_where_nothing_is_on_record_a_rebuild_is_one_line(tmp_path, cclsearch):
 def test_a_store_without_its_database_is_still_a_store(large, cclsearch):
     (large / "cclsearch.db").unlink()
     assert "large" in cclsearch("list", "--store", large).out
+
+
+def test_a_trial_is_shown_with_what_its_author_expected_of_it(tmp_path, cclsearch):
+    one = trial(1, 0.5, {"n": 1})
+    expecting = replace(one.policy, prediction=Prediction(speedup=1.2, over=0))
+    with closing(Store(tmp_path)) as store:
+        store.add_study("s", study(), "1", [trial(0, 0.6), replace(one, policy=expecting)])
+
+    assert "expected: 1.20 times as good as trial 0" in (
+        cclsearch("trial", "show", 1, "--store", tmp_path).out
+    )
+    assert "expected:" not in cclsearch("trial", "show", 0, "--store", tmp_path).out
+    facts = json.loads(cclsearch("trial", "show", 1, "--json", "--store", tmp_path).out)
+    assert (facts["expected_speedup"], facts["expected_over"]) == (1.2, 0)

@@ -192,7 +192,10 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(tmp_pa
             "[workload]\nphase = 'train'",
             "[workload] phase: Input should be 'training', 'inference' or",
         ),
-        ("[environment]\ndevice = 'tpu'", "[environment] device: Input should be 'cpu' or 'cuda'"),
+        (
+            "[environment]\ndevice = 'abacus'",
+            "[environment] device: Input should be 'cpu', 'cuda' or 'tpu'",
+        ),
         ("[environment]\nscale_up = 400", "[environment] scale_up: "),
         (
             "[environment]\nscale_up = { bandwidth_bytes_per_s = 0 }",
@@ -294,3 +297,21 @@ def test_a_model_that_is_unknown_is_refused(tmp_path):
     assert "model 'lama-3.1-8b' is unknown; did you mean 'llama-3.1-8b'?" in refusal(
         tmp_path, '[workload]\nmodel = "lama-3.1-8b"\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('effort = "much"', "effort"),
+        ("thinking_tokens = 1000", "thinking_tokens"),
+        ("thinking_tokens = 8192", "it must be below max_output_tokens, which is 8192"),
+    ],
+)
+def test_how_much_a_model_thinks_is_checked(tmp_path, line, words):
+    assert words in refusal(tmp_path, f"[llm]\n{line}\n")
+
+
+def test_how_much_a_model_thinks_may_be_set(tmp_path):
+    study = read(tmp_path, '[llm]\neffort = "max"\nthinking_tokens = 2048\n')
+
+    assert (study.llm.effort, study.llm.thinking_tokens) == ("max", 2048)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from search import tables
 from search.tables import Column, numbers, table_lines
 from search.words.quantities import change, duration, rate, share, size
 from search.words.trial import absences
@@ -69,3 +70,19 @@ def test_metrics_that_are_absent_for_one_reason_share_a_line():
     absent = {"a": "no card", "b": "no step", "c": "no card"}
 
     assert absences(absent) == ["no a, c: no card", "no b: no step"]
+
+
+def test_on_a_terminal_lines_break_between_words(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    monkeypatch.setattr(tables, "page_cells", lambda: 20)
+
+    tables.echo_words("why: launches_of_one_configuration_vary more than these two")
+    tables.echo_words("next: cclsearch trace diff trial:0 trial:1")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "why:",
+        "  launches_of_one_configuration_vary",
+        "  more than these",
+        "  two",
+        "next: cclsearch trace diff trial:0 trial:1",
+    ]

@@ -190,7 +190,8 @@ def test_a_trial_that_is_shown_says_how_to_look_into_its_traces(cclsearch, trace
 
 
 def test_the_line_of_a_trial_says_where_its_step_went_and_that_adds_up(cclsearch, traced_store):
-    line = cclsearch("show", "--store", traced_store()).out.splitlines()[0]
+    lines = cclsearch("show", "--store", traced_store()).out.splitlines()
+    line = next(line for line in lines if line.startswith("trial 0"))
 
     told = re.findall(r"(compute|exposed|other|idle|hidden) (\d+)%", line)
     assert [name for name, _ in told] == ["compute", "exposed", "other", "idle", "hidden"]

@@ -6,12 +6,13 @@ Knows nothing of what an event means: the caller gives the type of its events.
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from evaluator.readers.chrome.text import ChromeText
+from evaluator.readers.chrome.text import ChromeText, mended
 from evaluator.readers.files import ReadLimits
 from evaluator.traces.errors import TraceError
 
@@ -25,12 +26,31 @@ _NEAR_BYTES = 1 << 16
 _SEPARATOR = re.compile(rb"\}\s*(,)\s*\{")
 _LAST_END = re.compile(rb"\}\s*(\])")
 _MALFORMED = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
+_CATEGORY, _NAME = (re.compile(rb'"%b"\s*:\s*"([^"\\]{0,100})' % key) for key in (b"cat", b"name"))
+_MOST_DAMAGES = 100_000
 _SHAPE = re.compile(r"(.*?)(?: - at `\$\[(\d+)\](.*)`)?", re.DOTALL)
 
 
-def open_chrome(path: Path, limits: ReadLimits, event_type: type[E]) -> "ChromeFile[E]":
-    """A trace file to be read once; nothing is refused before its batches are read."""
-    return ChromeFile(path, limits, event_type)
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An event that cannot be read: what it was, as far as its text says, and its fault.
+
+    The fault continues a sentence that begins with the event.
+    """
+
+    category: str
+    name: str
+    fault: str
+
+
+def open_chrome(
+    path: Path, limits: ReadLimits, event_type: type[E], *, mends: bool = False
+) -> "ChromeFile[E]":
+    """A trace file to be read once; nothing is refused before its batches are read.
+
+    One that `mends` reads damaged events as far as it can and leaves out the others.
+    """
+    return ChromeFile(path, limits, event_type, mends=mends)
 
 
 class ChromeFile(Generic[E]):
@@ -39,18 +59,24 @@ class ChromeFile(Generic[E]):
     `header` holds every other field of the object as it is written, complete after the last batch,
     empty for a bare list. `text` is the list of events that the latest batch was decoded from.
     `control_count` is how many control characters inside strings were read as spaces: JSON has
-    none, older profilers do.
+    none, older profilers do. `mended_count` is how many events were read from text set right, and
+    `damages` are those left out.
     """
 
-    def __init__(self, path: Path, limits: ReadLimits, event_type: type[E]) -> None:
+    def __init__(
+        self, path: Path, limits: ReadLimits, event_type: type[E], *, mends: bool = False
+    ) -> None:
         self.header: dict[str, msgspec.Raw] = {}
         self.text = b""
         self.control_count = 0
+        self.mended_count = 0
+        self.damages: list[Damage] = []
+        self.event_count = 0
+        self._mends = mends
         self._path = path
         self._limits = limits
         self._decoder: msgspec.json.Decoder[list[E]] = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]  # a type when it runs
         self._in = ChromeText(path, limits)
-        self._event_count = 0
         self._header_bytes = 0
 
     def batches(self) -> Generator[list[E], None, None]:
@@ -114,8 +140,8 @@ class ChromeFile(Generic[E]):
             source.take(b"]")
         while not last:
             events, last = self._batch()
-            self._event_count += len(events)
-            if self._event_count > self._limits.event_count:
+            self.event_count += len(events)
+            if self.event_count > self._limits.event_count:
                 raise TraceError(self._path, f"holds more than {self._limits.event_count} events")
             yield events
 
@@ -141,9 +167,10 @@ class ChromeFile(Generic[E]):
                 width = source.left  # where it grows, places are counted anew
                 certain = self._certain_end(error)
                 if certain == end and source.left == width:
-                    raise self._refusal(error) from error
+                    events = self._one_by_one(end[0], error)
+                    break
                 end = certain
-        if not events:
+        if not events and not self.damages:
             raise source.error("an event is missing")
         source.at = end[0] + 1
         return events, end[1]
@@ -154,6 +181,36 @@ class ChromeFile(Generic[E]):
             return self._decoder.decode(self.text)
         except RecursionError as error:
             raise self._in.error("events nested too deeply stand") from error
+
+    def _one_by_one(self, end: int, error: Exception) -> list[E]:
+        """Events of which some are damaged: those that can be mended, and a note of the others."""
+        pieces = self._in.elements(end) if self._mends else []
+        if not all(piece.lstrip().startswith(b"{") for piece in pieces) or not pieces:
+            raise self._refusal(error) from error
+        read = [one for one in map(self._single, pieces) if one is not None]
+        self.text = b"[%b]" % b",".join(text for _, text in read)
+        if len(self.damages) > _MOST_DAMAGES:
+            raise TraceError(self._path, f"holds more than {_MOST_DAMAGES} damaged events")
+        return [event for event, _ in read]
+
+    def _single(self, piece: bytes) -> tuple[E, bytes] | None:
+        """One event and its text, mended where that is needed; None where that does not help."""
+        fault = ""
+        for made in (bytes, mended):
+            text = made(piece)
+            try:
+                (event,) = self._decoder.decode(b"[%b]" % text)
+            except msgspec.ValidationError as error:
+                fault = f"is of another shape: {str(error).partition(' - at ')[0]}"
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                fault = f"is no JSON: {error}"
+            except RecursionError as error:
+                raise self._in.error("events nested too deeply stand") from error
+            else:
+                self.mended_count += made is mended
+                return event, text
+        self.damages.append(Damage(_said(_CATEGORY, piece), _said(_NAME, piece), fault))
+        return None
 
     def _likely_end(self) -> tuple[int, bool] | None:
         """The last place of the window that looks like the end of an event, if there is one."""
@@ -183,7 +240,7 @@ class ChromeFile(Generic[E]):
         if malformed:
             return source.error(malformed[1], source.at + int(malformed[2]) - 1)
         if isinstance(error, msgspec.ValidationError) and shape:
-            number = self._event_count + int(shape[2] or 0)
+            number = self.event_count + int(shape[2] or 0)
             return TraceError(
                 self._path,
                 f"holds an event of another shape: {shape[1]} (event {number}{shape[3]})",
@@ -197,3 +254,9 @@ class ChromeFile(Generic[E]):
         except UnicodeDecodeError as error:
             return error.start - 1
         return 0
+
+
+def _said(field: re.Pattern[bytes], piece: bytes) -> str:
+    """What a damaged event says in a field; empty where that cannot be told."""
+    found = field.search(piece)
+    return found[1].decode(errors="replace") if found else ""

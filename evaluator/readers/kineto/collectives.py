@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from evaluator.intervals import Nanoseconds
 from evaluator.readers.kernels import collective_kind
 from evaluator.readers.kineto.kinds import EventKind
+from evaluator.readers.kineto.payloads import WHOLE_IS_PUT_IN
 from evaluator.readers.kineto.tables import EventColumns, MessageColumns
 from evaluator.traces.collectives import CollectiveKind
 
@@ -25,19 +26,22 @@ def kernel_messages(
 ) -> MessageColumns:
     """What communication kernels do; `launched_ns` is when each row was launched, shape (events,).
 
-    Their arguments tell, else their names. Kernels of older profilers have no such arguments and
-    their names say only that something is sent: those do what the `nccl:` call around their launch
-    does, with the bytes that it was given.
+    Their arguments say it, else their names. Kernels of older profilers have no such arguments, and
+    of some the names say only that something is sent: those do what the `nccl:` call around their
+    launch does. Where that call launched no other kernel, they move the bytes that it was given.
     """
-    told = events.messages
-    kind, size = told.kind.copy(), told.bytes.copy()
-    vague = np.isin(kind, _VAGUE) & (size == 0)
-    call = _around(events, EventKind.DEVICE_COLLECTIVE_CALL, launched_ns[told.row])
-    for i in np.flatnonzero(vague & (call != _NOTHING)).tolist():
-        kind[i] = collective_kind(names[events.name_id[events.calls.row[call[i]]]])
-        if kind[i] in (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL):
+    found = events.messages
+    kind, size = found.kind.copy(), found.bytes.copy()
+    call = _around(events, EventKind.DEVICE_COLLECTIVE_CALL, launched_ns[found.row])
+    silent = np.flatnonzero((size == 0) & (call != _NOTHING))
+    launched_count = np.bincount(call[call != _NOTHING], minlength=events.calls.row.size)
+    for i in silent.tolist():
+        does = collective_kind(names[events.name_id[events.calls.row[call[i]]]])
+        if kind[i] in _VAGUE:
+            kind[i] = does
+        if kind[i] == does and does in WHOLE_IS_PUT_IN and launched_count[call[i]] == 1:
             size[i] = events.calls.bytes[call[i]]
-    return replace(told, kind=kind, bytes=size)
+    return replace(found, kind=kind, bytes=size)
 
 
 def host_messages(

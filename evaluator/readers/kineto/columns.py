@@ -1,6 +1,7 @@
 """Makes columns of the events of a Kineto trace: batch by batch, every name looked at once."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -9,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.readers.chrome.stream import ChromeFile
+from evaluator.readers.chrome.stream import ChromeFile, Damage
 from evaluator.readers.kineto.events import (
     Category,
     Event,
@@ -20,6 +21,7 @@ from evaluator.readers.kineto.events import (
     ThreadArguments,
     WorkArguments,
     header_of,
+    sound_arguments,
 )
 from evaluator.readers.kineto.kinds import EventKind, KindOfName
 from evaluator.readers.kineto.payloads import GroupKey, message, operand_bytes
@@ -30,8 +32,9 @@ from evaluator.readers.kineto.tables import (
     MessageColumns,
     WorkColumns,
 )
-from evaluator.readers.kineto.times import rounded_ns, starts_ns
+from evaluator.readers.kineto.times import is_time, rounded_ns, starts_ns
 from evaluator.traces.errors import TraceError
+from records.errors import shown
 
 K = TypeVar("K")
 A = TypeVar("A", bound=msgspec.Struct)
@@ -39,6 +42,7 @@ S = TypeVar("S", bound=np.generic)
 
 _MEMORY, _THREAD_NAME, _GLOO_THREAD = "[memory]", "thread_name", "pt_gloo_runloop"
 _MOST_NAMES = 2_000_000
+_LONGEST_NAMED, _MOST_NAMED = 60, 5
 
 
 class Numbered(dict[K, int], Generic[K]):
@@ -57,6 +61,9 @@ class Columns:
         self.lanes = Numbered[tuple[Number | None, Number | None]]()
         self.groups = Numbered[GroupKey]()
         self.gloo_lanes = set[int]()
+        self.mended_argument_count = 0
+        self.damages: list[Damage] = []
+        self._host_counts = True
         self._path = path
         self._kinds = {category: KindOfName(category) for category in Category}
 
@@ -74,9 +81,78 @@ class Columns:
                     host_counts = not header_of(self._path, file.header).ran_on_devices
                 read.append(self._batch(events, file.text, host_counts))
                 host_counts = host_counts and not np.any(read[-1].kind <= EventKind.FILL)
+                self._host_counts = host_counts
+        self._refuse_ruins(file)
         return EventColumns.joined(read or [self._batch([], b"[]", host_counts)])
 
+    def caveats(self, file: ChromeFile[Event]) -> Iterator[str]:
+        """What was mended and left out of a file that has been read."""
+        if file.control_count:
+            yield f"{file.control_count} control characters in strings were read as spaces"
+        if file.mended_count:
+            yield (
+                f"{file.mended_count} events were no proper JSON (bytes that are not UTF-8, stray "
+                "backslashes, nan or inf) and were read with those replaced"
+            )
+        if self.mended_argument_count:
+            yield (
+                f"{self.mended_argument_count} events have arguments that cannot be read; these "
+                "count as not given"
+            )
+        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        rest = len(file.damages) + len(self.damages) - len(lost)
+        if rest:
+            yield f"{rest} damaged events of kinds that nothing is computed from are left out"
+        if lost:
+            named = Counter(map(_named, lost))
+            words = ", ".join(f"{n} x {what}" for what, n in named.most_common(_MOST_NAMED))
+            more = f", and {len(named) - _MOST_NAMED} other names" * (len(named) > _MOST_NAMED)
+            yield f"{len(lost)} damaged events are left out: {words}{more}"
+
+    def _refuse_ruins(self, file: ChromeFile[Event]) -> None:
+        """One event in a hundred may be missing; what is left of a file with fewer tells little."""
+        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        total = file.event_count + len(file.damages)
+        if lost and (len(lost) == total or 100 * len(lost) > max(100, total)):
+            raise TraceError(
+                self._path,
+                f"{len(lost)} of its {total} events are damaged, too many to leave out; the first, "
+                f"{_named(lost[0])}, {lost[0].fault}",
+            )
+
+    def _matters(self, damage: Damage) -> bool:
+        """Whether anything would be computed from an event."""
+        kind = self._kinds[Category(damage.category)][damage.name]
+        return kind < (EventKind.IGNORED if self._host_counts else EventKind.HOST_OP) or (
+            EventKind.HOST_OP < kind < EventKind.IGNORED
+        )
+
     def _batch(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+        try:
+            return self._columns(events, text, host_counts)
+        except TraceError:
+            self._set_right(events)
+            return self._columns(events, text, host_counts)
+
+    def _set_right(self, events: list[Event]) -> None:
+        """Drop arguments that cannot be read, and events that have no sound time.
+
+        Events stay in their places, as others of the kind that counts for nothing.
+        """
+        for event, kind in zip(events, self._kinds_of(events).tolist(), strict=True):
+            shape = _shape_of(event, kind)
+            if kind < EventKind.IGNORED or shape is MemoryArguments:
+                fault = _fault_of_times(event, kind)
+                if fault:
+                    self.damages.append(Damage(event.cat.value, event.name, fault))
+                    event.ph = Phase.OTHER
+                    continue
+            arguments = sound_arguments(event.args, shape) if shape else None
+            if arguments is not None:
+                event.args = arguments
+                self.mended_argument_count += 1
+
+    def _columns(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
         kind = self._kinds_of(events)
         kept = kind < EventKind.IGNORED
         if not host_counts:
@@ -214,6 +290,33 @@ _OPERATORS = msgspec.json.Decoder(list[OperatorArguments])
 _MEMORY_REPORTS = msgspec.json.Decoder(list[MemoryArguments])
 _THREADS = msgspec.json.Decoder(list[ThreadArguments])
 _CALLS = (EventKind.HOST_WAIT, EventKind.HOST_COLLECTIVE, EventKind.DEVICE_COLLECTIVE_CALL)
+
+
+def _shape_of(event: Event, kind: int) -> type[msgspec.Struct] | None:
+    """The type of the arguments that an event of a kind needs; None for one that needs none."""
+    if kind <= EventKind.SYNC:
+        return WorkArguments
+    if kind in _CALLS:
+        return OperatorArguments
+    if kind == EventKind.INSTANT and event.name == _MEMORY:
+        return MemoryArguments
+    if kind == EventKind.METADATA and event.name == _THREAD_NAME:
+        return ThreadArguments
+    return None
+
+
+def _fault_of_times(event: Event, kind: int) -> str:
+    """What is wrong with the times of an event; empty where nothing is."""
+    if not is_time(event.ts):
+        return f"has no start or an absurd one: {shown(event.ts)}"
+    if kind < EventKind.IGNORED and not is_time(event.dur):
+        return f"has no duration or an absurd one: {shown(event.dur)}"
+    return ""
+
+
+def _named(damage: Damage) -> str:
+    name = "".join(letter if letter.isprintable() else "?" for letter in damage.name)
+    return f"{damage.category or 'an event'} {name[:_LONGEST_NAMED]}".strip()
 
 
 def _sane(values: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
+from evaluator.readers.chrome.text import mended
 from evaluator.traces.errors import TraceError
 
 T = TypeVar("T")
@@ -121,6 +123,37 @@ class ThreadArguments(msgspec.Struct, gc=False):
     """Arguments of what names a thread."""
 
     name: str | None = None
+
+
+_FLOATS = ("blocks per SM", "est. achieved occupancy %")
+
+
+def sound_arguments(args: msgspec.Raw, shape: type[msgspec.Struct]) -> msgspec.Raw | None:
+    """Those arguments of an event that can be read as the shape has them; None where all can."""
+    text = mended(bytes(args))
+    try:
+        told = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        told = {}
+    wanted = {field.encode_name: field.type for field in msgspec.structs.fields(shape)}
+    sound = {
+        name: value
+        for name, value in told.items()
+        if name in wanted and _fits(value, wanted[name], is_float=name in _FLOATS)
+    }
+    dropped = any(name in wanted and name not in sound for name in told)
+    unchanged = text == bytes(args) and told and not dropped
+    return None if unchanged or bytes(args) == b"{}" else msgspec.Raw(msgspec.json.encode(sound))
+
+
+def _fits(text: msgspec.Raw, shape: object, *, is_float: bool) -> bool:
+    try:
+        value: object = msgspec.json.decode(text, type=shape)
+        if shape == Number:
+            np.array([value], np.float64 if is_float else np.int64)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 class ProcessGroup(msgspec.Struct):

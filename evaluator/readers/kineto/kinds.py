@@ -49,11 +49,26 @@ _FRAME_STEP = re.compile(
 )
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*?(?:Launch(?!Host)|Memcpy|Memset)\w*")
 _SYNC = re.compile(r"(?:cuda|cu|hip)\w*Synchronize\w*")
+# At the start of a word: `fwdmatmul` is no DMA.
+_MTIA_WAIT = re.compile(r"(?<![A-Za-z])wait|Wait|WAIT")
+_MTIA_COPY = re.compile(r"(?<![A-Za-z])(?:dma|Dma|DMA)(?![a-z])|[Mm]em(?:cpy|Cpy)")
+_MTIA_FILL = re.compile(r"[Mm]em(?:set|Set)")
 _WAITS = ("c10d::", "c10d_functional", "_c10d_functional")
 
 
 def _kernel(name: str) -> EventKind:
     return EventKind.COLLECTIVE_KERNEL if communicates(name) else EventKind.KERNEL
+
+
+def _mtia_kernel(name: str) -> EventKind:
+    """MTIA has one category for all that its command processors do: they wait and copy, too."""
+    if communicates(name):
+        return EventKind.COLLECTIVE_KERNEL
+    if _MTIA_WAIT.search(name):
+        return EventKind.IGNORED
+    if _MTIA_FILL.search(name):
+        return EventKind.FILL
+    return EventKind.COPY if _MTIA_COPY.search(name) else EventKind.KERNEL
 
 
 def _call(name: str) -> EventKind:
@@ -104,7 +119,7 @@ def _nothing(_name: str) -> EventKind:
 _KIND_OF_NAME: Mapping[Category, Callable[[str], EventKind]] = {
     Category.KERNEL: _kernel,
     Category.OLD_KERNEL: _kernel,
-    Category.MTIA_KERNEL: _kernel,
+    Category.MTIA_KERNEL: _mtia_kernel,
     Category.COPY: _copy,
     Category.OLD_COPY: _copy,
     Category.FILL: _fill,

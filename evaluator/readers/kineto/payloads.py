@@ -26,7 +26,7 @@ _TYPES_OF_SIZE = {
     16: "complexdouble c10::complex<double>",
 }
 _SIZE_OF_TYPE = {name: size for size, names in _TYPES_OF_SIZE.items() for name in names.split()}
-_WHOLE_IS_PUT_IN = (
+WHOLE_IS_PUT_IN = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
@@ -49,7 +49,7 @@ def message(kernel_name: str, arguments: WorkArguments) -> tuple[CollectiveKind,
     """
     kind = collective_kind(arguments.collective or "") or collective_kind(kernel_name)
     puts, gets = arguments.input_count, arguments.output_count
-    count = puts if kind in _WHOLE_IS_PUT_IN and puts > 0 else max(puts, gets)
+    count = puts if kind in WHOLE_IS_PUT_IN and puts > 0 else max(puts, gets)
     return kind, _sane(count * type_bytes(arguments.dtype))
 
 

@@ -168,7 +168,7 @@ class RankReading:
         )
 
     def _device(self) -> tuple[Device | None, list[str]]:
-        """The device that did most of the work, and a word where others did some, too."""
+        """The device that did most of the work, and a word where none did any."""
         if not self._on_device:
             return None, []
         events, lanes = self._events, tuple(self._columns.lanes)
@@ -176,7 +176,7 @@ class RankReading:
         works = Counter[str]()
         for lane_id, count in enumerate(np.bincount(lane_ids, minlength=len(lanes)).tolist()):
             works[_text(lanes[lane_id][0])] += count
-        main, *others = [name for name, count in works.most_common() if count] or [""]
+        (main, _), *_ = works.most_common(1) or [("", 0)]
         known = self._header.devices
         told = next((one for one in known if str(one.id) == main), known[0] if known else None)
         device = Device(
@@ -184,7 +184,7 @@ class RankReading:
             multiprocessor_count=told.multiprocessor_count if told else None,
             memory_bytes=told.memory_bytes if told else None,
         )
-        return device, _several(1 + len(others)) if self._has_work else [_NO_WORK]
+        return device, [] if self._has_work else [_NO_WORK]
 
     def _memory(self) -> MemoryUse | None:
         reports = self._events.memory
@@ -199,10 +199,6 @@ class RankReading:
         known = self._launched_ns != NEVER
         early = np.count_nonzero(known & (self._events.start_ns < self._launched_ns))
         return [f"{early} spans begin before they were launched"] if early else []
-
-
-def _several(device_count: int) -> list[str]:
-    return [f"work of {device_count} devices counts as that of one"] if device_count > 1 else []
 
 
 def _compact(

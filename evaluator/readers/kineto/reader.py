@@ -26,16 +26,15 @@ def read_rank(
     in `steps`, collectives in `collectives`. The rank is taken from the trace, else
     from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of one.
 
-    Raises TraceError when the file is damaged, passes a limit or names no rank.
+    Single damaged events are mended or left out, as caveats say. Raises TraceError when more of the
+    file is damaged, or it passes a limit or names no rank.
     """
-    file = open_chrome(path, limits, Event)
+    file = open_chrome(path, limits, Event, mends=True)
     columns = Columns(path)
     events = columns.read(file)
     header = header_of(path, file.header)
     rank, world_size = _place(path, header, only_rank)
-    caveats = []
-    if file.control_count:
-        caveats.append(f"{file.control_count} control characters in strings were read as spaces")
+    caveats = list(columns.caveats(file))
     return RankReading(header, columns, events).trace(rank, world_size, caveats)
 
 

@@ -39,6 +39,14 @@ def rounded_ns(path: Path, values_us: _Numbers, what: str) -> Nanoseconds:
     return _rounded(_numbers(path, values_us, what))
 
 
+def is_time(value: Number | None) -> bool:
+    """Whether the two functions of this module take it for a time."""
+    try:
+        return value is not None and abs(float(value)) < _LARGEST_US
+    except (ValueError, OverflowError):
+        return False
+
+
 def starts_ns(
     path: Path, starts_us: _Numbers, text: bytes, chosen: NDArray[np.int64]
 ) -> Nanoseconds:

@@ -6,6 +6,7 @@ here but host frames: only those of functions that may be steps are kept.
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,15 @@ from evaluator.readers.chrome.stream import open_chrome
 from evaluator.readers.files import ReadLimits
 
 Told: TypeAlias = str | int | float | bool | None
+Place: TypeAlias = tuple[str, str]
+"""Process and thread, by the numbers that the file has for them."""
+Times: TypeAlias = tuple[int, int]
+"""Start and end, ns."""
 
-_LATEST_NS = 1 << 60
+LATEST_NS = 1 << 61
+_LARGEST = 1 << 60
 _MOST_EVENTS = 1_000_000
+_BLOCK_ROWS = 1 << 14
 _MOST_FLOPS = 1e30
 
 MEETING = "Rendezvous"
@@ -106,15 +113,24 @@ class Events:
 def read_events(path: Path, limits: ReadLimits) -> Events:
     """All complete events of a file. Raises TraceError when it is damaged or passes a limit."""
     file = open_chrome(path, limits, Event)
-    table = _Table()
+    table = EventTable()
+    event_count = 0
     with closing(file.batches()) as batches:
         for batch in batches:
-            table.add(batch)
-    return table.events(file.control_count)
+            event_count += sum(map(table.add_json, batch))
+    told = (
+        (file.control_count, "control characters inside strings were read as spaces"),
+        (
+            event_count if event_count >= _MOST_EVENTS else 0,
+            "events: XLA's export to JSON stops at a million without a word, so the end may be "
+            "missing; read the .xplane.pb, which has all of them",
+        ),
+    )
+    return table.events([f"{count} {what}" for count, what in told if count])
 
 
-class _Table:
-    """Collects events batch by batch."""
+class EventTable:
+    """Collects the events that may matter, with the names of processes and threads."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -124,69 +140,69 @@ class _Table:
         self._thread_names: dict[tuple[str, str], str] = {}
         self._blocks: list[NDArray[np.int64]] = [np.empty((0, 12), np.int64)]
         self._flops: list[NDArray[np.float64]] = [np.empty(0)]
-        self._event_count = 0
+        self._rows: list[tuple[int, ...]] = []
+        self._row_flops: list[float] = []
         self._left_out_count = 0
 
-    def add(self, batch: list[Event]) -> None:
-        """Keep what may matter of a batch."""
-        rows: list[tuple[int, ...]] = []
-        flops: list[float] = []
-        for event in batch:
-            if event.ph == "M":
-                self._note(event)
-                continue
-            self._event_count += event.ph != ""
-            if event.ph != "X" or not self._matters(event):
-                continue
-            row = self._row(event)
-            if row is None:
-                self._left_out_count += 1
-                continue
-            rows.append(row)
-            flops.append(_flops(event.args))
-        self._blocks.append(np.array(rows, np.int64).reshape(-1, 12))
-        self._flops.append(np.array(flops))
+    def name_process(self, process: str, name: str) -> None:
+        """Say what a process is, before its events where that is possible."""
+        self._process_names[process] = name
 
-    def _note(self, event: Event) -> None:
-        name = event.args.name if event.args else None
-        if event.name == "process_name" and isinstance(name, str):
-            self._process_names[str(event.pid)] = name
-        elif event.name == "thread_name" and isinstance(name, str):
-            self._thread_names[str(event.pid), str(event.tid)] = name
+    def name_thread(self, place: Place, name: str) -> None:
+        """Say what a thread of a process is."""
+        self._thread_names[place] = name
 
-    def _matters(self, event: Event) -> bool:
-        if event.name.startswith("$"):
-            frame = _FRAME.fullmatch(event.name)
+    def matters(self, process: str, name: str, args: Arguments) -> bool:
+        """Whether anything needs such an event."""
+        if name.startswith("$"):
+            frame = _FRAME.fullmatch(name)
             return frame is not None and frame["function"] in _STEP_FRAMES
-        args = event.args or _NO_ARGUMENTS
         told = (args.hlo_op, args.correlation_id, args.step_num)
-        if event.name == MEETING or told != (None, None, None):
+        if name == MEETING or told != (None, None, None):
             return True
         # Most of what a host does is nothing but its own; what is no host may be a device.
-        return not self._process_names.get(str(event.pid), "").startswith("/host:")
+        return not self._process_names.get(process, "").startswith("/host:")
 
-    def _row(self, event: Event) -> tuple[int, ...] | None:
-        start_us, duration_us = _real(event.ts), _real(event.dur)
-        # Nothing that compares with NaN is true.
-        if not (abs(start_us) * 1000 < _LATEST_NS and 0 <= duration_us * 1000 < _LATEST_NS):
-            return None
-        args = event.args or _NO_ARGUMENTS
-        place = (str(event.pid), str(event.tid))
-        start_ns = round(start_us * 1000)
-        return (
-            self._lines.setdefault(place, len(self._lines)),
-            self._names.setdefault(event.name, len(self._names)),
-            start_ns,
-            max(round((start_us + duration_us) * 1000), start_ns),
-            _whole(args.device_offset_ps),
-            _whole(args.device_duration_ps),
-            self._details_of(args),
-            _whole(args.device_ordinal),
-            _whole(args.correlation_id),
-            _whole(args.bytes_accessed),
-            _whole(args.step_num),
-            args.hlo_op is not None,
+    def add(self, place: Place, name: str, times_ns: Times | None, args: Arguments) -> None:
+        """Keep an event; without times only the count of it."""
+        if times_ns is None:
+            self._left_out_count += 1
+            return
+        self._rows.append(
+            (
+                self._lines.setdefault(place, len(self._lines)),
+                self._names.setdefault(name, len(self._names)),
+                *times_ns,
+                _whole(args.device_offset_ps),
+                _whole(args.device_duration_ps),
+                self._details_of(args),
+                _whole(args.device_ordinal),
+                _whole(args.correlation_id),
+                _whole(args.bytes_accessed),
+                _whole(args.step_num),
+                args.hlo_op is not None,
+            )
         )
+        self._row_flops.append(_flops(args))
+        if len(self._rows) >= _BLOCK_ROWS:
+            self._pack()
+
+    def add_json(self, event: Event) -> bool:
+        """Keep what may matter of an event; whether it counts as one in the file."""
+        args, process = event.args or _NO_ARGUMENTS, str(event.pid)
+        if event.ph == "M":
+            if event.name == "process_name" and isinstance(args.name, str):
+                self.name_process(process, args.name)
+            elif event.name == "thread_name" and isinstance(args.name, str):
+                self.name_thread((process, str(event.tid)), args.name)
+        elif event.ph == "X" and self.matters(process, event.name, args):
+            self.add((process, str(event.tid)), event.name, _times_ns(event), args)
+        return event.ph not in {"M", ""}
+
+    def _pack(self) -> None:
+        self._blocks.append(np.array(self._rows, np.int64).reshape(-1, 12))
+        self._flops.append(np.array(self._row_flops))
+        self._rows, self._row_flops = [], []
 
     def _details_of(self, args: Arguments) -> int:
         text = args.long_name or args.kernel_details or args.memcpy_details
@@ -195,8 +211,12 @@ class _Table:
         details = str(args.hlo_category or ""), str(text or "")
         return self._details.setdefault(details, len(self._details))
 
-    def events(self, control_count: int) -> Events:
-        """All that was added; of a file with so many control characters inside strings."""
+    def events(self, caveats: Sequence[str] = ()) -> Events:
+        """All that was added, of a file with these caveats."""
+        self._pack()
+        left_out = (
+            f"{self._left_out_count} events without a proper start and duration were left out"
+        )
         columns = np.ascontiguousarray(np.concatenate(self._blocks).T)
         return Events(
             line=columns[0],
@@ -219,22 +239,20 @@ class _Table:
                 for place in self._lines
             ),
             line_ids=tuple(self._lines),
-            caveats=self._caveats(control_count),
+            caveats=(*caveats, left_out) if self._left_out_count else tuple(caveats),
         )
-
-    def _caveats(self, control_count: int) -> tuple[str, ...]:
-        told = (
-            (control_count, "control characters inside strings were read as spaces"),
-            (self._left_out_count, "events without a proper start and duration were left out"),
-            (
-                self._event_count if self._event_count >= _MOST_EVENTS else 0,
-                "events: XLA's export stops at a million without a word, so the end may be missing",
-            ),
-        )
-        return tuple(f"{count} {what}" for count, what in told if count)
 
 
 _NO_ARGUMENTS = Arguments()
+
+
+def _times_ns(event: Event) -> Times | None:
+    start_us, duration_us = _real(event.ts), _real(event.dur)
+    # Nothing that compares with NaN is true.
+    if not (abs(start_us) * 1000 < LATEST_NS and 0 <= duration_us * 1000 < LATEST_NS):
+        return None
+    start_ns = round(start_us * 1000)
+    return start_ns, max(round((start_us + duration_us) * 1000), start_ns)
 
 
 def _real(told: Told) -> float:
@@ -250,7 +268,16 @@ def _real(told: Told) -> float:
 
 def _flops(args: Arguments | None) -> float:
     flops = _real(args.model_flops) if args else math.nan
-    return flops if 0 <= flops < _MOST_FLOPS else math.nan
+    if not 0 <= flops < _MOST_FLOPS or (flops == 0 and _is_opaque(args)):
+        return math.nan
+    return flops
+
+
+def _is_opaque(args: Arguments | None) -> bool:
+    """Whether XLA cannot count what an operation computes, and writes 0: a Pallas kernel, say."""
+    return args is not None and (
+        args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
+    )
 
 
 def _whole(told: Told) -> int:
@@ -258,4 +285,4 @@ def _whole(told: Told) -> int:
     if told is None:
         return -1
     number = _real(told)
-    return int(number) if 0 <= number < _LATEST_NS else -1
+    return int(number) if 0 <= number < _LARGEST else -1

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,18 @@ class Lines:
     chip: NDArray[np.int64]
     chips: tuple[Chip, ...]
 
+    def only(self, kept: NDArray[np.bool_]) -> Self:
+        """Without the other devices; `kept` has shape (chips,)."""
+        renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
+        chips = tuple(chip for chip, stays in zip(self.chips, kept, strict=True) if stays)
+        return type(self)(self.role, renumbered[self.chip], chips)
+
+    def rows(self) -> list[NDArray[np.int64]]:
+        """The events of each device, in the order they stand."""
+        order = np.argsort(self.chip, kind="stable")
+        bounds = np.searchsorted(self.chip[order], np.arange(len(self.chips) + 1))
+        return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
+
 
 def lines_of(events: Events) -> Lines:
     """What each event is part of.
@@ -65,9 +79,7 @@ def lines_of(events: Events) -> Lines:
     chip = chip[events.line]
     working = np.unique(chip[np.isin(role, (Role.OPERATIONS, Role.KERNELS)) & (chip >= 0)])
     if working.size:
-        renumbered = np.full(len(chips) + 1, -1, np.int64)
-        renumbered[working] = np.arange(working.size)
-        return Lines(role, renumbered[chip], tuple(chips[number] for number in working.tolist()))
+        return Lines(role, chip, tuple(chips)).only(np.isin(np.arange(len(chips)), working))
     played = events.is_op & (events.ordinal >= 0) & (role == Role.HOST)
     ordinals, place = np.unique(events.ordinal[played], return_inverse=True)
     chip = np.full(events.count, -1, np.int64)

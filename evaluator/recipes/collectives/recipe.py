@@ -25,6 +25,7 @@ from evaluator.recipes.collectives.open_mpi import (
 from evaluator.recipes.collectives.setup_knobs import setup_document, setup_rules
 from evaluator.recipes.constraints import broken, can_break, own_constraints
 from evaluator.recipes.rank_program import JOB_FILE, rank_program
+from evaluator.recipes.workload import rank_device
 from evaluator.samples import asked_of_ranks, read_measurement
 from evaluator.torchrun import torchrun_command
 from evaluator.workloads.collectives.exchange_job import Setup
@@ -46,6 +47,7 @@ class CollectivesRecipe:
 
         Raises `StudyError` for a workload without messages, and for an unknown knob.
         """
+        rank_device(study.environment)
         _check_mix(study)
         dimensions = tuple(completed(dimension, study) for dimension in study.space.dimensions)
         whole = replace(study.space, dimensions=dimensions, defaults=defaults(study))

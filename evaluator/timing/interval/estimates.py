@@ -161,8 +161,8 @@ def _classical(summary: Summary) -> Estimate | None:
         return None
     if stdev is None and summary.stdev_relative is not None:
         stdev = summary.stdev_relative * mean
-    if stdev is None:
-        return None
+    if stdev is None or not 0 <= stdev < math.inf:
+        return None  # one sample: its own minimum and maximum are no interval
     lower, upper = max(mean - stdev, LEAST_OF_MEAN * mean), mean + stdev
     if is_time(summary.minimum):
         lower = max(lower, summary.minimum)

@@ -40,10 +40,10 @@ def judge_gap(
         message = f"{apart}; no clock rate was recorded that could confirm it"
         return Judgement(verdict=verdict, reason=Reason.CLEAR_GAP_UNCONFIRMED, message=message)
     samples = both_raw(raw_cycles, reference, candidate)
-    if isinstance(samples, Unusable):
+    if isinstance(samples, Unusable) and not samples.is_gone:
         message = f"{apart}, but {samples.channel} cannot be used: {samples.why}"
         return undecided(Reason.BULK_CYCLE_DATA_UNUSABLE, message)
-    if samples is not None:
+    if samples is not None and not isinstance(samples, Unusable):
         first, second = (interval_of_samples(side) for side in samples)
         return _compared(verdict, _direction((first, second), limits), BY_SAMPLES, apart)
     cycles = in_cycles(intervals, reference, candidate)

@@ -19,10 +19,14 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unusable:
-    """Raw samples that exist and cannot be used, and why."""
+    """Raw samples that were recorded and cannot be used, and why.
+
+    `is_gone` is a file that is missing or empty: a clear gap can do without it, sameness cannot.
+    """
 
     channel: Channel
     why: str
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

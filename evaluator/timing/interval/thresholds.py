@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from records.errors import StudyError, shown
+from records.files import read_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -127,7 +128,7 @@ def _lines(table: "DataclassInstance", path: Sequence[str]) -> list[str]:
 
 def _document(source: Path | str, name: str) -> Mapping[str, object]:
     try:
-        text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+        text = read_text(source) if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{name}: cannot be read: {error}") from error
     try:

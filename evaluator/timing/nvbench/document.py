@@ -49,9 +49,8 @@ class State:
             times_s=_samples(times),
             clocks_hz=_samples(clocks),
             unusable=tuple(
-                Unusable(channel=channel, why=each.why)
+                Unusable(channel=channel, why=each.why, is_gone=not each.present)
                 for channel, each in unread.items()
-                if each.present
             ),
         )
         return summary, tuple(each.warning for each in unread.values())

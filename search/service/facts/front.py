@@ -16,7 +16,7 @@ from search.finding import ended_with
 from search.front import Member, front_over, unbeaten
 from search.report_page.thinning import thinned
 from search.service.facts.history import MOST_POINTS, Axis, Interval, axis_of, outline_words
-from search.service.facts.repeats import repeats_of
+from search.service.facts.repeats import outlines_of, reached_again, repeats_of
 from search.words.trial import one_line
 
 OTHER_AXES = ("peak_memory", "rank_count")
@@ -83,8 +83,10 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
         members = finding.front
     else:
         known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
-        members = front_over(known, counted(repeats_of(row, records)), scoring)
+        members = front_over(known, counted(repeats_of(row, records), row.study.measure), scoring)
     front = {member.ordinal: _reached(member) for member in members}
+    again = reached_again(row, records)
+    own |= {n: (again[n].centre, *values[1:]) for n, values in own.items() if n in again}
     return StudyFront(
         axes=tuple(map(axis_of, scoring.objectives)),
         points=(points := _points(row, own, front, records)),
@@ -125,7 +127,12 @@ def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> Study
     """The objective against a metric of which less is better; None where no trial has it."""
     metric = ALIASES.get(name, name)
     told, scores = records.named_values(row.id, (metric,)), records.scores(row.id)
-    own = {n: (s.value, told[n][metric].value) for n, s in scores.items() if n in told}
+    again = reached_again(row, records)
+    own = {
+        n: (again[n].centre if n in again else s.value, told[n][metric].value)
+        for n, s in scores.items()
+        if n in told
+    }
     if not own:
         return None
     unit = told[min(own)][metric].unit
@@ -163,5 +170,5 @@ def _points(
             is_limited=each.is_limited,
             words=outline_words(each),
         )
-        for each in records.outlines(row.id, [*members, *others])
+        for each in outlines_of(row, records, [*members, *others])
     )

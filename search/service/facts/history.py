@@ -12,7 +12,9 @@ from evaluator.objective import Scoring, scoring_of
 from records.outlines import Outline
 from records.rows import StudyRow
 from records.store import Store
-from search.finding import ended_with, leader_of
+from records.trial import Trial
+from search.finding import best_result, leader_of
+from search.service.facts.repeats import outlines_of
 from search.words.trial import number, one_line
 
 MOST_POINTS = 2000
@@ -41,7 +43,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """A trial: its value by its own launch, null where it failed; `words` say it in a line."""
+    """A trial: its value, null where it failed; `words` say it in a line."""
 
     ordinal: int
     value: float | None
@@ -99,7 +101,7 @@ def study_history(row: StudyRow, records: Store) -> StudyHistory:
         ),
         best_so_far=tuple(led),
         best=None if leader is None else leader.ordinal,
-        best_again=_again(row),
+        best_again=_again(row, leader, records),
         shown=len(found),
         total=records.counts(row.id).trials,
     )
@@ -120,6 +122,7 @@ def outline_words(of: Outline) -> str:
         return one_line(f"trial {of.ordinal} failed{kind}{config}", TIP_CHARS)
     limited = ", breaks a limit" if of.is_limited else ""
     value = f"{number(of.value)} {of.unit}".rstrip()
+    value += f" in {of.launch_count} launches" if of.launch_count > 1 else ""
     return one_line(f"trial {of.ordinal}, {value}{limited}{config}", TIP_CHARS)
 
 
@@ -133,14 +136,13 @@ def ended(of: Outline) -> Ended:
 def _shown(row: StudyRow, records: Store) -> Sequence[Outline]:
     """All trials where they are few, else those that keep the shape of all, and who leads."""
     if records.counts(row.id).trials <= MOST_POINTS:
-        return records.outlines(row.id)
+        return outlines_of(row, records)
     telling = records.telling(row.id, MOST_POINTS, limited=bool(row.study.limits))
-    return records.outlines(row.id, {*telling, *records.leading(row.id, 1)})
+    return outlines_of(row, records, {*telling, *records.leading(row.id, 1)})
 
 
-def _again(row: StudyRow) -> Interval | None:
-    finding = ended_with(row)
-    result = None if finding is None else finding.result
+def _again(row: StudyRow, leader: Trial | None, records: Store) -> Interval | None:
+    result = best_result(row, leader, records)
     if result is None or result.launch_count < 2:
         return None
     return Interval(centre=result.centre, low=result.low, high=result.high)

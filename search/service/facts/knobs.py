@@ -11,6 +11,7 @@ from records.study import Value
 from search.finding import leader_of
 from search.report_page.knobs import MOST_LINES, varied
 from search.service.facts.history import Axis, Ended, axis_of, ended, outline_words
+from search.service.facts.repeats import costs_again, outlines_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +57,8 @@ def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
         half = MOST_LINES // 2
         spread = records.telling(row.id, half, limited=bool(row.study.limits))
         ordinals = {*records.leading(row.id, half), *spread}
-    found = [each for each in records.outlines(row.id, ordinals) if each.config is not None]
-    ranks = records.ranks(row.id, [each.ordinal for each in found])
+    found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
+    ranks = records.ranks(row.id, [each.ordinal for each in found], costs_again(row, records))
     last = max(1, max(ranks.values(), default=1))
     tried = varied(row.study, [each.config for each in found if each.config is not None])
     knobs = tuple(TriedKnob(name=name, choices=choices) for name, choices in tried)

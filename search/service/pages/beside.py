@@ -11,6 +11,7 @@ from search.comparing.sides import OnRecord
 from search.comparing.verdicts import verdict_words, why_words
 from search.service.facts.compared import compared_trials
 from search.service.facts.history import StudyHistory
+from search.service.facts.repeats import disturbed_trials
 from search.service.lookups import side_of
 from search.service.pages.decisions import result_words
 from search.service.pages.trial_table import remarks_of
@@ -72,8 +73,13 @@ def side_named(name: str, service: Service) -> Side:
         is_study=":" not in name,
         on_record=found,
         result="none" if trial is None else result_words(row, trial, service.records),
-        remarks="no trial of it may lead" if trial is None else remarks_of(trial),
+        remarks="no trial of it may lead" if trial is None else _remarks(row, trial, service),
     )
+
+
+def _remarks(row: StudyRow, trial: Trial, service: Service) -> str:
+    disturbed = disturbed_trials((trial,), row, service.records)
+    return remarks_of(trial, disturbed.get(trial.ordinal))
 
 
 def knobs_beside(sides: Sequence[Side]) -> tuple[Knob, ...]:

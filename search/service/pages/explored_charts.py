@@ -12,6 +12,7 @@ from search.charts.scatter import Pair, Reach, front_chart
 from search.service.facts.front import FrontPoint, StudyFront
 from search.service.facts.history import Axis, Interval
 from search.service.facts.knobs import StudyKnobs
+from search.service.facts.repeats import outlines_of
 from search.words.config import flags
 from search.words.trial import number, one_line
 
@@ -25,6 +26,7 @@ class Shown:
 
     ordinal: int
     values: tuple[str, ...]
+    launch_count: int
     settings: str
     on_front: bool
     is_best: bool
@@ -106,7 +108,7 @@ def rows_of(row: StudyRow, front: StudyFront, knobs: StudyKnobs, store: Store) -
     """Every trial that a chart shows, the best first and the failed last."""
     points = {point.ordinal: point for point in front.points}
     drawn = {*points, *(line.ordinal for line in knobs.lines)}
-    outlines = sorted(store.outlines(row.id, drawn), key=_rank)
+    outlines = sorted(outlines_of(row, store, drawn), key=_rank)
     return tuple(_row(each, points.get(each.ordinal), front, knobs.best) for each in outlines)
 
 
@@ -125,6 +127,7 @@ def _row(of: Outline, point: FrontPoint | None, front: StudyFront, best: int | N
     return Shown(
         ordinal=of.ordinal,
         values=tuple(values),
+        launch_count=of.launch_count,
         settings="" if of.config is None else flags(of.config),
         on_front=point is not None and point.on_front,
         is_best=of.ordinal == best,

@@ -15,6 +15,7 @@ from search.charts.style import chart_style
 from search.report_page.plain import plain
 from search.service.callers.roles import Role
 from search.service.edge.access import caller_in
+from search.words.condition import disturbed_words
 from search.words.quantities import many, size
 from search.words.trial import number, one_line
 
@@ -82,6 +83,7 @@ def _templates() -> Environment:
         moment=moment,
         took=took,
         settings=settings,
+        disturbed_words=disturbed_words,
     )
     return made
 

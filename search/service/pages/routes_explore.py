@@ -11,7 +11,7 @@ from search.service.facts.front import StudyFront
 from search.service.pages.explored_charts import axis_name, front_charts, knob_chart, rows_of
 from search.service.pages.rendering import drawing, page
 from search.service.state import Service
-from search.service.told import study_short
+from search.service.told import disturbed_in, study_short
 
 router = APIRouter(include_in_schema=False)
 
@@ -34,6 +34,7 @@ def explore(
     return page(
         request,
         "explore.html",
+        disturbed=disturbed_in(row, service),
         study=study,
         tab="explore",
         problem=problem,

@@ -1,15 +1,21 @@
 """Pages about policies: which a study tried, what each changed, what the models took for them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from records.policy_outlines import PolicyResult
+from records.rows import StudyRow
+from records.store import Store
 from search.service.edge.access import Reader, TheService
+from search.service.facts.repeats import reached_again
 from search.service.lookups import policy_of
 from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
 from search.service.pages.rendering import page
 from search.service.routes.studies import Offset
-from search.service.told import study_short
+from search.service.told import disturbed_in, study_short
 from search.words.model import use_facts
 
 router = APIRouter(include_in_schema=False)
@@ -41,10 +47,11 @@ def policies(
     return page(
         request,
         "policies.html",
+        disturbed=disturbed_in(row, service),
         study=study_short(row, service),
         tab="policies",
         outlines=outlines,
-        results=records.policy_results(row.id, [each.digest for each in outlines], MOST_TRIALS),
+        results=_results(row, [each.digest for each in outlines], MOST_TRIALS, records),
         total=total,
         limit=limit,
         offset=offset,
@@ -74,6 +81,7 @@ def policy(
     return page(
         request,
         "policy.html",
+        disturbed=disturbed_in(row, service),
         study=study_short(row, service),
         tab="policies",
         policy=found,
@@ -82,5 +90,20 @@ def policy(
         view=view,
         rows=rows if view == "side" else tuple(one_below_the_other(rows)),
         lines=lines_of(found.source),
-        results=records.policy_results(row.id, [digest], MANY_TRIALS).get(digest, ()),
+        results=_results(row, [digest], MANY_TRIALS, records).get(digest, ()),
     )
+
+
+def _results(
+    row: StudyRow, digests: Sequence[str], most: int, records: Store
+) -> Mapping[str, tuple[PolicyResult, ...]]:
+    """How the first trials of these policies ended, by all launches that count."""
+    again = reached_again(row, records)
+    found = records.policy_results(row.id, digests, most)
+    return {
+        digest: tuple(
+            replace(each, value=again[each.ordinal].centre) if each.ordinal in again else each
+            for each in results
+        )
+        for digest, results in found.items()
+    }

@@ -23,7 +23,7 @@ from search.service.pages.study_facts import (
 )
 from search.service.routes.queue import MoreTrials, cancel, resume
 from search.service.runs.table import UNDER_WAY
-from search.service.told import study_full
+from search.service.told import disturbed_in, study_full
 from search.words.objective import objective_words
 
 router = APIRouter(include_in_schema=False)
@@ -47,6 +47,7 @@ def study_page(study_id: str, request: Request, service: TheService, _caller: Re
     return page(
         request,
         "study.html",
+        disturbed=disturbed_in(row, service),
         tab="overview",
         study=found,
         goes_on=goes_on,

@@ -12,7 +12,7 @@ from search.service.callers.roles import Caller
 from search.service.edge.access import Submitter, TheService
 from search.service.pages.forms import Fields, form_of, one
 from search.service.pages.rendering import page
-from search.service.pages.study_form import asked_in, problems_of, study_form
+from search.service.pages.study_form import asked_in, problems_in, study_form
 from search.service.routes.queue import create
 from search.service.state import Service, TooManyError
 
@@ -46,7 +46,7 @@ def _submitted(request: Request, service: Service, caller: Caller, fields: Field
     except TooManyError:
         raise
     except (ValidationError, StudyError) as error:
-        return _shown(request, service, fields, problems_of(error))
+        return _shown(request, service, fields, problems_in(service, form, fields, error))
     return RedirectResponse(f"/studies/{entered.id}", status_code=303)
 
 

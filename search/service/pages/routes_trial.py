@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from records.rows import StudyRow
 from records.trial import Measured, Trial
+from search.service.answers import result_of
 from search.service.edge.access import Reader, TheService
-from search.service.facts.repeats import repeats_of
+from search.service.facts.repeats import disturbed_trials, reached_again, reached_by, repeats_of
 from search.service.lookups import exchange_of, trial_of
 from search.service.pages.decisions import decision_lines
 from search.service.pages.rendering import drawing, page
@@ -24,7 +25,7 @@ from search.service.pages.trial_parts import (
 )
 from search.service.routes.files import Ordinal
 from search.service.state import Service
-from search.service.told import study_short
+from search.service.told import disturbed_in, study_short
 from search.words.condition import conditions_words
 from search.words.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.words.trial import absences, caveats
@@ -59,15 +60,17 @@ def trial(
     return page(
         request,
         "trial.html",
+        disturbed=disturbed_in(row, service),
         study=study,
         tab="trials",
         trial=found,
         best=best,
         parent=parent,
+        result=result_of(found, reached_by(found, reached_again(row, records))),
         last=records.counts(row.id).trials - 1,
         settings=settings_of(found, best, parent),
         decisions=decision_lines(row, found, records),
-        caveats=caveats(found.outcome),
+        caveats=_caveats(row, found, service),
         samples=_drawn(samples_chart(found, repeats_of(row, records))),
         metrics=metric_lines(
             records.metric_values(row.id, ordinal).get(ordinal, ()),
@@ -96,6 +99,7 @@ def log(
     return page(
         request,
         "log.html",
+        disturbed=disturbed_in(row, service),
         study=study_short(row, service),
         tab="trials",
         ordinal=ordinal,
@@ -112,6 +116,7 @@ def transcript(
     return page(
         request,
         "transcript.html",
+        disturbed=disturbed_in(row, service),
         study=study_short(row, service),
         tab="policies",
         ordinal=ordinal,
@@ -140,6 +145,13 @@ def _measured(trial: Trial) -> MeasuredFacts:
         diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
         conditions=None if conditions is None else conditions_words(conditions),
     )
+
+
+def _caveats(row: StudyRow, trial: Trial, service: Service) -> tuple[str, ...]:
+    """What to keep in mind about its result, launches that were disturbed first."""
+    found = disturbed_trials((trial,), row, service.records).get(trial.ordinal)
+    disturbed = () if found is None else (found.caveat,)
+    return (*disturbed, *caveats(trial.outcome))
 
 
 def _drawn(svg: str | None) -> Markup | None:

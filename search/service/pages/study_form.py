@@ -17,7 +17,7 @@ from search.choosers.catalog import CHOOSERS
 from search.compose import MODEL_TURNS
 from search.service.pages.forms import Fields, one
 from search.service.state import Service
-from search.service.submission import NewStudy, offered_study
+from search.service.submission import NewStudy, RefusedError, faults_in, offered_study
 from search.settings import has_key
 from search.spaces import completed
 
@@ -108,6 +108,10 @@ def study_form(service: Service, fields: Fields, problems: Mapping[str, str]) ->
 
 def asked_in(fields: Fields, base: Study) -> NewStudy:
     """What a form asks for; an empty field asks for nothing. Raises `ValidationError`."""
+    return NewStudy.model_validate(_facts(fields, base))
+
+
+def _facts(fields: Fields, base: Study) -> dict[str, object]:
     minutes = one(fields, "max_wall_min")
     facts: dict[str, object] = {
         "environment": one(fields, "environment"),
@@ -118,19 +122,30 @@ def asked_in(fields: Fields, base: Study) -> NewStudy:
         "choices": _narrowed(fields, base),
         **{name: one(fields, name) or None for name in (*COUNTS, *TEXTS)},
     }
-    return NewStudy.model_validate({k: v for k, v in facts.items() if v is not None})
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
-def problems_of(error: ValidationError | StudyError) -> dict[str, str]:
-    """What is wrong by field; under the empty name what is about none of them."""
+def problems_in(
+    service: Service, form: StudyForm, fields: Fields, error: ValidationError | StudyError
+) -> dict[str, str]:
+    """What is wrong by field; under the empty name what is about none of them.
+
+    Values that cannot be read do not keep the others from being checked.
+    """
+    if isinstance(error, RefusedError):
+        return dict(error.faults)
     if isinstance(error, StudyError):
         words = str(error)
         about = (name for name, pattern in NAMED.items() if re.search(pattern, words))
         return {next(about, ""): words}
     found: dict[str, str] = {}
+    facts = _facts(fields, form.base)
     for each in error.errors(include_url=False, include_input=False, include_context=False):
         found.setdefault(_field(each["loc"]), each["msg"])
-    return found
+        facts.pop(str(next(iter(each["loc"]), "")), None)
+    base = offered_study(service.config.environment[form.environment], service.folder)
+    rest = faults_in(NewStudy.model_validate(facts), base, service.config.limits)
+    return {**rest, **found}
 
 
 def _field(location: Sequence[str | int]) -> str:

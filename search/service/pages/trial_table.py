@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from evaluator.objective import scoring_of
+from evaluator.timing.spread import Spread
 from records.choices import choices_of
 from records.errors import StudyError
 from records.rows import StudyRow
@@ -15,8 +16,9 @@ from records.trial import Failed, Measured, MetricValue, Trial
 from records.trial_pages import KNOB, METRIC
 from search.report_page.cells import metric_words
 from search.report_page.trials import SHOWN_FIRST
-from search.service.pages.decisions import launched_again
-from search.words.trial import NO_CONFIG, author, one_line, remarks, score_words
+from search.service.facts.repeats import are_too_many, disturbed_trials, reached_again, reached_by
+from search.words.condition import Disturbed
+from search.words.trial import NO_CONFIG, author, centre_words, one_line, remarks, support_words
 
 MOST_KNOBS, MOST_METRICS = 8, 4
 CAUSE_CHARS = 300
@@ -42,8 +44,8 @@ class Line:
     score: str
     cells: tuple[str, ...]
     remarks: str
-    again: str = ""
-    """What it reached over the launches that were made again, with their interval."""
+    support: str = ""
+    """How many launches its score is of, and their interval where they have one."""
     is_best: bool = False
 
 
@@ -54,23 +56,20 @@ class Table:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     objective: str
+    is_first_only: bool = False
+    """Whether launches that were made again are too many to be read."""
 
     @property
     def shown(self) -> tuple[Column, ...]:
         """The columns that are shown."""
         return tuple(column for column in self.columns if column.is_shown)
 
-    @property
-    def has_again(self) -> bool:
-        """Whether any of the trials was launched again."""
-        return any(line.again for line in self.lines)
-
 
 def trial_table(
     row: StudyRow, trials: Sequence[Trial], store: Store, asked: Sequence[str], best: int | None
 ) -> Table:
     """The table of these trials with the columns asked for, or with those that tell most."""
-    again = launched_again(row, store)
+    again, disturbed = reached_again(row, store), disturbed_trials(trials, row, store)
     metrics = {
         trial.ordinal: store.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
         for trial in trials
@@ -82,13 +81,14 @@ def trial_table(
         columns=columns,
         lines=tuple(
             replace(
-                _line(trial, metrics.get(trial.ordinal, ()), shown),
-                again=again.get(trial.ordinal, ""),
+                _line(trial, reached_by(trial, again), metrics.get(trial.ordinal, ()), shown),
                 is_best=trial.ordinal == best,
+                remarks=remarks_of(trial, disturbed.get(trial.ordinal)),
             )
             for trial in trials
         ),
         objective=one_line(row.study.objective.expression, 60),
+        is_first_only=are_too_many(row, store),
     )
 
 
@@ -153,23 +153,31 @@ def _telling_metrics(row: StudyRow, metrics: Mapping[int, Sequence[MetricValue]]
     yield from (f"{METRIC}{name}" for name in shown[:MOST_METRICS])
 
 
-def _line(trial: Trial, metrics: Sequence[MetricValue], shown: Sequence[Column]) -> Line:
+def _line(
+    trial: Trial,
+    reached: Spread | None,
+    metrics: Sequence[MetricValue],
+    shown: Sequence[Column],
+) -> Line:
     config = {} if trial.config is None else trial.config.values
+    unit = trial.score.unit if trial.score else ""
     told = {f"{METRIC}{value.name}": metric_words(value) for value in metrics}
     told |= {f"{KNOB}{name}": str(value) for name, value in config.items()}
     return Line(
         ordinal=trial.ordinal,
         status=trial.outcome.status,
         author=author(trial),
-        score="" if trial.score is None else score_words(trial.score),
+        score="" if reached is None else centre_words(reached, unit),
+        support="" if reached is None else support_words(reached),
         cells=tuple(told.get(column.key, "") for column in shown),
-        remarks=remarks_of(trial),
+        remarks="",
     )
 
 
-def remarks_of(trial: Trial) -> str:
+def remarks_of(trial: Trial, disturbed: Disturbed | None) -> str:
     """Why a trial failed, or what to keep in mind about its result."""
     if isinstance(trial.outcome, Failed):
         where = "" if trial.config is not None else f" {NO_CONFIG}"
         return one_line(f"{trial.outcome.kind}: {trial.outcome.message}{where}", CAUSE_CHARS)
-    return one_line("; ".join(remarks(trial)), CAUSE_CHARS)
+    found = [] if disturbed is None else [disturbed.count_words]
+    return one_line("; ".join((*found, *remarks(trial))), CAUSE_CHARS)

@@ -19,6 +19,7 @@ from search.service.answers import (
     trial_short,
 )
 from search.service.edge.access import Reader, TheService
+from search.service.facts.repeats import costs_again, disturbed_trials, reached_again, reached_by
 from search.service.lookups import trial_of
 from search.service.routes.files import Ordinal
 from search.service.routes.studies import Limit, Offset
@@ -61,9 +62,16 @@ def trials(
         text=text,
         limit=limit,
         offset=offset,
+        costs=costs_again(row, service.records) if sort == "score" else {},
     )
     found, total = service.records.trial_page(row.id, query)
-    return Page(items=[trial_short(trial) for trial in found], total=total, offset=offset)
+    again = reached_again(row, service.records)
+    disturbed = disturbed_trials(found, row, service.records)
+    items = [
+        trial_short(trial, reached_by(trial, again), disturbed.get(trial.ordinal))
+        for trial in found
+    ]
+    return Page(items=items, total=total, offset=offset)
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}")
@@ -71,7 +79,10 @@ def trial(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader)
     """One trial in full: samples, metrics, launch, files."""
     found = trial_of(service, study_id, ordinal)
     values = service.records.metric_values(study_id, ordinal).get(ordinal, ())
-    return trial_full(found, values, json.loads(to_json(found.outcome)))
+    row = service.study(study_id)
+    reached = reached_by(found, reached_again(row, service.records))
+    disturbed = disturbed_trials((found,), row, service.records).get(ordinal)
+    return trial_full(found, reached, disturbed, values, json.loads(to_json(found.outcome)))
 
 
 @router.get("/studies/{study_id}/metrics")

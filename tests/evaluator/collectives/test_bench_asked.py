@@ -167,7 +167,7 @@ def test_all_collectives_come_in_their_order_and_a_barrier_once():
 
 
 def test_a_sweep_of_reductions_has_a_file_for_each():
-    found = plan(collective="reduce", reduce_op="all", max_size="4")
+    found = plan(collective="reduce", reduce_op="ALL", max_size="4")
 
     assert found.file_names == tuple(f"reduce_{op}.csv" for op in ReduceOp)
     assert found.left_out == ()
@@ -220,3 +220,9 @@ def test_no_text_in_any_place_is_an_error_of_ours(text):
     )
 
     assert all("\n" not in str(fault) for fault in understood(asked, HERE))
+
+
+def test_a_reduction_may_be_named_in_capitals():
+    found = plan(reduce_op="SUM")
+
+    assert {operation.reduce_op for operation in found.operations} == {ReduceOp.SUM}

@@ -54,7 +54,7 @@ class Ranks:
         if self.until is not None:
             assert self.until.wait(WAIT_S)
         (workdir / "job.log").touch()
-        command = RankExit(rank=None, status=1, signal=None, ended_s=1.0)
+        command = RankExit(rank=None, status=1, signal=None, ended_ns=1)
         return JobResult(
             workdir=workdir,
             reason="rank_failed" if self.breaks else "finished",

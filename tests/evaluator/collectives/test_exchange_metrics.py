@@ -152,7 +152,7 @@ def test_parts_that_are_no_messages_are_not_believed(tmp_path):
         "torch": "2",
     }
     (tmp_path / "rank0.steps.json").write_text(json.dumps(samples))
-    ended = RankExit(rank=0, status=0, signal=None, ended_s=1.0)
+    ended = RankExit(rank=0, status=0, signal=None, ended_ns=1)
     result = JobResult(workdir=tmp_path, reason="finished", ranks=(ended,), wall_s=1.0)
 
     failed = read_measurement(result, asked)

@@ -112,7 +112,9 @@ def test_what_another_trial_left_is_out_of_reach(tried):
     failed = tried('ls -A "$TRACE_DIR" > listing; pwd > place')
 
     assert failed.failure.message == (
-        "the script ended with status 0 but left no trace: no *.json or *.json.gz in TRACE_DIR"
+        "the script ended with status 0 but left no trace: no *.json or *.json.gz in TRACE_DIR; "
+        "write a trace of each rank there, or steps.json with the step times and set "
+        "[measure] profiled_steps = 0; see docs/recipes.md"
     )
     assert (failed.folder / "listing").read_text() == ""
     assert (failed.folder / "place").read_text().strip() == str(failed.folder)
@@ -163,7 +165,9 @@ NO_TRACE = "the script ended with status 0 but left no trace: no "
         (
             "steps '{\"tokens_per_step\": 32}'; traces",
             "invalid_config",
-            "processed 32 tokens per step, the study asks for 256; trials must do the same work",
+            "processed 32 tokens per step, the study asks for 256; trials must do the same work: "
+            "reach the global batch by gradient accumulation, and constrain the batch size by "
+            "global_batch % (batch_size * world_size) == 0",
         ),
         # reports that say something else
         (

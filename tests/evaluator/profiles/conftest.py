@@ -11,6 +11,7 @@ import pytest
 
 from evaluator.readers.nsys import reader as nsys_reader
 from evaluator.readers.xla import reader as xla
+from evaluator.readers.xla.testing import xspace
 from evaluator.traces.rank import RankTrace
 
 
@@ -80,14 +81,23 @@ def nsys(tmp_path: Path) -> NsysExport:
     return NsysExport(tmp_path / "report.sqlite")
 
 
+@pytest.fixture(params=["trace.json", "xplane.pb"])
+def xla_form(request) -> str:
+    """How an XLA profile is written: what holds of one form holds of the other."""
+    return request.param
+
+
 @pytest.fixture
-def read_xla(tmp_path: Path) -> Callable[..., tuple[RankTrace, ...]]:
+def read_xla(tmp_path: Path, xla_form: str) -> Callable[..., tuple[RankTrace, ...]]:
     """Reads a trace of these events."""
 
     def read(*events: object) -> tuple[RankTrace, ...]:
-        path = tmp_path / "host.trace.json"
-        document = {"displayTimeUnit": "ns", "traceEvents": [*events, {}]}
-        path.write_text(json.dumps(document), encoding="utf-8")
+        path = tmp_path / f"host.{xla_form}"
+        if xla_form == "xplane.pb":
+            path.write_bytes(xspace(events))
+        else:
+            document = {"displayTimeUnit": "ns", "traceEvents": [*events, {}]}
+            path.write_text(json.dumps(document), encoding="utf-8")
         return xla.read_devices(path)
 
     return read

@@ -117,10 +117,10 @@ def test_a_group_with_devices_of_other_files_is_named_and_the_world_unknown(read
     assert trace.world_size is None
 
 
-def test_groups_in_a_second_file_are_numbered_on_with_its_devices(read_tpus, tmp_path):
+def test_groups_in_a_second_file_are_numbered_on_with_its_devices(read_tpus, tmp_path, xla_form):
     one_collective(read_tpus, "%c.1 = f32[8] all-reduce(f32[8] %x), replica_groups={{0,1}}")
-    first = tmp_path / "host.trace.json"
-    (tmp_path / "later.trace.json").write_bytes(first.read_bytes())
+    first = tmp_path / f"host.{xla_form}"
+    (tmp_path / f"later.{xla_form}").write_bytes(first.read_bytes())
     traces = read_folder(tmp_path, use_cache=False)
     groups = [trace.collectives.groups for trace in traces.ranks]
     assert groups == 2 * [(Group("", (0, 1), 2),)] + 2 * [(Group("", (2, 3), 2),)]

@@ -8,6 +8,12 @@ from evaluator.readers.xla import events as xla_events
 from evaluator.traces.errors import TraceError
 
 
+@pytest.fixture
+def xla_form():
+    """Only JSON can hold arguments of any type."""
+    return "trace.json"
+
+
 def span(name, ts, dur, pid=1, tid=3, **args):
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluator.analysis.breakdown import job_split
+from evaluator.metrics.base import Absent, Evidence
+from evaluator.metrics.registry import measure, metric
 from evaluator.readers.xla.reader import read_devices
 from evaluator.traces.collectives import CollectiveKind, Group
+from evaluator.traces.job import TraceSet
 from evaluator.traces.spans import Activity
 
 OURS = Path(__file__).parents[2] / "data" / "traces" / "xla"
@@ -252,3 +256,68 @@ def test_numbers_may_be_strings(read_tpus):
     [trace] = read_tpus(span("fusion.1", "10", "5", model_flops=7))
     assert pieces(trace.computing()) == [(10_000, 15_000)]
     assert trace.spans.flops.tolist() == [7.0]
+
+
+def gpus(count):
+    """Names of so many GPUs, processes 1, 2, ..., each with one stream, and of their host."""
+    named = [("process_name", 701, 0, "/host:CPU")]
+    for pid in range(1, count + 1):
+        named.append(("process_name", pid, 0, f"/device:GPU:{pid - 1}"))
+        named.append(("thread_name", pid, 3, "Stream #16(Kernel)"))
+    return [
+        {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+        for kind, pid, tid, name in named
+    ]
+
+
+def test_devices_that_only_copy_are_left_out_and_counted(read_xla):
+    marks = [span("train", 0, 30, pid=701, step_num="4")]
+    work = [span("gemm", 10, 5, pid=2), span("gemm", 12, 5, pid=4)]
+    copies = [span("MemcpyH2D", 0, 5, pid=pid) for pid in (1, 2, 3, 4)]
+    traces = read_xla(*gpus(4), *marks, *work, *copies)
+    assert [pieces(trace.computing()) for trace in traces] == [
+        [(10_000, 15_000)],
+        [(12_000, 17_000)],
+    ]
+    assert [trace.world_size for trace in traces] == [2, 2]
+    assert traces[0].caveats == ("2 of 4 devices, which only copied, were left out",)
+    assert job_split(TraceSet(ranks=traces)).mean.compute_s == pytest.approx(5e-6)
+
+
+def test_devices_are_kept_where_all_only_copy(read_xla):
+    traces = read_xla(*gpus(2), *(span("MemcpyH2D", 0, 5, pid=pid) for pid in (1, 2)))
+    assert [trace.caveats for trace in traces] == [(), ()]
+
+
+PALLAS = {"hlo_category": "custom-call", "long_name": "%k = f32[8] custom-call(f32[8] %a)"}
+
+
+def achieved(traces):
+    found = measure(metric("achieved_tflops"), Evidence(traces=TraceSet(ranks=traces)))
+    return found.reason if isinstance(found, Absent) else found.value
+
+
+def test_flops_that_a_custom_call_does_not_state_leave_no_rate(read_tpus):
+    traces = read_tpus(
+        span("7", 0, 100, tid=1),
+        span("fusion.1", 0, 60, model_flops="6000000", hlo_category="convolution fusion"),
+        span("attention.1", 60, 20, model_flops="0", **PALLAS),
+    )
+    assert achieved(traces) == (
+        "custom calls, 25 % of the compute time, do not state their FLOPs; give a card with the "
+        "model's sizes"
+    )
+    assert measure(metric("mfu"), Evidence(traces=TraceSet(ranks=traces))).reason == achieved(
+        traces
+    )
+
+
+def test_flops_that_a_custom_call_states_count_and_additions_of_a_collective_do_not(read_tpus):
+    traces = read_tpus(
+        span("7", 0, 100, tid=1),
+        span("fusion.1", 0, 60, model_flops="6000000", hlo_category="convolution fusion"),
+        span("copy.1", 60, 1, model_flops="0", hlo_category="data formatting"),
+        span("attention.1", 61, 20, model_flops="4000000", **PALLAS),
+        span("all-reduce.1", 81, 9, model_flops="5000000", hlo_category="all-reduce"),
+    )
+    assert achieved(traces) == pytest.approx(10e6 / 100e-6 / 1e12)

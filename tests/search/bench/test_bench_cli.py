@@ -59,6 +59,12 @@ def test_a_misuse_is_told_before_anything_starts(bench, arguments, words):
     assert words in ended.err
 
 
+def test_who_asks_for_a_window_is_shown_the_sync_interval(bench):
+    ended = bench("all_reduce", "--window", "4")
+
+    assert (ended.code, "--sync-interval" in ended.err) == (2, True)
+
+
 def test_a_library_that_is_not_here_is_named_with_the_reason(bench):
     reason = availability(AdapterName.TORCHCOMMS)
     if reason is None:

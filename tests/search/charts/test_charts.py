@@ -1,6 +1,7 @@
 """Charts as SVG: inside their frame whatever the values, and true to them."""
 
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -129,6 +130,28 @@ def test_parallel_coordinates_stay_in_their_frame(data):
 
     lines = list(root.iter("polyline"))
     assert len(lines) == len(tried)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 14])
+def test_names_of_parallel_axes_do_not_collide(count):
+    names = ["activation_checkpointing", "pipeline_schedule"] * 7
+    knobs = [Knob(name=name, choices=("a", "b")) for name in names[:count]]
+    root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time (s)"))
+    places = {}
+    for text in marks(root, "name"):
+        x, half = float(text.attrib["x"]), len(text.text) * 7.0 / 2
+        places.setdefault(text.attrib["y"], []).append((x - half, x + half))
+
+    assert sum(map(len, places.values())) == count + 1
+    for row in places.values():
+        assert all(end < start for (_, end), (start, _) in pairwise(sorted(row)))
+
+
+def test_seven_knobs_have_room_for_their_whole_names():
+    knobs = [Knob(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7]
+    root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time"))
+
+    assert [text.text for text in marks(root, "name")][1:7] == ["activation_checkpointing"] * 6
 
 
 def test_lower_values_lie_lower_and_failures_on_the_axis():

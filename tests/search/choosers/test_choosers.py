@@ -13,7 +13,7 @@ from records.study import Constraint, Dimension, SearchSpace
 from records.testing import ENVIRONMENT, WORKLOAD, failed, study, trial
 from records.trial import Config, FailureKind, Stage
 from search.choosers.catalog import CHOOSERS, chooser_named
-from search.choosers.chooser import attempted, untried
+from search.choosers.chooser import attempted, change_words, untried
 from search.choosers.coordinate import CoordinateChooser
 from search.choosers.random import RandomChooser
 from search.proposers.offline import OfflineProposer, as_policy
@@ -234,3 +234,21 @@ def test_a_random_draw_says_what_it_was_drawn_from():
     proposal = OfflineProposer(RandomChooser(SPACE)).propose(STUDY, History())
     expected = f"random draw among {len(SPACE.feasible)} untried configurations"
     assert proposal.policy.rationale == expected
+
+
+def test_a_knob_that_is_not_set_on_one_side_is_called_so():
+    plain, staged = Config({"pp": 1}), Config({"pp": 2, "schedule": "1f1b"})
+
+    assert change_words(plain, staged) == "pp 1 to 2, schedule (not set) to 1f1b"
+    assert change_words(staged, plain) == "pp 2 to 1, schedule 1f1b to (not set)"
+
+
+def test_what_changes_the_best_so_far_has_its_policy_as_parent():
+    history = past(({"a": 1, "b": 1}, 1.0), ({"a": 4, "b": 4}, 0.5))
+
+    first = OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, History())
+    later = OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history)
+
+    assert first.policy.parent is None
+    assert later.policy.rationale.startswith("from the best so far")
+    assert later.policy.parent == history.best.policy.digest

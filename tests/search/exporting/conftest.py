@@ -9,12 +9,14 @@ import pytest
 
 from records import testing
 from records.codec import to_json
+from records.entries import with_study
 from records.exchange import Exchange, Usage
 from records.launched import Launched, RankEnd
 from records.rows import Intent
 from records.store import Store
 from records.study import Dimension, Link
 from records.trial import Config, Policy, Purpose, Repeat, Score, Trial
+from search.trust import plain_study
 
 STUDY = "20260101-000000-aaaa"
 HOST, USER, JOB = "nid004217", "mallory", "9315577"
@@ -135,12 +137,13 @@ def _trial(ordinal: int, outcome, tp: int, source: str) -> Trial:
 
 @pytest.fixture
 def records_of() -> Callable[[Path], str]:
-    """Gives all that a store says of the study, entry by entry."""
+    """Gives all that a store says of the study, entry by entry, but whether it was imported."""
 
     def read(root: Path) -> str:
         store = Store(root)
         try:
-            return "\n".join(to_json(entry) for entry in store.entries(STUDY))
+            entries = (with_study(entry, plain_study) for entry in store.entries(STUDY))
+            return "\n".join(map(to_json, entries))
         finally:
             store.close()
 

@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 import tempfile
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def refused(tmp_path):
     return run
 
 
+STUDY = ("study.jsonl", b"")
 NAMES = [
     *("../evil", "/etc/passwd", "files/../../evil", "files/", "files/x", "manifest.json"),
     *("files/" + "0" * 63, "files/" + "0" * 64, "a" * 99, "study.jsonl"),
@@ -233,3 +235,30 @@ def test_a_kill_while_files_are_unpacked_leaves_none(sound, tmp_path, monkeypatc
     assert next(files).read_bytes()
     assert list(folder.iterdir()) == []
     files.close()
+
+
+@pytest.mark.parametrize("filler", ["[],", "{},", "[[]],", '{"a":1},', "0,"])
+def test_values_without_number_take_no_memory(filler, refused):
+    most = (8 << 20) - 1000
+    nested = filler * (most // len(filler)) + "0"
+    values = manifest()[:-1] + f', "more": [{nested}]}}'.encode()
+    tracemalloc.start()
+    # Whatever it is not asked for is passed over; the study, which is empty, then stops it.
+    assert "does not begin with a study" in refused(packed(("manifest.json", values), STUDY))
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+def test_a_manifest_is_small(refused):
+    assert "takes" in refused(packed(("manifest.json", manifest() + b" " * (9 << 20))))
+
+
+def test_a_line_holds_a_bounded_number_of_values(refused):
+    line = b'{"kind":"study_changed","entry":{"summary":[' + b"[]," * 3_000_000 + b"0]}}\n"
+    content = packed(("manifest.json", manifest(line)), ("study.jsonl", line))
+    assert "holds more than" in refused(content)
+
+
+def test_a_manifest_of_any_depth_is_refused(refused):
+    values = manifest()[:-1] + b', "more": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
+    assert "no bundle that can be imported" in refused(packed(("manifest.json", values), STUDY))

@@ -60,7 +60,7 @@ def test_a_redacted_bundle_can_be_imported_and_its_traces_read(recorded_study, c
     recorded, path, other = recorded_study(), tmp_path / "out", tmp_path / "other"
     cclsearch("export", "--format", "bundle", "-o", path, "--redact", "--store", recorded.root)
     assert cclsearch("import", path, "--store", other).code == 0
-    assert cclsearch("trace", "breakdown", "trial:0", "--store", other).code == 0
+    assert cclsearch("trace", "breakdown", f"trial:{recorded.id}:0", "--store", other).code == 0
     with closing(Store(other)) as store:
         good, bad = store.history(recorded.id).trials
         log = store.artifacts.read(good.outcome.artifacts[0].digest).decode()

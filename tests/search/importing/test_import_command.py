@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+ID = "20260101_120000"
+"""What the id of the imported study begins with."""
+
 
 @pytest.fixture
 def run_folder(tmp_path):
@@ -25,7 +28,7 @@ def run_folder(tmp_path):
 
 def test_an_imported_study_can_be_shown_and_its_faults_are_named(cclsearch, run_folder):
     imported = cclsearch("import", run_folder)
-    shown = cclsearch("show")
+    shown = cclsearch("show", ID)
 
     assert imported.code == shown.code == 0
     assert "imported: 3 trials, 2 measured; best 2.5 s" in imported.out
@@ -37,7 +40,7 @@ def test_an_imported_study_can_be_shown_and_its_faults_are_named(cclsearch, run_
 def test_the_best_of_an_imported_study_is_printed(cclsearch, run_folder):
     cclsearch("import", run_folder)
 
-    assert cclsearch("best", "--format", "args").out == "--tp=2\n"
+    assert cclsearch("best", ID, "--format", "args").out == "--tp=2\n"
 
 
 def test_a_history_is_recorded_once(cclsearch, run_folder):
@@ -70,7 +73,7 @@ def test_programs_are_told_what_was_found(cclsearch, run_folder):
 
 
 @pytest.mark.parametrize(
-    "command", [("resume",), ("run", "--strategy", "replay", "--from", "20260101")]
+    "command", [("resume", ID), ("run", "--strategy", "replay", "--from", "20260101")]
 )
 def test_an_imported_study_cannot_go_on(cclsearch, run_folder, command):
     cclsearch("import", run_folder)
@@ -84,7 +87,7 @@ def test_an_imported_study_cannot_go_on(cclsearch, run_folder, command):
 def test_scored_by_something_else_an_imported_study_is_not_wrong_for_it(cclsearch, run_folder):
     cclsearch("import", run_folder)
 
-    shown = cclsearch("show", "--objective", "rank_seconds")
+    shown = cclsearch("show", ID, "--objective", "rank_seconds")
 
     assert "best: trial 1" in shown.out
     assert "scores on record" not in shown.out.lower()

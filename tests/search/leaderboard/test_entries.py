@@ -109,7 +109,9 @@ def test_every_row_of_the_public_leaderboard_is_read(cclsearch, recorded_data):
     wl4 = cclsearch("leaderboard", "--entries", path, "--workload", "WL4", "--json")
     (group,) = json.loads(wl4.out)["groups"]
     assert (len(group["submissions"]), group["ranked_by"]) == (11, "published_avg_step_time")
-    assert [each["rank"] for each in group["submissions"]] == list(range(1, 12))
+    assert {each["rank"] for each in group["submissions"]} == {None}  # single numbers
+    values = [each["metrics"][group["ranked_by"]]["value"] for each in group["submissions"]]
+    assert values == sorted(values)
 
 
 def test_a_card_with_metrics_in_it_or_beside_it_is_an_entry(tmp_path):
@@ -158,7 +160,7 @@ def test_a_row_that_is_none_is_refused_in_a_line_and_the_others_are_read(tmp_pat
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\xfe\x00", b"a: &x [1]\nb: *x\n", b"!!python/object:os.system {}\n", b"[" * 5000],
+    [b"\xff\xfe\x00", b"a: &x [*x]\n", b"!!python/object:os.system {}\n", b"[" * 5000],
 )
 def test_a_hostile_card_is_refused_in_a_line(tmp_path, content):
     path = tmp_path / "card.yaml"

@@ -82,7 +82,7 @@ def test_only_what_did_the_same_work_is_ranked_together(told):
 
     assert [each["name"] for each in first["submissions"]] == ["fast", "slow", "equal"]
     assert [each["name"] for each in second["submissions"]] == ["other"]
-    assert second["submissions"][0]["rank"] == 1
+    assert second["submissions"][0]["rank"] is None  # one launch shows nothing
 
 
 def test_what_cannot_be_told_apart_shares_a_rank(told):
@@ -128,7 +128,7 @@ def test_metrics_computed_afterwards_have_columns(told, root):
 
     group = board["groups"][0]
     assert (group["ranked_by"], group["submissions"][0]["name"]) == ("late", "fast")
-    assert [each["rank"] for each in group["submissions"]] == [1, None, None]
+    assert [each["rank"] for each in group["submissions"]] == [None, None, None]
 
 
 def test_a_search_says_what_its_finding_says(tabular, cclsearch):
@@ -157,7 +157,7 @@ def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsea
     names = [mark["name"] for mark in board["groups"][0]["submissions"][0]["marks"]]
     assert "best_is_last" in names
     assert set(names) == set(board["marks"])
-    assert re.search(r"^a: best_is_last: 1, as foreign: The best, trial 5", text, re.M)
+    assert re.search(r"^a: best is last: 1, as foreign: The best, trial 5", text, re.M)
 
 
 def test_csv_has_a_row_each_and_nothing_that_a_spreadsheet_runs(cclsearch, root):
@@ -258,9 +258,24 @@ def test_a_rank_is_one_more_than_how_many_are_shown_to_be_better(told):
 
     (group,) = leaderboard(submissions, None, ()).groups
 
-    ends = {
-        each.submission.name: each.submission.readings["step_time"].ends for each in group.ranked
-    }
-    for each in group.ranked:
+    readings = {each.rank: each.submission.readings["step_time"] for each in group.ranked}
+    assert all(each.has_interval for rank, each in readings.items() if rank is not None)
+    sure = [each for each in group.ranked if each.submission.readings["step_time"].has_interval]
+    ends = {each.submission.name: each.submission.readings["step_time"].ends for each in sure}
+    for each in sure:
         low, _ = ends[each.submission.name]
         assert each.rank == 1 + sum(high < low for _, high in ends.values())
+    ranks = [each.rank for each in group.ranked if each.rank is not None]
+    assert ranks == sorted(ranks)
+
+
+def test_launches_that_nothing_tells_apart_have_a_dash_for_a_rank(cclsearch, tmp_path):
+    with closing(Store(tmp_path / "board")) as store:
+        for name, best_s in (("a", 8.793), ("b", 8.811), ("c", 8.817)):
+            trials = testing.history(9.0, best_s).trials
+            store.add_study(name, testing.study(), "1", trials)
+
+    out = cclsearch("leaderboard", "--store", tmp_path / "board").out
+
+    lines = [line.split() for line in out.splitlines() if line.startswith(("–", "1", "2", "3"))]
+    assert [line[:2] for line in lines] == [["–", "a"], ["–", "b"], ["–", "c"]]

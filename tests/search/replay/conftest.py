@@ -79,7 +79,7 @@ class Recording:
             again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
             around = Surroundings(
                 evaluator=ContextEvaluator(self.evaluator),
-                model=lambda study: _client(study, server),
+                model=lambda study, _notice: _client(study, server),
                 seed=Policy(source=SEED, author="seed"),
                 again=again,
                 fits=lambda study, _: study.measure.together == "auto" and not study.contexts,
@@ -143,7 +143,7 @@ class Replay:
         with closing(Store(self.searched.root)) as store:
             around = Surroundings(
                 evaluator=ContextEvaluator(self.evaluator),
-                model=lambda _: None,
+                model=lambda *_: None,
                 seed=store.history(self.searched.study_id).trials[0].policy,
                 fits=lambda study, _: study.measure.together == "auto",
                 room=Room(),

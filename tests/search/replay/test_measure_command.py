@@ -66,7 +66,7 @@ def machine(monkeypatch):
         def here(_study, _store, _first, seed):
             yield Surroundings(
                 evaluator=ContextEvaluator(evaluator),
-                model=lambda _: None,
+                model=lambda *_: None,
                 seed=seed,
                 fits=lambda *_: False,
                 room=Room(),

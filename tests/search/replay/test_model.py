@@ -15,10 +15,10 @@ from search.testing import (
     ScriptedMessagesServer,
     dropped_connection,
     fault,
-    forcing_refused,
     refusal,
     submission,
     text,
+    tool_refused,
 )
 
 TABLE = {n: Takes(step_time_s=1.0 - n / 50, noise=0.01) for n in range(20)}
@@ -71,9 +71,10 @@ def test_a_search_is_the_same_again_without_key_network_and_launches(study):
     [
         [text("prose"), submission(policy(0)), submission("x = "), submission(policy(5))],
         [refusal(), submission(policy(9)), fault(401, "bad key")],
+        [fault(429, retry_after_s=3600)],
         [dropped_connection(), fault(529), submission(policy(4)), *[dropped_connection()] * 8],
     ],
-    ids=["asked again", "key rejected", "network gone"],
+    ids=["asked again", "key rejected", "left alone", "network gone"],
 )
 def test_what_went_wrong_with_the_model_goes_wrong_again(searched, script):
     study = searched(script, trials=3)
@@ -82,10 +83,10 @@ def test_what_went_wrong_with_the_model_goes_wrong_again(searched, script):
 
 
 def test_a_study_that_was_resumed_asks_in_the_same_forms_again(searched):
-    study = searched([forcing_refused(), submission(policy(7)), submission(policy(8))], trials=3)
+    study = searched([tool_refused(), submission(policy(7)), submission(policy(8))], trials=3)
 
     study.extend(1)
-    with ScriptedMessagesServer([forcing_refused(), submission(policy(9))]) as server:
+    with ScriptedMessagesServer([tool_refused(), submission(policy(9))]) as server:
         study.run(server)
 
     assert differences(study) == {}

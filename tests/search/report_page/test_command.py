@@ -100,7 +100,7 @@ def test_a_report_that_is_there_is_replaced_whole(on_record, tmp_path):
     path = tmp_path / "here" / "r.html"
     path.write_text("old", encoding="utf-8")
 
-    on_record("-o", "r.html")
+    on_record("-o", "r.html", "--force")
 
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
     assert stat.S_IMODE(path.stat().st_mode) & stat.S_IRUSR
@@ -169,7 +169,7 @@ def test_launches_tell_command_and_machine_as_long_as_they_are_on_record(cclsear
     store.close()
 
     def report():
-        cclsearch("report", "-o", "r.html", "--store", root)
+        cclsearch("report", "-o", "r.html", "--force", "--store", root)
         return read_page((tmp_path / "here" / "r.html").read_text(encoding="utf-8"))
 
     page = report()

@@ -14,6 +14,7 @@ from records import testing
 from records.store import Store
 from search.cli import app
 from search.service.facts import written
+from search.service.lookups import attachment
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 API = "/api/v1"
@@ -102,13 +103,25 @@ def test_a_study_is_exported_for_spreadsheets(client):
     assert [row["ordinal"] for row in rows] == ["0", "1", "2", "3"]
 
 
-def test_a_bundle_is_taken_by_another_store(client, tmp_path):
+def test_a_bundle_is_taken_by_another_store(serve, tmp_path):
+    with closing(Store(tmp_path / "one")) as store:
+        store.add_study("searched", testing.study(), "test", [testing.trial(0, 0.5)])
+    bundle = tmp_path / "study.cclsearch"
+    with serve(store.root).client("read") as client:
+        answer = client.get(f"{API}/studies/searched/export", params={"format": "bundle"})
+    bundle.write_bytes(answer.content)
+    other = str(tmp_path / "other")
+    assert CliRunner().invoke(app, ["import", str(bundle), "--store", other]).exit_code == 0
+    with closing(Store(tmp_path / "other")) as taken:
+        assert taken.counts("searched").trials == 1
+
+
+def test_a_bundle_whose_names_hold_control_characters_is_refused(client, tmp_path):
     answer = client.get(f"{API}/studies/{FINISHED}/export", params={"format": "bundle"})
     bundle = tmp_path / "study.cclsearch"
     bundle.write_bytes(answer.content)
-    CliRunner().invoke(app, ["import", str(bundle), "--store", str(tmp_path / "other")])
-    with closing(Store(tmp_path / "other")) as other:
-        assert other.counts(FINISHED).trials == 4
+    done = CliRunner().invoke(app, ["import", str(bundle), "--store", str(tmp_path / "other")])
+    assert "is a name with a control character" in str(done.exception)
 
 
 def test_nothing_of_an_export_stays_behind(served):
@@ -146,16 +159,28 @@ def test_nobody_waits_where_others_wait_already(served, what):
     assert (answer.status_code, after.status_code) == (429, 200)
 
 
-@pytest.mark.parametrize("what", ["export", "report"])
-@pytest.mark.parametrize("study_id", ["größe-日本", 'a"; filename="b.exe', "a\rb"])
-def test_an_id_of_any_letters_names_a_file(serve, tmp_path, what, study_id):
+@pytest.mark.parametrize(("what", "suffix"), [("export", "jsonl"), ("report", "html")])
+def test_an_id_names_a_file(serve, tmp_path, what, suffix):
     with closing(Store(tmp_path / "odd")) as store:
-        store.add_study(study_id, testing.study(), "test", [])
+        store.add_study("v1.2_a-b", testing.study(), "test", [])
     with serve(store.root).client("read") as client:
-        answer = client.get(f"{API}/studies/{quote(study_id, safe='')}/{what}")
-    assert answer.status_code == 200
-    name = f"{study_id}.{'html' if what == 'report' else 'jsonl'}"
-    assert answer.headers["content-disposition"] == f"attachment; filename*=UTF-8''{quote(name)}"
+        answer = client.get(f"{API}/studies/v1.2_a-b/{what}")
+    assert answer.headers["content-disposition"] == f'attachment; filename="v1.2_a-b.{suffix}"'
+
+
+@pytest.mark.parametrize("what", ["export", "report"])
+@pytest.mark.parametrize(
+    "study_id", ["größe-日本", 'a"; filename="b.exe', "a\rb", "-rf", ".hidden"]
+)
+def test_a_name_that_no_study_can_have_is_missing(client, what, study_id):
+    answer = client.get(f"{API}/studies/{quote(study_id, safe='')}/{what}")
+    assert answer.status_code == 404
+    assert "content-disposition" not in answer.headers
+
+
+def test_a_file_is_offered_under_its_name_whatever_its_letters():
+    name = 'größe"; filename="b.exe\r'
+    assert attachment(name) == f"attachment; filename*=UTF-8''{quote(name, safe='')}"
 
 
 def test_a_report_is_a_page_to_keep(client):

@@ -54,13 +54,13 @@ def test_rows_say_without_scripts_what_the_charts_show(explored):
     page = get(explored, f"/studies/{STUDY}/explore")
 
     assert table(page, "4 trials, the best first") == [
-        ["", "1 ★ the best", "0.25", "4", "--pp=2 --tp=1"],
-        ["", "0 on the front", "0.5", "1", "--pp=1 --tp=1"],
-        ["", "2", "0.5", "4", "--pp=1 --tp=2"],
-        ["", "3", "✗ crash", "", "--pp=2 --tp=2"],
+        ["", "1 ★ the best", "0.25", "4", "1", "--pp=2 --tp=1"],
+        ["", "0 on the front", "0.5", "1", "1", "--pp=1 --tp=1"],
+        ["", "2", "0.5", "4", "1", "--pp=1 --tp=2"],
+        ["", "3", "✗ crash", "", "", "--pp=2 --tp=2"],
     ]
     headings = [each.text for each in page.all("th") if each.attributes.get("scope") == "col"]
-    assert headings == ["Trial", "step_time (s)", "peak_memory (MiB)", "Sets"]
+    assert headings == ["Trial", "step_time (s)", "peak_memory (MiB)", "Launches", "Sets"]
 
 
 def test_a_metric_that_nobody_has_is_said_to_be_missing(explored):

@@ -168,11 +168,11 @@ def test_a_search_that_finished_although_it_was_cancelled_is_finished(queue):
 
 def test_nothing_starts_while_somebody_searches_the_same_records_by_hand(queue):
     queue.submit("one")
-    queue.store.create("by hand", queue.store.find("one").study, "test")
-    with closing(Store(queue.root)) as other, other.lock("by hand"):
+    queue.store.create("from-a-terminal", queue.store.find("one").study, "test")
+    with closing(Store(queue.root)) as other, other.lock("from-a-terminal"):
         queue.look()
         assert queue.found("one").state is State.QUEUED
-        assert queue.keeper.waits_for.startswith("study by hand, which process")
+        assert queue.keeper.waits_for.startswith("study from-a-terminal, which process")
     queue.until_acts("one")
 
     assert queue.keeper.waits_for is None

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from records import testing
 from search.charts.sparkline import sparkline
 from search.service.pages.rendering import moment, took
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
@@ -130,13 +131,25 @@ def test_health_tells_of_the_queue_the_devices_and_the_disk(client):
     assert "this machine" in texts(page, "th")
 
 
-def test_a_sparkline_goes_down_as_the_best_so_far_gets_better():
-    drawn = sparkline([(0, 4.0), (3, 2.0)], 9, lower_is_better=True)
-    upwards = sparkline([(0, -4.0), (3, -2.0)], 9, lower_is_better=False)
+def test_a_sparkline_goes_the_way_that_is_better():
+    falling = sparkline([(0, 4.0), (3, 2.0)], 9, lower_is_better=True)
+    rising = sparkline([(0, 2.0), (3, 4.0)], 9, lower_is_better=False)
 
-    assert drawn == upwards
-    assert re.search(r'points="3,3 41,3 41,25 117,25"', drawn)
+    assert re.search(r'points="3,3 41,3 41,25 117,25"', falling)
+    assert re.search(r'points="3,25 41,25 41,3 117,3"', rising)
     assert sparkline([], 9, lower_is_better=True) == ""
+
+
+def test_an_imported_study_started_when_its_own_search_did(client):
+    rows = get(client, "/studies").find("rows").all("tr")
+    started = {" ".join(row.text.split()): row.all("td") for row in rows}
+    (imported,) = (cells for words, cells in started.items() if IMPORTED in words)
+    listed = client.get("/api/v1/studies").json()["items"]
+    (study,) = (each for each in listed if each["id"] == IMPORTED)
+
+    own, at_import = testing.START, study["created_at"]
+    assert (study["started_at"], at_import > own) == (own, True)
+    assert "imported" in [*imported][-1].text
 
 
 def test_a_sparkline_is_flat_where_nothing_got_better():

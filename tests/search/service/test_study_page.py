@@ -41,7 +41,7 @@ def test_a_finished_study_tells_its_best_with_unit_evidence_and_why_it_ended(cli
     told = facts(get(client, f"/studies/{FINISHED}"), "best")
 
     assert "0.25 s in trial 2" in told
-    assert "By its own launch" in told
+    assert "One launch" in told
     assert "patience: 6 launches without improvement" in told
 
 

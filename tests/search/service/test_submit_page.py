@@ -135,6 +135,34 @@ def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_lost(place, name,
     assert studies_in(served) == before
 
 
+def test_every_error_of_a_form_is_said_beside_its_field(place):
+    served, client = place
+    before = studies_in(served)
+    fields = filled(
+        get(client, "/studies/new"),
+        objective="step_tim",
+        more_objectives="memry",
+        limits="peak_memory < 30 GiB\npeek_memory < 30 GiB",
+        trials="100000",
+        strategy="nonsense",
+        seed_policy="nobody",
+        max_wall_min="soon",
+    )
+    fields["knob.tp"] = ["1", "17"]
+    page = posted(client.post("/studies/new", data=fields))
+
+    assert "'step_tim'" in problem(page, "objective")
+    assert "'memry'" in problem(page, "more_objectives")
+    assert "'peek_memory'" in problem(page, "limits")
+    assert "at most 200" in problem(page, "trials")
+    assert "'nonsense'" in problem(page, "strategy")
+    assert "'nobody'" in problem(page, "seed_policy")
+    assert "number" in problem(page, "max_wall_min")
+    assert "17" in problem(page, "choices")
+    assert len([*page.find("problems").all("li")]) == 8
+    assert studies_in(served) == before
+
+
 def test_a_knob_without_any_choice_is_refused_beside_the_knobs(place):
     _, client = place
     fields = filled(get(client, "/studies/new"))

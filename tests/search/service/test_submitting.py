@@ -212,7 +212,7 @@ def test_a_study_finished_by_hand_after_it_failed_here_is_finished(service):
 
 
 def test_a_study_of_the_command_line_is_not_changed_here(service):
-    service.records.create("by hand", service.study(over(service)).study, "test")
+    service.records.create("from-a-terminal", service.study(over(service)).study, "test")
 
     with pytest.raises(ConflictError, match="command line"):
-        service.cancel("by hand", CI)
+        service.cancel("from-a-terminal", CI)

@@ -68,13 +68,15 @@ def test_the_exit_code_is_3_only_for_a_regression_that_was_to_fail(
     assert json.loads((made.root / "out" / "verdict.json").read_text())["exit"] == code
 
 
-def test_what_was_measured_once_fails_only_where_that_was_asked(analyze, made):
-    sides = {"old": [made.row(10.0)], "new": [made.row(20.0)]}
+def test_one_launch_a_side_does_not_pass_the_gate(analyze, made):
+    sides = {"old": [made.row(10.0)], "new": [made.row(48.8)]}
     flags = ("--baseline", "old", "--fail-on-regression")
 
-    careful, bold = analyze(sides, *flags), analyze(sides, *flags, "--unreplicated")
+    careful, allowed = analyze(sides, *flags), analyze(sides, *flags, "--allow-undecided")
+    bold = analyze(sides, *flags, "--unreplicated")
 
-    assert (careful.code, bold.code) == (0, 3)
+    assert (careful.code, bold.code, allowed.code) == (5, 3, 0)
+    assert careful.err.startswith("undecided: a regression may hide at 1 points")
     assert (
         "caveat: 1 of 1 points of new were measured too seldom to decide; measure it and the "
         "baseline in turns, 4 rounds or more" in careful.out
@@ -82,6 +84,23 @@ def test_what_was_measured_once_fails_only_where_that_was_asked(analyze, made):
     assert "caveat" not in bold.out
     text = (made.root / "out" / "new_vs_old" / "perf_regress.txt").read_text()
     assert "threshold only" in text
+
+
+def test_a_point_that_may_take_twice_as_long_does_not_pass_the_gate(analyze, made):
+    noisy = (0.5, 2.6, 0.9, 4.0, 0.7, 3.0)
+    sides = {"old": made.rounds(10.0), "new": made.rounds(15.0, noisy)}
+
+    ended = analyze(sides, "--baseline", "old", "--fail-on-regression")
+
+    assert ended.code == 5
+
+
+def test_undecided_points_may_only_be_allowed_to_pass_a_gate(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(10.0)}
+
+    ended = analyze(sides, "--baseline", "old", "--allow-undecided")
+
+    assert (ended.code, "add --fail-on-regression" in ended.err) == (2, True)
 
 
 def test_a_summary_alone_compares_nothing(analyze, made, files):
@@ -159,6 +178,27 @@ def test_a_gate_does_not_pass_because_the_candidate_is_missing(analyze, made):
 
     assert ended.code == 2
     assert "nothing but the baseline old has results" in ended.err
+
+
+def test_a_gate_does_not_pass_points_that_the_candidate_lacks(analyze, made):
+    sides = {"old": [*made.rounds(10.0), *made.rounds(9.0, Ranks=8)], "new": made.rounds(10.0)}
+    flags = ("--baseline", "old", "--fail-on-regression")
+
+    ended = analyze(sides, *flags)
+
+    assert ended.code == 5
+    assert "caveat: new has no row at 1 of the points that old was measured at" in ended.out
+    assert analyze(sides, *flags, "--allow-undecided").code == 0
+
+
+def test_a_gate_says_what_size_of_regression_it_could_have_shown(analyze, made):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(10.0)}
+
+    ended = analyze(sides, "--baseline", "old", "--fail-on-regression", "--json")
+
+    (point,) = json.loads(ended.out)["points"]
+    assert point["detectable_percent"] >= 5
+    assert "a smaller one can pass the gate" in json.loads(ended.out)["caveats"][-1]
 
 
 def test_a_baseline_without_results_is_refused(analyze, made):

@@ -1,5 +1,8 @@
 """Points are judged by rounds that sides share; without those only where that is asked."""
 
+import math
+import random
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -77,6 +80,30 @@ def test_without_rounds_a_difference_is_told_and_not_judged(made, judged, baseli
     assert (verdict.standing, verdict.reason) == (Standing.NEUTRAL, reason)
     assert (verdict.evidence, verdict.low, verdict.high) == (Evidence.NONE, None, None)
     assert verdict.latency_change == pytest.approx(-100)
+
+
+@pytest.mark.parametrize(("slower", "regresses"), [(1.0, False), (1.25, True)])
+def test_of_325_noisy_points_equal_sides_pass_and_slower_ones_do_not(
+    made, judged, slower, regresses
+):
+    draw = random.Random(0)
+    base, own = (
+        [
+            row
+            for size in range(1, 326)
+            for row in made.rounds(
+                latency,
+                [math.exp(draw.gauss(0, 0.1)) for _ in range(6)],
+                **{"SendMsgSize(B)": 1024 * size},
+            )
+        ]
+        for latency in (10.0, 10.0 * slower)
+    )
+
+    pair = judged(base, own)
+
+    assert (pair.judged_count, pair.open_count) == (325, 0)
+    assert (pair.regression_count > 0) is regresses
 
 
 @pytest.mark.parametrize("count", [1, 3])

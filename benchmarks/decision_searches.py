@@ -1,0 +1,369 @@
+"""How often whole searches announce what is true, over launches whose times are simulated.
+
+The referee, its contests, who leads and the finding are the real ones, with the settings that a
+study has by default; only the launches and the store are replaced. Configurations are tried one by
+one, and launched one after the other. Run it against another version of the code with that
+version's folder first in PYTHONPATH.
+
+    python benchmarks/decision_searches.py
+    python benchmarks/decision_searches.py --searches 100 --noise 0.02 --only "busy at times"
+
+A claim is a winner other than the seed that was shown to be faster than it; it is right when the
+winner is the best configuration. A lean is such a winner that was not shown to be faster. Without
+an interval are winners other than the seed that nothing but single values speak for.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import TypeAlias
+
+from evaluator.objective import scoring_of
+from evaluator.timing.verdict import Verdict
+from records import testing
+from records.conditions import Conditions
+from records.history import History
+from records.study import Budget, Dimension, Measure, Study
+from records.trial import Config, Measured, Measurement, MetricValue, Outcome, Repeat, Trial
+from search.budget import launches_used, stop_reason
+from search.contest import Contest
+from search.extending import extended
+from search.finding import Finding, find
+from search.referee import Referee
+
+STUDY_ID = "simulated"
+QUIET = Conditions(
+    load_average=None,
+    others_cpu_share=0.02,
+    steal_share=0.0,
+    cpu_pressure_share=None,
+    memory_pressure_share=None,
+    io_pressure_share=None,
+    available_memory_bytes=None,
+    cpu_clock_hz=None,
+    cpu_temperature_celsius=None,
+)
+BUSY = replace(QUIET, others_cpu_share=0.6)
+
+LOAD_BEGINS, LOAD_ENDS = 0.10, 0.15
+"""Chance with each launch: two launches in five are disturbed, in spells of about seven."""
+SHARED_SLOWDOWN, OWN_SLOWDOWN = 1.30, 0.15
+"""While others are busy: a factor for all, and the spread of one that each launch has by itself."""
+DRIFT_MEMORY, DRIFT = 0.95, 0.10
+"""Slow changes that no reading of the machine shows: an AR(1) process of this spread."""
+
+Moment: TypeAlias = tuple[Conditions, float]
+"""What the machine says as a launch is made, and the factor by which it slows the launch."""
+
+
+def quiet(_random: Random) -> Iterator[Moment]:
+    while True:
+        yield QUIET, 1.0
+
+
+def busy_at_times(random: Random) -> Iterator[Moment]:
+    busy = random.random() < LOAD_BEGINS / (LOAD_BEGINS + LOAD_ENDS)
+    while True:
+        busy = random.random() >= LOAD_ENDS if busy else random.random() < LOAD_BEGINS
+        yield (BUSY, _slowdown(random)) if busy else (QUIET, 1.0)
+
+
+def busy_throughout(random: Random) -> Iterator[Moment]:
+    while True:
+        yield BUSY, _slowdown(random)
+
+
+def drifting(random: Random) -> Iterator[Moment]:
+    level = random.gauss(0, DRIFT)
+    while True:
+        step = DRIFT * math.sqrt(1 - DRIFT_MEMORY**2)
+        level = DRIFT_MEMORY * level + random.gauss(0, step)
+        yield QUIET, math.exp(level)
+
+
+def _slowdown(random: Random) -> float:
+    return SHARED_SLOWDOWN * math.exp(abs(random.gauss(0, OWN_SLOWDOWN)))
+
+
+MACHINES: Mapping[str, Callable[[Random], Iterator[Moment]]] = {
+    "quiet": quiet,
+    "busy at times": busy_at_times,
+    "busy throughout": busy_throughout,
+    "drifting": drifting,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What configurations take; a script that reports `exact` times reports them under any load.
+
+    After `resumed_at` trials the search ends, and is resumed.
+    """
+
+    times_s: Callable[[Random], tuple[float, ...]]
+    exact: bool = False
+    resumed_at: int | None = None
+    measure: Measure = field(default_factory=Measure)
+
+
+def _one_better(random: Random) -> tuple[float, ...]:
+    times_s = [1.0] * 10
+    times_s[random.randrange(1, len(times_s))] = 1 / 1.1
+    return tuple(times_s)
+
+
+def _in_either_order(random: Random) -> tuple[float, ...]:
+    return (0.07, *random.sample((0.03, 0.05), 2))
+
+
+TRUTHS: Mapping[str, Truth] = {
+    "10 equal": Truth(times_s=lambda _: (1.0,) * 10),
+    "1 of 10 is 10 % better": Truth(times_s=_one_better),
+    "0.07, then 0.03, 0.05 s, exact": Truth(times_s=_in_either_order, exact=True),
+    "0.09, 0.07, resumed: 0.03, exact": Truth(
+        times_s=lambda _: (0.09, 0.07, 0.03),
+        exact=True,
+        resumed_at=2,
+        measure=Measure(race_rounds=0),
+    ),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What contests and referees ask of a store, without a disk."""
+
+    study: Study
+    trials: list[Trial] = field(default_factory=list)
+    launches: list[Repeat] = field(default_factory=list)
+
+    def lock(self, _study_id: str) -> AbstractContextManager[None]:
+        """Nobody else is there."""
+        return nullcontext()
+
+    def find(self, _study_id: str) -> SimpleNamespace:
+        """The study as it is now."""
+        return SimpleNamespace(study=self.study)
+
+    def replace_study(self, _study_id: str, study: Study) -> None:
+        """Go on with another budget."""
+        self.study = study
+
+    def history(self, _study_id: str) -> History:
+        """Every trial so far."""
+        return History(trials=tuple(self.trials))
+
+    def repeats(self, _study_id: str) -> tuple[Repeat, ...]:
+        """Every launch that was made again."""
+        return tuple(self.launches)
+
+    def repeat(self, _study_id: str, *repeats: Repeat) -> None:
+        """Keep these launches."""
+        self.launches += repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Launches configurations one after the other."""
+
+    times_s: Sequence[float]
+    noise: float
+    exact: bool
+    moments: Iterator[Moment]
+    random: Random
+
+    def launch_once(self, _study: Study, config: Config, _folder: str = "") -> Outcome:
+        """One launch at this moment."""
+        conditions, slowdown = next(self.moments)
+        time_s = self.times_s[int(config["n"])]
+        if not self.exact:
+            time_s *= slowdown * math.exp(self.random.gauss(0, self.noise))
+        return _measured(time_s, conditions)
+
+    def fits_together(self, _study: Study, _peaks: object) -> bool:
+        """Nothing does."""
+        return False
+
+
+def _measured(time_s: float, conditions: Conditions) -> Measured:
+    measurement = Measurement(
+        step_times_s=((time_s,) * 5,),
+        warmup_times_s=((time_s,),),
+        losses=(1.0,),
+        tokens_per_step=1,
+        peak_memory_bytes=(1,),
+        wall_s=None,
+        device="cpu",
+        torch_version=None,
+        # Neither changes a decision here, where all steps are equal; both spare most of the work.
+        profiled=True,
+        turn_steps=(5,),
+        conditions=conditions,
+    )
+    value = MetricValue(name="step_time", value=time_s, unit="s", better="lower", version=1)
+    return Measured(measurement=measurement, metrics=(value,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One search: what it found, how many launches it took, and which configuration was best."""
+
+    finding: Finding
+    launch_count: int
+    best: int
+
+    @property
+    def claims(self) -> bool:
+        """Whether the winner was shown to be faster than the seed."""
+        against = self.finding.against_seed
+        return self.finding.winner != 0 and against is not None and against.verdict is Verdict.FAST
+
+    @property
+    def has_no_interval(self) -> bool:
+        """Whether a winner was announced on too few rounds to say how sure that is."""
+        against = self.finding.against_seed
+        return self.finding.winner != 0 and (against is None or against.ratio_low is None)
+
+
+def search(truth: Truth, machine: Machine) -> Ended:
+    """Run one search to its end."""
+    configs = [Config({"n": n}) for n in range(len(machine.times_s))]
+    knob = Dimension(name="n", choices=tuple(range(len(configs))))
+    first = truth.resumed_at or len(configs)
+    study = replace(
+        testing.study(knob),
+        budget=Budget(trials=first, patience=first),
+        measure=replace(truth.measure, profiled_steps=0),
+    )
+    store = Memory(study=study)
+    finding = _run(study, configs, store, machine)
+    if first < len(configs):
+        study = extended(STUDY_ID, len(configs) - first, store)
+        finding = _run(study, configs, store, machine)
+    launches = launches_used(store.history(STUDY_ID), store.launches)
+    best = min(range(len(configs)), key=lambda n: machine.times_s[n])
+    return Ended(finding=finding, launch_count=launches, best=best)
+
+
+def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> Finding:
+    """Try what was not tried yet, as the search does, then conclude."""
+    scoring, observer = scoring_of(study), _Silent()
+    contest = Contest(
+        study_id=STUDY_ID,
+        study=study,
+        scoring=scoring,
+        store=store,
+        turn=machine,
+        observer=observer,
+    )
+    referee = Referee(
+        study_id=STUDY_ID,
+        measure=study.measure,
+        scoring=scoring,
+        store=store,
+        contest=contest,
+        observer=observer,
+    )
+    settled = referee.settled_count
+    while True:
+        history = referee.settle(settled).history
+        settled, used = len(history), launches_used(history, store.launches)
+        reason = stop_reason(study.budget, history, used, 0.0)
+        if reason is not None:
+            break
+        outcome = machine.launch_once(study, configs[settled])
+        trial = replace(testing.trial(settled, 1.0), config=configs[settled], outcome=outcome)
+        store.trials.append(scoring.scored(trial))
+    launches = referee.conclude()
+    return find(referee.standing(), launches, scoring, study.measure, reason)
+
+
+class _Silent(SimpleNamespace):
+    """Hears everything and says nothing."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Shares of searches on one machine over one truth."""
+
+    right: float
+    wrong: float
+    leans_right: float
+    leans_wrong: float
+    no_interval: float
+    tied: float
+    launch_count: float
+
+
+def cell(truth: Truth, machine: str, noise: float, count: int) -> Cell:
+    """Run this number of searches."""
+    ended: list[Ended] = []
+    for number in range(count):
+        random = Random(f"{machine}/{number}")
+        there = Machine(
+            times_s=truth.times_s(random),
+            noise=noise,
+            exact=truth.exact,
+            moments=MACHINES[machine](random),
+            random=random,
+        )
+        ended.append(search(truth, there))
+    found = [(each, each.finding.winner == each.best != 0) for each in ended]
+    leaning = [(each, right) for each, right in found if not each.claims and each.finding.winner]
+    return Cell(
+        right=sum(each.claims and right for each, right in found) / count,
+        wrong=sum(each.claims and not right for each, right in found) / count,
+        leans_right=sum(right for _, right in leaning) / count,
+        leans_wrong=sum(not right for _, right in leaning) / count,
+        no_interval=sum(each.has_no_interval for each in ended) / count,
+        tied=sum(any(each.finding.ties) for each in ended) / count,
+        launch_count=sum(each.launch_count for each in ended) / count,
+    )
+
+
+HEAD = (
+    f"{'machine':16} {'truth':32} {'right':>7} {'wrong':>7} {'leans +':>8} {'leans -':>8} "
+    f"{'no int.':>8} {'tied':>7} {'launches':>9} {'seconds':>8}"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How often whole searches are right.")
+    parser.add_argument("--searches", type=int, default=600, help="in each cell")
+    parser.add_argument(
+        "--noise", type=float, default=0.05, help="spread of a launch, default 0.05"
+    )
+    parser.add_argument("--only", choices=tuple(MACHINES), action="append", help="this machine")
+    options = parser.parse_args()
+    code = Path(__import__("search").__file__ or "").parents[1].name
+    noise = f"launches vary by {options.noise:.1%}"
+    print(f"{options.searches} searches a cell, {noise}, code in {code}")
+    print(HEAD)
+    for machine in options.only or MACHINES:
+        for name, truth in TRUTHS.items():
+            if truth.exact and not machine.startswith(("quiet", "busy")):
+                continue
+            begun = time.perf_counter()
+            found = cell(truth, machine, options.noise, options.searches)
+            shares = (found.right, found.wrong)
+            leans = (found.leans_right, found.leans_wrong, found.no_interval)
+            print(
+                f"{machine:16} {name:32}",
+                *(f"{share:7.1%}" for share in shares),
+                *(f"{share:8.1%}" for share in leans),
+                f"{found.tied:7.1%} {found.launch_count:9.1f} {time.perf_counter() - begun:8.0f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

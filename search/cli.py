@@ -1,40 +1,27 @@
 """The command line: `cclsearch`, its commands and its exit codes.
 
-Commands reach for heavy modules when they run, so that help and completion are instant.
+A command's module is imported when it is called or asked for its own help, and reaches for heavy
+modules when it runs, so that help and completion are instant.
 """
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_group
 
 from evaluator.traces.errors import TraceError
 from records.errors import CclsearchError, EnvironmentFault, StoreError, StudyError
-from search.commands import (
-    bench,
-    compare,
-    doctor,
-    export,
-    gc,
-    imports,
-    leaderboard,
-    mcp,
-    metrics,
-    policies,
-    replay,
-    reports,
-    run,
-    serve,
-    spaces,
-    studies,
-    traces,
-    trials,
-)
-from search.commands.options import examples
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
 from search.terminal import neutral_streams
 from search.version import installed_version
+
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context  # which have no public name
 
 INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
 
@@ -54,6 +41,102 @@ Exit codes:
   130  interrupted twice
 """
 
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("search.commands.run", "Search: launch trials, learn from each, prove the best."),
+    "resume": (
+        "search.commands.run",
+        "Go on with a study where it stopped, or add launches to it.",
+    ),
+    "list": ("search.commands.studies", "List the studies on record, newest first."),
+    "show": ("search.commands.studies", "Show a study: its trials and what it found."),
+    "best": (
+        "search.commands.studies",
+        "Print the best configuration in a form that other programs take.",
+    ),
+    "replay": (
+        "search.commands.replay",
+        "Do again what a study on record did, and tell where it comes out otherwise.",
+    ),
+    "report": (
+        "search.commands.reports",
+        "Write a study as one page: what was asked, the best with its evidence, every trial, the "
+        "cost.",
+    ),
+    "serve": (
+        "search.commands.serve",
+        "Serve studies over HTTP and in a browser: submit, watch, explore, cancel.",
+    ),
+    "mcp": (
+        "search.commands.mcp",
+        "Offer a service to language models, by the Model Context Protocol over standard input.",
+    ),
+    "leaderboard": (
+        "search.commands.leaderboard",
+        "Rank the best of each study, beside entries of others: metrics as columns, works as "
+        "groups.",
+    ),
+    "compare": (
+        "search.commands.compare",
+        "Tell whether B is faster than A: FAST, SLOW, SAME, UNDECIDED or UNKNOWN, and why.",
+    ),
+    "doctor": (
+        "search.commands.doctor",
+        "Tell what this machine can do, and what to do about what is missing.",
+    ),
+    "gc": (
+        "search.commands.gc",
+        "Remove kept files that no record cites, and what killed processes left.",
+    ),
+    "import": (
+        "search.commands.imports",
+        "Import recorded searches: afterwards they can be shown, compared, re-scored and reported.",
+    ),
+    "export": (
+        "search.commands.export",
+        "Write a study for other programs, for CCL-Bench, or for another machine.",
+    ),
+    "version": ("search.commands.doctor", "Print the version."),
+    "entry": ("search.commands.export", "Look at an entry of CCL-Bench."),
+    "bench": (
+        "search.commands.bench",
+        "Measure communication libraries, tell what changed, and compare search strategies.",
+    ),
+    "trial": ("search.commands.trials", "Look at one trial of a study."),
+    "space": ("search.commands.spaces", "Look at a search space; nothing is launched."),
+    "policy": ("search.commands.policies", "Look at a policy; nothing is launched."),
+    "metrics": (
+        "search.commands.metrics",
+        "Metrics: what there is, what it means, and the values of traces.",
+    ),
+    "trace": (
+        "search.commands.traces",
+        "Look into traces: where the time of a step went, and why.",
+    ),
+}
+"""The module that has each command, or is it as a group, and the first line of its help."""
+
+
+class Later(TyperCommand):
+    """A command of which only the name and a line of help are loaded until it is called."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: "Context | None" = None,
+        **extra: object,
+    ) -> "Context":
+        """Load the command, or a group of commands, and parse its arguments."""
+        return loaded(info_name or "").make_context(info_name, args, parent, **extra)
+
+
+def loaded(name: str) -> "Command":
+    """A command, or a group of commands, from its module."""
+    module, _ = COMMANDS[name]
+    group = get_group(import_module(module).app)
+    return group.commands.get(name, group)
+
+
 app = typer.Typer(
     name="cclsearch",
     no_args_is_help=True,
@@ -63,119 +146,8 @@ app = typer.Typer(
     help="Find the best launch configuration of a distributed ML workload in few real trials.",
     epilog=FOOT,
 )
-app.command(
-    "run",
-    epilog=examples(
-        "cclsearch run --objective step_time --trials 15",
-        "cclsearch run --objective tokens_per_s -c study.toml",
-        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
-        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
-    ),
-)(run.run)
-app.command(
-    "resume",
-    epilog=examples("cclsearch resume", "cclsearch resume 20260131-120000-ab12 --trials 5"),
-)(run.resume)
-app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))(
-    studies.list_studies
-)
-app.command(
-    "show",
-    epilog=examples(
-        "cclsearch show",
-        "cclsearch show 20260131-120000-ab12",
-        "cclsearch show --front --objective step_time --objective gpus --plot front.png",
-    ),
-)(studies.show)
-app.command(
-    "best",
-    epilog=examples(
-        "cclsearch best --format args",
-        "cclsearch best --objective rank_seconds --limit 'step_time < 500 ms'",
-    ),
-)(studies.best)
-app.command(
-    "replay",
-    epilog=examples(
-        "cclsearch replay 20260131-120000-ab12 --strict --json",
-        "cclsearch replay --mode measure --trial all --within 5%",
-        "cclsearch replay --mode policy --vary world_size=4,8 --vary global_batch=16,32",
-        "cclsearch replay --mode score --objective tokens_per_s",
-    ),
-)(replay.replay)
-app.command(
-    "report",
-    epilog=examples(
-        "cclsearch report",
-        "cclsearch report 20260131-120000-ab12 -o report.html --open",
-        "cclsearch report -o report.md",
-    ),
-)(reports.report)
-app.command(
-    "serve",
-    epilog=examples(
-        "cclsearch serve",
-        "cclsearch serve -c service.toml --port 9000",
-        "cclsearch serve --new-token ci:submit",
-    ),
-)(serve.serve)
-app.command(
-    "mcp",
-    epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"),
-)(mcp.mcp)
-app.command(
-    "leaderboard",
-    epilog=examples(
-        "cclsearch leaderboard",
-        "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
-        "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
-        "cclsearch leaderboard -o leaderboard.html",
-    ),
-)(leaderboard.leaderboard)
-app.command(
-    "compare",
-    cls=compare.InOrder,
-    epilog=examples(
-        "cclsearch compare trial:0 best",
-        "cclsearch compare torchcomms/ c10d/ --fail-on slow",
-        "cclsearch compare before.json after.json --display explain",
-    ),
-)(compare.compare)
-app.command("doctor", epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))(
-    doctor.doctor
-)
-app.command(
-    "gc",
-    epilog=examples(
-        "cclsearch gc --dry-run",
-        "cclsearch gc --traces-older-than 30d --keep-best 3",
-        "cclsearch gc --max-size 10GB --yes",
-    ),
-)(gc.gc)
-app.command(
-    "import",
-    epilog=examples(
-        "cclsearch import runs/20260429_093910 --card workload_card.yaml",
-        "cclsearch import histories.jsonl --dry-run",
-        "cclsearch import optuna.db --as baseline",
-    ),
-)(imports.import_histories)
-app.command(
-    "export",
-    epilog=examples(
-        "cclsearch export --format csv -o trials.csv",
-        "cclsearch export 20260131 --format bundle -o study.cclsearch",
-        "cclsearch export --format entry -o entry/ --set contributor=Me --set contact=me@b.org",
-        "cclsearch export --format bundle --redact --hash-names --perturb-times 2%",
-    ),
-)(export.export)
-app.add_typer(export.app, name="entry")
-app.add_typer(bench.app, name="bench")
-app.add_typer(trials.app, name="trial")
-app.add_typer(spaces.app, name="space")
-app.add_typer(policies.app, name="policy")
-app.add_typer(metrics.app, name="metrics")
-app.add_typer(traces.app, name="trace")
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, cls=Later, help=_line)(lambda: None)
 
 
 def _print_version(asked: bool) -> None:
@@ -194,12 +166,6 @@ def _common(
     ] = False,
 ) -> None:
     """Take the options that stand before any command."""
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(installed_version())
 
 
 def main() -> None:

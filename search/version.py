@@ -1,8 +1,9 @@
 """Which version of cclsearch this is."""
 
-from importlib.metadata import version
-
 
 def installed_version() -> str:
     """The version that is installed."""
+    # Imported here: few commands need it, and all would wait for it.
+    from importlib.metadata import version
+
     return version("cclsearch")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-from typer.main import get_command
 
 from records.origin import Origin
 from records.study import Environment, Study
+from search import cli
 from search.builtin import builtin_study
-from search.cli import app
+from search.cli import loaded
 from search.study_file import read_study_file
 
 ROOT = Path(__file__).parents[1]
@@ -36,15 +36,15 @@ SET_BY_US = {
 """Found out, spelled as `[space.NAME]`, `[[constraint]]` and `more`, or given by an option."""
 
 
-def commands(group, prefix=()):
-    for name, command in group.commands.items():
+def commands(named, prefix=()):
+    for name, command in named.items():
         if hasattr(command, "commands"):
-            yield from commands(command, (*prefix, name))
+            yield from commands(command.commands, (*prefix, name))
         else:
             yield " ".join((*prefix, name)), command
 
 
-COMMANDS = dict(commands(get_command(app)))
+COMMANDS = dict(commands({name: loaded(name) for name in cli.COMMANDS}))
 EXAMPLES = sorted(
     {
         line.strip()
@@ -124,7 +124,7 @@ def test_the_readme_begins_with_the_two_commands():
 def test_the_readme_has_every_exit_code():
     told = README.partition("## Exit codes")[2]
 
-    assert re.findall(r"\b\d+\b", told) == re.findall(r"^  (\d+) ", get_command(app).epilog, re.M)
+    assert re.findall(r"\b\d+\b", told) == re.findall(r"^  (\d+) ", cli.FOOT, re.M)
 
 
 def test_the_study_page_shows_a_file_that_can_be_read(tmp_path):

@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperCommand
 
 from records.errors import StudyError
-from search.commands.options import JsonOption, StoreOption
+from search.commands.options import JsonOption, StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 BENCHMARKS, AXES = "benchmarks", "axes"
 GIVEN = "search.commands.compare.given"
@@ -25,6 +27,14 @@ class InOrder(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@app.command(
+    cls=InOrder,
+    epilog=examples(
+        "cclsearch compare trial:0 best",
+        "cclsearch compare torchcomms/ c10d/ --fail-on slow",
+        "cclsearch compare before.json after.json --display explain",
+    ),
+)
 def compare(
     context: typer.Context,
     a: Annotated[

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine can do for a search, and what to do about what is missing."""
+"""`doctor` and `version`: what this machine can do for a search, and what is installed."""
 
 import json
 from dataclasses import asdict
@@ -8,11 +8,15 @@ import typer
 
 from evaluator.doctor.finding import Finding, State
 from search import settings
-from search.commands.options import JsonOption, StoreOption
+from search.commands.options import JsonOption, StoreOption, examples
+from search.version import installed_version
+
+app = typer.Typer(rich_markup_mode=None)
 
 CANNOT_RUN = 4
 
 
+@app.command(epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))
 def doctor(
     noise: Annotated[
         bool, typer.Option("--noise", help="Take a minute to measure the noise more closely.")
@@ -63,6 +67,12 @@ def doctor(
         typer.echo("next: cclsearch run --objective step_time")
     if lacking:
         raise typer.Exit(CANNOT_RUN)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version())
 
 
 def _print(finding: Finding) -> None:

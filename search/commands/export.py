@@ -7,11 +7,19 @@ import typer
 
 from search.commands.options import JsonOption, StoreOption, StudyArgument, examples
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at an entry of CCL-Bench."
+app = typer.Typer(rich_markup_mode=None)
+entry = typer.Typer(no_args_is_help=True, help="Look at an entry of CCL-Bench.")
+app.add_typer(entry, name="entry")
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch export --format csv -o trials.csv",
+        "cclsearch export 20260131 --format bundle -o study.cclsearch",
+        "cclsearch export --format entry -o entry/ --set contributor=Me --set contact=me@b.org",
+        "cclsearch export --format bundle --redact --hash-names --perturb-times 2%",
+    ),
 )
-
-
 def export(
     study_id: StudyArgument = "",
     form: Annotated[
@@ -125,7 +133,9 @@ def export(
     export_study(study_id, asked, store, as_json=as_json)
 
 
-@app.command(epilog=examples("cclsearch entry check entries/llama-tp4/", "cclsearch entry check ."))
+@entry.command(
+    epilog=examples("cclsearch entry check entries/llama-tp4/", "cclsearch entry check .")
+)
 def check(
     path: Annotated[
         Path,

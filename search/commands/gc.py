@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from records.errors import StudyError
-from search.commands.options import JsonOption, StoreOption
+from search.commands.options import JsonOption, StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(h|d|w)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
@@ -15,6 +17,13 @@ _HOURS = {"h": 1, "d": 24, "w": 168}
 _MOST_HOURS = 24 * 365 * 1000
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch gc --dry-run",
+        "cclsearch gc --traces-older-than 30d --keep-best 3",
+        "cclsearch gc --max-size 10GB --yes",
+    )
+)
 def gc(
     traces_older_than: Annotated[
         str | None,

@@ -5,9 +5,19 @@ from typing import Annotated
 
 import typer
 
-from search.commands.options import JsonOption, StoreOption
+from search.commands.options import JsonOption, StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command(
+    "import",
+    epilog=examples(
+        "cclsearch import runs/20260429_093910 --card workload_card.yaml",
+        "cclsearch import histories.jsonl --dry-run",
+        "cclsearch import optuna.db --as baseline",
+    ),
+)
 def import_histories(
     sources: Annotated[
         list[str],

@@ -5,9 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from search.commands.options import StoreOption
+from search.commands.options import StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch leaderboard",
+        "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
+        "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
+        "cclsearch leaderboard -o leaderboard.html",
+    )
+)
 def leaderboard(
     studies: Annotated[
         list[str] | None,

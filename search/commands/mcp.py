@@ -6,8 +6,12 @@ from typing import Annotated
 import typer
 
 from records.errors import EnvironmentFault
+from search.commands.options import examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command(epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"))
 def mcp(
     url: Annotated[
         str | None,

@@ -24,7 +24,10 @@ from search.commands.options import (
     TrustOption,
     TuningOption,
     card_given,
+    examples,
 )
+
+app = typer.Typer(rich_markup_mode=None)
 
 OTHERWISE = 7
 BELONGS: Mapping[str, tuple[str, ...]] = {
@@ -49,6 +52,14 @@ BELONGS: Mapping[str, tuple[str, ...]] = {
 """Options that only some modes have."""
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch replay 20260131-120000-ab12 --strict --json",
+        "cclsearch replay --mode measure --trial all --within 5%",
+        "cclsearch replay --mode policy --vary world_size=4,8 --vary global_batch=16,32",
+        "cclsearch replay --mode score --objective tokens_per_s",
+    )
+)
 def replay(
     study_id: StudyArgument = "",
     mode: Annotated[

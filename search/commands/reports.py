@@ -5,9 +5,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from search.commands.options import JsonOption, StoreOption, StudyArgument
+from search.commands.options import JsonOption, StoreOption, StudyArgument, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch report",
+        "cclsearch report 20260131-120000-ab12 -o report.html --open",
+        "cclsearch report -o report.md",
+    )
+)
 def report(
     study_id: StudyArgument = "",
     to: Annotated[

@@ -24,8 +24,11 @@ from search.commands.options import (
     TuningOption,
     card_given,
     chosen_study,
+    examples,
     with_model,
 )
+
+app = typer.Typer(rich_markup_mode=None)
 
 NOTHING_MEASURED = 3
 ModelOption = Annotated[
@@ -38,6 +41,14 @@ ModelOption = Annotated[
 ]
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch run --objective step_time --trials 15",
+        "cclsearch run --objective tokens_per_s -c study.toml",
+        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
+        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
+    )
+)
 def run(
     objective: Annotated[
         list[str] | None,
@@ -172,6 +183,9 @@ def run(
         raise typer.Exit(NOTHING_MEASURED)
 
 
+@app.command(
+    epilog=examples("cclsearch resume", "cclsearch resume 20260131-120000-ab12 --trials 5")
+)
 def resume(
     study_id: StudyArgument = "",
     trials: Annotated[

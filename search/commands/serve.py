@@ -5,9 +5,18 @@ from typing import Annotated
 
 import typer
 
-from search.commands.options import StoreOption
+from search.commands.options import StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch serve",
+        "cclsearch serve -c service.toml --port 9000",
+        "cclsearch serve --new-token ci:submit",
+    )
+)
 def serve(
     config: Annotated[
         Path | None,

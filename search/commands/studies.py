@@ -15,9 +15,13 @@ from search.commands.options import (
     PlotOption,
     StoreOption,
     StudyArgument,
+    examples,
 )
 
+app = typer.Typer(rich_markup_mode=None)
 
+
+@app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))
 def list_studies(
     count: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="Only so many, the newest.")
@@ -31,6 +35,13 @@ def list_studies(
     print_studies(store, count, as_json=as_json)
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch show",
+        "cclsearch show 20260131-120000-ab12",
+        "cclsearch show --front --objective step_time --objective gpus --plot front.png",
+    )
+)
 def show(
     study_id: StudyArgument = "",
     objective: OtherObjectiveOption = None,
@@ -83,6 +94,12 @@ def show(
     print_study(study_id, asked, last, store, as_json=as_json)
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch best --format args",
+        "cclsearch best --objective rank_seconds --limit 'step_time < 500 ms'",
+    )
+)
 def best(
     study_id: StudyArgument = "",
     form: Annotated[

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from evaluator.testing import Fails, Takes
 from evaluator.traces.errors import TraceError
@@ -16,7 +15,8 @@ from records import testing
 from records.errors import CclsearchError, CodecError, StoreBusy, StudyError
 from records.store import Store
 from records.trial import FailureKind
-from search.cli import app, exit_code, main
+from search import cli
+from search.cli import exit_code, loaded, main
 from search.errors import Interrupted
 from search.llm.errors import ProviderError
 
@@ -91,11 +91,11 @@ VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpoint
 BACK = "\x1b[2J"
 
 
-def commands(group=None, prefix=()):
+def commands(named=None, prefix=()):
     """Every command as its words and its definition."""
-    for name, command in (group or get_command(app)).commands.items():
+    for name, command in (named or {name: loaded(name) for name in cli.COMMANDS}).items():
         if hasattr(command, "commands"):
-            yield from commands(command, (*prefix, name))
+            yield from commands(command.commands, (*prefix, name))
         else:
             yield " ".join((*prefix, name)), command
 
@@ -128,6 +128,13 @@ def test_the_commands_are_these():
     assert sorted(words for words, _ in commands()) == COMMANDS
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_the_help_of_each(name):
+    _, line = cli.COMMANDS[name]
+
+    assert loaded(name).help.partition("\n")[0] == line
+
+
 def test_the_options_of_run_are_these():
     command = dict(commands())["run"]
     with command.make_context("run", []) as context:
@@ -157,6 +164,22 @@ def test_help_is_told_without_loading_what_searching_needs(arguments):
 
     assert told.stderr == "[] 0\n"
     assert told.stdout.startswith("Usage: cclsearch")
+
+
+def test_the_list_of_commands_is_told_without_loading_any():
+    modules = {module for module, _ in cli.COMMANDS.values()}
+    program = (
+        "import sys\nfrom search.cli import main\nsys.argv = ['cclsearch', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n"
+        f"    print(sorted({modules!r} & sys.modules.keys()), file=sys.stderr)\n"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert told.stderr == "[]\n"
+    assert all(f"\n  {name} " in told.stdout for name in cli.COMMANDS)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from typer.main import get_command
 
 from evaluator.testing import Fails, Takes
 from records import testing
 from records.origin import Origin
 from records.study import Context, Objective
 from records.trial import Config, FailureKind
-from search.cli import app
+from search.cli import COMMANDS, loaded
 from search.report_page.blocks import Chart, Code, Difference, Facts, Table, Words
 from search.report_page.html_page import html_page
 from search.report_page.markdown_page import markdown_page
@@ -226,7 +225,7 @@ def test_a_study_from_elsewhere_tells_where_and_offers_no_search(reported):
 
 
 def test_every_command_in_a_report_can_be_typed(reported):
-    commands = dict(_commands(get_command(app)))
+    commands = dict(_commands({name: loaded(name) for name in COMMANDS}))
     (table,) = (t for t in tables(reported(12), "reproduce") if t.about == "Commands")
 
     for row in table.rows:
@@ -236,10 +235,10 @@ def test_every_command_in_a_report_can_be_typed(reported):
             assert context.params["study_id" if "study_id" in context.params else "which"]
 
 
-def _commands(group, prefix=()):
-    for name, command in group.commands.items():
+def _commands(named, prefix=()):
+    for name, command in named.items():
         if hasattr(command, "commands"):
-            yield from _commands(command, (*prefix, name))
+            yield from _commands(command.commands, (*prefix, name))
         else:
             yield " ".join((*prefix, name)), command
 

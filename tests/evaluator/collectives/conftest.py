@@ -4,19 +4,19 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from evaluator.mpi import mpirun_command, mpirun_environment
 from evaluator.rank.job_file import parse
+from evaluator.workloads.collectives import main as sweep_main
 from evaluator.workloads.collectives.points_file import POINTS_NAME
 from evaluator.workloads.collectives.sweep_request import PointSamples, SweepFacts, SweepRequest
 
+WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
 MISBEHAVING = Path(__file__).with_name("misbehaving_rank.py")
 MAIN = ("-m", "evaluator.workloads.collectives.main")
 END_S = 60
@@ -48,25 +48,58 @@ class Swept:
         return (self.folder / f"rank{rank}.log").read_text()
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Callable[..., Swept]]:
-    """Starts a rank per process, tells it its numbers as torchrun does, and waits for all.
+class WarmRanks:
+    """Forks ranks, tells each its numbers as torchrun does, and waits for all.
 
     Nobody ends a rank because another failed: that each ends by itself is what is tested.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, folder: Path, world_size: int, program: Sequence[str]) -> list[int]:
+        """Return the exit statuses; what a rank prints is in its log in the folder."""
+        launch = {
+            "folder": str(folder),
+            "ranks": [
+                {
+                    "program": program,
+                    "environment": {
+                        **_environment(folder),
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(rank),
+                        "WORLD_SIZE": str(world_size),
+                        "CCLSEARCH_INIT_METHOD": f"file://{folder}/store",
+                    },
+                    "log": f"rank{rank}.log",
+                }
+                for rank in range(world_size)
+            ],
+        }
+        self._process.stdin.write(json.dumps(launch) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def warm_ranks() -> Iterator[WarmRanks]:
+    program = (sys.executable, "-P", str(WARM_RANKS))
+    environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(program, **pipes, text=True, env=environment) as process:
+        yield WarmRanks(process)
+
+
+@pytest.fixture
+def sweep(warm_ranks: WarmRanks, tmp_path: Path) -> Callable[..., Swept]:
+    """Sweeps with warm ranks."""
 
     def start(request: SweepRequest, world_size: int, misdeed: str | None = None) -> Swept:
-        program = _program(tmp_path, request, misdeed)
-        for rank in range(world_size):
-            with (tmp_path / f"rank{rank}.log").open("wb") as log:
-                ranks.append(_rank(program, tmp_path, rank, world_size, log))
-        return Swept(tmp_path, _statuses(ranks))
+        (tmp_path / "sweep.json").write_text(json.dumps(asdict(request)))
+        main = (sweep_main.__file__,) if misdeed is None else (str(MISBEHAVING), misdeed)
+        return Swept(tmp_path, warm_ranks.run(tmp_path, world_size, (*main, "sweep.json")))
 
-    yield start
-    for rank in ranks:
-        rank.kill()
-        rank.wait()
+    return start
 
 
 @pytest.fixture
@@ -96,28 +129,6 @@ def _program(folder: Path, request: SweepRequest, misdeed: str | None) -> tuple[
     return (sys.executable, "-P", *main, "sweep.json")
 
 
-def _rank(
-    program: Sequence[str], folder: Path, rank: int, world_size: int, log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    return subprocess.Popen(
-        program,
-        cwd=folder,
-        env={
-            **_environment(folder),
-            **numbers,
-            "CCLSEARCH_INIT_METHOD": f"file://{folder}/store",
-        },
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-
-
 def _environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}:{os.defpath}"
     return {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-
-
-def _statuses(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    deadline_s = time.monotonic() + END_S
-    return [rank.wait(deadline_s - time.monotonic()) for rank in ranks]

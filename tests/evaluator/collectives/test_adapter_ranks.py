@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,25 +19,16 @@ REFUSED_BY_MPI = 40
 """Those that would compute with float16 or bfloat16."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def run(command: Sequence[str], folder: Path) -> list[dict[str, object]]:
-    """What each rank of this launch saw."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Warning" not in done.stderr
+def left_in(folder: Path) -> list[dict[str, object]]:
+    """What each rank saw."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 
 
-def test_gloo_carries_all_collectives_between_four_ranks(tmp_path: Path) -> None:
-    program = (str(PROGRAM), "c10d", str(tmp_path))
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+def test_gloo_carries_all_collectives_between_four_ranks(warm_ranks, tmp_path: Path) -> None:
+    statuses = warm_ranks.run(tmp_path, 4, (str(PROGRAM), "c10d", str(tmp_path)))
 
-    seen = run((*torchrun, "--nproc-per-node=4", *program), tmp_path)
-
+    seen = left_in(tmp_path)
+    assert statuses == [0, 0, 0, 0]
     assert [rank["rank"] for rank in seen] == [0, 1, 2, 3]
     assert [rank["wrong"] for rank in seen] == [[], [], [], []]
     assert {rank["right"] for rank in seen} == {CALLS}
@@ -49,20 +39,14 @@ def test_gloo_carries_all_collectives_between_four_ranks(tmp_path: Path) -> None
 
 
 def test_tuned_gloo_works_beside_a_control_group_with_a_rank_that_has_no_pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm_ranks, tmp_path: Path
 ) -> None:
-    program = (sys.executable, str(PROGRAM), "c10d", str(tmp_path), str(tmp_path / "store"))
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    ranks = []
-    for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
-        ranks.append(subprocess.Popen(program))
+    program = (str(PROGRAM), "c10d", str(tmp_path), str(tmp_path / "group"))
 
-    statuses = [rank.wait(timeout=END_S) for rank in ranks]
+    statuses = warm_ranks.run(tmp_path, 3, program)
 
+    seen = left_in(tmp_path)
     assert statuses == [0, 0, 0]
-    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     tunings = [tuning for rank in seen for tuning in rank["tunings"]]
     assert [tuning["wrong"] for tuning in tunings] == [[]] * 9
     assert {tuning["backend"] for tuning in tunings} == {"gloo"}
@@ -76,12 +60,17 @@ def test_mpi_carries_all_collectives_between_four_ranks(
 ) -> None:
     library = mpi_library()
     assert library is not None
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, value in mpirun_environment().items():
         monkeypatch.setenv(name, value)
     program = (sys.executable, str(PROGRAM), "mpi", str(tmp_path))
 
-    seen = run(mpirun_command(4, program), tmp_path)
+    command = mpirun_command(4, program)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=False)
 
+    seen = left_in(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr
     assert [rank["rank"] for rank in seen] == [0, 1, 2, 3]
     assert [rank["wrong"] for rank in seen] == [[], [], [], []]
     assert {rank["right"] for rank in seen} == {CALLS - REFUSED_BY_MPI}

@@ -136,7 +136,7 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path) -> None:
         "    adapter.finalize()\n"
     )
 
-    done = ended(*mpirun_command(3, (sys.executable, str(program))))
+    done = ended(*mpirun_command(2, (sys.executable, str(program))))
 
     assert done.returncode != 0
     assert "this rank goes" in done.stderr

@@ -4,6 +4,7 @@ A command's module is imported when it is called or asked for its own help, and 
 modules when it runs, so that help and completion are instant.
 """
 
+import gc
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -23,6 +24,8 @@ from search.version import installed_version
 if TYPE_CHECKING:
     from typer._click.core import Command, Context  # which have no public name
 
+LOADED_OBJECTS = 50_000
+"""Imports make many objects and drop few: looking for garbage more often takes long."""
 INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
 
 FOOT = """\b
@@ -170,6 +173,7 @@ def _common(
 
 def main() -> None:
     """Run the command line; every error of ours becomes one line and an exit code."""
+    gc.set_threshold(LOADED_OBJECTS)
     with neutral_streams():
         _run()
 

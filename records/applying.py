@@ -4,9 +4,10 @@ Whoever calls it holds the one lock for writing, and a transaction.
 """
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import Literal, assert_never
 
 from records.codec import to_json
+from records.connection import Database
 from records.entries import (
     Entry,
     FilesRemoved,
@@ -20,7 +21,6 @@ from records.entries import (
 )
 from records.metric_rows import computed_columns
 from records.rows import artifact_rows, metric_rows, paid_columns, policy_columns, trial_columns
-from records.sqlite import Database
 from records.trial import Policy
 
 
@@ -127,12 +127,10 @@ def _repeat(db: Database, study_id: str, entry: LaunchesRepeated) -> None:
 
 
 def _compute(db: Database, study_id: str, entry: MetricsComputed) -> None:
-    rows = [
-        {"study_id": study_id, **computed_columns(ordinal, metric)}
-        for ordinal, metrics in entry.metrics.items()
-        for metric in metrics
-    ]
-    db.table("computed_metrics").insert_all(rows, replace=True)
+    for ordinal, metrics in entry.metrics.items():
+        for metric in metrics:
+            row = {"study_id": study_id, **computed_columns(ordinal, metric)}
+            insert(db, "computed_metrics", row, verb="replace")
 
 
 def _remove_files(db: Database, study_id: str, entry: FilesRemoved) -> None:
@@ -151,7 +149,12 @@ def _keep_policy(db: Database, policy: Policy) -> None:
     )
 
 
-def insert(db: Database, table: str, row: Mapping[str, object]) -> None:
+def insert(
+    db: Database,
+    table: str,
+    row: Mapping[str, object],
+    verb: Literal["insert", "replace"] = "insert",
+) -> None:
     """Insert one row; a text of SQL for each set of columns, which SQLite then knows already."""
     places = ", ".join("?" * len(row))
-    db.execute(f"insert into {table} ({', '.join(row)}) values ({places})", list(row.values()))
+    db.execute(f"{verb} into {table} ({', '.join(row)}) values ({places})", list(row.values()))

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.connection import Database
 from records.database import refusals
 from records.journal import FOLDER, SUFFIX
-from records.sqlite import Database
 
 _DIGEST_CHARS = 64
 _DIGEST = re.compile(rb"[0-9a-f]{%d}" % _DIGEST_CHARS)
@@ -99,14 +99,16 @@ class Citations:
 
     def _long_texts(self) -> Iterator[bytes]:
         """Whatever is long enough to hold a digest."""
-        for table in self._db.tables:
-            for column in table.columns:
-                texts = self._db.execute(
-                    f"select cast([{column.name}] as blob) from [{table.name}]"
-                    f" where length([{column.name}]) >= ?",
-                    [_DIGEST_CHARS],
-                )
-                yield from (text for (text,) in texts)
+        columns = self._db.execute(
+            "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
+            " where t.type = 'table'"
+        )
+        for table, column in columns.fetchall():
+            texts = self._db.execute(
+                f"select cast([{column}] as blob) from [{table}] where length([{column}]) >= ?",
+                [_DIGEST_CHARS],
+            )
+            yield from (text for (text,) in texts)
         for path in (self._root / FOLDER).glob(f"*{SUFFIX}"):
             yield from _overlapping(path)
 

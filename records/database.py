@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from records.connection import Database
 from records.disk import DATABASE
 from records.errors import StoreError
 from records.file_systems import NETWORK_FILE_SYSTEMS, file_system
 from records.journal import sizes
 from records.locks import opening
-from records.schema import upgrade
-from records.sqlite import Database
 
 NAME = DATABASE
 BUSY_S = 30
+NEWEST = "keep_what_was_expected_of_a_policy"
+"""The last migration: where it is the last that was applied, a database lacks none."""
 
 _log = logging.getLogger(__name__)
 
@@ -28,11 +29,25 @@ def opened(root: Path) -> Database:
         with opening(root):
             _choose_journal_mode(db, root)
             db.execute("PRAGMA synchronous=FULL")
-            upgrade(db)
+            if _last_migration(db) != NEWEST:
+                # Imported here: what makes tables loads slowly, and most stores have them.
+                from records.schema import upgrade
+
+                upgrade(db.connection)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _last_migration(db: Database) -> str | None:
+    if not db.execute("select 1 from sqlite_master where name = '_sqlite_migrations'").fetchone():
+        return None
+    row = db.execute(
+        "select name from _sqlite_migrations where migration_set = 'cclsearch'"
+        " order by rowid desc limit 1"
+    ).fetchone()
+    return str(row[0]) if row else None
 
 
 def _choose_journal_mode(db: Database, root: Path) -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from records.applying import apply
+from records.connection import Database
 from records.entries import Entry, StudyCreated
 from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
 from records.journal import (
@@ -30,7 +31,6 @@ from records.journal import (
     write_whole,
 )
 from records.locks import writing
-from records.sqlite import Database
 from records.unwritten import entries_of
 
 AT_ONCE = 1000

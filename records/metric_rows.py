@@ -6,8 +6,8 @@ from typing import Literal
 
 from records.codec import from_json
 from records.computed import ComputedMetric, newest
+from records.connection import Database
 from records.rows import Row
-from records.sqlite import Database
 from records.trial import MetricValue
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.connection import Database
 from records.database import refusals
 from records.rows import Row
-from records.sqlite import Database
 from records.trial import Config, FailureKind
 from records.trial_pages import score_cost
 from records.views import ADMISSIBLE

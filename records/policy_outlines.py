@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.connection import Database
 from records.database import refusals
 from records.rows import Row, to_policy
-from records.sqlite import Database
 from records.trial import FailureKind, Policy
 
 

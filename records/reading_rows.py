@@ -11,6 +11,7 @@ from pathlib import Path
 from records.artifacts import Artifacts
 from records.codec import from_json
 from records.computed import ComputedMetric
+from records.connection import Database
 from records.database import refusals
 from records.errors import CodecError, StoreError, StudyError
 from records.exchange import SUBMITTED, Exchange, ModelUse, Usage
@@ -35,7 +36,6 @@ from records.rows import (
     to_trial,
     to_usage,
 )
-from records.sqlite import Database
 from records.study import MEASURE
 from records.study_pages import ListedStudies
 from records.trial import FailureKind, MetricValue, Policy, Repeat, Trial

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from records.applying import apply
+from records.connection import Database
 from records.database import NAME, refusals
 from records.disk import sync
 from records.entries import StudyCreated
@@ -16,7 +17,6 @@ from records.journal import Damage, Line, Mark, journal_path, read, sizes
 from records.ledger import AT_ONCE, note
 from records.locks import opening, running, writing
 from records.schema import upgrade
-from records.sqlite import Database
 from records.store import Store
 
 _PARTS = ("-wal", "-shm", "-journal", "")
@@ -90,7 +90,7 @@ def _build(
         # It counts only when it is whole: until then no page has to be safe on disk.
         db.execute("PRAGMA journal_mode=MEMORY")
         db.execute("PRAGMA synchronous=OFF")
-        upgrade(db)
+        upgrade(db.connection)
         for study_id in journals:
             studies.append(_rebuilt_study(db, study_id, journal_path(root, study_id)))
             told(studies[-1])

@@ -1,5 +1,7 @@
 """Tables of the store, as append-only named migrations: one that has shipped is never edited."""
 
+import sqlite3
+
 from records.errors import StoreError
 from records.sqlite import Database, Migrations
 from records.views import ADMISSIBLE, VIEWS
@@ -8,7 +10,7 @@ migrations = Migrations("cclsearch")
 
 
 def migration_names() -> tuple[str, ...]:
-    """Every migration, in the order of application."""
+    """Every migration, in the order of application; the last is `records.database.NEWEST`."""
     blank = Database(memory=True)
     try:
         return tuple(step.name for step in migrations.pending(blank))
@@ -16,8 +18,9 @@ def migration_names() -> tuple[str, ...]:
         blank.close()
 
 
-def upgrade(db: Database) -> None:
+def upgrade(connection: sqlite3.Connection) -> None:
     """Apply what a store lacks; raises `StoreError` when a newer cclsearch has changed it."""
+    db = Database(connection)
     newer = {step.name for step in migrations.applied(db)} - set(migration_names())
     if newer:
         raise StoreError(

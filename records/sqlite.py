@@ -1,6 +1,6 @@
 """sqlite_utils, without the pandas and numpy that it loads only to accept their types.
 
-Every command reads the store; those two take longer to load than a study takes to show.
+Those two take longer to load than a store takes to make.
 """
 
 import sys

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.connection import Database
 from records.database import refusals
 from records.rows import StudyRow, to_study
-from records.sqlite import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

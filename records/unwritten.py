@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
+from records.connection import Database
 from records.entries import (
     Entry,
     FilesRemoved,
@@ -16,7 +17,6 @@ from records.entries import (
 )
 from records.metric_rows import computed_metrics
 from records.rows import Row, to_intent, to_paid, to_repeat, to_run, to_study, to_trial
-from records.sqlite import Database
 
 WITH_POLICY = "select t.*, p.source from {} t join policies p on p.digest = t.policy_digest"
 

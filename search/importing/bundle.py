@@ -18,11 +18,11 @@ from evaluator.readers.files import ReadLimits, pieces
 from evaluator.traces.errors import TraceError
 from records.applying import apply
 from records.codec import from_json
+from records.connection import Database
 from records.entries import KINDS, Entry, LaunchesRepeated, StudyCreated, TrialFinished
 from records.errors import CodecError, StoreError, StudyError, shown
 from records.journal import journal_path
 from records.schema import upgrade
-from records.sqlite import Database
 from records.trial import Artifact
 from search.exporting.bundle import artifacts_of
 from search.exporting.bundle_format import (
@@ -115,7 +115,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
     """Raise `StudyError` for records that no store can hold together, by having one hold them."""
     tried = Database(sqlite3.connect(""))  # on disk, without a name
     try:
-        upgrade(tried)
+        upgrade(tried.connection)
         with tried.atomic():
             for entry in entries:
                 apply(tried, study_id, entry)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlite_utils import Database
 
+from records.database import NEWEST
 from records.errors import StoreError
 from records.schema import migration_names, migrations
 from records.store import Store
@@ -190,6 +191,10 @@ def test_a_damaged_record_is_an_error_of_ours(tmp_path):
 
 def test_migrations_are_only_ever_appended():
     assert migration_names()[: len(MIGRATIONS)] == MIGRATIONS
+
+
+def test_a_store_with_the_newest_migration_lacks_none():
+    assert migration_names()[-1] == NEWEST
 
 
 def test_the_first_migration_still_makes_what_it_made_when_it_shipped(tmp_path):

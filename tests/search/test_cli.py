@@ -193,6 +193,7 @@ def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, argum
     if arguments != "leaderboard":  # which loads every metric, for its unit
         heavy |= {"numpy", "evaluator.analysis.bandwidth"}
     heavy |= {"evaluator.recipes.builtin", "evaluator.readers.formats", "search.cards"}
+    heavy |= {"sqlite_utils", "search.commands.run", "search.commands.bench"}
     words = [*arguments.format(study=study).split(), "--store", str(tmp_path / "store")]
     program = (
         "import sys\nfrom search.cli import main\n"

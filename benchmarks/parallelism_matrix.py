@@ -54,6 +54,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Value], ...]] = {
     "cp": ({"context_method": "ring"},),
 }
 ALONE: Mapping[str, tuple[Mapping[str, Value], ...]] = {
+    "dp_shard": ({}, {"compile": True}),
     "cp": tuple({"context_method": method} for method in ("ring", "all_gather", "ulysses")),
     "tp": tuple(
         {"sequence_parallel": sequence, "loss_parallel": loss}

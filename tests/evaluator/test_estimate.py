@@ -3,21 +3,19 @@
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.memory.estimate import PARTS, estimated_memory
 from evaluator.rank.job import DeviceKind, Precision, Workload
-from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.knobs import defaults, rank_config
 from evaluator.recipes.workload import rank_workload
 from records.models import MODELS, known_model
 from records.study import Launch
-from records.trial import Config as Point
+from tests.evaluator.conftest import Ranks
 
 MIB = 1 << 20
 WORK = Workload(
@@ -159,31 +157,25 @@ LAYOUTS = [
 
 
 @pytest.fixture(scope="module")
-def frugal() -> Iterator[LocalLauncher]:
+def frugal_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
         "MALLOC_MMAP_THRESHOLD_": "65536",
     }
     launcher = LocalLauncher(environment, threads_per_rank=1)
-    yield launcher
+    yield Ranks(launcher, tmp_path_factory.mktemp("estimated"))
     launcher.close()
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS, ids=lambda knobs: "-".join(map(str, knobs.values())))
-def test_the_estimate_is_within_a_third_of_the_measured_peak(knobs, frugal, study, tmp_path):
-    asked = replace(
-        study,
-        workload=replace(study.workload, **MEASURED),
-        measure=replace(study.measure, profiled_steps=0),
-        launch=Launch(),
-    )
-    measured = TrialEvaluator(BuiltinRecipe(), frugal, print).evaluate(
-        asked, Point(knobs), tmp_path
-    )
+def test_the_estimate_is_within_a_third_of_the_measured_peak(knobs, frugal_ranks, study):
+    asked = replace(study, workload=replace(study.workload, **MEASURED), launch=Launch())
+    workload = rank_workload(asked.workload)
+    config = rank_config({**defaults(asked), **knobs})
 
-    told = estimated_memory(
-        rank_workload(asked.workload), rank_config({**defaults(asked), **knobs}), DeviceKind.CPU
-    )
-    peak = max(measured.measurement.peak_memory_bytes)
+    measured = frugal_ranks.run(asdict(config), asdict(workload), steps=(1, 1, 0))
+
+    told = estimated_memory(workload, config, DeviceKind.CPU)
+    peak = measured.peak_memory_bytes()
     assert peak > 50 * MIB
     assert 2 / 3 < told.total_bytes / peak < 4 / 3

@@ -160,7 +160,7 @@ SQL_VALUES = st.sampled_from(
     (None, -1, 0, 2**63 - 1, -(2**63), 1.5e300, "text", b"\0\xff", 1 << 40)
 )
 QUICK = settings(
-    max_examples=100,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -34,7 +34,7 @@ def traced(ranks):
     """Runs a configuration and gives what its ranks left, with the trace of one step."""
 
     def run(config, workload=TINY, **changes):
-        finished = ranks.run(config, workload, steps=(2, 1, 1), **changes)
+        finished = ranks.run(config, workload, steps=(1, 1, 1), **changes)
         finished.steps()
         return finished
 
@@ -254,10 +254,14 @@ def test_a_rank_computes_with_the_asked_threads(ranks, thread_count):
 
 def test_blocks_are_compiled_when_asked(ranks):
     small = TINY | {"layer_count": 1, "hidden_size": 16, "sequence_length": 8}
-    plain = ranks.run(ONE, small, steps=(1, 2, 1), entry="told_training:describe")
-
-    compiled = ranks.run(
-        ONE | {"compile": True}, small, steps=(1, 2, 1), entry="told_training:describe"
+    plain, compiled = (
+        ranks.run(
+            ONE | {"compile": is_asked},
+            small,
+            steps=(1, 2, 1),
+            entry="told_training:describe_compiled",
+        )
+        for is_asked in (False, True)
     )
 
     assert compiled.losses() == pytest.approx(plain.losses(), rel=1e-4)

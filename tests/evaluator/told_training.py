@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._inductor import config as inductor
 from torch.nn.parallel import DistributedDataParallel
 
 from evaluator.rank.context import RankContext
@@ -42,6 +43,12 @@ def describe(context: RankContext) -> Work:
     }
     Path(f"rank{context.rank}.described.json").write_text(json.dumps(text), encoding="utf-8")
     return work
+
+
+def describe_compiled(context: RankContext) -> Work:
+    """As above, compiled to calls of torch's own kernels: new ones take g++ half a minute."""
+    inductor.fallback_by_default = True
+    return describe(context)
 
 
 def fail_in_a_timed_step(context: RankContext) -> Work:

@@ -13,6 +13,7 @@ app.add_typer(entry, name="entry")
 
 
 @app.command(
+    "export",
     epilog=examples(
         "cclsearch export --format csv -o trials.csv",
         "cclsearch export 20260131 --format bundle -o study.cclsearch",

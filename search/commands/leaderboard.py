@@ -11,12 +11,13 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command(
+    "leaderboard",
     epilog=examples(
         "cclsearch leaderboard",
         "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
         "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
         "cclsearch leaderboard -o leaderboard.html",
-    )
+    ),
 )
 def leaderboard(
     studies: Annotated[

@@ -33,10 +33,11 @@ def group() -> None:
 
 
 @app.command(
+    "check",
     epilog=examples(
         "cclsearch policy check my_policy.py -c study.toml",
         "cclsearch policy check sharded --vary global_batch=16,32 --vary world_size=2,4",
-    )
+    ),
 )
 def check(
     policy: Annotated[

@@ -70,7 +70,7 @@ def collectives(
     print_collectives(found, plot, as_json=as_json)
 
 
-@app.command(epilog=examples("cclsearch trace stragglers traces/"))
+@app.command("stragglers", epilog=examples("cclsearch trace stragglers traces/"))
 def stragglers(
     trace: TraceArgument,
     no_cache: NoCacheOption = False,

@@ -29,17 +29,17 @@ from search.version import installed_version
 
 API = "/api/v1"
 ROUTES = (
-    queue,
-    studies,
-    trials,
-    policies,
-    files,
-    comparisons,
-    leaderboard,
-    exports,
-    definitions,
-    progress,
-    health,
+    queue.router,
+    studies.router,
+    trials.router,
+    policies.router,
+    files.router,
+    comparisons.router,
+    leaderboard.router,
+    exports.router,
+    definitions.router,
+    progress.router,
+    health.router,
 )
 
 
@@ -66,8 +66,8 @@ def app_of(service: Service) -> Guard:
     app.state.service = service
     databases = (service.store / NAME, table_path(service.store))
     app.add_middleware(Remembered, databases=databases)
-    for about in ROUTES:
-        app.include_router(about.router, prefix=API, responses=RESPONSES)
+    for routes in ROUTES:
+        app.include_router(routes, prefix=API, responses=RESPONSES)
     for pages in PAGES:
         app.include_router(pages)
     answer_errors(app)

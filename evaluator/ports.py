@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from evaluator.job import Job, JobResult
 from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
 
 if TYPE_CHECKING:
+    from evaluator.job import Job, JobResult
     from evaluator.traces.job import TraceSet
 
 
@@ -50,11 +50,13 @@ class Recipe(Protocol):
         """Choose what a job may see of our environment, from which secrets are already gone."""
         ...
 
-    def job(self, study: Study, config: Config) -> Job:
+    def job(self, study: Study, config: Config) -> "Job":
         """Give the job; raises `StudyError` when the study lacks what the framework needs."""
         ...
 
-    def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
+    def read(
+        self, study: Study, job: "Job", result: "JobResult", launched_ns: int
+    ) -> Reading | Failed:
         """Read what a job that went well left; raises `TraceError` for a trace it refuses.
 
         `launched_ns` is the launch in nanoseconds since the Unix epoch, by the clock that dates
@@ -70,11 +72,11 @@ PhaseListener: TypeAlias = Callable[[str], None]
 class Launcher(Protocol):
     """Runs jobs somewhere, one at a time; every process of a job is dead when `run` is left."""
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: "Job") -> None:
         """Begin to make ready what a job like this needs; returns at once."""
         ...
 
-    def run(self, job: Job, workdir: Path, on_phase: PhaseListener) -> JobResult:
+    def run(self, job: "Job", workdir: Path, on_phase: PhaseListener) -> "JobResult":
         """Run a job in `workdir`, an empty folder; raises `EnvironmentFault` if none can start."""
         ...
 

@@ -3,15 +3,17 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from evaluator.ports import Recipe
-from policies.contract import decide
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Config, Failed, Policy
 from search.joined import joined, own_part, part_of
 from search.spaces import space_of, study_in
+
+if TYPE_CHECKING:
+    from evaluator.ports import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,9 @@ def decided(policy: Policy, study: Study, space: Space) -> Config | Failed:
     context. `space` is the study's own. Raises `EnvironmentFault` when this machine cannot isolate
     policies.
     """
+    # Imported here: records are read and shown without running a policy.
+    from policies.contract import decide
+
     own = decide(policy, study.workload, study.usable_environment, space)
     if not study.contexts:
         return own
@@ -81,6 +86,8 @@ def part_named(policy: Policy, config: Config, study: Study, name: str | None) -
     if hidden is None:
         names = [study.name, *(context.name for context in study.contexts)]
         raise StudyError(f"the study has no context {name!r}; it has {', '.join(names)}")
+    from policies.contract import decide
+
     inside = study_in(study, hidden)
     answer = decide(policy, inside.workload, inside.usable_environment, space_of(inside))
     if isinstance(answer, Failed):
@@ -96,7 +103,7 @@ def held_out_study(study: Study) -> Study | None:
     return replace(study_in(study, held_out[0]), contexts=tuple(held_out[1:]))
 
 
-def estimate(recipe: Recipe, study: Study, config: Config) -> Mapping[str, float] | None:
+def estimate(recipe: "Recipe", study: Study, config: Config) -> Mapping[str, float] | None:
     """What the recipe guesses of a step, each part of it the mean over the contexts; or None."""
     found = [recipe.estimate(part.study, part.config) for part in parts(study, config)]
     known = [each for each in found if each is not None]

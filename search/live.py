@@ -3,7 +3,6 @@
 Rows are printed once and scroll away like any output, so a long search stays readable.
 """
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ from records.trial import Breakdown, Config, Failed, Policy, Repeat, Trial
 from search.finding import reached
 from search.progress import result_words
 from search.standing import Race
-from search.terminal import Terminal
 from search.words.config import difference
 from search.words.objective import objective_words
 from search.words.repeat import PURPOSES, noise_words, race_words
@@ -37,11 +35,6 @@ MESSAGE_LINES = 3
 ACTIVITY_CHARS = 400
 RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, GAP = 14, 10, 6, 2
 LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
-
-
-def on_terminal() -> bool:
-    """Whether somebody looks at standard output who can be shown more than plain lines."""
-    return sys.stdout.isatty() and not Terminal().is_dumb_terminal
 
 
 class LiveProgress:

@@ -24,9 +24,8 @@ from search.auditing.audit import audit
 from search.budget import launches_used
 from search.disturbed import left_out_rounds
 from search.finding import Finding
-from search.live import on_terminal
 from search.standing import standing_of
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.trust import launch_lines
 from search.words.comparison import comparison_words
 from search.words.condition import Disturbed, disturbed_among, disturbed_words

@@ -8,8 +8,7 @@ from typing import Literal, TypeAlias
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from search.live import on_terminal
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.words.trial import one_line
 
 PAGE_CELLS = 80

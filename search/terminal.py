@@ -63,6 +63,11 @@ class Terminal(Console):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
 
 
+def on_terminal() -> bool:
+    """Whether somebody looks at standard output who can be shown more than plain lines."""
+    return sys.stdout.isatty() and not Terminal().is_dumb_terminal
+
+
 def echo_styled(line: str | Text) -> None:
     """Print a line, in its style where somebody looks at it."""
     if isinstance(line, Text) and sys.stdout.isatty():

@@ -14,9 +14,8 @@ from evaluator.timing.paired import Launch, Round, Rule, decide
 from evaluator.timing.spread import Spread
 from evaluator.timing.timing import Timing, merge
 from evaluator.timing.verdict import Verdict
-from search.live import on_terminal
 from search.tables import CELL_CHARS, GAP
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.words.trial import one_line
 
 UNTRIMMED_DECIMALS = 1

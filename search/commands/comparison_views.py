@@ -34,10 +34,9 @@ from search.interval_tables import (
     report_lines,
     report_renderables,
 )
-from search.live import on_terminal
 from search.settings import store_root
 from search.tables import echo_words
-from search.terminal import Terminal, echo_styled
+from search.terminal import Terminal, echo_styled, on_terminal
 
 SLOWER, UNDECIDED = 3, 5
 KINDS = {

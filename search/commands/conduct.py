@@ -24,7 +24,7 @@ from search.compose import new_study_id, resolved_strategy, search_of
 from search.errors import Interrupted
 from search.extending import extended
 from search.finding import Finding
-from search.live import LiveProgress, on_terminal
+from search.live import LiveProgress
 from search.llm.prices import priced
 from search.loop import Search
 from search.ports import Observer
@@ -36,7 +36,7 @@ from search.report import Record, print_report
 from search.scrubbed import scrubbed_study
 from search.settings import scrubber, store_root
 from search.standing import standing_of
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.trust import require_trust, trust
 from search.version import installed_version
 

@@ -25,9 +25,8 @@ from search.exporting.redaction.operators import HashedNames
 from search.exporting.redaction.times import Perturbed
 from search.exporting.redaction.traces import TraceChanges
 from search.exporting.redaction.words import Redactor
-from search.live import on_terminal
 from search.reading import recorded
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.version import installed_version
 
 BROKEN = 3

@@ -11,9 +11,8 @@ from records.artifacts import Kept
 from records.errors import StudyError
 from search.commands.options import store_flag
 from search.kept.collecting import Plan, Rules, collect, planned
-from search.live import on_terminal
 from search.reading import recorded
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.words.quantities import size
 
 

@@ -18,10 +18,9 @@ from search.importing.files import BadRows
 from search.importing.imported import Imported
 from search.importing.kinds import studies_of
 from search.importing.recording import Known, record, refuse_other, refuse_steering
-from search.live import on_terminal
 from search.reading import has_records
 from search.settings import scrubber, store_root
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.trust import launch_lines
 from search.version import installed_version
 from search.words.trial import score_words

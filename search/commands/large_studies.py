@@ -12,11 +12,11 @@ from records.store import Store
 from records.trial import Trial
 from search.commands.options import store_flag
 from search.finding import best_result, ended_with, leader_of, values_again
-from search.live import on_terminal, print_trials
+from search.live import print_trials
 from search.progress import trial_line, trial_summary
 from search.reading import status
 from search.report import Line, print_lines, spread_words
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.trust import launch_lines
 from search.words.context import settings_words
 from search.words.model import use_facts, use_words

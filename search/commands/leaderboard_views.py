@@ -33,11 +33,10 @@ from search.leaderboard.words import (
     submissions_of,
     value_words,
 )
-from search.live import on_terminal
 from search.reading import has_records, recorded
 from search.tables import Column as TextColumn
 from search.tables import numbers, page_cells, print_words, table_lines
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 
 Form: TypeAlias = Literal["table", "csv", "json", "html"]
 SUFFIXES: dict[str, Form] = {".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}

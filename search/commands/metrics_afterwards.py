@@ -18,10 +18,9 @@ from records.trial import MetricValue
 from search.afterwards.recording import Done, computed_afterwards
 from search.commands.options import store_flag
 from search.errors import Interrupted
-from search.live import on_terminal
 from search.reading import recorded
 from search.tables import Column, numbers, print_table
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.words.trial import absences, number, one_line
 
 TOLD_VALUES = 4

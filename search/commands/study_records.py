@@ -28,13 +28,12 @@ from search.commands.large_studies import (
 from search.commands.options import Asked, store_flag
 from search.contexts import part_named
 from search.finding import Finding, best_result, ended_with, leader_of, values_again
-from search.live import on_terminal
 from search.progress import trial_summary
 from search.reading import has_records, recorded, status
 from search.report import Line, Record, origin_lines, print_lines, print_report, report_lines
 from search.rescoring import rescored
 from search.settings import store_root
-from search.terminal import Terminal
+from search.terminal import Terminal, on_terminal
 from search.trust import is_foreign
 from search.words.config import flags, spelled
 from search.words.model import use_facts, use_words

@@ -234,7 +234,7 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "sys.exit(3)": lambda: sys.exit(3),
     "end with status 0": lambda: os._exit(0),
     "hang": hang,
-    "hang in another session": hang_in_another_session,
+    "sleep in another session": sleep_in_another_session,
     "fail while peers hang": fail_while_peers_hang,
     "leave children": leave_children_of_all_kinds,
     "leave a child and hang": leave_a_child_in_the_group_and_hang,

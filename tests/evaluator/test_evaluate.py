@@ -152,22 +152,6 @@ def test_the_launch_is_on_record(kept):
     assert record["argv"][-1] == "job.json"
 
 
-def test_configurations_that_alternate_train_the_same_as_alone(launcher, study, tmp_path):
-    untraced = replace(study, measure=replace(study.measure, profiled_steps=0))
-    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, print)
-    losses = {}
-    for turn in (1, 2):
-        for knob in ("dp_replicate", "tp"):
-            folder = tmp_path / f"{knob}{turn}"
-            folder.mkdir()
-            measured = evaluator.evaluate(untraced, Config({knob: 2}), folder)
-            losses[knob, turn] = measured.measurement.losses
-
-    assert len(losses["tp", 1]) == 6
-    assert losses["dp_replicate", 1] == losses["dp_replicate", 2]
-    assert losses["tp", 1] == losses["tp", 2]
-
-
 def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluated):
     def drop_traces(folder):
         for path in folder.glob("rank*_trace.json"):

@@ -90,10 +90,9 @@ def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
     assert failure(launched)[0] == kind
     assert message in failure(launched)[1]
     assert len(processes()) == KEPT
-    assert launch().result.reason == "finished"
 
 
-@pytest.mark.parametrize("phase", STEPS)
+@pytest.mark.parametrize("phase", ["setup", "timed"])
 def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
     phase, launcher, job_of, tmp_path, processes
 ):

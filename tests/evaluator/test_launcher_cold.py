@@ -118,7 +118,7 @@ def test_a_program_that_is_not_there_is_told_in_the_log(launcher, job_of, tmp_pa
 
 
 def test_a_command_may_clean_up_before_it_is_killed(command):
-    launched = command("trap 'touch cleaned_up; exit 0' TERM; sleep 99 & wait", timeout_s=0.5)
+    launched = command("trap 'touch cleaned_up; exit 0' TERM; sleep 99 & wait", timeout_s=2)
 
     assert launched.result.reason == "timeout"
     assert (launched.folder / "cleaned_up").exists()
@@ -127,7 +127,7 @@ def test_a_command_may_clean_up_before_it_is_killed(command):
 
 def test_a_command_that_ignores_the_request_is_killed_with_all_that_it_started(command, processes):
     launched = command(
-        f"trap '' TERM; {CHILD_IN_A_SESSION_OF_ITS_OWN} sleep 99; sleep 99", timeout_s=0.5
+        f"trap '' TERM; {CHILD_IN_A_SESSION_OF_ITS_OWN} sleep 99; sleep 99", timeout_s=2
     )
 
     assert launched.result.reason == "timeout"

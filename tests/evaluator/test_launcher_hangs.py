@@ -34,9 +34,8 @@ def test_a_rank_that_sleeps_through_a_collective_is_a_hang_with_the_stacks_of_al
     assert len(processes()) == KEPT
 
 
-@pytest.mark.parametrize("step", [2, 6], ids=["timed", "profile"])
-def test_a_rank_that_hangs_and_hears_no_signal_is_killed(step, launch, processes):
-    launched = launch("hang", rank=0, step=step, hang_after_s=1, profiled_steps=1)
+def test_a_rank_that_hangs_and_hears_no_signal_is_killed(launch, processes):
+    launched = launch("hang", rank=0, hang_after_s=1)
 
     assert launched.result.reason == "hang"
     assert launched.result.ranks == (
@@ -47,11 +46,11 @@ def test_a_rank_that_hangs_and_hears_no_signal_is_killed(step, launch, processes
 
 
 def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, processes):
-    launched = launch("hang in another session", step=None, hang_after_s=0.1, timeout_s=3)
+    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=3)
 
     assert launched.result.reason == "timeout"
     assert launched.result.beats[1].phase == "setup"
-    assert "in hang" in (launched.folder / "rank1.stacks.txt").read_text()
+    assert "in sleep" in (launched.folder / "rank1.stacks.txt").read_text()
     assert len(processes()) == KEPT
 
 

@@ -12,6 +12,7 @@ import pytest
 from evaluator.failures.classify import classify
 from evaluator.launchers.local import LocalLauncher
 from records.trial import FailureKind
+from tests.evaluator.conftest import living_descendants
 
 HERE = Path(__file__).parent
 LIMIT_S = 20
@@ -45,7 +46,7 @@ except KeyboardInterrupt:
 @pytest.fixture
 def holder(job_of, launch_environment, tmp_path, request):
     """A process that holds a launcher and runs a slow job, or one with a stray; says each phase."""
-    asked = job_of("slow", profiled_steps=1)
+    asked = job_of("slow")
     if hasattr(request, "param"):
         asked = job_of("misbehave", what="leave a stray and sleep", rank=1, step=A_TIMED_STEP)
     (tmp_path / "asked.json").write_text(json.dumps(dict(asked.files)))
@@ -79,7 +80,7 @@ def survivors(pids):
     return pids
 
 
-@pytest.mark.parametrize("phase", ["setup", "warmup", "timed", "profile"])
+@pytest.mark.parametrize("phase", ["setup", "timed"])
 def test_no_rank_outlives_a_launcher_that_was_killed(phase, holder, processes, tmp_path):
     wait_for(holder, phase)
     below = [pid for pid in processes() if pid != holder.pid]
@@ -120,16 +121,34 @@ def test_an_interrupt_ends_the_ranks_and_reaches_the_caller(holder, processes, t
 
 
 @pytest.fixture
-def own_launcher(launch_environment):
+def new_launcher(launch_environment):
     launcher = LocalLauncher(launch_environment, threads_per_rank=1)
     yield launcher
     launcher.close()
 
 
+@pytest.fixture(scope="module")
+def own_launcher(launch_environment):
+    """What these tests kill, so that no other test loses its warm process."""
+    launcher = LocalLauncher(launch_environment, threads_per_rank=1)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="module")
+def processes_before(own_launcher):  # noqa: ARG001 - before its first job it has none
+    return set(living_descendants(os.getpid()))
+
+
 @pytest.fixture
-def run_and_kill(own_launcher, job_of, processes, tmp_path):
+def launched(processes_before, processes):
+    """Gives the processes of `own_launcher`, in order of their start."""
+    return lambda: [pid for pid in processes() if pid not in processes_before]
+
+
+@pytest.fixture
+def run_and_kill(own_launcher, job_of, launched, tmp_path):
     """Runs a job with a stray, kills one of the processes kept for it, and runs another job."""
-    before = processes()
     folders = [tmp_path / "first", tmp_path / "second"]
 
     def run(number, what):
@@ -138,7 +157,7 @@ def run_and_kill(own_launcher, job_of, processes, tmp_path):
         def kill(phase):
             if phase == "timed":
                 await_text(folders[0] / "children.txt")
-                ours.extend(pid for pid in processes() if pid not in before)
+                ours.extend(launched())
                 os.kill(ours[number], signal.SIGKILL)
 
         for folder in folders:
@@ -176,20 +195,19 @@ def test_a_job_outlives_the_process_that_forked_its_ranks_and_the_next_job_runs(
 
 
 def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs(
-    own_launcher, job_of, processes, tmp_path
+    own_launcher, job_of, launched, tmp_path
 ):
-    before = processes()
     folders = [tmp_path / str(number) for number in range(3)]
     for folder in folders:
         folder.mkdir()
     own_launcher.run(job_of("good"), folders[0], print)
-    warm = next(pid for pid in reversed(processes()) if pid not in before)
+    warm = launched()[-1]
     os.kill(warm, signal.SIGSTOP)
-    killer = threading.Timer(0.5, os.kill, (warm, signal.SIGKILL))
+    killer = threading.Timer(2, os.kill, (warm, signal.SIGKILL))
     killer.start()
 
     lost = own_launcher.run(job_of("good"), folders[1], print)
-    left = [pid for pid in processes() if pid not in before]
+    left = launched()
     found = own_launcher.run(job_of("good"), folders[2], print)
 
     killer.join()
@@ -201,17 +219,16 @@ def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs
 
 @pytest.mark.parametrize("number", range(KEPT), ids=["supervisor", "warm process"])
 def test_a_process_killed_between_two_jobs_is_started_again(
-    number, own_launcher, job_of, processes, tmp_path
+    number, own_launcher, job_of, launched, tmp_path
 ):
-    before = processes()
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
     own_launcher.run(job_of("good"), folders[0], print)
-    kept = [pid for pid in processes() if pid not in before]
+    kept = launched()
 
     os.kill(kept[number], signal.SIGKILL)
-    while kept[number] in processes():
+    while kept[number] in launched():
         time.sleep(0.02)
     result = own_launcher.run(job_of("good"), folders[1], print)
 
@@ -221,7 +238,7 @@ def test_a_process_killed_between_two_jobs_is_started_again(
 
 @pytest.mark.parametrize("holder", ["a stray"], indirect=True)
 def test_what_outlives_a_launcher_killed_with_its_supervisor_ends_when_the_next_one_starts(
-    holder, own_launcher, job_of, processes, tmp_path
+    holder, new_launcher, job_of, processes, tmp_path
 ):
     wait_for(holder, "timed")
     below = [pid for pid in processes() if pid != holder.pid]
@@ -235,16 +252,14 @@ def test_what_outlives_a_launcher_killed_with_its_supervisor_ends_when_the_next_
     folder = tmp_path / "next"
     folder.mkdir()
 
-    result = own_launcher.run(job_of("good"), folder, print)
+    result = new_launcher.run(job_of("good"), folder, print)
 
     assert outlived
     assert not Path(f"/proc/{stray}/exe").exists()
     assert result.reason == "finished"
 
 
-def test_a_listener_that_raises_ends_the_ranks(own_launcher, job_of, processes, tmp_path):
-    before = processes()
-
+def test_a_listener_that_raises_ends_the_ranks(own_launcher, job_of, launched, tmp_path):
     def refuse(phase):
         if phase == "warmup":
             raise KeyboardInterrupt
@@ -252,4 +267,4 @@ def test_a_listener_that_raises_ends_the_ranks(own_launcher, job_of, processes, 
     with pytest.raises(KeyboardInterrupt):
         own_launcher.run(job_of("slow"), tmp_path, refuse)
 
-    assert processes() == before
+    assert launched() == []

@@ -152,7 +152,7 @@ def test_a_crash_is_told_as_that_configuration_s_own(together, step):
 
 
 def test_a_hang_ends_the_turns_of_all(together):
-    hanging = Misbehaving(PLAIN, what="hang")
+    hanging = Misbehaving(PLAIN, what="sleep")
 
     hung, innocent = together(PLAIN, SHARDED, recipe=hanging, hang_after_s=1)
 
@@ -163,7 +163,7 @@ def test_a_hang_ends_the_turns_of_all(together):
 def test_a_job_that_is_late_in_its_set_up_ends_the_turns_of_all(together):
     sleeping = Misbehaving(PLAIN, what="sleep", step=None)
 
-    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=1.5)
+    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=4)
 
     assert late.kind is FailureKind.HANG
     assert innocent.kind is FailureKind.INFRASTRUCTURE
@@ -191,7 +191,9 @@ def test_waiting_at_a_gate_is_no_hang(together):
     """The other one's only turn takes longer than a rank may be silent in a step."""
     slow = Misbehaving(SHARDED, entry="slow")
 
-    outcomes = together(PLAIN, SHARDED, recipe=slow, max_timed_steps=5, hang_after_s=1)
+    outcomes = together(
+        PLAIN, SHARDED, recipe=slow, timed_steps=10, max_timed_steps=10, hang_after_s=2
+    )
 
     assert all(isinstance(outcome, Measured) for outcome in outcomes), outcomes
 

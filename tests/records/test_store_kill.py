@@ -21,7 +21,7 @@ from records.store import Store
 from records.testing import START, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
-STATEMENTS = (*range(1, 280, 20), *range(280, 480, 5))
+STATEMENTS = (*range(1, 280, 40), *range(280, 480, 10))
 """From before the first table is there to somewhere in one of the first trials."""
 
 
@@ -87,7 +87,7 @@ def test_the_kills_fall_before_between_and_within_trials(stores_of_killed_proces
 
 def test_a_store_that_is_killed_again_and_again_keeps_everything(tmp_path):
     acknowledged = 0
-    for round_number in range(4):
+    for round_number in range(3):
         writer = process("append", tmp_path)
         for _ in range(5):
             acknowledged += len(writer.stdout.read(1))

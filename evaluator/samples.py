@@ -5,7 +5,7 @@ The files were written by a job under test: nothing in them is believed without 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -14,13 +14,14 @@ from evaluator.message_times import message_times_s, unmatched
 from evaluator.rank.job import Measure as RankMeasure
 from evaluator.rank.sampling import LEAST_SLOWER_STEPS, reason_to_stop
 from evaluator.readers.files import ReadLimits, read_bytes
-from evaluator.readers.job import read_traces
 from evaluator.serving import serving, uneven
 from evaluator.traces.errors import TraceError
-from evaluator.traces.job import TraceSet
 from records.study import Measure, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 from records.workload import Workload
+
+if TYPE_CHECKING:
+    from evaluator.traces.job import TraceSet
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
 Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -152,8 +153,11 @@ def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None
     return None
 
 
-def read_profiles(result: JobResult, profiled_steps: int) -> TraceSet:
+def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":
     """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
+    # Imported here: recipes describe spaces without reading traces.
+    from evaluator.readers.job import read_traces
+
     paths = [result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks]
     traces = read_traces(paths)
     for path, trace in zip(paths, traces.ranks, strict=True):

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.cells import cell_len
@@ -15,7 +15,6 @@ from rich.text import Text
 
 from evaluator.timing.interval.estimates import Estimate, is_time, relative_difference
 from evaluator.timing.interval.judgement import Judgement, Reason
-from evaluator.timing.nvbench.compare import ComparedFiles, Row, Section
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
 from search.interval_cells import (
@@ -29,6 +28,9 @@ from search.interval_cells import (
 )
 from search.tables import Column, numbers
 from search.words.trial import one_line
+
+if TYPE_CHECKING:
+    from evaluator.timing.nvbench.compare import ComparedFiles, Row, Section
 
 NAME_CHARS: Final = 80
 STATUS_WORDS: Final[Mapping[Verdict, str]] = {
@@ -68,7 +70,7 @@ class View:
                 f"--threshold-diff {self.threshold_percent}: give a percentage of at least 0"
             )
 
-    def rows(self, section: Section) -> tuple[Row, ...]:
+    def rows(self, section: "Section") -> "tuple[Row, ...]":
         """Rows of the section's table; those without a difference are in every table."""
         differences = [_centre_difference(row.judgement) for row in section.rows]
         return tuple(
@@ -78,7 +80,7 @@ class View:
         )
 
 
-def report_lines(found: ComparedFiles, view: View) -> list[str]:
+def report_lines(found: "ComparedFiles", view: View) -> list[str]:
     """Tables and summary as Markdown."""
     lines = list[str]()
     for heading, columns in _tables(found, view):
@@ -86,7 +88,7 @@ def report_lines(found: ComparedFiles, view: View) -> list[str]:
     return [*lines, "# summary", "", *summary_lines(found, view)]
 
 
-def report_renderables(found: ComparedFiles, view: View) -> Iterator[RenderableType]:
+def report_renderables(found: "ComparedFiles", view: View) -> Iterator[RenderableType]:
     """Tables and summary for a terminal, the verdicts in colours."""
     for heading, columns in _tables(found, view):
         yield Text(heading, style="bold")
@@ -102,7 +104,7 @@ def report_renderables(found: ComparedFiles, view: View) -> Iterator[RenderableT
     yield from map(Text, summary_lines(found, view))
 
 
-def summary_lines(found: ComparedFiles, view: View) -> list[str]:
+def summary_lines(found: "ComparedFiles", view: View) -> list[str]:
     """How many rows have which verdict, hidden ones too, and why it is none."""
     judgements = [row.judgement for row in found.rows]
     counts = Counter(each.verdict for each in judgements)
@@ -125,7 +127,7 @@ def summary_lines(found: ComparedFiles, view: View) -> list[str]:
     return lines
 
 
-def comparison_facts(found: ComparedFiles) -> dict[str, object]:
+def comparison_facts(found: "ComparedFiles") -> dict[str, object]:
     """All rows, counts and warnings, as JSON takes them."""
     counts = Counter(row.judgement.verdict for row in found.rows)
     return {
@@ -135,7 +137,7 @@ def comparison_facts(found: ComparedFiles) -> dict[str, object]:
     }
 
 
-def row_facts(section: Section, row: Row) -> dict[str, object]:
+def row_facts(section: "Section", row: "Row") -> dict[str, object]:
     """One row as JSON takes it, times in seconds."""
     group, pair, judgement = section.group, row.pair, row.judgement
     change = judgement.change
@@ -177,7 +179,7 @@ def _estimate_facts(estimate: Estimate | None) -> dict[str, float | None] | None
     }
 
 
-def _tables(found: ComparedFiles, view: View) -> Iterator[tuple[str, list[Column]]]:
+def _tables(found: "ComparedFiles", view: View) -> Iterator[tuple[str, list[Column]]]:
     """Heading and columns of each table that has rows; the last column is the status."""
     several_files = len({section.group.candidate.path for section in found.sections}) > 1
     for section in found.sections:
@@ -187,14 +189,14 @@ def _tables(found: ComparedFiles, view: View) -> Iterator[tuple[str, list[Column
             yield _cell(heading), [*_axis_columns(section, rows), *_judged(rows, view.display)]
 
 
-def _device_words(section: Section) -> list[str]:
+def _device_words(section: "Section") -> list[str]:
     """The devices of a table, once if they are the same on both sides."""
     devices = (section.group.reference_device, section.group.candidate_device)
     words = [f"[{each.id}] {each.name}" for each in devices if each is not None]
     return [" vs. ".join(dict.fromkeys(words))] if words else []
 
 
-def _axis_columns(section: Section, rows: Sequence[Row]) -> list[Column]:
+def _axis_columns(section: "Section", rows: "Sequence[Row]") -> list[Column]:
     places = [{axis.name: axis.shown for axis in row.pair.candidate.axes} for row in rows]
     names = dict.fromkeys([*section.group.axis_names, *(name for at in places for name in at)])
     return [
@@ -203,7 +205,7 @@ def _axis_columns(section: Section, rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def _judged(rows: Sequence[Row], display: Display) -> list[Column]:
+def _judged(rows: "Sequence[Row]", display: Display) -> list[Column]:
     judgements = [row.judgement for row in rows]
     old = [each.reference or Estimate(centre=None) for each in judgements]
     new = [each.candidate or Estimate(centre=None) for each in judgements]

@@ -5,7 +5,6 @@ In training and in inference none of these has an answer.
 
 from statistics import median
 
-from evaluator.bench.bandwidth import bandwidth
 from evaluator.metrics.base import Absent, Evidence, Formula
 from evaluator.metrics.throughput import UNTIMED, per_s, told_ranks
 from evaluator.workloads.collectives.operations import Collective, DType, Operation
@@ -32,6 +31,9 @@ def _bus_gb_per_s(evidence: Evidence) -> float | Absent:
 
 def _bus_gb(message: Message, rank_count: int) -> float:
     """What one call puts on each link, decimal GB; nothing for a barrier."""
+    # Imported here: metrics are listed without what measures collectives.
+    from evaluator.bench.bandwidth import bandwidth
+
     operation = Operation(
         collective=Collective(message.collective),
         size_bytes=message.size_bytes,

@@ -6,18 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from evaluator.timing.interval.thresholds import read_thresholds, to_toml
-from evaluator.timing.nvbench.compare import ComparedFiles, compare_files
-from evaluator.timing.nvbench.devices import DeviceChoice
-from evaluator.timing.nvbench.errors import NvbenchError
-from evaluator.timing.nvbench.filters import Filters
 from evaluator.timing.verdict import Verdict
 from records.errors import StudyError
-from search.bulk_script import bulk_script
 from search.commands.options import store_flag
 from search.comparing.bench import compare_bench
 from search.comparing.compared import Comparisons, Terms
@@ -37,6 +32,9 @@ from search.interval_tables import (
 from search.settings import store_root
 from search.tables import echo_words
 from search.terminal import Terminal, echo_styled, on_terminal
+
+if TYPE_CHECKING:
+    from evaluator.timing.nvbench.compare import ComparedFiles
 
 SLOWER, UNDECIDED = 3, 5
 KINDS = {
@@ -172,6 +170,13 @@ def _print_nvbench(
             "--margin and --alpha are for launches that are repeated; for nvbench files give "
             "--preset or --config"
         )
+    # Imported here: trials are compared without what reads nvbench files.
+    from evaluator.timing.nvbench.compare import compare_files
+    from evaluator.timing.nvbench.devices import DeviceChoice
+    from evaluator.timing.nvbench.errors import NvbenchError
+    from evaluator.timing.nvbench.filters import Filters
+    from search.bulk_script import bulk_script
+
     devices = DeviceChoice.of(
         chosen.reference_devices,
         chosen.candidate_devices,
@@ -196,7 +201,7 @@ def _print_nvbench(
     return _counts(found)
 
 
-def _counts(found: ComparedFiles) -> Mapping[Verdict, int]:
+def _counts(found: "ComparedFiles") -> Mapping[Verdict, int]:
     return Counter(row.judgement.verdict for row in found.rows)
 
 

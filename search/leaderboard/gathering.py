@@ -8,7 +8,6 @@ from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import loaded_metrics
 from records.rows import StudyRow
 from records.store import Store
-from search.leaderboard.entries import read_entries
 from search.leaderboard.studies import study_submission
 from search.leaderboard.submission import Submission
 from search.leaderboard.work import Work
@@ -32,8 +31,8 @@ def gathered(
     `on_study` is told how many studies were read. Raises `StudyError` where a study or a file is
     not there.
     """
-    found = read_entries(entries)
-    submissions = [each for each in found.submissions if _is_asked(each.work, workload)]
+    read, refused = _read(entries)
+    submissions = [each for each in read if _is_asked(each.work, workload)]
     without = []
     rows = [] if store is None else [store.find(s) for s in studies] or store.studies()
     known, _ = loaded_metrics()
@@ -48,9 +47,20 @@ def gathered(
             submissions.append(submission)
     notes = [
         *_told(without, "without a measured trial within its limits", "study", "studies"),
-        *_told(found.refused, "that cannot be read", "entry", "entries"),
+        *_told(refused, "that cannot be read", "entry", "entries"),
     ]
     return submissions, tuple(notes)
+
+
+def _read(entries: Sequence[Path]) -> tuple[Sequence[Submission], Sequence[str]]:
+    """The submissions of others, and what was refused."""
+    if not entries:
+        return (), ()
+    # Imported here: studies are ranked without what reads cards.
+    from search.leaderboard.entries import read_entries
+
+    found = read_entries(entries)
+    return found.submissions, found.refused
 
 
 def _is_asked(work: Work, name: str | None) -> bool:

@@ -142,6 +142,21 @@ def test_the_options_of_run_are_these():
     assert named == RUN_OPTIONS
 
 
+def loaded_by(*words):
+    """What a command prints in a process of its own, its exit code, and the modules it loads."""
+    program = (
+        "import sys\nfrom search.cli import main\n"
+        f"sys.argv = ['cclsearch', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit as leaving:\n    code = leaving.code\n"
+        "print(code, *sys.modules, file=sys.stderr)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    code, *modules = told.stderr.splitlines()[-1].split()
+    return told.stdout, int(code), set(modules)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -150,36 +165,19 @@ def test_the_options_of_run_are_these():
     ],
 )
 def test_help_is_told_without_loading_what_searching_needs(arguments):
-    heavy = "{'torch', 'pandas', 'scipy', 'numpy', 'anthropic', 'sqlite_utils', 'matplotlib'}"
-    program = (
-        "import sys\nfrom search.cli import main\n"
-        f"sys.argv = ['cclsearch', *{arguments.split()!r}]\n"
-        "try:\n    main()\nexcept SystemExit as leaving:\n    code = leaving.code\n"
-        f"print(sorted({heavy} & sys.modules.keys()), code, file=sys.stderr)\n"
-    )
+    heavy = {"torch", "pandas", "scipy", "numpy", "anthropic", "sqlite_utils", "matplotlib"}
 
-    told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    printed, code, modules = loaded_by(*arguments.split())
 
-    assert told.stderr == "[] 0\n"
-    assert told.stdout.startswith("Usage: cclsearch")
+    assert (heavy & modules, code) == (set(), 0)
+    assert printed.startswith("Usage: cclsearch")
 
 
 def test_the_list_of_commands_is_told_without_loading_any():
-    modules = {module for module, _ in cli.COMMANDS.values()}
-    program = (
-        "import sys\nfrom search.cli import main\nsys.argv = ['cclsearch', '--help']\n"
-        "try:\n    main()\nexcept SystemExit:\n"
-        f"    print(sorted({modules!r} & sys.modules.keys()), file=sys.stderr)\n"
-    )
+    printed, _, modules = loaded_by("--help")
 
-    told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-
-    assert told.stderr == "[]\n"
-    assert all(f"\n  {name} " in told.stdout for name in cli.COMMANDS)
+    assert not modules & {module for module, _ in cli.COMMANDS.values()}
+    assert all(f"\n  {name} " in printed for name in cli.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -193,20 +191,22 @@ def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, argum
     if arguments != "leaderboard":  # which loads every metric, for its unit
         heavy |= {"numpy", "evaluator.analysis.bandwidth"}
     heavy |= {"evaluator.recipes.builtin", "evaluator.readers.formats", "search.cards"}
-    heavy |= {"sqlite_utils", "search.commands.run", "search.commands.bench"}
+    heavy |= {"sqlite_utils", "yaml", "policies.sandbox", "search.commands.run"}
     words = [*arguments.format(study=study).split(), "--store", str(tmp_path / "store")]
-    program = (
-        "import sys\nfrom search.cli import main\n"
-        f"sys.argv = ['cclsearch', *{words!r}]\n"
-        "try:\n    main()\nexcept SystemExit as leaving:\n    code = leaving.code\n"
-        f"print(sorted({heavy} & sys.modules.keys()), code)\n"
-    )
 
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    _, code, modules = loaded_by(*words)
 
-    assert ended.stdout.splitlines()[-1] == "[] 0"
+    assert (heavy & modules, code) == (set(), 0)
+
+
+@pytest.mark.parametrize("arguments", ["metrics list", "policy check sharded", "space size"])
+def test_what_reads_no_records_loads_neither_them_nor_readers_of_traces(arguments):
+    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib", "sqlite_utils"}
+    heavy |= {"records.store", "evaluator.readers.formats"}
+
+    _, code, modules = loaded_by(*arguments.split())
+
+    assert (heavy & modules, code) == (set(), 0)
 
 
 def test_no_arguments_show_the_help(cclsearch):

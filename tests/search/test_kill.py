@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -102,53 +103,151 @@ def survivors(pids: list[int]) -> list[int]:
     return alive
 
 
-KILL_POINTS = {
-    "while the second policy is decided": {"event": "trial_started", "ordinal": 1},
-    "before the ranks of the second trial start": {"event": "config_decided", "ordinal": 1},
-    "in set-up of the first trial": {"phase": "setup"},
-    "in the timed steps of the first trial": {"phase": "timed"},
-    "in the profiled steps of the first trial": {"phase": "profile"},
-}
-KILL_POINTS_OF_REPEATS = {
-    "just after the second trial finished": {"event": "trial_finished", "ordinal": 1},
-    "between launches that test the noise": {"event": "repeat_finished", "round": 0},
-    "between launches that confirm": {"event": "repeat_finished", "purpose": "confirm"},
-}
+# Two trials of a script that says each of its launches and stays in one of them.
+STUDY = """
+name = "held"
 
+[workload]
+name = "held"
+global_batch = 8
+sequence_length = 16
 
-@pytest.mark.parametrize("point", KILL_POINTS.values(), ids=KILL_POINTS)
-def test_a_killed_search_loses_and_repeats_no_finished_trial(point, tmp_path):
-    plain = tmp_path / "plain.toml"
-    plain.write_text(_without_repeats(TINY.read_text(encoding="utf-8")), encoding="utf-8")
+[environment]
+device = "cpu"
+world_size = 2
+ranks_per_node = 2
 
-    kill_and_resume(plain, point, tmp_path / "store")
+[launch]
+recipe = "command"
 
+[command]
+run = ["bash", "{folder}/run.sh"]
+rank_count = "1"
 
-@pytest.mark.parametrize("point", KILL_POINTS_OF_REPEATS.values(), ids=KILL_POINTS_OF_REPEATS)
-def test_a_killed_search_repeats_no_finished_launch(point, tmp_path):
-    kill_and_resume(TINY, point, tmp_path / "store")
-
-
-ONE_RANK = """
 [space.micro_batch]
 choices = [1, 2, 4]
 
-[[constraint]]
-name = "ranks"
-expression = "dp_shard == 1"
+[measure]
+self_test_rounds = {self_test_rounds}
+race_rounds = 0
+confirm_top = 1
+confirm_rounds = {confirm_rounds}
+max_confirm_rounds = {confirm_rounds}
+infrastructure_retries = 0
+
+[budget]
+trials = 2
+"""
+SCRIPT = """
+number=1
+until mkdir {folder}/launch$number 2>/dev/null; do number=$((number + 1)); done
+test $number != "$(cat {folder}/held)" || sleep 1000
+cat > "$TRACE_DIR/rank0.json" <<JSON
+{{"distributedInfo": {{"rank": 0, "world_size": 1}}, "traceEvents": [{{
+  "ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1,
+  "ts": $(($(date +%s%N) / 1000)), "dur": $((120000 / MICRO_BATCH))
+}}]}}
+JSON
 """
 
 
+@dataclass(frozen=True)
+class HeldStudy:
+    """A study whose script says each of its launches and stays in that of this number."""
+
+    folder: Path
+    self_test_rounds: int = 0
+    confirm_rounds: int = 0
+
+    def write(self, held: int) -> Path:
+        file = self.folder / "study.toml"
+        file.write_text(STUDY.format(**asdict(self)), encoding="utf-8")
+        (self.folder / "run.sh").write_text(SCRIPT.format(**asdict(self)), encoding="utf-8")
+        (self.folder / "held").write_text(str(held), encoding="utf-8")
+        return file
+
+    def release(self) -> None:
+        (self.folder / "held").unlink()
+
+    @property
+    def launches(self) -> int:
+        return len(list(self.folder.glob("launch*")))
+
+    def wait_for_launch(self, number: int) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while self.launches < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "event", "held"),
+    [
+        ({}, {"event": "study_started"}, 1),
+        ({}, {"event": "trial_started", "ordinal": 1}, 2),
+        ({}, {"event": "config_decided", "ordinal": 1}, 2),
+        ({"self_test_rounds": 1}, {"event": "repeat_finished", "round": 0}, 3),
+        ({"confirm_rounds": 2}, {"event": "trial_finished", "ordinal": 1}, 3),
+        ({"confirm_rounds": 2}, {"event": "repeat_finished", "purpose": "confirm"}, 4),
+    ],
+    ids=[
+        "in the first trial",
+        "while the second policy is decided",
+        "before the second trial is launched",
+        "between launches that test the noise",
+        "just after the second trial finished",
+        "between launches that confirm",
+    ],
+)
+def test_a_killed_search_repeats_no_finished_launch(rounds, event, held, tmp_path):
+    study = HeldStudy(tmp_path, **rounds)
+
+    launched = kill_and_resume(study.write(held), event, tmp_path / "store")
+
+    assert study.launches - launched in {0, 1}
+
+
+def test_a_launch_that_a_kill_interrupts_is_the_only_one_made_again(tmp_path):
+    study, store = HeldStudy(tmp_path, confirm_rounds=2), tmp_path / "store"
+    search = RunningSearch("run", "-c", str(study.write(held=4)), store=store)
+    study.wait_for_launch(4)
+    assert survivors(search.kill()) == []
+
+    study.release()
+    RunningSearch("resume", store=store).finish()
+
+    assert study.launches == launches_on_record(store) + 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "point"),
+    [
+        ({}, {"phase": "timed"}),
+        ({"confirm_rounds": 2}, {"event": "repeat_finished", "purpose": "confirm"}),
+    ],
+    ids=["in the timed steps of the first trial", "between launches that confirm"],
+)
+def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(rounds, point, tmp_path):
+    study = tmp_path / "tiny.toml"
+    rounds = {"self_test_rounds": 0, "race_rounds": 0, "confirm_rounds": 0, **rounds}
+    text = TINY.read_text(encoding="utf-8")
+    for key, count in rounds.items():
+        text = re.sub(rf"^{key} = \d+$", f"{key} = {count}", text, flags=re.MULTILINE)
+    study.write_text(text, encoding="utf-8")
+
+    kill_and_resume(study, point, tmp_path / "store")
+
+
 def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_path):
-    study, seed, store = tmp_path / "one_rank.toml", tmp_path / "seed.py", tmp_path / "store"
-    study.write_text(_without_repeats(TINY.read_text(encoding="utf-8")) + ONE_RANK)
-    seed.write_text("def generate_config(workload, environment):\n    return {'micro_batch': 1}\n")
-    options = ("--parallel", "2", "--trials", "3", "--seed-policy", str(seed))
-    search = RunningSearch("run", "-c", str(study), *options, store=store)
+    study, store = HeldStudy(tmp_path), tmp_path / "store"
+    options = ("--parallel", "2", "--trials", "3", "--strategy", "coordinate")
+    search = RunningSearch("run", "-c", str(study.write(held=3)), *options, store=store)
     search.until(event="trial_finished", ordinal=0)
     search.until(event="trial_finished")
+    study.wait_for_launch(3)
     before = search.finished()
     assert survivors(search.kill()) == []
+    study.release()
     with closing(Store(store)) as records:
         study_id = records.find("").id
         ended = records.history(study_id)
@@ -156,35 +255,39 @@ def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_p
     RunningSearch("resume", store=store).finish()
 
     assert sorted([*(trial.ordinal for trial in ended), *pending]) == [0, 1, 2]
-    assert before[1]["caveats"] == ["measured beside 1 other trial"]
+    assert len(pending) == 1
+    assert "measured beside 1 other trial" in before[1]["caveats"]
     with closing(Store(store)) as records:
         history = records.history(study_id)
         assert records.pending(study_id) == ()
     assert [trial.ordinal for trial in history] == [0, 1, 2]
     assert all(history.find(trial.ordinal) == trial for trial in ended)
+    assert study.launches == 4
     assert not list((store / "work").iterdir())
 
 
-def kill_and_resume(study, point, store):
+def kill_and_resume(study: Path, point: dict[str, object], store: Path) -> int:
+    """Kill a search of two trials at a point and resume it; gives the launches on record."""
     search = RunningSearch("run", "-c", str(study), "--trials", "2", store=store)
     search.until(**point)
     before = search.finished()
     started = search.kill()
 
     assert survivors(started) == []
+    study.with_name("held").unlink(missing_ok=True)
     resumed = RunningSearch("resume", store=store)
     resumed.finish()
 
     after = resumed.finished()
     ordinals = [event["ordinal"] for event in before + after]
-    records = Store(store)
-    history = records.history(records.find("").id)
+    with closing(Store(store)) as records:
+        history = records.history(records.find("").id)
+        assert records.pending(records.find("").id) == ()
     assert sorted(set(ordinals)) == [0, 1]
     assert len(ordinals) == len(history) or _finished_unsaid(before, after, len(history))
     assert [trial.ordinal for trial in history] == [0, 1]
     for event in before:
         assert history.trials[event["ordinal"]].ended_at == event["ended_at"]
-    assert records.pending(records.find("").id) == ()
     assert not list((store / "work").iterdir())
     assert resumed.events[-1]["event"] == "finished"
     confirmed = [
@@ -193,13 +296,13 @@ def kill_and_resume(study, point, store):
         if event["event"] == "repeat_finished"
     ]
     assert len(confirmed) == len(set(confirmed))
-    records.close()
+    return launches_on_record(store)
 
 
-def _without_repeats(text: str) -> str:
-    for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
-        text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
-    return text
+def launches_on_record(store: Path) -> int:
+    with closing(Store(store)) as records:
+        study_id = records.find("").id
+        return len(records.history(study_id)) + len(records.repeats(study_id))
 
 
 def _finished_unsaid(before: list, after: list, count: int) -> bool:

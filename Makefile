@@ -11,13 +11,16 @@ BIN := $(VENV)/bin
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TRIALS ?= 10
 
+# Without it pytest rewrites the assertions of all tests in each worker, every time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test e2e check lint types layers clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 e2e: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[e2e]"

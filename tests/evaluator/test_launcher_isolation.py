@@ -1,6 +1,8 @@
 import json
 import mmap
 import os
+import subprocess
+import sys
 from _multiprocessing import SemLock, sem_unlink
 from contextlib import ExitStack
 from dataclasses import replace
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.evaluate import TrialEvaluator
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.trial import Config
 
@@ -17,26 +20,42 @@ SPLIT = Config({"tp": 2, "micro_batch": 4, "activation_checkpointing": "full"})
 
 
 @pytest.fixture
-def losses_of(study, launcher, tmp_path):
-    def run(config, *, cold):
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+def trained(study, launcher, tmp_path):
+    """Trains warm in a folder of its own."""
+    untraced = replace(study, measure=replace(study.measure, profiled_steps=0))
+    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, print)
+
+    def run(config, name):
+        folder = tmp_path / name
         folder.mkdir()
-        measure = replace(study.measure, profiled_steps=0)
-        job = BuiltinRecipe().job(replace(study, measure=measure), config)
-        result = launcher.run(replace(job, modules=()) if cold else job, folder, print)
-        assert result.reason == "finished"
-        return json.loads((folder / "rank0.steps.json").read_text())["losses"]
+        return evaluator.evaluate(untraced, config, folder).measurement.losses
 
     return run
 
 
-def test_configurations_in_turn_leave_nothing_to_each_other(losses_of):
-    cold = losses_of(SPLIT, cold=True)
+def test_configurations_in_turn_train_as_their_record_does_when_it_is_started_by_hand(
+    trained, tmp_path
+):
+    replicated = trained(REPLICATED, "first")
+    split = trained(SPLIT, "second")
+    again = [trained(REPLICATED, "third"), trained(SPLIT, "fourth")]
 
-    warm = [losses_of(config, cold=False) for config in (REPLICATED, SPLIT) * 2]
+    by_hand = tmp_path / "by hand"
+    by_hand.mkdir()
+    (by_hand / "job.json").write_text((tmp_path / "second" / "job.json").read_text())
+    record = json.loads((tmp_path / "second" / "launch.json").read_text())
+    subprocess.run(
+        record["argv"],
+        cwd=by_hand,
+        env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}", **record["environment"]},
+        check=True,
+        capture_output=True,
+    )
 
-    assert warm[1::2] == [cold] * 2
-    assert warm[0] == warm[2]
+    samples = [json.loads((by_hand / f"rank{rank}.steps.json").read_text()) for rank in (0, 1)]
+    assert tuple(samples[0]["losses"]) == split
+    assert sum(rank["tokens_per_step"] for rank in samples) == 8 * 32
+    assert again == [replicated, split]
 
 
 def test_the_environment_of_a_job_ends_with_it(launcher, job_of, tmp_path):

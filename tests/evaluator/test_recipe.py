@@ -1,15 +1,11 @@
 """The built-in recipe: a configuration becomes a job, or a sentence that says why it cannot."""
 
-import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from evaluator.evaluate import TrialEvaluator
 from evaluator.rank.job import Job, Schedule
 from evaluator.rank.job_file import parse
 from evaluator.recipes.builtin import COMPILER_MODULES, BuiltinRecipe
@@ -308,30 +304,3 @@ def test_experts_reach_the_job(study):
 
     assert (work.expert_count, work.experts_per_token, work.expert_ffn_size) == (8, 2, 16)
     assert (work.shared_expert_count, work.dense_layer_count) == (1, 1)
-
-
-# A record is enough to start the job again.
-
-
-def test_what_is_on_record_starts_the_same_training_by_hand(launcher, study, tmp_path):
-    untraced = replace(study, measure=replace(study.measure, profiled_steps=0))
-    warm, cold = tmp_path / "warm", tmp_path / "cold"
-    warm.mkdir()
-    cold.mkdir()
-    config = Config({"dp_shard": 2, "micro_batch": 2})
-    measured = TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(untraced, config, warm)
-
-    (cold / "job.json").write_text((warm / "job.json").read_text())
-    record = json.loads((warm / "launch.json").read_text())
-    subprocess.run(
-        record["argv"],
-        cwd=cold,
-        env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}", **record["environment"]},
-        timeout=record["timeout_s"],
-        check=True,
-        capture_output=True,
-    )
-
-    samples = [json.loads((cold / f"rank{rank}.steps.json").read_text()) for rank in (0, 1)]
-    assert tuple(samples[0]["losses"]) == measured.measurement.losses
-    assert sum(rank["tokens_per_step"] for rank in samples) == 8 * 32

@@ -80,7 +80,7 @@ def _kill_before(statement: int) -> None:
 
 def open_at_once(folder: Path) -> None:
     """Open one new store after the other, each in four processes at the same time."""
-    for number in range(10):
+    for number in range(5):
         children = [os.fork() for _ in range(4) if os.getpid() == PARENT]
         if os.getpid() != PARENT:
             Store(folder / str(number)).close()

@@ -216,7 +216,7 @@ class Ranks:
         config: Mapping[str, object],
         workload: Mapping[str, object],
         *,
-        steps: tuple[int, int, int] = (1, 3, 0),
+        steps: tuple[int, int, int] = (1, 2, 0),
         entry: str = "evaluator.workloads.training:train",
         **changes: object,
     ) -> Run:

@@ -56,9 +56,7 @@ ZBV = {"pipeline_schedule": Schedule.ZBV, "stages_per_rank": 2}
 LAYOUTS = {
     "one_rank_in_micro_batches": Config(micro_batch=2),
     "ddp": Config(dp_replicate=2, micro_batch=2),
-    "tp": Config(tp=2, micro_batch=4),
     "ep2": Config(dp_shard=2, ep=2, micro_batch=4),
-    "ep2_in_micro_batches": Config(dp_shard=2, ep=2),
     "ep4": Config(dp_shard=4, ep=4, micro_batch=2),
     "fsdp4_ep2": Config(dp_shard=4, ep=2),
     "hsdp_ep2": Config(dp_replicate=2, dp_shard=2, ep=2),
@@ -103,7 +101,7 @@ def train(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> 
             init_method="env://",
             workload=workload,
             config=config,
-            measure=Measure(warmup_steps=1, timed_steps=4, profiled_steps=profiled_steps),
+            measure=Measure(warmup_steps=1, timed_steps=2, profiled_steps=profiled_steps),
         )
         text = json.dumps(asdict(job))
         if text not in finished:
@@ -248,7 +246,7 @@ def test_every_layout_trains_the_experts_as_one_rank_does(train, layout):
 
     losses = train(layout).losses()
 
-    assert len(losses) == 5
+    assert len(losses) == 3
     assert losses == pytest.approx(expected, rel=1e-4)
 
 

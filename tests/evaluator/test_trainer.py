@@ -115,7 +115,7 @@ def test_heads_may_be_wider_than_their_share_of_the_hidden_size(ranks, layout):
 
 
 def test_training_learns(ranks):
-    losses = ranks.run(REFERENCE, SMALL).losses()
+    losses = ranks.run(REFERENCE, SMALL, steps=(1, 3, 0)).losses()
 
     assert len(losses) == 4
     assert losses[-1] < losses[0] - 0.05

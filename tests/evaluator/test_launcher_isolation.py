@@ -92,41 +92,27 @@ def test_shared_memory_that_a_killed_rank_left_is_removed_and_nobody_elses(launc
     assert kept.exists()
 
 
-def test_shared_memory_that_somebody_else_made_meanwhile_and_uses_is_left_alone(
-    launcher, job_of, tmp_path
-):
-    path = SHARED_MEMORY / f"psm_meanwhile-{os.getpid()}"
+def test_what_somebody_else_made_meanwhile_and_uses_is_left_alone(launcher, job_of, tmp_path):
+    name = f"meanwhile-{os.getpid()}"
+    memory, semaphore = SHARED_MEMORY / f"psm_{name}", SHARED_MEMORY / f"sem.{name}"
+    made = []
 
     with ExitStack() as opened:
-        opened.callback(path.unlink)
 
-        def make_one(phase):
+        def make_both(phase):
             if phase == "timed":
-                file = opened.enter_context(path.open("wb+"))
+                file = opened.enter_context(memory.open("wb+"))
+                opened.callback(memory.unlink)
                 file.truncate(4096)
                 opened.enter_context(mmap.mmap(file.fileno(), 4096))
+                made.append(SemLock(1, 1, 1, f"/{name}", False))
+                opened.callback(sem_unlink, f"/{name}")
 
-        launcher.run(job_of("slow"), tmp_path, make_one)
+        launcher.run(job_of("slow"), tmp_path, make_both)
 
-        assert path.exists()
-
-
-def test_a_semaphore_that_somebody_else_made_meanwhile_and_uses_is_left_alone(
-    launcher, job_of, tmp_path
-):
-    made = []
-    name = f"meanwhile-{os.getpid()}"
-
-    def make_one(phase):
-        if phase == "timed":
-            made.append(SemLock(1, 1, 1, f"/{name}", False))
-
-    try:
-        launcher.run(job_of("slow"), tmp_path, make_one)
-
-        assert [(SHARED_MEMORY / f"sem.{name}").exists() for _ in made] == [True]
-    finally:
-        sem_unlink(f"/{name}")
+        assert len(made) == 1
+        assert memory.exists()
+        assert semaphore.exists()
 
 
 def test_sockets_and_pipes_are_no_results(launch):

@@ -163,7 +163,7 @@ def test_a_hang_ends_the_turns_of_all(together):
 def test_a_job_that_is_late_in_its_set_up_ends_the_turns_of_all(together):
     sleeping = Misbehaving(PLAIN, what="sleep", step=None)
 
-    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=4)
+    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=3)
 
     assert late.kind is FailureKind.HANG
     assert innocent.kind is FailureKind.INFRASTRUCTURE

@@ -435,7 +435,7 @@ while keep(path, Identity.of(path), None, traces):
 def test_a_kill_leaves_a_whole_cache_or_none(copied):
     path, traces = copied
     random = Random(5)
-    for _ in range(8):
+    for _ in range(4):
         with subprocess.Popen(
             [sys.executable, "-c", WRITES_FOR_EVER, path], stdout=subprocess.PIPE
         ) as writer:

@@ -17,7 +17,7 @@ def stuck_here():
 folder = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 with time_limit(float(sys.argv[1]), "broadcast 4 B", rank=3, folder=folder):
     stuck_here()
-time.sleep(0.3)
+time.sleep(float(sys.argv[1]) + 0.1)
 print("went on")
 """
 
@@ -62,7 +62,7 @@ def test_a_folder_that_is_gone_does_not_keep_the_process_alive(limited, tmp_path
 
 
 def test_what_ends_in_time_goes_on_after_the_limit(limited, tmp_path):
-    ended = limited(0.2, 0, tmp_path)
+    ended = limited(1, 0, tmp_path)
 
     assert (ended.returncode, ended.stdout) == (0, "went on\n")
     assert list(tmp_path.iterdir()) == []

@@ -310,7 +310,7 @@ def test_a_script_that_will_not_end_is_ended_with_all_it_started(tried, script_s
     echo $! > child; while :; do sleep 0.2; done
     """
 
-    ended = tried(script, measure=replace(script_study().measure, timeout_s=1))
+    ended = tried(script, measure=replace(script_study().measure, timeout_s=2))
 
     assert ended.failure.kind is FailureKind.HANG
     child = int((ended.folder / "child").read_text())

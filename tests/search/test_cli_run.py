@@ -49,6 +49,22 @@ max_confirm_rounds = 1
 trials = 2
 max_failures = 1
 """
+# The same without ranks: a launch that ends only when it is told to, and then fails.
+HELD = (
+    STUDY
+    + """
+[launch]
+recipe = "command"
+
+[command]
+run = ["sh", "held.sh"]
+rank_count = "1"
+
+[space.micro_batch]
+choices = [1, 2]
+"""
+)
+HOLD = "while [ ! -e {folder}/released ]; do sleep 0.05; done; exit 1"
 BROKEN = "def generate_config(workload, environment):\n    return 1 / 0\n"
 
 
@@ -79,6 +95,8 @@ class Folder:
 
 def folder(path):
     (path / "study.toml").write_text(STUDY, encoding="utf-8")
+    (path / "held.toml").write_text(HELD, encoding="utf-8")
+    (path / "held.sh").write_text(HOLD.format(folder=path), encoding="utf-8")
     (path / "broken.py").write_text(BROKEN, encoding="utf-8")
     return Folder(path)
 
@@ -192,8 +210,8 @@ def test_a_memory_budget_that_nothing_fits_in_ends_with_3(here):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_with_75_and_says_how_to_go_on(here, number):
-    with here.start("run", "-c", "study.toml", "--json") as process:
-        until(process, '"setup"')
+    with here.start("run", "-c", "held.toml", "--json") as process:
+        until(process, '"config_decided"')
         process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
 
@@ -205,10 +223,10 @@ def test_an_interruption_ends_with_75_and_says_how_to_go_on(here, number):
 
 
 def test_a_second_interruption_ends_with_130(here):
-    with here.start("run", "-c", "study.toml", "--json") as process:
-        until(process, '"setup"')
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
+    with here.start("run", "-c", "held.toml", "--json") as process:
+        until(process, '"config_decided"')
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 130
@@ -217,9 +235,10 @@ def test_a_second_interruption_ends_with_130(here):
 
 
 def test_a_reader_that_leaves_ends_the_search_with_75(here):
-    with here.start("run", "-c", "study.toml") as process:
+    with here.start("run", "-c", "held.toml") as process:
         process.stdout.readline()
         process.stdout.close()
+        (here.path / "released").touch()
         err = process.stderr.read()
 
     assert process.returncode == 75

@@ -230,7 +230,7 @@ def test_the_example_of_the_documents_works_as_it_is_typed(tmp_path):
     shutil.copytree(EXAMPLE, tmp_path / "script")
     place = Place(tmp_path / "script")
     file = place.path / "study.toml"
-    shorter = "confirm_rounds = 1\nself_test_rounds = 0\ntimeout_s"
+    shorter = "confirm_rounds = 0\nself_test_rounds = 0\ntimeout_s"
     file.write_text(file.read_text().replace("timeout_s", shorter).replace("[4, 2, 1]", "[2]"))
 
     ended = place.run(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from search.testing import ScriptedMessagesServer, submission
 
 KEY = "sk-ant-loopback-0123456789abcdef"
 CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
-TINY = Path(__file__).parents[1] / "data" / "tiny_study.toml"
+TINY = (Path(__file__).parents[1] / "data" / "tiny_study.toml").read_text(encoding="utf-8")
 
 BREAKS_A_CONSTRAINT = """
 def generate_config(workload, environment):
@@ -48,11 +49,14 @@ def searched(tmp_path_factory: pytest.TempPathFactory):
             rationale=f"plain data parallelism; by the way, your key is {KEY}",
         ),
     ]
+    study = folder / "study.toml"
+    once = re.sub(r"^(self_test|race|confirm)_rounds = .*$", r"\1_rounds = 0", TINY, flags=re.M)
+    study.write_text(once, encoding="utf-8")
     with ScriptedMessagesServer(script) as server:
         ended = subprocess.run(
             [
                 *(CCLSEARCH, "run", "--objective", "step_time"),
-                *("-c", str(TINY), "--trials", "2", "--store", str(folder / "store")),
+                *("-c", str(study), "--trials", "2", "--store", str(folder / "store")),
             ],
             env={
                 "PATH": os.defpath,

@@ -7,15 +7,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evaluator.timing.fuzzing.fuzzer import Fuzzer
-    from evaluator.timing.fuzzing.parameters import FuzzedParameter, ParameterAlias
-    from evaluator.timing.fuzzing.tensors import FuzzedTensor
+    from evaluator.timing.fuzzer import FuzzedParameter, FuzzedTensor, Fuzzer, ParameterAlias
     from evaluator.timing.timer import Timer
     from evaluator.timing.timing import Timing
-    from search.frames import studies, trials
-    from search.remote.client import Client
-    from search.timing_tables import print_timings
+    from search.client.client import Client
+    from search.compare.timer_view import print_timings
     from search.traces.frames import Trace, trace
+    from search.views.frames import studies, trials
 
 __all__ = [
     "Client",
@@ -33,18 +31,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "search.remote.client",
-    "FuzzedParameter": "evaluator.timing.fuzzing.parameters",
-    "FuzzedTensor": "evaluator.timing.fuzzing.tensors",
-    "Fuzzer": "evaluator.timing.fuzzing.fuzzer",
-    "ParameterAlias": "evaluator.timing.fuzzing.parameters",
+    "Client": "search.client.client",
+    "FuzzedParameter": "evaluator.timing.fuzzer",
+    "FuzzedTensor": "evaluator.timing.fuzzer",
+    "Fuzzer": "evaluator.timing.fuzzer",
+    "ParameterAlias": "evaluator.timing.fuzzer",
     "Timer": "evaluator.timing.timer",
     "Timing": "evaluator.timing.timing",
     "Trace": "search.traces.frames",
-    "print_timings": "search.timing_tables",
-    "studies": "search.frames",
+    "print_timings": "search.compare.timer_view",
+    "studies": "search.views.frames",
     "trace": "search.traces.frames",
-    "trials": "search.frames",
+    "trials": "search.views.frames",
 }
 
 

@@ -31,13 +31,13 @@ from landscape import Launch, asked_study, measure, read
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.recipes.catalog import recipe_of
-from records.store import Store
+from records.store.store import Store
 from records.study import Study
 from records.trial import Config, Failed, Outcome
 from search import settings
-from search.reading import recorded
-from search.spaces import space_of
-from search.standing import standing_of
+from search.loop.standing import standing_of
+from search.settings import recorded
+from search.study.spaces import space_of
 
 STUDY = Path(__file__).parent / "data" / "mpi_all_reduce.toml"
 REACH = 1.05

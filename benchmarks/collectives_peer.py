@@ -31,14 +31,18 @@ import torch
 import torch.distributed as dist
 from scipy.stats import binom
 
-from evaluator.mpi import mpirun_command, mpirun_environment
-from evaluator.rank.context import pin_to_cores, read_rank_numbers
+from evaluator.machine import mpirun_command, mpirun_environment
 from evaluator.rank.job import DeviceKind
-from evaluator.workloads.collectives.adapters.adapter import AdapterName, CommAdapter
-from evaluator.workloads.collectives.adapters.catalog import new_adapter
-from evaluator.workloads.collectives.operations import Collective, Operation
-from evaluator.workloads.collectives.sweep import run_bench_sweep
-from evaluator.workloads.collectives.sweep_request import PointSamples, SweepRequest
+from evaluator.rank.main import pin_to_cores, read_rank_numbers
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    CommAdapter,
+    Operation,
+    PointSamples,
+    SweepRequest,
+)
+from evaluator.workloads.collectives.sweep import new_adapter, run_bench_sweep
 from search.settings import trial_environment
 
 HERE = Path(__file__).parent

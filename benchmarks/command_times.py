@@ -15,7 +15,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from subprocess import DEVNULL, run
 
-from records.store import Store
+from records.store.store import Store
 
 TIMES = 7
 MOST_S = 0.5

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from records.database import NAME
 from records.errors import StoreError
-from records.journal import incoming
-from records.rows import Intent
-from records.store import Store
-from records.store_testing import EXCHANGE, intent
-from records.testing import failed, measured, study, trial
+from records.store.database import NAME
+from records.store.journal import incoming
+from records.store.rows import Intent
+from records.store.store import Store
 from records.trial import Measured, Repeat, Trial
-from search.kept.collecting import Rules, collect, planned
+from search.storage import Rules, collect, planned
+from tests.support.records import EXCHANGE, failed, intent, measured, study, trial
 
 Tell = Callable[[str], object]
 

@@ -10,13 +10,10 @@ from decision_rounds import Taken
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.interval.decision import judge
-from evaluator.timing.interval.summary import summary_of
-from evaluator.timing.interval.thresholds import Thresholds
-from evaluator.timing.noise import Noise, pooled
-from evaluator.timing.paired import Launch, Round, Rule, decide
+from evaluator.timing.decision import Launch, Noise, Round, Rule, Verdict, decide, pooled
+from evaluator.timing.intervals.decide import judge
+from evaluator.timing.intervals.estimate import Thresholds, summary_of
 from evaluator.timing.steady import steady_part
-from evaluator.timing.verdict import Verdict
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from decision_methods import METHODS, RULE, Method, Pair
 from decision_rounds import Kind, NoiseParts, Recording, Shift, Taking, noise_parts, shift
 from scipy import stats
 
-from evaluator.timing.verdict import Verdict
+from evaluator.timing.decision import Verdict
 
 CONFIDENCE = 0.95
 ROUNDS_BEFORE = 10

@@ -25,10 +25,10 @@ from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.recipes.builtin import BuiltinRecipe
-from records.conditions import Conditions
+from records.machine import Conditions
 from records.study import Launch, Measure, Study
 from records.trial import Config, Measured, Outcome
-from search.builtin import CPU_WORKLOAD, builtin_study
+from search.study.study_file import CPU_WORKLOAD, builtin_study
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "slowed_training"

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.noise import Noise
-from evaluator.timing.paired import Rule, detectable
-from records.conditions import Conditions
+from evaluator.timing.decision import Noise, Rule, detectable
+from records.machine import Conditions
 
 Kind = Literal["relaunch", "together"]
 KINDS: tuple[Kind, ...] = ("relaunch", "together")

@@ -25,17 +25,23 @@ from types import SimpleNamespace
 from typing import TypeAlias
 
 from evaluator.objective import scoring_of
-from evaluator.timing.verdict import Verdict
-from records import testing
-from records.conditions import Conditions
-from records.history import History
+from evaluator.timing.decision import Verdict
+from records.machine import Conditions
 from records.study import Budget, Dimension, Measure, Study
-from records.trial import Config, Measured, Measurement, MetricValue, Outcome, Repeat, Trial
-from search.budget import launches_used, stop_reason
-from search.contest import Contest
-from search.extending import extended
-from search.finding import Finding, find
-from search.referee import Referee
+from records.trial import (
+    Config,
+    History,
+    Measured,
+    Measurement,
+    MetricValue,
+    Outcome,
+    Repeat,
+    Trial,
+)
+from search.loop.budget import extended, launches_used, stop_reason
+from search.loop.finding import Finding, find
+from search.loop.races import Contest, Referee
+from tests.support import records as testing
 
 STUDY_ID = "simulated"
 QUIET = Conditions(

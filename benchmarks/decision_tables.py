@@ -7,7 +7,7 @@ from decision_rates import CASES, Outcomes, Quality
 from decision_repeats import Repeats
 from decision_rounds import NoiseParts
 
-from evaluator.timing.verdict import Verdict
+from evaluator.timing.decision import Verdict
 
 TAKEN = {"relaunch": "one after the other", "together": "taking turns"}
 LEFT = 28

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads import training
 

@@ -30,9 +30,8 @@ from evaluator.recipes.catalog import recipe_of
 from records.study import Study
 from records.trial import Config, Measured, Outcome
 from search import settings
-from search.builtin import builtin_study
-from search.spaces import completed, space_of
-from search.study_file import read_study_file
+from search.study.spaces import completed, space_of
+from search.study.study_file import builtin_study, read_study_file
 
 TIE = 1.05
 

@@ -36,13 +36,13 @@ from evaluator.evaluate import TrialEvaluator
 from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
-from evaluator.readers.job import read_traces
 from evaluator.recipes.builtin import BuiltinRecipe
-from records.conditions import Conditions
+from evaluator.traces.readers.read import read_traces
+from records.machine import Conditions
 from records.study import Study
 from records.trial import Config, Failed, Measurement
-from search.builtin import builtin_study
-from search.words.condition import disturbed_words
+from search.study.study_file import builtin_study
+from search.views.machine import disturbed_words
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "first_collective"

@@ -17,16 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from evaluator.machine import local_environment
-from policies.catalog import seed_policy
-from policies.contract import decide
-from records.choices import choices_of
-from records.study import Objective, Study
+from policies.contract import decide, seed_policy
+from records.study import Objective, Study, choices_of
 from records.trial import Config, FailureKind
-from search.builtin import builtin_study
-from search.search_bench.ground import estimated
-from search.search_bench.landscape import Entry, Fault, Landscape, write_landscape
-from search.spaces import completed, space_of
-from search.study_file import read_study_file
+from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated, write_landscape
+from search.study.spaces import completed, space_of
+from search.study.study_file import builtin_study, read_study_file
 
 HERE = Path(__file__).parent
 BUILTIN_DATA = HERE / "data" / "landscape.jsonl"

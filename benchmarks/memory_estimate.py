@@ -18,19 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from evaluator.estimate.memory import MemoryEstimate, estimated_memory
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
-from evaluator.memory.estimate import MemoryEstimate, estimated_memory
 from evaluator.rank.job import DeviceKind
 from evaluator.recipes.builtin import BuiltinRecipe
-from evaluator.recipes.knobs import rank_config
-from evaluator.recipes.workload import rank_workload
-from records.rule import size_words
+from evaluator.recipes.knobs import rank_config, rank_workload
+from records.expression import size_words
 from records.study import Study
 from records.trial import Config, Measured
-from search.builtin import builtin_study
-from search.spaces import completed, space_of
+from search.study.spaces import completed, space_of
+from search.study.study_file import builtin_study
 
 GIVEN_BACK_BYTES = 1 << 16
 

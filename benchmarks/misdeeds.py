@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from throwing import THROWING
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 
 STEPS = {"warmup": 0, "timed": 2, "profile": 6}
 SLOW_STEP_S = 0.15

@@ -32,13 +32,13 @@ from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind, Measure
 from evaluator.rank.job import Job as RankJob
 from evaluator.recipes.builtin import BuiltinRecipe
-from evaluator.recipes.workload import rank_workload
+from evaluator.recipes.knobs import rank_workload
 from evaluator.samples import read_measurement
 from records.errors import StudyError
 from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
 from records.workload import Workload
-from search.builtin import builtin_study
+from search.study.study_file import builtin_study
 
 AXES = ("dp_replicate", "dp_shard", "cp", "pp", "ep", "tp")
 VARIANTS: Mapping[str, tuple[Mapping[str, Value], ...]] = {

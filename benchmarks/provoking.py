@@ -24,7 +24,7 @@ from evaluator.recipes.builtin import BuiltinRecipe
 from records.study import Environment, Launch, Measure, Study
 from records.trial import Config, Failed, FailureKind
 from records.workload import Workload
-from search.builtin import builtin_study
+from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
 CONFIG = Config({"dp_replicate": 2})

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from records.errors import StudyError
 from records.study import Environment, Study
-from search.builtin import builtin_study
-from search.card_reader import Given
-from search.cards import card_study
-from search.spaces import completed
+from search.study.card_reader import Given
+from search.study.cards import card_study
+from search.study.spaces import completed
+from search.study.study_file import builtin_study
 
 BASE = builtin_study(
     Environment(name="here", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4)

@@ -26,10 +26,10 @@ from pathlib import Path
 import httpx2
 
 from records.errors import CclsearchError
-from records.store import Store
-from search.service.runs.keeper import MOST_CRASHES, table_path
-from search.service.runs.table import RunTable, State, Submitted
-from search.service.testing import Serving, configured, searching
+from records.store.store import Store
+from search.service.queue import RunTable, State, Submitted
+from search.service.runner import MOST_CRASHES, table_path
+from tests.support.service import Serving, configured, searching
 
 LONGEST_S = 8.0
 SEARCH_KILLS = 0.5

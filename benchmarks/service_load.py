@@ -29,16 +29,16 @@ from statistics import median
 
 from service_readers import Readers
 
-from evaluator.timing.paired import Launch, Rule
+from evaluator.timing.decision import Launch, Rule
 from records.codec import to_json
-from records.store import Store
-from records.testing import failed, study, trial
+from records.store.store import Store
 from records.trial import Trial
-from search.comparing.compared import Comparisons, Party
-from search.comparing.points import Replicates, Turn, judged
-from search.comparing.verdicts import verdict_words
-from search.remote.client import Client
-from search.service.testing import Serving
+from search.client.client import Client
+from search.compare.compare import Comparisons, Party
+from search.compare.files import Replicates, Turn, judged
+from search.compare.view import verdict_words
+from tests.support.records import failed, study, trial
+from tests.support.service import Serving
 
 LARGE, SMALL = "large", "small-{:03}"
 SMALL_STUDIES, SMALL_TRIALS = 50, 200

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from search.remote.connection import API, address_of
+from search.client.client import API, address_of
 
 EVERY_S = 1.0
 LOWEST_PRIORITY = 19

@@ -8,7 +8,7 @@ exactly that. By 0 % it is the same job, the same code included. Runs inside the
 import time
 from functools import partial
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads import training
 

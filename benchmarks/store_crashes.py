@@ -26,10 +26,10 @@ from pathlib import Path
 
 from crashing_work import WORKS, Work
 
-from records.database import NAME
 from records.errors import CclsearchError
-from records.journal import incoming, sizes
-from records.store_testing import rows_of, rows_of_journals
+from records.store.database import NAME
+from records.store.journal import incoming, sizes
+from tests.support.records import rows_of, rows_of_journals
 
 
 @dataclass(slots=True, kw_only=True)

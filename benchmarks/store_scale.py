@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from records.database import NAME
-from records.journal import sizes
-from records.store import Store
-from records.store_testing import intent
-from records.testing import failed, study, trial
+from records.store.database import NAME
+from records.store.journal import sizes
+from records.store.store import Store
 from records.trial import Trial
+from tests.support.records import failed, intent, study, trial
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 STUDY_TRIALS = 1_000

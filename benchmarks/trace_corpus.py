@@ -21,17 +21,14 @@ from pathlib import Path
 import numpy as np
 from generated_truth import Sweep
 
-from evaluator.analysis.breakdown import JobSplit, StepParts, job_windows
-from evaluator.intervals import Intervals
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import Measures, measure_all
-from evaluator.readers.files import STANDARD_LIMITS
-from evaluator.readers.folder import read_folder
+from evaluator.traces.analysis.breakdown import JobSplit, StepParts, job_windows
 from evaluator.traces.errors import TraceError
-from evaluator.traces.job import TraceSet
-from evaluator.traces.rank import RankTrace
-from evaluator.traces.spans import Activity
-from evaluator.traces.steps import StepWindows
+from evaluator.traces.intervals import Intervals
+from evaluator.traces.model import Activity, RankTrace, StepWindows, TraceSet
+from evaluator.traces.readers.files import STANDARD_LIMITS
+from evaluator.traces.readers.read import read_folder
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "traces"
 HEADER = (

@@ -28,12 +28,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from mutated_traces import mutant, seeds
 
-from evaluator.analysis.stragglers import stragglers
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.readers.files import ReadLimits
-from evaluator.readers.folder import read_folder
+from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import ReadLimits
+from evaluator.traces.readers.read import read_folder
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "traces"
 LIMITS = ReadLimits(file_bytes=64 << 20, decompressed_bytes=256 << 20, event_count=500_000)

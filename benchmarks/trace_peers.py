@@ -39,13 +39,11 @@ from generated_traces import generate
 from generated_truth import Sweep
 from numpy.typing import NDArray
 
-from evaluator.analysis.breakdown import StepParts, step_parts
-from evaluator.analysis.matching import match
-from evaluator.analysis.stragglers import stragglers
-from evaluator.readers.folder import read_folder
-from evaluator.traces.rank import RankTrace
-from evaluator.traces.spans import Activity
-from evaluator.traces.steps import StepWindows
+from evaluator.traces.analysis.breakdown import StepParts, step_parts
+from evaluator.traces.analysis.collectives import match
+from evaluator.traces.analysis.stragglers import stragglers
+from evaluator.traces.model import Activity, RankTrace, StepWindows
+from evaluator.traces.readers.read import read_folder
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[1] / "shared" / "data" / "traces" / "kineto"

@@ -30,9 +30,9 @@ from generated_traces import generate, steps_for
 
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.readers.files import STANDARD_LIMITS
-from evaluator.readers.folder import read_folder
-from evaluator.traces.job import TraceSet
+from evaluator.traces.model import TraceSet
+from evaluator.traces.readers.files import STANDARD_LIMITS
+from evaluator.traces.readers.read import read_folder
 
 HERE = Path(__file__).parent
 PEER = ("HolisticTraceAnalysis==0.5.0", "pandas<3")

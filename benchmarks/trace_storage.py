@@ -31,12 +31,12 @@ from generated_events import Style
 from generated_job import Shape
 from generated_traces import generate, steps_for
 
-from evaluator.readers.files import LARGE_LIMITS
-from evaluator.readers.job import read_traces
-from records.artifacts import Artifacts
-from records.store import Store
-from records.testing import study, trial
+from evaluator.traces.readers.files import LARGE_LIMITS
+from evaluator.traces.readers.read import read_traces
+from records.store.artifacts import Artifacts
+from records.store.store import Store
 from records.trial import Artifact
+from tests.support.records import study, trial
 
 GB, MB = 1e9, 1e6
 LEAST_RATIO = 10.0

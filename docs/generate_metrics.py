@@ -7,8 +7,8 @@ from pathlib import Path
 
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric, metric_names
-from search.traces import collectives as collective_tables
 from search.traces import frames as trace_frames
+from search.traces import tables as collective_tables
 from search.traces import tables as trace_tables
 from search.traces.tables import Columns
 

@@ -1,6 +1,14 @@
-"""Configurations, launched and measured: the path from a config to an outcome."""
+"""Config -> Outcome: launch, classify, read, measure, diagnose.
+
+Puts a launch on record: how it was started, where, and how it ended.
+
+Why a launch took as long as it did, put together from what the analyses of its traces say.
+
+Configurations, launched and measured: the path from a config to an outcome.
+"""
 
 import json
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,23 +17,144 @@ from pathlib import Path
 from threading import Condition
 from typing import TypeAlias
 
-from evaluator.analysis.breakdown import breakdown
-from evaluator.conditions import Snapshot, conditions_between, gpu_conditions, take_snapshot
-from evaluator.diagnosis import diagnose
-from evaluator.failures.classify import classify
-from evaluator.job import Job, JobResult
-from evaluator.launched import Site, launched
+from evaluator.failures.classify import classify, rank_ends
+from evaluator.job import Job, JobResult, Launcher, PhaseListener, Reading, Recipe
+from evaluator.launchers.conditions import (
+    Snapshot,
+    conditions_between,
+    gpu_conditions,
+    take_snapshot,
+)
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places, run_together, turn_orders
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.places import Places
-from evaluator.ports import Launcher, PhaseListener, Reading, Recipe
 from evaluator.timing.steady import steady_part
-from evaluator.together import run_together, turn_orders
+from evaluator.traces.analysis.breakdown import JobSplit, breakdown
+from evaluator.traces.analysis.collectives import Exposure, exposures
+from evaluator.traces.analysis.stragglers import imbalance, stragglers
 from evaluator.traces.errors import TraceError
-from evaluator.traces.job import TraceSet
-from records.conditions import Conditions
+from evaluator.traces.model import TraceSet
+from records.machine import Conditions, Launched
 from records.study import Study
-from records.trial import Config, Failed, FailureKind, Measured, Measurement, Outcome, Stage
+from records.trial import (
+    CollectiveTime,
+    Config,
+    Diagnosis,
+    Failed,
+    FailureKind,
+    Measured,
+    Measurement,
+    Outcome,
+    Stage,
+)
+
+
+def _unknown() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where launches are made: the scheduler's job that we are in, and which machine this is.
+
+    `machine` gives the digest of its description, and may wait until there is one.
+    """
+
+    job_id: str | None = None
+    machine: Callable[[], str | None] = _unknown
+
+
+def launched(job: Job, result: JobResult, launcher: str, site: Site) -> Launched:
+    """Give what it takes to start a job again, and how it ended this time."""
+    devices = job.environment.get(VISIBLE_DEVICES)
+    return Launched(
+        argv=job.argv,
+        environment={**result.environment, **job.environment},
+        files=tuple(job.files),
+        folders=job.folders,
+        launcher=launcher,
+        job_id=site.job_id,
+        machine=site.machine(),
+        hosts=(platform.node(),),
+        cores=job.cores,
+        devices=tuple(devices.split(",")) if devices else (),
+        reason=result.reason,
+        wall_s=result.wall_s,
+        ranks=rank_ends(result),
+    )
+
+
+COLLECTIVES_KEPT = 6
+
+
+def diagnose(evidence: Evidence) -> Diagnosis | None:
+    """Explain a launch; None where no step was profiled on every traced rank."""
+    traces, split, matches, traffic = (
+        evidence.traces,
+        evidence.split,
+        evidence.matches,
+        evidence.volume,
+    )
+    if traces is None or split is None or matches is None or traffic is None:
+        return None
+    uneven, waits = imbalance(split), stragglers(traces, matches)
+    straggler = waits.straggler if waits is not None else None
+    ranks_per_node = evidence.environment.ranks_per_node if evidence.environment else None
+    return Diagnosis(
+        compute_s=split.mean.compute_s,
+        exposed_communication_s=split.mean.exposed_communication_s,
+        hidden_communication_s=split.mean.hidden_communication_s,
+        copy_s=split.mean.other_s,
+        idle_s=split.mean.idle_s,
+        pipeline_bubble_s=split.mean.pipeline_bubble_s,
+        host_wait_s=_host_wait_s(evidence, split),
+        collectives=tuple(
+            _collective(found, ranks_per_node)
+            for found in exposures(traces, matches, traffic)[:COLLECTIVES_KEPT]
+        ),
+        slowest_rank=uneven.busiest if uneven else None,
+        slowest_over_mean=uneven.max_over_mean if uneven else None,
+        straggler=straggler,
+        straggler_share=waits.exposed_share if waits and straggler is not None else None,
+        peak_memory_bytes=max(evidence.peak_memory_bytes, default=0) or None,
+        memory_bytes=_limit_bytes(evidence),
+    )
+
+
+def _limit_bytes(evidence: Evidence) -> int | None:
+    """What the peak may be; a host limits the pages that are mapped, the peak counts those used."""
+    environment = evidence.environment
+    if environment is None or environment.device == "cpu":
+        return None
+    return environment.memory_bytes
+
+
+def _host_wait_s(evidence: Evidence, split: JobSplit) -> float | None:
+    if evidence.idle is None:
+        return None
+    waited_ns: int = sum(sum(rank.host_wait_ns.tolist()) for rank in evidence.idle)
+    return waited_ns / (len(evidence.idle) * len(split.step_numbers) * 10**9)
+
+
+def _collective(found: Exposure, ranks_per_node: int | None) -> CollectiveTime:
+    listed = [group.ranks for group in found.groups if group.ranks]
+    crossing = None
+    if ranks_per_node is not None and len(listed) == len(found.groups):
+        crossing = any(
+            ranks[0] // ranks_per_node != ranks[-1] // ranks_per_node for ranks in listed
+        )
+    return CollectiveTime(
+        kind=found.kind.name.lower(),
+        group_size=found.groups[0].size,
+        ranks=min(listed, default=None),
+        group_count=len(found.groups),
+        crosses_nodes=crossing,
+        call_count=found.call_count,
+        bytes=found.bytes,
+        exposed_s=found.exposed_s,
+        hidden_s=found.hidden_s,
+    )
+
 
 LauncherFactory: TypeAlias = Callable[[], Launcher]
 """Makes a launcher that can run a job beside those of others."""

@@ -1,19 +1,319 @@
-"""From metric values to the one cost that trials are compared by."""
+"""Metrics -> Score: expressions, direction, limits, baselines.
 
+What an expression over metrics reads of a launch: its metrics, and those that the seed had.
+
+Limits on metrics: what a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`.
+
+Which way an expression over metrics is better, where all of its metrics agree.
+
+A rule for each construct: the expression must rise or fall with each metric over all values that
+the metric can have, and what is better for each must be better for the whole.
+
+From metric values to the one cost that trials are compared by.
+"""
+
+import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from types import MappingProxyType
+from typing import Final, Self, TypeAlias
 
-from evaluator.direction import which_is_better
-from evaluator.limits import Limit, limit
-from evaluator.metrics.base import Metric
-from evaluator.metrics.registry import metric_names
-from evaluator.readings import AT_SEED, NOTHING, Baseline, lacking, metrics_read, readings
+from evaluator.metrics.base import Better, Metric
+from evaluator.metrics.registry import ALIASES, is_built_in, metric, metric_names
 from records.errors import StudyError
-from records.expression import Expression, ExpressionError, parse
-from records.history import History
+from records.expression import Expression, ExpressionError, parse, seed_name
 from records.study import Objective, Study
-from records.trial import Failed, FailureKind, Measured, MetricValue, Outcome, Score, Stage, Trial
+from records.trial import (
+    Failed,
+    FailureKind,
+    History,
+    Measured,
+    MetricValue,
+    Outcome,
+    Score,
+    Stage,
+    Trial,
+)
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+AT_SEED: Final = "@seed"
+
+Baseline: TypeAlias = Sequence[MetricValue] | None
+"""Metrics of the seed; None while nothing was measured."""
+
+
+def metrics_read(expression: Expression, added: Sequence[Metric] = ()) -> Mapping[str, Metric]:
+    """The metric behind each name in an expression. Raises `MetricError` for an unknown one."""
+    return {name: metric(name.removesuffix(AT_SEED), added) for name in sorted(expression.names)}
+
+
+def readings(metrics: Sequence[MetricValue], seed: Baseline) -> Mapping[str, float]:
+    """Values by every name that an expression may use."""
+    at_seed = {f"{name}{AT_SEED}": value for name, value in _by_name(seed or ()).items()}
+    return {**_by_name(metrics), **at_seed}
+
+
+def lacking(
+    expression: Expression, known: Mapping[str, float], absent: Mapping[str, str]
+) -> tuple[tuple[str, ...], str]:
+    """Names that have no value, and why in parentheses as far as `absent` tells, by metric."""
+    missing = tuple(sorted(expression.names - known.keys()))
+    reasons = {name: _reason(name, absent) for name in missing}
+    why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+    return missing, f" ({why})" if why else ""
+
+
+def _reason(name: str, absent: Mapping[str, str]) -> str | None:
+    if name.endswith(AT_SEED):
+        return "the seed has no value of it"
+    return absent.get(name) or absent.get(ALIASES.get(name, name))
+
+
+def _by_name(metrics: Sequence[MetricValue]) -> dict[str, float]:
+    values = {value.name: value.value for value in metrics}
+    aliased = {alias: values[name] for alias, name in ALIASES.items() if name in values}
+    return {**aliased, **values}
+
+
+UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    "B": ("size", 1.0),
+    "KiB": ("size", 2.0**10),
+    "MiB": ("size", 2.0**20),
+    "GiB": ("size", 2.0**30),
+    "TiB": ("size", 2.0**40),
+    "kB": ("size", 1e3),
+    "MB": ("size", 1e6),
+    "GB": ("size", 1e9),
+    "TB": ("size", 1e12),
+    "us": ("time", 1e-6),
+    "ms": ("time", 1e-3),
+    "s": ("time", 1.0),
+    "%": ("share", 0.01),
+}
+"""What a unit that numbers may have measures, and its size."""
+
+_METRIC_UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    **UNITS,
+    "bytes": ("size", 1.0),
+    "fraction": ("share", 1.0),
+    "ratio": ("share", 1.0),
+}
+_COMPARING = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq)
+_WITH_UNIT = re.compile(
+    r"(?<![\w.])((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]+\b|%(?!\s*[\w(.]))"
+)
+"""A number and its unit; a % before another operand is the remainder."""
+
+EXAMPLE: Final = "write it as in 'peak_memory < 30 GiB'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One limit, ready for use; `units` are those in which the metrics of it are told, by name."""
+
+    text: str
+    expression: Expression
+    units: Mapping[str, tuple[str, float]]
+
+    def broken(self, known: Mapping[str, float], absent: Mapping[str, str]) -> str | None:
+        """How a trial breaks it, in words with numbers; None where it does not.
+
+        What cannot be checked counts as broken: nobody knows that it holds.
+        """
+        missing, why = lacking(self.expression, known, absent)
+        if missing:
+            return f"{self.text} cannot be checked without {', '.join(missing)}{why}"
+        try:
+            if self.expression.holds(known):
+                return None
+        except ExpressionError as error:
+            return f"{self.text} cannot be checked: {error}"
+        told = (f"{name} is {self._words(name, known[name])}" for name in sorted(self.units))
+        return f"{self.text} is broken: {', '.join(told)}"
+
+    def _words(self, name: str, value: float) -> str:
+        unit, size = self.units[name]
+        return f"{value / size:.6g}{'' if unit == '%' else ' '}{unit}"
+
+
+def limit(text: str, added: Sequence[Metric] = ()) -> Limit:
+    """Check a limit; raises `StudyError` for an unknown metric or unit, or where none is said."""
+    text = " ".join(text.split())
+    try:
+        return _checked(text, added)
+    except StudyError as error:
+        raise StudyError(f"limit {text!r}: {error}") from error
+
+
+def _checked(text: str, added: Sequence[Metric]) -> Limit:
+    units = {unit for _, unit in _WITH_UNIT.findall(text)}
+    unknown = sorted(units - UNITS.keys())
+    if unknown:
+        raise StudyError(f"{unknown[0]!r} is no unit; known are {', '.join(UNITS)}")
+    metrics = metrics_read(parse(_WITH_UNIT.sub(r"\1", text)), added)
+    sizes = {unit: _size(unit, metrics) for unit in units}
+    expression = parse(_WITH_UNIT.sub(lambda n: repr(float(n[1]) * sizes[n[2]]), text))
+    match expression.body:
+        case ast.Compare(ops=ops) if all(isinstance(op, _COMPARING) for op in ops):
+            pass
+        case _:
+            raise StudyError(f"it compares nothing with <, <=, >, >= or ==; {EXAMPLE}")
+    if not metrics:
+        raise StudyError(f"it names no metric; {EXAMPLE}")
+    told = {name: _told_in(metric, units) for name, metric in metrics.items()}
+    return Limit(text=text, expression=expression, units=told)
+
+
+def _size(unit: str, metrics: Mapping[str, Metric]) -> float:
+    """How much of the metrics' own unit one of this unit is."""
+    measures, size = UNITS[unit]
+    own = [_METRIC_UNITS.get(metric.unit) for metric in metrics.values()]
+    sizes = {each[1] for each in own if each is not None and each[0] == measures}
+    if not sizes:
+        told = ", ".join(f"{name} is in {metric.unit}" for name, metric in metrics.items())
+        raise StudyError(f"{unit} is a unit of {measures}, but {told or 'no metric is named'}")
+    if len(sizes) > 1:
+        raise StudyError(f"its metrics have different units of {measures}; compare one at a time")
+    return size / sizes.pop()
+
+
+def _told_in(metric: Metric, units: set[str]) -> tuple[str, float]:
+    """The unit that was written for such a metric, and how much of the metric's own one is."""
+    own = _METRIC_UNITS.get(metric.unit)
+    for unit in sorted(units):
+        if own is not None and UNITS[unit][0] == own[0]:
+            return unit, UNITS[unit][1] / own[1]
+    return metric.unit, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trend:
+    """How a part behaves: None is `better` for a constant, 0 the `sign` of what may have both.
+
+    A sign of 1 is never negative, one of -1 never positive.
+    """
+
+    better: Better | None
+    sign: int
+
+
+def which_is_better(body: ast.expr, metrics: Mapping[str, Metric]) -> Better | None:
+    """Lower or higher; None where metrics disagree, or nothing here tells.
+
+    Built-in metrics are taken to be never negative, which they are; of others nothing is known.
+    """
+    trend = _trend(body, metrics)
+    return None if trend is None else trend.better
+
+
+def _trend(node: ast.expr, metrics: Mapping[str, Metric]) -> _Trend | None:
+    at_seed = seed_name(node)
+    if at_seed is not None:
+        return _Trend(better=None, sign=_sign(metrics[f"{at_seed}{AT_SEED}"]))
+    match node:
+        case ast.Constant(value=bool() | int() | float() as number):
+            return _Trend(better=None, sign=1 if number >= 0 else -1)
+        case ast.Name(id=name):
+            return _Trend(better=metrics[name].better, sign=_sign(metrics[name]))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _negated(_trend(operand, metrics))
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _power(_trend(left, metrics), right)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _joined(op, _trend(left, metrics), _trend(right, metrics))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _called(name, [_trend(argument, metrics) for argument in args])
+        case _:
+            return None
+
+
+def _sign(metric: Metric) -> int:
+    return 1 if is_built_in(metric.name) else 0
+
+
+def _joined(op: ast.operator, a: _Trend | None, b: _Trend | None) -> _Trend | None:
+    match op:
+        case ast.Add():
+            return _sum([a, b])
+        case ast.Sub():
+            return _sum([a, _negated(b)])
+        case ast.Mult():
+            return _product(a, b)
+        case ast.Div() | ast.FloorDiv():
+            return _product(a, _inverse(b))
+        case _:
+            return None
+
+
+def _negated(trend: _Trend | None) -> _Trend | None:
+    return None if trend is None else _Trend(better=_other(trend.better), sign=-trend.sign)
+
+
+def _inverse(trend: _Trend | None) -> _Trend | None:
+    """One over it falls where it rises, on either side of zero but not across it."""
+    if trend is None or not trend.sign:
+        return None
+    return replace(trend, better=_other(trend.better))
+
+
+def _sum(trends: Sequence[_Trend | None]) -> _Trend | None:
+    """Of terms that agree, as of what is the least or most of them."""
+    known = [trend for trend in trends if trend is not None]
+    ways = {trend.better for trend in known if trend.better is not None}
+    if len(known) < len(trends) or len(ways) > 1:
+        return None
+    signs = {trend.sign for trend in known}
+    return _Trend(better=next(iter(ways), None), sign=signs.pop() if len(signs) == 1 else 0)
+
+
+def _product(a: _Trend | None, b: _Trend | None) -> _Trend | None:
+    """Of factors that never change their sign, but for one beside a constant."""
+    if a is None or b is None:
+        return None
+    ways = {
+        trend.better if factor.sign > 0 else _other(trend.better)
+        for trend, factor in ((a, b), (b, a))
+        if trend.better is not None
+    }
+    unsure = any(trend.better is not None and not factor.sign for trend, factor in ((a, b), (b, a)))
+    if unsure or len(ways) > 1:
+        return None
+    return _Trend(better=next(iter(ways), None), sign=a.sign * b.sign)
+
+
+def _power(base: _Trend | None, exponent: ast.expr) -> _Trend | None:
+    match exponent:
+        case ast.Constant(value=bool() | int() | float() as number):
+            pass
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as size)):
+            number = -size
+        case _:
+            return None
+    if base is None or base.sign <= 0 or not number:
+        return None
+    return base if number > 0 else _inverse(base)
+
+
+def _called(name: str, arguments: Sequence[_Trend | None]) -> _Trend | None:
+    if name in ("min", "max"):
+        return _sum(arguments)
+    trend = arguments[0] if len(arguments) == 1 else None
+    if trend is None:
+        return None
+    if name == "abs":
+        return trend if trend.sign > 0 else _negated(trend) if trend.sign else None
+    return replace(trend, sign=0) if name.startswith("log") else trend
+
+
+def _other(better: Better | None) -> Better | None:
+    match better:
+        case "lower":
+            return "higher"
+        case "higher":
+            return "lower"
+        case None:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,27 +1,107 @@
-"""What ranks left in a job's folder, read into one measurement.
+"""Per-rank step files -> Measurement.
+
+From the parts of an inference step to how long its requests waited for their tokens.
+
+From the parts of a communication step to how long one call of each kind of message takes.
+
+What ranks left in a job's folder, read into one measurement.
 
 The files were written by a job under test: nothing in them is believed without a check.
+
+Whether two trials computed the same thing: their losses from the same seed must agree.
+
+Some combinations of parallelism run at full speed and compute something else.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
 from evaluator.job import JobResult
-from evaluator.message_times import message_times_s, unmatched
 from evaluator.rank.job import Measure as RankMeasure
-from evaluator.rank.sampling import LEAST_SLOWER_STEPS, reason_to_stop
-from evaluator.readers.files import ReadLimits, read_bytes
-from evaluator.serving import serving, uneven
+from evaluator.rank.protocol import LEAST_SLOWER_STEPS, reason_to_stop
 from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import ReadLimits, read_bytes
 from records.study import Measure, Study
-from records.trial import Failed, FailureKind, Measurement, Stage
-from records.workload import Workload
+from records.trial import Failed, FailureKind, Measurement, Serving, Stage
+from records.workload import Message, Workload
 
 if TYPE_CHECKING:
-    from evaluator.traces.job import TraceSet
+    from evaluator.traces.model import TraceSet
+
+
+Steps: TypeAlias = Sequence[tuple[int, ...]]
+"""Timed steps of one rank, each its start and the end of each part in ns.
+
+Parts are in turn the prefill and the decode of one round of requests.
+"""
+
+
+def uneven(ranks: Sequence[Steps]) -> bool:
+    """Whether steps differ in how many parts they have, or a prefill has no decode.
+
+    Steps of a single part are even: nothing is known of what happens in them.
+    """
+    part_counts = {len(step) - 1 for steps in ranks for step in steps}
+    return len(part_counts) > 1 or any(count % 2 and count > 1 for count in part_counts)
+
+
+def serving(ranks: Sequence[Steps], workload: Workload) -> Serving | None:
+    """How the requests were answered; None in training and where no step has parts."""
+    answer_length = workload.output_length
+    in_parts = all(len(step) > 2 for steps in ranks for step in steps)
+    if workload.phase != "inference" or answer_length is None or not in_parts:
+        return None
+    return Serving(
+        first_token_times_s=tuple(tuple(map(_first_token_s, steps)) for steps in ranks),
+        next_token_times_s=tuple(
+            tuple(_decode_s(step) / (answer_length - 1) for step in steps) for steps in ranks
+        )
+        if answer_length > 1
+        else None,
+        output_tokens_per_step=workload.global_batch * answer_length,
+    )
+
+
+def _first_token_s(step: tuple[int, ...]) -> float:
+    """Mean over the rounds, which answer equally many requests each."""
+    return fmean(prefilled - step[0] for prefilled in step[1::2]) / 1e9
+
+
+def _decode_s(step: tuple[int, ...]) -> float:
+    rounds = zip(step[1::2], step[2::2], strict=True)
+    return fmean(answered - prefilled for prefilled, answered in rounds) / 1e9
+
+
+def unmatched(ranks: Sequence[Steps], messages: Sequence[Message]) -> bool:
+    """Whether steps differ in how many parts they have, or have others than one for each message.
+
+    Steps of a single part match: nothing is known of what happens in them.
+    """
+    part_counts = {len(step) - 1 for steps in ranks for step in steps}
+    return len(part_counts) > 1 or not part_counts <= {1, len(messages)}
+
+
+def message_times_s(ranks: Sequence[Steps], messages: Sequence[Message]) -> tuple[float, ...]:
+    """Seconds of each message over its calls, median over the steps of the slowest rank.
+
+    Empty where steps of several messages are timed as a whole. Each of the timed steps is its
+    start and the ends of its parts, in ns; part p are all calls of message p.
+    """
+    if any(len(step) != len(messages) + 1 for steps in ranks for step in steps):
+        return ()
+    # (ranks, steps, parts)
+    parts_ns = [[[end - start for start, end in pairwise(s)] for s in steps] for steps in ranks]
+    return tuple(
+        median(max(step[part] for step in slowest) for slowest in zip(*parts_ns, strict=True))
+        / (1e9 * message.count)
+        for part, message in enumerate(messages)
+    )
+
 
 RANK_FILE_LIMITS = ReadLimits(file_bytes=16 << 20, decompressed_bytes=16 << 20)
 Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -156,7 +236,7 @@ def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None
 def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":
     """The traces of all ranks; raises `TraceError` when one is missing or of other steps."""
     # Imported here: recipes describe spaces without reading traces.
-    from evaluator.readers.job import read_traces
+    from evaluator.traces.readers.read import read_traces
 
     paths = [result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks]
     traces = read_traces(paths)
@@ -175,3 +255,21 @@ def _no_samples(message: str) -> Failed:
 
 def _seconds(steps: list[Window]) -> tuple[float, ...]:
     return tuple((step[-1] - step[0]) / 1e9 for step in steps)
+
+
+TOLERANCE = {"fp32": 2e-3, "bf16": 5e-2}
+"""Largest relative difference of a loss; reduction order alone gives about 1e-5 in fp32."""
+
+
+def other_work(measured: Measurement, reference: Measurement, study: Study) -> Failed | None:
+    """Give a failure when the losses differ step by step from those of the reference trial."""
+    tolerance = TOLERANCE.get(study.workload.precision, max(TOLERANCE.values()))
+    for step, (loss, expected) in enumerate(zip(measured.losses, reference.losses, strict=False)):
+        if not math.isclose(loss, expected, rel_tol=tolerance):
+            return Failed(
+                stage=Stage.MEASURE,
+                kind=FailureKind.INVALID_CONFIG,
+                message=f"computed something else: loss {loss:.4f} at step {step}, "
+                f"the first measured trial had {expected:.4f}",
+            )
+    return None

@@ -1,11 +1,21 @@
-"""What a policy is given and what its answer must be; from its text to a checked configuration."""
+"""What generate_config receives and returns; run and check one policy; built-in seeds.
 
+What a policy is given and what its answer must be; from its text to a checked configuration.
+
+The policies that come with cclsearch, each a real file under `policies/seeds`.
+"""
+
+import difflib
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
 
 from policies.sandbox import Refusal, SandboxUnavailable, run_policy
 from policies.space import Space
-from records.errors import EnvironmentFault
+from records.errors import EnvironmentFault, StudyError
+from records.files import read_text
+from records.scrub import expanded
 from records.study import Environment
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
@@ -49,3 +59,44 @@ def decide(
 def _located(refusal: Refusal) -> str:
     at = f"line {refusal.line}: " if refusal.line is not None else ""
     return refusal.message if refusal.message.startswith("line ") else at + refusal.message
+
+
+FIRST = "first"
+"""The seed for spaces that no built-in policy knows."""
+
+
+def seed_names() -> tuple[str, ...]:
+    """Names of the built-in seeds."""
+    entries = (files("policies") / "seeds").iterdir()
+    written = (e.name.removesuffix(".py") for e in entries if e.name.endswith(".py"))
+    return tuple(sorted((FIRST, *written)))
+
+
+def seed_policy(name_or_path: str, space: Space) -> Policy:
+    """A built-in seed by name, or a policy file by path; raises `StudyError` when neither is."""
+    if name_or_path == FIRST:
+        return _first(space)
+    if name_or_path in seed_names():
+        source = (files("policies") / "seeds" / f"{name_or_path}.py").read_text(encoding="utf-8")
+        return Policy(source=source, author="seed", rationale=f"built-in seed {name_or_path}")
+    try:
+        source = read_text(Path(expanded(name_or_path)))
+    except (OSError, UnicodeDecodeError) as error:
+        close = difflib.get_close_matches(name_or_path, seed_names(), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"seeds are {', '.join(seed_names())}"
+        raise StudyError(
+            f"seed policy {name_or_path!r} is no built-in seed and no readable file: "
+            f"{getattr(error, 'strerror', None) or error}; {hint}"
+        ) from error
+    return Policy(source=source, author="seed", rationale=f"from {Path(name_or_path).name}")
+
+
+def _first(space: Space) -> Policy:
+    """A policy that decides for the first feasible configuration, in the order of the choices."""
+    if not space.feasible:
+        raise StudyError(
+            f"seed policy {FIRST!r} needs a feasible configuration; give a policy file"
+        )
+    settings = dict(space.answer(space.feasible[0]))
+    source = f"def generate_config(workload, environment):\n    return {settings!r}\n"
+    return Policy(source=source, author="seed", rationale="the first feasible configuration")

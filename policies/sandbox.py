@@ -1,4 +1,13 @@
-"""Run a policy, as hostile text, in processes that can compute and nothing else."""
+"""Start jailed processes, read their replies, seccomp filter.
+
+What the processes that ran a policy left behind, read as a configuration or a refusal.
+
+Every byte may have been written by the policy itself: whatever arrives gives one of the two.
+
+The system calls that a policy's process keeps, as a seccomp filter program.
+
+Run a policy, as hostile text, in processes that can compute and nothing else.
+"""
 
 import ctypes
 import json
@@ -7,16 +16,208 @@ import platform
 import re
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from policies import jail
-from policies.replies import Ending, Refusal, SandboxLimits, Scalar, agreed_reply, refuse
-from policies.seccomp import KEPT_CALLS, filter_program
+from policies.jail import READY, config_fault, out_of_time
+
+Scalar = bool | int | float | str
+_MESSAGE_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What one policy may use; time_s is processor time, the sizes are of text and of result."""
+
+    time_s: float = 2.0
+    wall_time_s: float = 10.0
+    memory_bytes: int = 512 << 20
+    source_bytes: int = 1 << 18
+    output_bytes: int = 1 << 16
+
+    @property
+    def time_words(self) -> str:
+        """How long a policy may take, wherever it is said."""
+        return f"{self.time_s:g} s of processor time and {self.wall_time_s:g} s in all"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a policy gave no configuration: one sentence for its author, and the line if known."""
+
+    message: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What one process wrote, and how it ended; exit_code is negative for a signal."""
+
+    received: bytes
+    exit_code: int
+    expired: bool
+
+
+def refuse(message: str, line: int | None = None) -> Refusal:
+    """Give a refusal whose message is one bounded, printable line that names its place."""
+    text = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+    if len(text) > _MESSAGE_LENGTH:
+        text = text[:_MESSAGE_LENGTH] + " ..."
+    return Refusal(text if line is None else f"line {line}: {text}", line)
+
+
+def agreed_reply(endings: Sequence[Ending], limits: SandboxLimits) -> dict[str, Scalar] | Refusal:
+    """Give the configuration that every run answered with, or the first refusal."""
+    first: dict[str, Scalar] | None = None
+    for ending in endings:
+        reply = _read_reply(ending, limits)
+        if isinstance(reply, Refusal):
+            return reply
+        if first is not None and _spelled(first) != _spelled(reply):
+            return refuse(_disagreement(first, reply))
+        first = reply
+    assert first is not None, "a policy is run at least once"
+    return first
+
+
+def _read_reply(ending: Ending, limits: SandboxLimits) -> dict[str, Scalar] | Refusal:
+    payload = ending.received.removeprefix(READY)
+    if len(payload) > limits.output_bytes:
+        return refuse(
+            f"the returned dict takes more than {limits.output_bytes} bytes as JSON; "
+            "return the chosen settings only"
+        )
+    if ending.exit_code < 0:
+        return refuse(_end_sentence(ending, limits))
+    if not payload:
+        return refuse("the policy ended its process without a result; return a dict instead")
+    try:
+        reply = json.loads(payload)
+    except (ValueError, RecursionError):
+        reply = None
+    match reply:
+        case {"refused": str(message), "line": int(line)} if (
+            line is not True and 1 <= line <= limits.source_bytes
+        ):
+            return refuse(message, line)
+        case {"refused": str(message)}:
+            return refuse(message)
+        case {"config": config}:
+            fault = config_fault(config)
+            return refuse(fault) if fault else dict(config)
+        case _:
+            return refuse("the policy wrote over its own result; return a dict and nothing else")
+
+
+def _end_sentence(ending: Ending, limits: SandboxLimits) -> str:
+    out_of_wall_time = -signal.SIGALRM
+    if ending.exit_code == -signal.SIGXCPU:
+        return out_of_time(limits.time_s)
+    if ending.expired or ending.exit_code == out_of_wall_time:
+        return (
+            f"no result in time; a policy may take {limits.time_words}, so bound every loop and "
+            "score fewer candidates"
+        )
+    return (
+        f"the policy's process ended with {signal.strsignal(-ending.exit_code)!r}: it recursed "
+        f"too deep, ran out of its {limits.memory_bytes >> 20} MiB, or used what the sandbox "
+        "takes away; keep to plain computing"
+    )
+
+
+def _spelled(config: dict[str, Scalar]) -> str:
+    return json.dumps(config, sort_keys=True)
+
+
+def _disagreement(first: dict[str, Scalar], second: dict[str, Scalar]) -> str:
+    absent = object()
+    name = next(
+        name
+        for name in sorted({*first, *second})
+        if repr(first.get(name, absent)) != repr(second.get(name, absent))
+    )
+    one, other = (repr(c[name])[:80] if name in c else "nothing" for c in (first, second))
+    return (
+        f"two runs with the same arguments disagree: setting {name[:80]!r} is {one} in one and "
+        f"{other} in the other; depend on the arguments only, not on id() or the order of objects"
+    )
+
+
+KEPT_CALLS: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {
+        "write": 1,
+        "mmap": 9,
+        "mprotect": 10,
+        "munmap": 11,
+        "brk": 12,
+        "rt_sigreturn": 15,
+        "mremap": 25,
+        "exit_group": 231,
+    },
+    "aarch64": {
+        "write": 64,
+        "exit_group": 94,
+        "rt_sigreturn": 139,
+        "brk": 214,
+        "munmap": 215,
+        "mremap": 216,
+        "mmap": 222,
+        "mprotect": 226,
+    },
+}
+"""What CPython needs to compute, to write to a descriptor it holds, and to end; by machine.
+
+Not madvise: it does without, and a privileged caller could take pages from the whole machine.
+"""
+
+_AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_TAKES_PROTECTION = ("mmap", "mprotect")
+_PROT_EXEC = 4
+_EPERM = 1
+
+# Offsets into struct seccomp_data; both machines are little-endian, so the low word comes first.
+_NUMBER, _ARCHITECTURE, _THIRD_ARGUMENT = 0, 4, 32
+
+_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
+_ALLOW, _REFUSE, _KILL_PROCESS = 0x7FFF0000, 0x00050000 | _EPERM, 0x80000000
+
+_Instruction = tuple[int, int, int, int]
+
+
+def filter_program(machine: str) -> bytes:
+    """Give the filter for a machine in KEPT_CALLS: any other call fails with EPERM.
+
+    Memory can never be made executable. A call through another architecture's entry point, whose
+    numbers mean other calls, ends the process.
+    """
+    program: list[_Instruction] = [
+        (_LOAD_WORD, 0, 0, _ARCHITECTURE),
+        (_JUMP_IF_EQUAL, 1, 0, _AUDIT_ARCHITECTURE[machine]),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD_WORD, 0, 0, _NUMBER),
+    ]
+    for name, number in KEPT_CALLS[machine].items():
+        verdict = _unless_executable() if name in _TAKES_PROTECTION else [(_RETURN, 0, 0, _ALLOW)]
+        program += [(_JUMP_IF_EQUAL, 0, len(verdict), number), *verdict]
+    program.append((_RETURN, 0, 0, _REFUSE))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _unless_executable() -> list[_Instruction]:
+    return [
+        (_LOAD_WORD, 0, 0, _THIRD_ARGUMENT),
+        (_JUMP_IF_SET, 0, 1, _PROT_EXEC),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
 
 __all__ = [
     "SANDBOX_RULES",

@@ -1,7 +1,13 @@
-"""The one place where values become JSON text and come back."""
+"""Values to JSON and back; UTC timestamps.
+
+The one place where values become JSON text and come back.
+
+Instants as records hold them.
+"""
 
 import json
 from collections.abc import Callable, Hashable
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -84,3 +90,8 @@ def first_problem(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "value"
     return f"{where}: {first['msg']}"
+
+
+def now() -> str:
+    """UTC instant in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

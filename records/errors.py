@@ -1,4 +1,6 @@
-"""Errors that end a command; a trial that goes wrong is a value, `records.trial.Failed`.
+"""Exception hierarchy and shared value checks.
+
+Errors that end a command; a trial that goes wrong is a value, `records.trial.Failed`.
 
 CclsearchError
  ├─ StudyError        the question is malformed: card, study file, space, objective, option
@@ -6,7 +8,15 @@ CclsearchError
  │   └─ StoreBusy     another process holds the study, or as WriterBusy writes to the store
  ├─ EnvironmentFault  this machine lacks what the study needs
  └─ CodecError        a stored value does not have the shape its type says
+
+Checks that values of a study share, in the words of its file.
+
+How values that people write are read: nothing unknown, no number that is none.
 """
+
+import math
+
+from pydantic import ConfigDict
 
 SHOWN_CHARS = 100
 
@@ -43,3 +53,27 @@ def shown(value: object) -> str:
     """A value as a message names it: on one line, cut when it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def at_least(section: str, least: int, **values: float | None) -> None:
+    """Raise `StudyError` for the first value below `least`; None is not given, so it passes."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise StudyError(f"[{section}] {name} is {value}; it must be at least {least}")
+
+
+def at_most(section: str, most: int, **values: float | None) -> None:
+    """Raise `StudyError` for the first value above `most`; None is not given, so it passes."""
+    for name, value in values.items():
+        if value is not None and value > most:
+            raise StudyError(f"[{section}] {name} is {value}; it must be at most {most}")
+
+
+def above_zero(section: str, **values: float | None) -> None:
+    """Raise `StudyError` for the first value that is not finite and above 0; None passes."""
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise StudyError(f"[{section}] {name} is {value}; it must be finite and above 0")
+
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)

@@ -1,4 +1,11 @@
-"""What a job ran on: hardware, system and software, as a value that is kept once per store."""
+"""Host description, launch record, conditions during a launch.
+
+What a job ran on: hardware, system and software, as a value that is kept once per store.
+
+How a job was started, where, and how each of its ranks ended: what it takes to do it again.
+
+What else a machine did during one launch, and when that was too much to ignore.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,3 +77,91 @@ class Machine:
     def digest(self) -> str:
         """Identity of the description: whatever differs gives another."""
         return digest(to_json(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank ended, and the first line with which it told of an error, if it did.
+
+    `rank` is None for the command above the ranks. `status` and `signal` are None for each other,
+    and both where only the rank's own words are known.
+    """
+
+    rank: int | None
+    status: int | None
+    signal: int | None
+    first_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One launch on record; home folders are written as `~`, secrets are left out.
+
+    `environment` is what was added to the environment that every job has. `files` were put into the
+    working folder first, and are among the artifacts; each of `folders` was made in it, and told
+    the job by the variable that it is listed under. `machine` is the digest under which the store
+    keeps a description of hardware and software. `cores` and `devices` are where the job was
+    confined to, empty where it was not. `job_id` is the scheduler's, if any.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    folders: Mapping[str, str] = field(default_factory=dict)
+    launcher: str = "local"
+    job_id: str | None = None
+    machine: str | None = None
+    hosts: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    reason: str
+    wall_s: float
+    ranks: tuple[RankEnd, ...] = ()
+
+
+OTHERS_CPU_SHARE = 0.20
+STEAL_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuConditions:
+    """One GPU as a launch ended; `slowed_by` names what held its clock down, if anything did."""
+
+    sm_clock_hz: float | None
+    temperature_celsius: float | None
+    slowed_by: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What else the machine did during one launch; `None` where it does not tell.
+
+    CPU shares are of the time of all cores: `others` are processes that are not the job's, `steal`
+    is what a hypervisor gave away. Pressure is the share of the launch in which some task waited,
+    the job's own included. Load, clock and temperature are those at the end, memory is the less of
+    start and end.
+    """
+
+    load_average: float | None
+    others_cpu_share: float | None
+    steal_share: float | None
+    cpu_pressure_share: float | None
+    memory_pressure_share: float | None
+    io_pressure_share: float | None
+    available_memory_bytes: int | None
+    cpu_clock_hz: float | None
+    cpu_temperature_celsius: float | None
+    gpus: tuple[GpuConditions, ...] = ()
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What may have slowed the launch, in words for a person; nothing if it was quiet."""
+        found: list[str] = []
+        if self.others_cpu_share is not None and self.others_cpu_share > OTHERS_CPU_SHARE:
+            found.append(f"other processes used {self.others_cpu_share:.0%} of the cores")
+        if self.steal_share is not None and self.steal_share > STEAL_SHARE:
+            found.append(f"the hypervisor gave away {self.steal_share:.0%} of the cores")
+        for number, gpu in enumerate(self.gpus):
+            if gpu.slowed_by:
+                found.append(f"GPU {number} was slowed by {' and '.join(gpu.slowed_by)}")
+        return tuple(found)

@@ -1,20 +1,77 @@
-"""What was asked: workload, environment, space, objective and budget, as values.
+"""What was asked: Study, SearchSpace, Objective, Budget, Measure, Launch, origin, price.
+
+What the tokens of a language model cost.
+
+Where a study on record comes from, if not from a search of ours.
+
+What was asked: workload, environment, space, objective and budget, as values.
 
 Knows nothing of how a configuration is launched or where a trial is kept.
+
+What a dimension can be set to: its choices as they are used, or its range listed.
 """
 
 import hashlib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from records.checks import above_zero, at_least, at_most
-from records.errors import StudyError
-from records.origin import Origin
-from records.price import Price
-from records.strict import STRICT
+from records.errors import STRICT, StudyError, above_zero, at_least, at_most
+from records.llm_exchange import Usage
 from records.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens; where nothing is said of a cache, its tokens cost what input does."""
+
+    __pydantic_config__ = STRICT
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least("llm.price", 0, input=self.input, output=self.output)
+        at_least("llm.price", 0, cache_read=self.cache_read, cache_write=self.cache_write)
+
+    def cost_usd(self, usage: Usage) -> float:
+        """What these tokens cost."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        return (
+            usage.input_tokens * self.input
+            + usage.output_tokens * self.output
+            + usage.cache_read_tokens * read
+            + usage.cache_write_tokens * write
+        ) / 1e6
+
+
+Kind: TypeAlias = Literal["ccl-search", "jsonl", "optuna", "bundle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What was imported, and what its own tool said of it.
+
+    `digests` are the SHA-256 of the files it was read from, by name. `dead_knobs` had no effect on
+    what was launched, whatever they were set to. `direction` is which way the tool's own score is
+    better; that score is the metric `published_score` of a trial. `notes` say what was lost or
+    taken for granted, one sentence each.
+    """
+
+    kind: Kind
+    source: str
+    digests: Mapping[str, str] = field(default_factory=dict)
+    framework: str | None = None
+    dead_knobs: tuple[str, ...] = ()
+    direction: Literal["minimize", "maximize"] | None = None
+    notes: tuple[str, ...] = ()
+
 
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
@@ -372,3 +429,55 @@ class Study:
 def digest(text: str) -> str:
     """SHA-256 of a text, in hex."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+MAX_NUMBER = 2**63
+
+
+def choices_of(dimension: Dimension) -> tuple[Value, ...]:
+    """Every value of a dimension, all of one type; raises `StudyError` when it is malformed."""
+    where = f"[space] {dimension.name!r}"
+    if (dimension.choices is None) == (dimension.range is None):
+        raise StudyError(f"{where}: give either choices or a range")
+    choices = dimension.choices if dimension.range is None else _numbers(dimension.range, where)
+    if not choices:
+        raise StudyError(f"{where} lists no choices; give at least one")
+    if all(type(choice) in {int, float} for choice in choices) and any(
+        isinstance(choice, float) for choice in choices
+    ):
+        choices = tuple(float(choice) for choice in choices)
+    if len({type(choice) for choice in choices}) > 1:
+        raise StudyError(f"{where} mixes types in {list_words(choices)}; use one type")
+    if len(set(choices)) < len(choices):
+        raise StudyError(f"{where} repeats a choice in {list_words(choices)}")
+    return choices
+
+
+def list_words(choices: Sequence[Value]) -> str:
+    """Choices as a list, cut when it is long."""
+    shown = ", ".join(repr(choice) for choice in choices[:20])
+    return f"[{shown}{', ...' if len(choices) > 20 else ''}]"
+
+
+def _numbers(span: Range, where: str) -> tuple[Value, ...]:
+    if not all(abs(end) < MAX_NUMBER for end in (span.low, span.high)):
+        raise StudyError(f"{where}: a range lies within 64 bits, not {span.low} to {span.high}")
+    if span.low > span.high:
+        raise StudyError(f"{where}: range low {span.low} is above high {span.high}")
+    step = 1 if span.step is None else span.step
+    if not 0 < step < MAX_NUMBER:
+        raise StudyError(f"{where}: range step {step} is not positive and finite")
+    if span.scale == "doubling" and (span.low <= 0 or span.step is not None):
+        raise StudyError(f"{where}: a doubling range needs low > 0 and takes no step")
+    # As the range is written, not as floats add up: three steps of 0.1 are 0.3.
+    low, high, apart = (Fraction(repr(n)) for n in (span.low, span.high, step))
+    numbers = (
+        low * 2**i if span.scale == "doubling" else low + apart * i for i in itertools.count()
+    )
+    listed = tuple(
+        itertools.islice(itertools.takewhile(lambda n: n <= high, numbers), MAX_CHOICES + 1)
+    )
+    if len(listed) > MAX_CHOICES:
+        raise StudyError(f"{where}: range has more than {MAX_CHOICES} values; give a larger step")
+    whole = isinstance(span.low, int) and isinstance(step, int)
+    return tuple(int(number) if whole else float(number) for number in listed)

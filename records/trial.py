@@ -1,19 +1,113 @@
 """What happened: policies, configurations, outcomes, scores and trials, as values.
 
+What a race said, as far as whoever proposes needs it.
+
+What the traces of a trial say about where its time went, as a value that is kept with it.
+
+What happened: policies, configurations, outcomes, scores and trials, as values.
+
 A score exists exactly when a trial was measured; a failure never has one.
+
+The trials of a study as whoever proposes the next one sees them.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from records.conditions import Conditions
-from records.diagnosis import Diagnosis
-from records.launched import Launched
+from records.machine import Conditions, Launched
 from records.study import Value, digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """A challenger against the trial that led, from launches of both that were interleaved.
+
+    `ratio` is how many times the incumbent's time, or what is compared in its place, the challenger
+    takes; below 1 it is the better one. None where no number can be given. `disturbed_count` of
+    its rounds were disturbed by other work on the machine.
+    """
+
+    challenger: int
+    incumbent: int
+    verdict: Literal["fast", "slow", "same", "undecided", "unknown"]
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    round_count: int = 0
+    disturbed_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """One kind of collective in groups of one shape, per profiled step.
+
+    Groups are of one shape when their ranks are equally many and equally far apart, as those of
+    one axis of a mesh. Calls and bytes are of a rank that takes part, at the mean; seconds are the
+    mean over all traced ranks, as those of the step, where two collectives at once count twice.
+    """
+
+    kind: str
+    group_size: int | None
+    """Ranks of a group; None where not told."""
+    ranks: tuple[int, ...] | None
+    """Those of the first such group; None where not told."""
+    group_count: int
+    """Groups of this shape that traced ranks use."""
+    crosses_nodes: bool | None
+    """Whether any of them has ranks on two nodes; None where not told."""
+    call_count: float
+    bytes: float | None
+    """As nccl-tests count them; None where not told."""
+    exposed_s: float
+    hidden_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Time in it, hidden or not."""
+        return self.exposed_s + self.hidden_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Where the profiled steps of a trial went, seconds per step, mean over ranks and steps.
+
+    Compute, exposed communication, copies (with fills, beside neither) and idle make up the step;
+    hidden communication is within compute. What has no answer is None.
+    """
+
+    compute_s: float
+    exposed_communication_s: float
+    hidden_communication_s: float
+    copy_s: float
+    idle_s: float
+    pipeline_bubble_s: float | None = None
+    """Within exposed communication: in transfers between two ranks alone, waiting for a neighbour
+    or receiving from it; None where none is sent."""
+    host_wait_s: float | None = None
+    """Within idle: the host had handed over no work, and did not wait for the device either."""
+    collectives: tuple[CollectiveTime, ...] = ()
+    """The largest few, by exposed time, then by all of their time."""
+    slowest_rank: int | None = None
+    """The rank that computes longest."""
+    slowest_over_mean: float | None = None
+    """Its compute time over the mean of all traced ranks."""
+    straggler: int | None = None
+    """The rank that the others wait for longest in collectives."""
+    straggler_share: float | None = None
+    """Part of their step in which the others wait for it and compute nothing."""
+    peak_memory_bytes: int | None = None
+    """Of the rank that needed most."""
+    memory_bytes: int | None = None
+    """What that peak may be; None on a host, which limits something else than the peak counts."""
+
+    @property
+    def step_s(self) -> float:
+        """The whole profiled step."""
+        return self.compute_s + self.exposed_communication_s + self.copy_s + self.idle_s
 
 
 class Stage(StrEnum):
@@ -341,3 +435,98 @@ class Repeat:
     outcome: Outcome
     purpose: Purpose = Purpose.CONFIRM
     position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The trials of a study, oldest first: the only view of the past that a proposer gets.
+
+    Of trials that are measured at once a later one may end first: until the others have, ordinals
+    have gaps.
+
+    `costs` are those of trials that were launched again, by ordinal, which count more than the one
+    launch that a trial had; `again` are the values that those launches gave its objective.
+    `incumbent` is the trial that was shown to be the best, None while nothing was: then the lowest
+    cost leads. `pending` are configurations that are being measured, `raced` what races said, in
+    the order in which they were run, and `repeats` the launches that were made again, for races and
+    else, as far as they count. `front` are the ordinals of trials that no other beats in all of
+    several objectives, best in the main one first; `weights` say by how much each objective counts
+    where `costs` stand for all of them.
+    """
+
+    trials: tuple[Trial, ...] = field(default=())
+    costs: Mapping[int, float] = field(default_factory=dict)
+    incumbent: int | None = None
+    pending: tuple[Config, ...] = ()
+    raced: tuple[Raced, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+    front: tuple[int, ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    again: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self.trials)
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def append(self, trial: Trial) -> "History":
+        """Give the history with one more trial, in its place, which is pending no more."""
+        return replace(
+            self,
+            trials=tuple(sorted((*self.trials, trial), key=lambda each: each.ordinal)),
+            pending=tuple(config for config in self.pending if config != trial.config),
+        )
+
+    def before(self, ordinal: int) -> "History":
+        """Give the history with the trials before this one only."""
+        return replace(self, trials=tuple(t for t in self.trials if t.ordinal < ordinal))
+
+    def find(self, ordinal: int) -> Trial | None:
+        """The trial with this ordinal; None while it has not ended, though later ones may have."""
+        return next((trial for trial in self.trials if trial.ordinal == ordinal), None)
+
+    @property
+    def measured(self) -> tuple[Trial, ...]:
+        """Trials with a score."""
+        return tuple(trial for trial in self.trials if trial.score is not None)
+
+    @property
+    def launched_count(self) -> int:
+        """Launches to charge to the budget."""
+        return sum(trial.launched for trial in self.trials)
+
+    @property
+    def admissible(self) -> tuple[Trial, ...]:
+        """Measured trials that break no limit."""
+        return tuple(t for t in self.measured if t.score is not None and not t.score.broken)
+
+    @property
+    def ranked(self) -> tuple[Trial, ...]:
+        """Admissible trials, best first; ties keep their order."""
+        return tuple(sorted(self.admissible, key=self._rank))
+
+    @property
+    def best(self) -> Trial | None:
+        """The incumbent, or else the admissible trial with the lowest cost."""
+        return min(self.admissible, key=self._rank, default=None)
+
+    def cost(self, trial: Trial) -> float:
+        """Cost of a measured trial by all that is known, lower is better."""
+        if trial.score is None:
+            raise ValueError(f"trial {trial.ordinal} has no score")
+        return self.costs.get(trial.ordinal, trial.score.cost)
+
+    def values(self, trial: Trial) -> tuple[float, ...]:
+        """Objective of a trial in each launch that counts; empty where it has no score."""
+        if trial.score is None:
+            return ()
+        return self.again.get(trial.ordinal) or (trial.score.value,)
+
+    def _rank(self, trial: Trial) -> tuple[bool, float]:
+        return trial.ordinal != self.incumbent, self.cost(trial)
+
+    def tried(self, config: Config) -> Trial | None:
+        """The launched trial of this configuration, if there is one."""
+        same = (t for t in self.trials if t.launched and t.config == config)
+        return next(same, None)

@@ -1,6 +1,6 @@
 """`python -m search`: the command line, where no script of that name is installed."""
 
-from search.cli import main
+from search.cli.main import main
 
 if __name__ == "__main__":
     main()

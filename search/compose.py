@@ -11,47 +11,50 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluator.described import described_machine
-from evaluator.evaluate import TrialEvaluator
-from evaluator.launched import Site
+from evaluator.evaluate import Site, TrialEvaluator
+from evaluator.host import described_machine
+from evaluator.job import Launcher, Recipe
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places, fits_together, places_of
 from evaluator.launchers.local import LocalLauncher
 from evaluator.objective import Scoring, scoring_of
-from evaluator.places import VISIBLE_DEVICES, Places, places_of
-from evaluator.ports import Launcher, Recipe
 from evaluator.recipes.catalog import recipe_of
-from evaluator.together import fits_together
-from policies.catalog import seed_names, seed_policy
+from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError
 from records.scrub import Scrubber, expanded
-from records.store import Store
+from records.store.store import Store
 from records.study import Study
 from records.trial import Config, Policy
 from search import settings
-from search.batch import Room
-from search.budget import enumerating
-from search.choosers.catalog import CHOOSERS, chooser_named
-from search.context_launches import ContextEvaluator
-from search.contexts import estimate, parts
-from search.judging import Judge
-from search.llm.allowance import Allowance
-from search.llm.prices import priced
-from search.loop import Search
-from search.phases import Phases
-from search.ports import Evaluator, Observer, Proposer
-from search.prompt import PromptWriter
-from search.proposers.front import FrontProposer
-from search.proposers.offline import OfflineProposer
-from search.proposers.replay import ReplayProposer, policies_again
-from search.scrubbed import ScrubbedEvaluator, ScrubbedProposer, scrubbed_policy
-from search.spaces import space_of, study_in
-from search.study_file import suggestion
-from search.trial import Fits, Turn
-from search.trust import is_foreign, require_trust
+from search.llm.client import Allowance
+from search.llm.prompt import PromptWriter
+from search.loop.batch import Room
+from search.loop.budget import enumerating, priced
+from search.loop.loop import Search
+from search.loop.ports import (
+    Evaluator,
+    Observer,
+    Proposer,
+    ScrubbedEvaluator,
+    ScrubbedProposer,
+    scrubbed_policy,
+)
+from search.loop.trial import ContextEvaluator, Fits, Judge, Phases, Turn
+from search.strategies.catalog import CHOOSERS, chooser_named
+from search.strategies.proposers import (
+    FrontProposer,
+    OfflineProposer,
+    ReplayProposer,
+    policies_again,
+)
+from search.study.spaces import estimate, parts, space_of, study_in
+from search.study.study_file import suggestion
+from search.transfer.trust import is_foreign, require_trust
 
 if TYPE_CHECKING:
     from search.llm.client import LlmClient
-    from search.proposers.llm import Turns
+    from search.llm.proposer import Turns
+
 
 MODEL_TURNS: Mapping[str, "Turns"] = {"hybrid": "seldom", "llm": "every"}
 """Strategies that ask a model, and how often."""
@@ -242,7 +245,7 @@ def _proposer(
         return ReplayProposer(around.again)
     if study.strategy in MODEL_TURNS:
         # Imported here: the SDK takes seconds to load and the other strategies do without.
-        from search.proposers.llm import LlmProposer
+        from search.llm.proposer import LlmProposer
 
         llm = priced(study.llm)
         turns = partial(store.turn_usages, study_id)

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from evaluator.doctor import hardware, software
-from evaluator.doctor.finding import Finding, State
-from evaluator.doctor.launching import launch_finding, launch_repeatedly, noise_finding
+from evaluator import doctor as hardware
+from evaluator import doctor as software
+from evaluator.doctor import Finding, State, launch_finding, launch_repeatedly, noise_finding
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.recipes.catalog import recipe_of
 from policies.sandbox import SandboxUnavailable, sandbox_level
-from records.file_systems import NETWORK_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system
+from records.store.locks import NETWORK_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system
 from records.study import Environment, Study
 from records.trial import Config
 from records.workload import Workload
 from search import settings
-from search.builtin import builtin_study
+from search.study.study_file import builtin_study
 
 QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30

@@ -1,23 +1,157 @@
-"""The only reader of the process environment: store, service, provider, what trials may see."""
+"""Environment variables, store location, version.
+
+Which version of cclsearch this is.
+
+Errors that only the search raises.
+
+The error of a language-model provider that cannot be reached as set up.
+
+How a language model is reached, as values; reads no environment.
+
+The only reader of the process environment: store, service, provider, what trials may see.
+
+Opens records that must already be there: reading creates nothing.
+"""
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
+from urllib.parse import urlsplit
 
-from records.errors import StudyError, shown
+from records.errors import CclsearchError, StoreError, StudyError, shown
 from records.scrub import Scrubber, own_home
+from records.store.database import NAME
+from records.store.journal import sizes
+from records.store.rows import StudyRow
+from records.store.store import Store
 from records.study import Llm
-from search.llm.settings import (
-    API_KEY,
-    AUTH_TOKEN,
-    DEFAULT_URL,
-    LEAST_KEY_CHARS,
-    LlmSettings,
-    Secret,
-    without_version,
-)
+
+
+def installed_version() -> str:
+    """The version that is installed."""
+    # Imported here: few commands need it, and all would wait for it.
+    from importlib.metadata import version
+
+    return version("cclsearch")
+
+
+class Interrupted(CclsearchError):
+    """The search was told to stop; the message says how to go on."""
+
+
+class ProviderError(CclsearchError):
+    """The key or the address cannot be used; nothing was sent."""
+
+
+DEFAULT_URL = "https://api.anthropic.com"
+API_KEY, AUTH_TOKEN = "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"
+OFFLINE = "or use --strategy offline"
+SHOWN = "[key]"
+LEAST_KEY_CHARS = 8
+
+
+class Secret:
+    """A key that can be sent but not shown: not by repr, str, the codec or pickle.
+
+    `variable` is where it came from.
+    """
+
+    __slots__ = ("_text", "variable")
+
+    def __init__(self, text: str, variable: str = API_KEY) -> None:
+        if not text or not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
+            raise ProviderError(
+                f"the key in {variable} is empty or holds a character that no key has: "
+                f"set it again, {OFFLINE}"
+            )
+        self._text = text
+        self.variable = variable
+
+    @property
+    def is_bearer(self) -> bool:
+        """Whether it is sent as `Authorization: Bearer`, and not as `x-api-key`."""
+        return self.variable == AUTH_TOKEN
+
+    def reveal(self) -> str:
+        """The key itself, for the request that needs it."""
+        return self._text
+
+    def scrub(self, text: str) -> str:
+        """The text with every copy of the key taken out.
+
+        A shorter one than any provider gives stays: servers that need none are told `none` or such
+        a word, which a reply holds anyway.
+        """
+        if len(self._text) < LEAST_KEY_CHARS:
+            return text
+        return text.replace(self._text, SHOWN)
+
+    def __repr__(self) -> str:
+        return SHOWN
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a key is not stored")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSettings:
+    """One model at one provider; `retry_wait_s` is the first wait, doubled at each attempt.
+
+    A reply that is cut is asked for again with `most_output_tokens`, where those are more.
+    """
+
+    api_key: Secret
+    model: str = "claude-opus-5-5"
+    base_url: str | None = None
+    timeout_s: float = 600.0
+    max_output_tokens: int = 8192
+    most_output_tokens: int = 16384
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    thinking_tokens: int | None = None
+    attempts: int = 4
+    retry_wait_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            raise ProviderError(
+                "the base URL of the model must read http(s)://host[:port][/path], "
+                f"without a user name: set it again, {OFFLINE}"
+            )
+        if parts.scheme == "http" and not _is_loopback(parts.hostname):
+            raise ProviderError(
+                f"the key would cross the network unencrypted on its way to {parts.hostname}: "
+                f"write https:// in ANTHROPIC_BASE_URL, {OFFLINE}"
+            )
+
+    @property
+    def url(self) -> str:
+        """Where requests go, which the path of the API is appended to."""
+        return without_version(self.base_url or DEFAULT_URL)
+
+    @property
+    def host(self) -> str:
+        """Name of the provider, for messages."""
+        return urlsplit(self.url).hostname or self.url
+
+
+def without_version(url: str) -> str:
+    """A base URL without the `/v1` that some providers write at its end."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or number."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
 DEFAULT_STORE = ".cclsearch"
@@ -164,3 +298,29 @@ def started_as_rank_by() -> Literal["torchrun", "mpirun"] | None:
 def is_told_where_to_meet() -> bool:
     """Whether ranks of torch.distributed could find each other by their environment."""
     return "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ
+
+
+def has_records(option: Path | None) -> bool:
+    """Whether a store is where the option or the environment says."""
+    root = store_root(option)
+    return (root / NAME).is_file() or bool(sizes(root))
+
+
+@contextmanager
+def recorded(option: Path | None) -> Iterator[Store]:
+    """The store that the option or the environment names; raises `StoreError` without one."""
+    root = store_root(option).absolute()
+    if not has_records(option):
+        raise StoreError(
+            f"no records in {root}; start with `cclsearch run --objective step_time`, "
+            "or name their folder with --store"
+        )
+    with closing(Store(root)) as store:
+        yield store
+
+
+def status(row: StudyRow, store: Store) -> str:
+    """How far a study is; one whose process was killed is interrupted, whatever it wrote last."""
+    if row.status != "running":
+        return row.status
+    return "interrupted" if store.holder(row.id) is None else "running"

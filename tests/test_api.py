@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import cclsearch
-from records import testing
 from records.errors import StoreError, StudyError
-from records.rows import Intent
-from records.store import Store
+from records.store.rows import Intent
+from records.store.store import Store
 from records.trial import FailureKind, Stage
+from tests.support import records as testing
 
 HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'sqlite_utils', 'pydantic', 'typer'}"
 OWN = ["ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"]

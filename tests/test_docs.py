@@ -10,12 +10,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from records.origin import Origin
-from records.study import Environment, Study
-from search import cli
-from search.builtin import builtin_study
-from search.cli import loaded
-from search.study_file import read_study_file
+from records.study import Environment, Origin, Study
+from search.cli import main as cli
+from search.cli.main import loaded
+from search.study.study_file import builtin_study, read_study_file
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,9 +1,49 @@
-"""One measured point of a collective benchmark, with all that is needed to judge it, as values."""
+"""BenchRecord, CSV, bus bandwidth.
 
+One measured point of a collective benchmark, with all that is needed to judge it, as values.
+
+Message sizes as they are typed, and the sizes of a sweep.
+
+How many bytes a second a collective moved: seen by its caller, and on each rank's link.
+
+From the durations of a point's blocks on all ranks to its latency and bandwidth.
+
+Reads what a benchmark's machine is, beside what its ranks tell.
+
+The columns of a benchmark's results: one definition for files and for the terminal.
+
+The files of a benchmark: a CSV for each collective and reduction, and all records as JSON lines.
+
+A row is in its file as soon as it is known, and none that is there is ever changed.
+"""
+
+import csv
+import io
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from importlib.metadata import version
+from operator import attrgetter
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
-from records.conditions import Conditions
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.machine import commit_of
+from evaluator.timing.bench_csv import ABSENT
+from evaluator.workloads.collectives.operations import (
+    Collective,
+    PointSamples,
+    SweepFacts,
+    SweepRequest,
+)
+from records.codec import to_json
+from records.errors import StoreError, StudyError
+from records.machine import Conditions
 
 Convention: TypeAlias = Literal["nccl-tests", "torchcomms"]
 """Whose definition of S, and of the factor that turns S / t into bus bandwidth."""
@@ -129,3 +169,446 @@ class BenchRecord:
     reason: str = ""
     conditions: Conditions | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
+
+
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_SIZE = re.compile(r"(?P<number>[0-9]{1,15})\s*(?P<unit>[KMGT]?)(?:I?B)?")
+
+
+def size_bytes(text: str) -> int | None:
+    """Bytes of a size such as 4096, 64K, 1MiB or 64MB, all units of 1024; None for other texts."""
+    found = _SIZE.fullmatch(text.strip().upper())
+    return int(found["number"]) << UNITS[found["unit"]] if found else None
+
+
+def size_chain(least: int, most: int, factor: int) -> tuple[int, ...]:
+    """Sizes from `least` on, each `factor` times the last, none above `most`.
+
+    `least` is above 0 and `factor` above 1.
+    """
+    sizes = []
+    size = least
+    while size <= most:
+        sizes.append(size)
+        size *= factor
+    return tuple(sizes)
+
+
+_GATHERED: Final = (
+    Collective.ALL_GATHER,
+    Collective.ALL_GATHER_SINGLE,
+    Collective.GATHER,
+    Collective.SCATTER,
+)
+_PARTED: Final = (
+    *(Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_SINGLE),
+    *(Collective.ALL_TO_ALL, Collective.ALL_TO_ALL_SINGLE),
+)
+_TREES: Final = (Collective.BROADCAST, Collective.REDUCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidth:
+    """What one call moved, in decimal GB/s.
+
+    Algorithm bandwidth is the payload S / t. Bus bandwidth is that times `factor`: what a link
+    carried, comparable with its speed.
+    """
+
+    payload_bytes: int
+    factor: float
+    algorithm_gbps: float
+    bus_gbps: float
+
+
+def bandwidth(
+    collective: Collective,
+    message_bytes: int,
+    rank_count: int,
+    seconds: float,
+    convention: Convention,
+) -> Bandwidth | None:
+    """Bandwidth of a call that took `seconds`, one way of a send_recv; None for a barrier.
+
+    `message_bytes` is as in `Operation`. Of what is gathered, scattered or exchanged in parts
+    nccl-tests counts the parts of all ranks as S, and takes each link of a broadcast or reduce to
+    carry S. torchcomms counts one part of what is gathered or scattered, and reckons that a
+    broadcast or reduce spares each link a part of S. Raises `ValueError` for a time that is none.
+    """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{collective} took {seconds} s; a bandwidth needs a time above 0")
+    if collective is Collective.BARRIER:
+        return None
+    payload_bytes = message_bytes * _part_count(collective, rank_count, convention)
+    factor = _factor(collective, rank_count, convention)
+    algorithm_gbps = payload_bytes / seconds / 1e9
+    return Bandwidth(
+        payload_bytes=payload_bytes,
+        factor=factor,
+        algorithm_gbps=algorithm_gbps,
+        bus_gbps=algorithm_gbps * factor,
+    )
+
+
+def _part_count(collective: Collective, rank_count: int, convention: Convention) -> int:
+    """How many messages make up S."""
+    whole = collective in _PARTED or (collective in _GATHERED and convention == "nccl-tests")
+    return rank_count if whole else 1
+
+
+def _factor(collective: Collective, rank_count: int, convention: Convention) -> float:
+    """What part of S each link carries; of one rank that exchanges with itself none."""
+    share = (rank_count - 1) / rank_count
+    if collective is Collective.ALL_REDUCE:
+        return 2 * share
+    if collective is Collective.SEND_RECV:
+        return 1.0
+    if collective in _TREES and convention == "nccl-tests":
+        return 1.0
+    return share
+
+
+def bench_metrics(samples: PointSamples, world_size: int, convention: Convention) -> BenchMetrics:
+    """Give what a measured point's samples say; raises `ValueError` for a point without samples.
+
+    A block takes as long as on its slowest rank, and the average is that of all calls. Least,
+    greatest and quantiles (linear) are those of the blocks' times a call: with one block all
+    equal the average. A call of a send_recv is there and back: latencies and bandwidth are those
+    of one way, and a rank without a partner does not count.
+    """
+    if not samples.block_calls or len(samples.block_ns) != world_size:
+        raise ValueError(f"{samples.operation} has no samples of {world_size} ranks")
+    operation = samples.operation
+    ways = 2 if operation.collective is Collective.SEND_RECV else 1
+    calls = np.array(samples.block_calls, dtype=np.int64) * ways
+    # (ranks, blocks), ns
+    block_ns = np.array(samples.block_ns[: world_size - world_size % ways], dtype=np.int64)
+    slowest_ns = block_ns.max(axis=0)
+    average_us = _per_call_us(slowest_ns.sum(), calls.sum())
+    of_blocks_us = _per_call_us(slowest_ns, calls)
+    of_ranks_us = _per_call_us(block_ns.sum(axis=1), calls.sum())
+    p25_us, median_us, p75_us, p99_us = np.quantile(of_blocks_us, (0.25, 0.5, 0.75, 0.99)).tolist()
+    moved = bandwidth(
+        operation.collective,
+        operation.message_bytes,
+        world_size,
+        float(average_us) / 1e6,
+        convention,
+    )
+    return BenchMetrics(
+        message_size_bytes=operation.message_bytes,
+        total_time_us=float(slowest_ns.sum()) / 1e3,
+        avg_time_us=float(average_us),
+        min_time_us=float(of_blocks_us.min()),
+        max_time_us=float(of_blocks_us.max()),
+        p25_time_us=p25_us,
+        median_time_us=median_us,
+        p75_time_us=p75_us,
+        p99_time_us=p99_us,
+        rank0_avg_time_us=float(of_ranks_us[0]),
+        mean_rank_avg_time_us=float(of_ranks_us.mean()),
+        fastest_rank_avg_time_us=float(of_ranks_us.min()),
+        slowest_rank=int(block_ns.sum(axis=1).argmax()),
+        payload_bytes=None if moved is None else moved.payload_bytes,
+        bus_factor=None if moved is None else moved.factor,
+        algorithm_bw_gbps=None if moved is None else moved.algorithm_gbps,
+        bus_bw_gbps=None if moved is None else moved.bus_gbps,
+        block_calls=samples.block_calls,
+        block_ns=samples.block_ns,
+    )
+
+
+def _per_call_us(
+    duration_ns: NDArray[np.int64] | np.int64, calls: NDArray[np.int64] | np.int64
+) -> NDArray[np.float64]:
+    return np.asarray(duration_ns / calls / 1e3, dtype=np.float64)
+
+
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The host and the working tree that a benchmark runs on; None for what they do not tell."""
+
+    host: str
+    cpu_model: str | None
+    core_count: int
+    kernel: str
+    governor: str | None
+    network_interfaces: tuple[str, ...]
+    commit: str | None
+    container: str | None
+
+    def environment(self, request: SweepRequest, facts: SweepFacts | None) -> EnvInfo:
+        """With what the ranks of a launch told of themselves, if they came to that."""
+        return EnvInfo(
+            device_type=request.device.value,
+            device_name=facts.device_name if facts else None,
+            torch_version=facts.torch_version if facts else version("torch"),
+            torchcomms_version=facts.torchcomms_version if facts else None,
+            comm_adapter_name=request.adapter.value,
+            comm_backend_name=facts.backend_name if facts else request.backend,
+            comm_backend_version=facts.backend_version if facts else None,
+            host=self.host,
+            cpu_model=self.cpu_model,
+            core_count=self.core_count,
+            kernel=self.kernel,
+            governor=self.governor,
+            network_interfaces=self.network_interfaces,
+            commit=self.commit,
+            container=self.container,
+        )
+
+
+def this_machine(folder: Path, root: Path = Path("/")) -> Machine:
+    """Look at this machine, mounted at `root`, and at the working tree around `folder`."""
+    return Machine(
+        host=platform.node(),
+        cpu_model=_cpu_model(root),
+        core_count=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        governor=_governor(root),
+        network_interfaces=_interfaces(root),
+        commit=commit_of(folder),
+        container=_container(root),
+    )
+
+
+def _cpu_model(root: Path) -> str | None:
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return None
+
+
+def _governor(root: Path) -> str | None:
+    """What sets the clock of the cores; several where they differ."""
+    paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return ", ".join(sorted({_text(path).strip() for path in paths})) or None
+
+
+def _interfaces(root: Path) -> tuple[str, ...]:
+    """Network interfaces that are not down."""
+    paths = sorted((root / "sys/class/net").glob("*/operstate"))
+    return tuple(path.parent.name for path in paths if _text(path).strip() in ("up", "unknown"))
+
+
+def _container(root: Path) -> str | None:
+    """Id of the container that we run in, or its kind where no id is told."""
+    found = _CONTAINER.search(_text(root / "proc/self/cgroup"))
+    if found:
+        return found[0]
+    return "docker" if (root / ".dockerenv").exists() else None
+
+
+def _text(path: Path) -> str:
+    """The file's text; empty where there is no such file or it may not be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+Value: TypeAlias = str | int | float | None
+DECIMALS, DIGITS = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, what of a record it tells, and its width on a terminal if it is there."""
+
+    name: str
+    value: Callable[[BenchRecord], Value]
+    width: int | None = None
+
+    def exact(self, record: BenchRecord) -> str:
+        """The cell of a file: nothing is rounded."""
+        value = self.value(record)
+        return ABSENT if value is None else str(value)
+
+    def short(self, record: BenchRecord) -> str:
+        """The cell of a terminal; what decimals would hide has significant digits instead."""
+        value = self.value(record)
+        if not isinstance(value, float):
+            return self.exact(record)
+        return f"{value:.{DECIMALS}f}" if abs(value) >= 1 else f"{value:.{DIGITS}g}"
+
+
+def _measured(name: str) -> Callable[[BenchRecord], Value]:
+    """Reads what exists of measured points only."""
+    read: Callable[[object], Value] = attrgetter(name)
+    return lambda record: None if record.metrics is None else read(record.metrics)
+
+
+def _sample_count(record: BenchRecord) -> int | None:
+    return None if record.metrics is None else len(record.metrics.block_calls)
+
+
+def _condition(name: str) -> Callable[[BenchRecord], Value]:
+    read: Callable[[object], Value] = attrgetter(name)
+    return lambda record: None if record.conditions is None else read(record.conditions)
+
+
+def _steal_percent(record: BenchRecord) -> float | None:
+    share = None if record.conditions is None else record.conditions.steal_share
+    return None if share is None else 100 * share
+
+
+COLUMNS: Final = (
+    Column("Collective", attrgetter("params.collective_name"), 21),
+    Column("DType", attrgetter("params.dtype"), 8),
+    Column("ReduceOp", attrgetter("params.reduce_op"), 8),
+    Column("SendMsgSize(B)", attrgetter("message_size_bytes"), 14),
+    Column("Ranks", attrgetter("params.num_ranks"), 5),
+    Column("DispatchMode", attrgetter("params.dispatch_mode")),
+    Column("WarmupIters", attrgetter("params.warmup_iterations")),
+    Column("MeasureIters", attrgetter("params.measure_iterations")),
+    Column("SyncInterval", attrgetter("params.sync_interval")),
+    Column("LatAvg(us)", _measured("avg_time_us"), 12),
+    Column("LatMin(us)", _measured("min_time_us"), 12),
+    Column("LatMax(us)", _measured("max_time_us"), 12),
+    Column("BusBw(GB/s)", _measured("bus_bw_gbps"), 11),
+    Column("DeviceType", attrgetter("environment.device_type")),
+    Column("DeviceName", attrgetter("environment.device_name")),
+    Column("CommAdapter", attrgetter("environment.comm_adapter_name")),
+    Column("CommBackend", attrgetter("environment.comm_backend_name")),
+    Column("CommBackendVersion", attrgetter("environment.comm_backend_version")),
+    Column("TorchVersion", attrgetter("environment.torch_version")),
+    Column("TorchCommsVersion", attrgetter("environment.torchcomms_version")),
+    Column("SchemaVersion", attrgetter("schema_version")),
+    Column("RunId", attrgetter("place.run_id")),
+    Column("LaunchId", attrgetter("place.launch_id")),
+    Column("Block", attrgetter("place.round")),
+    Column("Order", attrgetter("place.order")),
+    Column("AlgBw(GB/s)", _measured("algorithm_bw_gbps")),
+    Column("LatMed(us)", _measured("median_time_us")),
+    Column("LatP25(us)", _measured("p25_time_us")),
+    Column("LatP75(us)", _measured("p75_time_us")),
+    Column("LatP99(us)", _measured("p99_time_us")),
+    Column("Samples", _sample_count),
+    Column("SlowestRank", _measured("slowest_rank")),
+    Column("BwConvention", attrgetter("config.bandwidth_convention")),
+    Column("StartedAt", attrgetter("place.started_at")),
+    Column("Load1", _condition("load_average")),
+    Column("CpuPressure", _condition("cpu_pressure_share")),
+    Column("StealPct", _steal_percent),
+    Column("Host", attrgetter("environment.host")),
+    Column("Commit", attrgetter("environment.commit")),
+    Column("Status", attrgetter("status")),
+    Column("Reason", lambda record: record.reason or None),
+)
+HEADER: Final = tuple(column.name for column in COLUMNS)
+
+
+def row(record: BenchRecord) -> tuple[str, ...]:
+    """The cells of a file, in the order of `HEADER`."""
+    return tuple(column.exact(record) for column in COLUMNS)
+
+
+def terminal_header() -> str:
+    """The names of the columns that a terminal shows, each over its cells."""
+    return _aligned([column.name for column in _SHOWN])
+
+
+def terminal_row(record: BenchRecord) -> str:
+    """The cells that a terminal shows, with the reason where a point was not measured."""
+    cells = _aligned([column.short(record) for column in _SHOWN])
+    return cells if record.status == "measured" else f"{cells}  {record.status}: {record.reason}"
+
+
+_SHOWN: Final = tuple(column for column in COLUMNS if column.width is not None)
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    first, *others = zip(_SHOWN, cells, strict=True)
+    padded = [cell.rjust(column.width or 0) for column, cell in others]
+    return "  ".join((first[1].ljust(first[0].width or 0), *padded))
+
+
+RECORDS: Final = "records.jsonl"
+ADAPTER: Final = "CommAdapter"
+LINE_BYTES = 100_000
+
+
+class ResultFiles:
+    """Appends results to the files of one adapter's folder.
+
+    `swept` tells whether every reduction has a file of its own name.
+    """
+
+    def __init__(self, folder: Path, *, adapter: str, swept: bool) -> None:
+        self.folder = folder
+        self._adapter = adapter
+        self._swept = swept
+
+    def check(self, names: Sequence[str]) -> None:
+        """Make the folder; raises `StudyError` if it, or a file of such a name, is not for us.
+
+        Rows of several adapters in one folder would pass for replicates of each other.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(self.folder.glob("*.csv")):
+                fault = _fault(path, self._adapter, is_added_to=path.name in names)
+                if fault is not None:
+                    raise StudyError(f"{path}: {fault}; give another folder with --output-dir")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def add(self, record: BenchRecord) -> None:
+        """Append a record; raises `StoreError` if that cannot be done."""
+        name = file_name(record.params.collective_name, record.params.reduce_op, swept=self._swept)
+        path = self.folder / name
+        lines = [row(record)]
+        try:
+            if not path.exists() or not path.stat().st_size:
+                lines.insert(0, HEADER)
+            _append(path, _csv(lines))
+            _append(self.folder / RECORDS, f"{to_json(record)}\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self.folder}: results cannot be written ({error.strerror}); "
+            "give another folder with --output-dir"
+        )
+
+
+def file_name(collective: str, reduce_op: str | None, *, swept: bool) -> str:
+    """The CSV file of a point: one for each collective, and one for each way to reduce.
+
+    Plain sums are named like the collective alone, unless reductions are swept.
+    """
+    named = reduce_op is not None and (swept or reduce_op != "sum")
+    return f"{collective}_{reduce_op}.csv" if named else f"{collective}.csv"
+
+
+def _fault(path: Path, adapter: str, *, is_added_to: bool) -> str | None:
+    """Why results of an adapter cannot lie in or beside a file; None if they can."""
+    if not path.stat().st_size:
+        return None
+    with path.open("rb") as file:
+        first, second = (file.readline(LINE_BYTES).decode(errors="replace") for _ in range(2))
+        file.seek(-1, io.SEEK_END)
+        is_whole = file.read() == b"\n"
+    if first != _csv([HEADER]):
+        return "has other columns than we write" if is_added_to else None
+    if is_added_to and not is_whole:
+        return "its last row was cut off and should be removed"
+    cells = dict(zip(HEADER, next(csv.reader([second]), []), strict=False))
+    theirs = cells.get(ADAPTER, adapter)
+    return None if theirs == adapter else f"holds results of {theirs}, not of {adapter}"
+
+
+def _csv(lines: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write(text)

@@ -1,12 +1,50 @@
-"""What a rank sends: in every micro-batch between slices, parts and experts, and once in a step."""
+"""Estimated time of collectives.
 
-from evaluator.estimate.compute import recomputations
-from evaluator.estimate.machine import Group
-from evaluator.estimate.traffic import Traffic, all_reduce, gather_or_scatter, transfer
-from evaluator.memory.estimate import NUMBER_BYTES, REDUCTION_BYTES
-from evaluator.memory.layer_sizes import Weights, has_experts, kv_size, layer_weights
-from evaluator.memory.shares import Share, in_buckets, micro_batch_count
+What a rank sends: in every micro-batch between slices, parts and experts, and once in a step.
+
+How the algorithms of collectives pass messages on: rounds, bytes sent, and bytes added up.
+
+Costs are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
+Operations in MPICH" (2005), each for the rank that has most to do.
+
+The exchange of a mix of messages from its setup alone: calls, rounds, bytes, sums and copies.
+
+Of the knobs it knows those that change how often, how far or in what format messages are sent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, log2
+from typing import TypeAlias
+
+from evaluator.estimate.hardware import (
+    Group,
+    Machine,
+    Traffic,
+    all_reduce,
+    gather_or_scatter,
+    recomputations,
+    transfer,
+)
+from evaluator.estimate.memory import (
+    NUMBER_BYTES,
+    REDUCTION_BYTES,
+    Share,
+    Weights,
+    has_experts,
+    in_buckets,
+    kv_size,
+    layer_weights,
+    micro_batch_count,
+)
 from evaluator.rank.job import Checkpointing, CommHook, Config, ContextMethod, Reshard
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    Operation,
+    Setup,
+    carriers,
+)
 
 HALF_BYTES = 2
 POWER_SGD_RANK = 4
@@ -198,3 +236,202 @@ def _compressed(share: Share) -> float:
 
 def _number_bytes(share: Share) -> int:
     return NUMBER_BYTES[share.work.precision]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rounds one after the other; what is sent and added up in them, in sizes of the message."""
+
+    rounds: float
+    sent: float
+    added: float = 0.0
+
+
+Algorithm: TypeAlias = Callable[[int], Shape]
+"""Its shape for a number of ranks."""
+
+
+def ring(ranks: int) -> Shape:
+    """Parts are added up going round, and their sums go round again."""
+    part = (ranks - 1) / ranks
+    return Shape(2 * (ranks - 1), 2 * part, part)
+
+
+def halving_and_doubling(ranks: int) -> Shape:
+    """As in a ring, between ranks that are twice as far, or near, every time."""
+    part = (ranks - 1) / ranks
+    return Shape(2 * doublings(ranks), 2 * part, part)
+
+
+def doubling(ranks: int) -> Shape:
+    """Whole messages between ranks that are twice as far every time."""
+    return Shape(doublings(ranks), doublings(ranks), doublings(ranks))
+
+
+def tree_and_back(ranks: int) -> Shape:
+    """Up a tree, then down again."""
+    return Shape(2 * doublings(ranks), 2 * doublings(ranks), doublings(ranks))
+
+
+def root_and_back(ranks: int) -> Shape:
+    """One rank takes in all messages, then tells all others."""
+    return Shape(2 * (ranks - 1), 2 * (ranks - 1), ranks - 1)
+
+
+def switches(ranks: int) -> Shape:
+    """Sums are made on the way."""
+    return Shape(2, 1) if ranks > 1 else Shape(0, 0)
+
+
+def root(ranks: int) -> Shape:
+    """One rank has to do with every other in turn; so has each where all send to all."""
+    return Shape(ranks - 1, ranks - 1)
+
+
+def tree(ranks: int) -> Shape:
+    """From one rank to all, or back."""
+    return Shape(doublings(ranks), doublings(ranks))
+
+
+def chain(ranks: int) -> Shape:
+    """From rank to rank."""
+    return Shape(ranks - 1, 1)
+
+
+def scattered(ranks: int) -> Shape:
+    """Parts are scattered, then gathered in a ring."""
+    return Shape(doublings(ranks) + ranks - 1, 2 * (ranks - 1) / ranks)
+
+
+def joined(ranks: int) -> Shape:
+    """Parts for all ranks travel together, in ever larger packets."""
+    return Shape(doublings(ranks), ranks - 1)
+
+
+def pair(ranks: int) -> Shape:
+    """There and back."""
+    return Shape(2, 2) if ranks > 1 else Shape(0, 0)
+
+
+def doublings(ranks: int) -> int:
+    """How often 1 is doubled until it is no less than the ranks."""
+    return ceil(log2(ranks))
+
+
+_OF_ALL_REDUCE: Mapping[str, Algorithm] = {
+    "linear": root_and_back,
+    "nonoverlapping": tree_and_back,
+    "recursive_doubling": doubling,
+    "rabenseifner": halving_and_doubling,
+    "tree": tree_and_back,
+    "collnetchain": tree_and_back,
+    "collnetdirect": switches,
+    "nvls": switches,
+    "nvlstree": switches,
+}
+_OF_WHOLE: Mapping[str, Algorithm] = {
+    "linear": root,
+    "chain": chain,
+    "pipeline": chain,
+    "ring": chain,
+    "scatter_allgather": scattered,
+    "scatter_allgather_ring": scattered,
+    "rabenseifner": scattered,
+}
+_OF_PARTS: Mapping[str, Algorithm] = {
+    "bruck": joined,
+    "modified_bruck": joined,
+    "recursive_doubling": joined,
+    "recursive_halving": joined,
+    "butterfly": joined,
+    "binomial": joined,
+}
+
+
+def traffic_of(operation: Operation, algorithm: str, ranks: int, segment_bytes: int = 0) -> Traffic:
+    """What a call costs by an algorithm; one that is not known goes as is usual.
+
+    In segments, a part is added up while the next is on its way.
+    """
+    shape = _algorithm(operation.collective, algorithm.lower())(ranks)
+    size = operation.message_bytes
+    part = size / ranks
+    segments = max(1, ceil(part / segment_bytes)) if segment_bytes else 1
+    rounds = shape.rounds * (1 + segments) / 2
+    return Traffic(1, rounds, shape.sent * size, shape.added * size / segments)
+
+
+def _algorithm(collective: Collective, name: str) -> Algorithm:
+    match collective:
+        case Collective.ALL_REDUCE:
+            return _OF_ALL_REDUCE.get(name, ring)
+        case Collective.BROADCAST | Collective.REDUCE:
+            return _OF_WHOLE.get(name, tree)
+        case Collective.BARRIER:
+            return tree
+        case Collective.SEND_RECV:
+            return pair
+        case _:
+            return _OF_PARTS.get(name, root)
+
+
+MPI_CALLS, MPI_ROUNDS, MPI_BYTES = 0.01, 0.02, 0.25
+"""Of what gloo takes over sockets, what MPI takes over memory that ranks share."""
+TOUCHES = 3  # two numbers are read and their sum is written
+COPIES = 4  # read and written on the way in, and again on the way out
+SLOWED = {"LL": 2.0, "LL128": 1.05}
+"""Times for the same bytes with protocols that send flags along."""
+HASTENED = {"LL": 0.5, "LL128": 0.6}
+"""And for a round, which nothing else has to announce."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What a setup asks of the library below: an algorithm and segments for a collective.
+
+    Collectives that are not listed go as is usual.
+    """
+
+    algorithms: Mapping[Collective, str] = field(default_factory=dict)
+    segments_bytes: Mapping[Collective, int] = field(default_factory=dict)
+    protocol: str | None = None
+
+
+def estimated_exchange(
+    messages: Sequence[Operation], setup: Setup, ways: Ways, machine: Machine, rank_count: int
+) -> Mapping[str, float]:
+    """Seconds of a step, by what takes them."""
+    carried = carriers(messages, setup)
+    traffic = Traffic()
+    for part in (part for carrier in carried for part in carrier.parts):
+        algorithm = ways.algorithms.get(part.collective, "")
+        segment_bytes = ways.segments_bytes.get(part.collective, 0)
+        traffic += traffic_of(part, algorithm, rank_count, segment_bytes)
+    copied = sum(part.message_bytes for each in carried if each.is_copied for part in each.parts)
+    touched = machine.crowding / machine.memory_bytes_per_s
+    sent = _carried(traffic, setup, ways)
+    group = Group(size=rank_count, stride=1)
+    return {
+        "calls": machine.exchange(Traffic(calls=sent.calls), group),
+        "rounds": machine.exchange(Traffic(rounds=sent.rounds), group),
+        "transfers": machine.exchange(Traffic(sent_bytes=sent.sent_bytes), group),
+        "sums": TOUCHES * traffic.added_bytes * touched,
+        "copies": COPIES * copied * touched,
+    }
+
+
+def _carried(traffic: Traffic, setup: Setup, ways: Ways) -> Traffic:
+    """The same in what gloo, or NCCL, would take for it; overlapping calls wait together."""
+    waiting = 1 / min(setup.in_flight, max(1.0, traffic.calls))
+    if setup.comm_adapter is AdapterName.MPI:
+        return Traffic(
+            MPI_CALLS * traffic.calls,
+            MPI_ROUNDS * traffic.rounds * waiting,
+            MPI_BYTES * traffic.sent_bytes,
+        )
+    protocol = ways.protocol or ""
+    return replace(
+        traffic,
+        rounds=traffic.rounds * waiting * HASTENED.get(protocol, 1.0),
+        sent_bytes=traffic.sent_bytes * SLOWED.get(protocol, 1.0),
+    )

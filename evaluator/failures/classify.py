@@ -1,35 +1,71 @@
-"""Whose doing a failed job was: from exits, error files, logs and stacks to a kind and a cause.
+"""JobResult -> failure kind and first cause.
+
+Which rank a signal ended, as launchers tell it, where the others only say that they lost it.
+
+Whose doing a failed job was: from exits, error files, logs and stacks to a kind and a cause.
 
 The first cause is that of the rank that failed by itself, not the noise of those that lost it.
+
+How each rank of a job ended, for the record, and the first line with which it told of an error.
+
+Which of them was the cause is not asked here.
 """
 
+import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from pathlib import Path
+from typing import Final, assert_never
 
-from evaluator.failures.files import (
+from evaluator.failures.logs import (
+    Finding,
     RankError,
     elastic_findings,
+    gist,
+    last_line,
+    log_text,
     rank_error,
     rank_finding,
     rank_number,
-)
-from evaluator.failures.killed import killed_rank
-from evaluator.failures.logs import (
-    Finding,
-    last_line,
-    log_text,
+    read_by_rank,
     read_log,
     signal_name,
     weightiest,
 )
-from evaluator.failures.stacks import gist
 from evaluator.failures.texts import KILLED, TOO_LARGE, Tells
 from evaluator.job import Beat, JobResult, RankExit
-from evaluator.rank.files import error_name
+from evaluator.rank.protocol import error_name
+from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
+
+_TOLD: Final = (
+    # torchrun lists how each rank ended, mpirun tells of the first that died.
+    re.compile(r"^ *rank *: *(?P<rank>\d+) .*\n *exitcode *: *-(?P<signal>\d+)\b", re.MULTILINE),
+    re.compile(r"\bprocess rank (?P<rank>\d+) .{0,300}?\bsignal\s+(?P<signal>\d+)\b", re.DOTALL),
+)
+_CONSEQUENCES: Final = (signal.SIGTERM, signal.SIGABRT)
+"""By which a launcher ends what is left, and a library a rank that lost another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A rank, and the number of the signal that ended it."""
+
+    rank: int
+    signal: int
+
+
+def killed_rank(log: str) -> Killed | None:
+    """The first rank in a command's output that was ended by a signal of its own."""
+    for pattern in _TOLD:
+        for found in pattern.finditer(log):
+            killed = Killed(int(found["rank"]), int(found["signal"]))
+            if killed.signal not in _CONSEQUENCES:
+                return killed
+    return None
+
 
 MAX_MESSAGE = 400
 MAX_WHERE = 100
@@ -269,3 +305,47 @@ _KILLED_FOR_MEMORY = _finding(
 
 def _failed(kind: FailureKind, message: str) -> Failed:
     return Failed(stage=Stage.LAUNCH, kind=kind, message=message[:MAX_MESSAGE])
+
+
+MOST_CHARS = 400
+
+
+def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
+    """Give how ranks ended, the command above them first where it failed.
+
+    Of a job that went well nothing is read.
+    """
+    if result.reason == "finished" and all(each.status == 0 for each in result.ranks):
+        return tuple(_end(each, None) for each in result.ranks)
+    said = dict(_said(result.workdir))
+    exits = {each.rank: each for each in result.ranks}
+    killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
+    if killed is not None:
+        exits.setdefault(killed.rank, _exit(killed.rank, killed.signal))
+    for rank in sorted(rank for rank in said if rank is not None):
+        exits.setdefault(rank, _exit(rank, None))
+    return tuple(_end(each, said.get(rank)) for rank, each in exits.items())
+
+
+def _said(folder: Path) -> Iterator[tuple[int | None, Finding]]:
+    """What ranks told of errors; a rank's own file comes last, and so counts most."""
+    yield from read_by_rank(log_text(folder / COMMAND_LOG)).items()
+    for path in sorted(folder.glob("rank*.log")):
+        found = read_log(log_text(path))
+        if found is not None:
+            yield rank_number(path), found
+    for found in elastic_findings(folder):
+        yield found.rank, found
+    for path in sorted(folder.glob(error_name(0).replace("0", "*", 1))):
+        error = rank_error(path)
+        if error is not None:
+            yield rank_number(path), rank_finding(error)
+
+
+def _exit(rank: int, signal: int | None) -> RankExit:
+    return RankExit(rank=rank, status=None, signal=signal, ended_ns=None)
+
+
+def _end(ended: RankExit, found: Finding | None) -> RankEnd:
+    said = None if found is None else f"{found}{found.where}"[:MOST_CHARS]
+    return RankEnd(rank=ended.rank, status=ended.status, signal=ended.signal, first_error=said)

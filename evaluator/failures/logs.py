@@ -1,7 +1,16 @@
-"""What the output of a failed job says went wrong: the first cause, which rank's, and where.
+"""Find errors in logs, rank files, stacks.
+
+What the output of a failed job says went wrong: the first cause, which rank's, and where.
 
 The output may be of one rank or of many together, with any launcher's lines around it, and of any
 length; it was written by a job under test.
+
+Reads the error files of ranks: ours, and those that torchrun has user programs write.
+
+Where ranks were when they were given up on: their stacks in a few words, ranks together.
+
+Reads what faulthandler and py-spy write. Of a stack it tells the innermost call and the line of
+the program that led there; who waits in the same place is named together.
 """
 
 import mmap
@@ -11,7 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from evaluator.failures.texts import Tells, TextRule, meaning, memory_asked
+from evaluator.samples import RANK_FILE_LIMITS
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import read_bytes
 from records.trial import FailureKind
 
 WINDOW_BYTES = 1 << 19
@@ -251,3 +265,168 @@ def _found(rule: TextRule, said: str, text: str, *, where: str = "") -> Finding:
     asked = memory_asked(text) if rule.kind is FailureKind.OUT_OF_MEMORY else None
     why = f"{rule.why}, {asked} asked for" if asked else rule.why
     return Finding(kind=rule.kind, tells=rule.tells, said=said, why=why, where=where)
+
+
+ELASTIC_FILES = "rank*.torchelastic.json"
+
+
+class Thrown(msgspec.Struct, frozen=True):
+    """One exception: the full name of its type, and its message."""
+
+    type: str
+    message: str
+
+
+class RankError(msgspec.Struct, frozen=True):
+    """What a rank said when it failed; the causes are those that the exception came from.
+
+    `failed_ns` is when, by the rank's clock, since the Unix epoch.
+    """
+
+    rank: int
+    phase: str
+    failed_ns: int
+    type: str
+    message: str
+    causes: tuple[Thrown, ...]
+    memory_limited: bool
+    traceback: str
+
+
+class _Extra(msgspec.Struct, frozen=True):
+    py_callstack: str
+    timestamp: str
+
+
+class _ElasticMessage(msgspec.Struct, frozen=True):
+    message: str
+    extra: _Extra = msgspec.field(name="extraInfo")
+
+
+class _ElasticError(msgspec.Struct, frozen=True):
+    message: _ElasticMessage
+
+
+def rank_number(path: Path) -> int | None:
+    """Give the rank that a file is named after."""
+    digits = path.name.removeprefix("rank").partition(".")[0]
+    return int(digits) if digits.isdecimal() else None
+
+
+def rank_error(path: Path) -> RankError | None:
+    """Give what a rank left about its failure; None when that is nothing that can be read."""
+    try:
+        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=RankError)
+    except (TraceError, msgspec.MsgspecError):
+        return None
+
+
+def rank_finding(error: RankError) -> Finding:
+    """Give the first cause behind a rank's exception, which is told unless a cause says more."""
+    thrown = _read(error, error.type, error.message)
+    links = [thrown, *(_read(error, cause.type, cause.message) for cause in error.causes)]
+    first = weightiest([link for link in reversed(links) if link.why]) or thrown
+    # An exception is what went wrong, even one that only tells how a child process ended.
+    return replace(first, tells=Tells.CAUSE, why="") if first.tells is Tells.END else first
+
+
+def elastic_findings(workdir: Path) -> list[Finding]:
+    """Give what torchrun had from its ranks, in the order of their times."""
+    paths = sorted(workdir.glob(ELASTIC_FILES))
+    errors = [(path, error) for path in paths if (error := _elastic_error(path))]
+    errors.sort(key=lambda pair: pair[1].message.extra.timestamp)
+    return [_elastic_finding(path, error.message) for path, error in errors]
+
+
+def _read(error: RankError, type_name: str, message: str) -> Finding:
+    return read_error(
+        type_name, message, where=place(error.traceback), memory_limited=error.memory_limited
+    )
+
+
+def _elastic_error(path: Path) -> _ElasticError | None:
+    try:
+        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=_ElasticError)
+    except (TraceError, msgspec.MsgspecError):
+        return None
+
+
+def _elastic_finding(path: Path, message: _ElasticMessage) -> Finding:
+    found = read_log(message.extra.py_callstack) or Finding(
+        kind=FailureKind.CRASH, tells=Tells.CAUSE, said=first_line(message.message)
+    )
+    return replace(found, rank=rank_number(path))
+
+
+NAME_CHARS = 60
+
+_RANK = re.compile(r"rank(\d+)\.stacks\.txt")
+_PROCESS = re.compile(r"process(\d+)\.stacks\.txt")
+_DUMPED = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
+_SPIED = re.compile(r"\s+(?P<name>\S.*) \((?P<path>[^()]+):(?P<line>\d+)\)$")
+_THREAD = re.compile(r"(?:Current thread|Thread) ")
+_MAIN = re.compile(r'Current thread|Thread .*"MainThread"')
+_WRAPPERS = re.compile(r"wrapper|inner|_fn|decorate_context|_?(wrapped_)?call_impl|<lambda>")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A call that does not return and the line of the program that made it."""
+
+    call: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.call} ({self.line})" if self.line else self.call
+
+
+def gist(workdir: Path) -> str:
+    """Say which ranks were where, the fewest first; empty when no stack was kept."""
+    ranks: dict[_Place, list[str]] = {}
+    for path in sorted(workdir.glob("*.stacks.txt"), key=_in_order):
+        place = _place(log_text(path))
+        if place is not None:
+            ranks.setdefault(place, []).append(_who(path))
+    groups = sorted(ranks.items(), key=lambda group: len(group[1]))
+    return "; ".join(f"{_together(who)} in {place}" for place, who in groups)
+
+
+def _in_order(path: Path) -> tuple[int, str]:
+    found = _RANK.fullmatch(path.name) or _PROCESS.fullmatch(path.name)
+    return int(found[1]) if found else 0, path.name
+
+
+def _who(path: Path) -> str:
+    return path.name.removesuffix(".stacks.txt")
+
+
+def _together(who: list[str]) -> str:
+    """Names with a number each, the word said once."""
+    word = who[0].rstrip("0123456789")
+    numbers = [name.removeprefix(word) for name in who]
+    return f"{word}{'s' if len(who) > 1 else ''} {', '.join(numbers)}"
+
+
+def _place(text: str) -> _Place | None:
+    """Where the main thread was: the latest dump of it, innermost frame first."""
+    frames = list(_frames(text))
+    if not frames:
+        return None
+    calls = [frame for frame in frames if not _WRAPPERS.fullmatch(frame["name"])] or frames
+    own = next((frame for frame in frames if not is_library(frame["path"])), None)
+    line = f"{Path(own['path']).name}:{own['line']}" if own else ""
+    return _Place(calls[0]["name"][:NAME_CHARS], line)
+
+
+def _frames(text: str) -> Iterator[re.Match[str]]:
+    threads: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            threads.append([])
+        threads[-1].append(line)
+    # Without a mark the main thread is the last: they are listed from the newest to the oldest.
+    main = [thread for thread in threads if thread and _MAIN.match(thread[0])] or threads
+    for line in main[-1]:
+        frame = _DUMPED.match(line) or _SPIED.match(line)
+        if frame:
+            yield frame

@@ -1,20 +1,190 @@
-"""Runs jobs on this machine: ranks forked from a warm process, or a command started cold."""
+"""LocalLauncher and its connection to the supervisor.
 
+The supervisor as its launcher sees it: requests in, events out, and its end.
+
+Runs jobs on this machine: ranks forked from a warm process, or a command started cold.
+"""
+
+import json
 import os
+import selectors
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from typing import TypeAlias
 
-from evaluator.job import Job, JobResult
-from evaluator.launchers.beats import Beats
-from evaluator.launchers.connection import Connection, Ended, Refused, Started, kill_orphans
+import msgspec
+
+from evaluator.job import Beat, Job, JobResult, PhaseListener, RankExit, Reason
 from evaluator.launchers.limits import DISK_BYTES
-from evaluator.ports import PhaseListener
+from evaluator.launchers.watch import Beats
 from records.errors import EnvironmentFault
+
+MARKER = "CCLSEARCH_LAUNCH_OF"
+EXIT_LIMIT_S = 30.0
+
+
+class Started(msgspec.Struct, frozen=True, tag_field="event", tag="started"):
+    """A job begins now: what it needs warm is warm."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="event", tag="refused"):
+    """A job of its kind cannot be started."""
+
+    message: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
+    """How a job ended, as the supervisor saw it."""
+
+    reason: Reason
+    message: str
+    ranks: tuple[RankExit, ...]
+    beats: tuple[Beat, ...]
+    wall_s: float
+    memory_kill_count: int | None
+
+
+SupervisorEvent: TypeAlias = Started | Refused | Ended
+
+
+class Connection:
+    """A supervisor that runs; `environment` is all that it and the jobs see of ours."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        # Everything below it inherits the marker, so that it can be found when nobody is above it.
+        marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
+        self.environment = {**environment, MARKER: marker}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
+        # A session of its own keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
+        # the same names out of its imports.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "evaluator.launchers.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=self.environment,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._pending = b""
+
+    @property
+    def lives(self) -> bool:
+        """Whether the supervisor has not ended."""
+        return self._process.poll() is None
+
+    def ask(self, request: Mapping[str, object]) -> None:
+        """Send one request; nobody hears it when the supervisor is gone."""
+        if self._process.stdin is None:
+            raise ValueError("the request pipe is not open")
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def events(self, wait_s: float) -> Iterator[SupervisorEvent | None]:
+        """Events that arrive within `wait_s`; None when the supervisor is gone."""
+        if self._process.stdout is None:
+            raise ValueError("the event pipe is not open")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(wait_s):
+                return
+        data = self._process.stdout.read(1 << 16)
+        if not data:
+            yield None
+            return
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        yield from (msgspec.json.decode(line, type=SupervisorEvent) for line in lines)
+
+    def end(self) -> str:
+        """End it and all it started; gives the last line it wrote, or how it ended.
+
+        It ends what runs when its input closes; what it left because it was killed, we kill.
+        """
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_LIMIT_S)
+        self._process.kill()
+        status = self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        _kill_marked({self.environment[MARKER]})
+        with self._errors as errors:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line), f"exit status {status}")
+
+
+def kill_orphans() -> None:
+    """Kill what is left of launchers that were killed together with their supervisors."""
+    orphaned = {
+        marker for _, marker in _marked() if not _is_alive(*marker.split("-", maxsplit=2)[:2])
+    }
+    if orphaned:
+        _kill_marked(orphaned)
+
+
+def _kill_marked(markers: set[str]) -> None:
+    """Kill until none is left: one may have been forking while we looked."""
+    deadline_s = time.monotonic() + EXIT_LIMIT_S
+    while time.monotonic() < deadline_s:
+        found = [pid for pid, marker in _marked() if marker in markers]
+        if not found:
+            return
+        for pid in found:
+            _kill(pid, markers)
+        time.sleep(0.01)
+
+
+def _kill(pid: int, markers: set[str]) -> None:
+    with suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            if _marker(pid) in markers:  # not another process that got its number
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def _marked() -> Iterator[tuple[int, str]]:
+    """Living processes of launches, and whose."""
+    for path in Path("/proc").glob("[0-9]*"):
+        marker = _marker(int(path.name))
+        if marker is not None:
+            yield int(path.name), marker
+
+
+def _marker(pid: int) -> str | None:
+    """The marker in the environment that a process was started with; an ended one has none."""
+    with suppress(OSError):
+        prefix = f"{MARKER}=".encode()
+        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(prefix):
+                return variable.removeprefix(prefix).decode(errors="replace")
+    return None
+
+
+def _is_alive(pid: str, start_ticks: str) -> bool:
+    """Whether the process with this number is the one that started at that time."""
+    return pid.isdecimal() and _start_ticks(int(pid)) == start_ticks
+
+
+def _start_ticks(pid: int) -> str | None:
+    with suppress(OSError):
+        # The name, in parentheses, may hold anything; the start is the 20th field after it.
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rpartition(")")[2].split()[19]
+    return None
+
 
 OVERRUN_S = 60.0
 POLL_S = 0.05

@@ -1,22 +1,338 @@
-"""The process above all processes of a job: starts them, watches them, leaves none of them behind.
+"""Supervisor process: starts warm or cold jobs.
 
-Speaks JSON lines with the launcher: requests in, events out. It knows the standard library only, so
-that it is small, starts at once and has a single thread. Whatever a job starts is below it and
+The process that has torch imported and forks ranks, as its supervisor sees it.
+
+One launch from its first process to the last trace of it, by the process above all of them.
+
+The process above all processes of a job: starts them, watches them, leaves none of them behind.
+
+Speaks JSON lines with the launcher: requests in, events out. It knows the standard library only,
+so that it is small, starts at once and has a single thread. Whatever a job starts is below it and
 comes to it when its own parent ends; when its input closes it ends what runs, and then itself.
-Ranks of a warm start are forked by a process that it keeps; a cold start is the job's own command.
+Ranks of a warm start are forked by a process that it keeps; a cold start is the job's own
+command.
 """
 
 import json
 import os
 import select
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import TypedDict
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, TypedDict
 
-from evaluator.launchers.launch import Launch, run_launch
-from evaluator.launchers.warm import WarmProcess
-from evaluator.rank.confinement import adopt_orphans
+from evaluator.launchers import limits as leftovers
+from evaluator.launchers.limits import Limits, memory_kill_count
+from evaluator.launchers.watch import Beats, Log, Over, Process, Terms, Watch, take_stacks
+from evaluator.rank.protocol import (
+    MEETING_VARIABLE,
+    adopt_orphans,
+    confine,
+    die_with,
+    error_name,
+    log_name,
+)
+
+FORK_LIMIT_S = 60.0
+READ_BYTES = 1 << 16
+
+
+class Answer(TypedDict):
+    """The forked processes, or why there are none; neither when it has only become ready."""
+
+    pids: list[int]
+    error: str | None
+
+
+class WarmProcess:
+    """Started by its first use or before; knows which modules it has imported."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = tuple(modules)
+        self.ready = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
+        supervisor = os.getpid()
+        # -P keeps a user's files of the same names out of its imports.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "evaluator.rank.forkserver", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+            bufsize=0,
+            preexec_fn=lambda: die_with(supervisor),
+        )
+        self._pending = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def answer(self, wait_s: float) -> Answer | None:
+        """The next thing it says, or None when nothing comes within `wait_s` or it has ended."""
+        if self._process.stdout is None:
+            raise ValueError("the pipe of its answers is not open")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not selector.select(wait_s):
+                    return None
+                data = os.read(self._process.stdout.fileno(), READ_BYTES)
+                if not data:
+                    return None
+                self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        said: Answer = json.loads(line)
+        return said
+
+    def fork(self, request: Mapping[str, object]) -> Answer | None:
+        """Ask for ranks, which become our children; None when it has ended."""
+        if self._process.stdin is None:
+            raise ValueError("the pipe of its requests is not open")
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        return self.answer(FORK_LIMIT_S)
+
+    def end(self) -> str:
+        """End it; gives the last line it wrote, or how it ended."""
+        self._process.send_signal(signal.SIGKILL)
+        status = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line), f"exit status {status}")
+
+
+COMMAND_LOG = "job.log"
+TEMPORARY = "tmp"
+NOT_STARTED = 127
+
+
+class Launch(TypedDict):
+    """What to run in `folder`: ranks, if there is a process to fork them, or the command.
+
+    `meeting` is the folder that the launch makes for itself and removes.
+    """
+
+    argv: list[str]
+    folder: str
+    meeting: str
+    world_size: int
+    environment: dict[str, str]
+    timeout_s: float
+    hang_after_s: float | None
+    disk_bytes: int
+    maps_freely: bool
+    cores: list[int]
+
+
+class LostError(Exception):
+    """The processes of a launch could not be started, by no fault of theirs."""
+
+
+def run_launch(
+    launch: Launch, forker: WarmProcess | None, *, owner: int, spared: int | None
+) -> Mapping[str, object]:
+    """Run a job to its end, with everything that it started; gives how it ended, as a document.
+
+    It is told to end when the descriptor `owner` becomes readable; `spared` is a child of ours
+    that is not the job's. Raises `TimeoutError` when a process of the job cannot be killed.
+    """
+    started_s, kill_count = time.monotonic(), memory_kill_count()
+    beats = [Beats(Path(launch["folder"]), rank) for rank in range(launch["world_size"])]
+    processes: Sequence[Process] = ()
+    over = None
+    with ExitStack() as opened:
+        meeting = opened.enter_context(_meeting(launch))
+        logs = _open_logs(launch, meeting, cold=forker is None)
+        for log in logs:
+            opened.callback(log.close)
+        limits = Limits(
+            [Path(launch["folder"]), meeting],
+            launch["world_size"],
+            launch["disk_bytes"],
+            maps_freely=launch["maps_freely"],
+            cores=launch["cores"],
+        )
+        try:
+            processes = _start(launch, forker, meeting, limits)
+        except LostError as error:
+            over = Over(reason="launcher_lost", message=str(error))
+        watch = opened.enter_context(
+            closing(Watch(processes, logs=logs, beats=beats, owner=owner, spared=spared))
+        )
+        over = over or watch.until_over(_terms(launch, limits, started_s))
+        signs = _signs(beats, over.at_s)
+        if over.reason in ("hang", "timeout"):
+            _take_stacks(launch, meeting, watch.living())
+        watch.end()
+    return {
+        "reason": over.reason,
+        "message": over.message,
+        "ranks": _exits(processes, launch["world_size"]),
+        "beats": signs,
+        "wall_s": over.at_s - started_s,
+        "memory_kill_count": _since(kill_count),
+    }
+
+
+@contextmanager
+def _meeting(launch: Launch) -> Iterator[Path]:
+    """A folder for the launch alone; what the job left elsewhere goes away with it."""
+    folder, shared_memory = Path(launch["folder"]), leftovers.shared_memory()
+    meeting = Path(launch["meeting"])
+    meeting.mkdir(mode=0o700)
+    try:
+        (meeting / TEMPORARY).mkdir()
+        yield meeting
+    finally:
+        leftovers.keep_elastic_errors(meeting / TEMPORARY, folder)
+        leftovers.remove_special_files(folder)
+        leftovers.remove_stale_shared_memory(shared_memory)
+        shutil.rmtree(meeting, ignore_errors=True)
+
+
+def _open_logs(launch: Launch, meeting: Path, *, cold: bool) -> list[Log]:
+    """A log for every rank and for the command; there is a file for each that we start."""
+    ranks = [log_name(rank) for rank in range(launch["world_size"])]
+    folder = Path(launch["folder"])
+    for name in [COMMAND_LOG] if cold else ranks:
+        (folder / name).touch()
+    return [Log(meeting / name, folder / name) for name in (*ranks, COMMAND_LOG)]
+
+
+def _environment(launch: Launch, meeting: Path) -> dict[str, str]:
+    """What the launch adds to the environment that it was asked to have."""
+    return {
+        **launch["environment"],
+        "TMPDIR": str(meeting / TEMPORARY),
+        MEETING_VARIABLE: str(meeting),
+    }
+
+
+def _start(
+    launch: Launch, forker: WarmProcess | None, meeting: Path, limits: Limits
+) -> Sequence[Process]:
+    if forker is None:
+        return [Process(None, _start_command(launch, meeting, limits))]
+    return [Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, meeting, limits))]
+
+
+def _fork(forker: WarmProcess, launch: Launch, meeting: Path, limits: Limits) -> Sequence[int]:
+    confinement = limits.each_process
+    answer = forker.fork(
+        {
+            "folder": launch["folder"],
+            "meeting": str(meeting),
+            "job": "job.json",
+            "world_size": launch["world_size"],
+            "environment": _environment(launch, meeting),
+            "memory_bytes": confinement.memory_bytes,
+            "file_bytes": confinement.file_bytes,
+            "cores": confinement.cores,
+        }
+    )
+    if answer is None:
+        raise LostError(f"the process that forks the ranks was lost: {forker.end()}")
+    if answer["error"] is not None:
+        raise LostError(f"the ranks could not be forked: {answer['error']}")
+    return answer["pids"]
+
+
+def _start_command(launch: Launch, meeting: Path, limits: Limits) -> int:
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_command(launch, meeting, limits, supervisor)
+    return pid
+
+
+def _become_command(launch: Launch, meeting: Path, limits: Limits, supervisor: int) -> NoReturn:
+    try:
+        os.setsid()
+        die_with(supervisor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        log = os.open(meeting / COMMAND_LOG, os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for number in (signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        confine(limits.each_process)
+        os.chdir(launch["folder"])
+        os.execvpe(launch["argv"][0], launch["argv"], _environment(launch, meeting))
+    except OSError as error:
+        with suppress(OSError):
+            os.write(2, f"{launch['argv'][0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def _terms(launch: Launch, limits: Limits, started_s: float) -> Terms:
+    folder = Path(launch["folder"])
+    errors = [folder / error_name(rank) for rank in range(launch["world_size"])]
+    return Terms(
+        deadline_s=started_s + launch["timeout_s"],
+        hang_after_s=launch["hang_after_s"],
+        limits=limits,
+        all_failed=lambda: all(error.exists() for error in errors),
+    )
+
+
+def _take_stacks(launch: Launch, meeting: Path, processes: Sequence[int]) -> None:
+    take_stacks(
+        processes,
+        meeting=meeting,
+        folder=Path(launch["folder"]),
+        world_size=launch["world_size"],
+        environment=launch["environment"],
+    )
+
+
+def _signs(beats: Sequence[Beats], now_s: float) -> list[Mapping[str, object]]:
+    """The last sign of life of each rank that gave one."""
+    for rank in beats:
+        for _ in rank.read():
+            pass
+    return [
+        {
+            "rank": rank.rank,
+            "phase": rank.last.phase,
+            "step": rank.last.step,
+            "silent_s": max(0.0, rank.silent_s(now_s)),
+        }
+        for rank in beats
+        if rank.last is not None
+    ]
+
+
+def _exits(processes: Sequence[Process], world_size: int) -> list[Mapping[str, object]]:
+    """How each rank ended; a command that ended well by itself answers for all of its ranks."""
+    exits = [process.exit() for process in processes]
+    command = next((process for process in processes if process.rank is None), None)
+    if command is not None and command.code == 0 and command.ended_at_ns is not None:
+        return [{**exits[0], "rank": rank} for rank in range(world_size)]
+    return exits
+
+
+def _since(kill_count: int | None) -> int | None:
+    now_count = memory_kill_count()
+    return None if now_count is None or kill_count is None else now_count - kill_count
+
 
 REQUESTS = 0
 EVENTS = 1

@@ -1,18 +1,168 @@
-"""The watch over one running job: until it is over, and until nothing of it is left."""
+"""Watch a job: heartbeats, logs, hangs, stacks, exit codes.
 
+The beats of ranks, read as they are written, and when silence means that they hang.
+
+They were written by a job under test: nothing in them is believed without a check.
+
+What the processes of a job print: read from a pipe, kept in a file of bounded size.
+
+The watch over one running job: until it is over, and until nothing of it is left.
+
+Where the processes of a job are in their programs, asked of them while they still live.
+"""
+
+import json
 import os
 import selectors
+import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fcntl import F_SETPIPE_SZ, fcntl
 from functools import partial
+from pathlib import Path
 
-from evaluator.launchers.beats import Beats, all_hang
-from evaluator.launchers.descendants import children, descendants, tell
-from evaluator.launchers.limits import Limits
-from evaluator.launchers.logs import Log
+from evaluator.launchers.limits import Limits, children, descendants, tell
+from evaluator.rank.protocol import STACKS_SIGNAL, Phase, progress_name, stacks_name
+
+BEATS_READ_BYTES = 1 << 20
+PATIENCE = 2.0
+"""How many times its longest step a rank may be silent for, if that is longer than the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a rank had entered at `at_s` of the monotonic clock; a step counts over all phases."""
+
+    phase: Phase
+    step: int | None
+    at_s: float
+
+
+class Beats:
+    """One rank's beats: the last one, and the longest time between two that it has shown."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self.last: Sign | None = None
+        self.longest_step_s = 0.0
+        self._path = folder / progress_name(rank)
+        self._started_s = time.monotonic()
+        self._read_bytes = 0
+
+    def read(self) -> Iterator[Sign]:
+        """Beats that came since the last look."""
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            piece = file.read(BEATS_READ_BYTES)
+        whole, newline, _ = piece.rpartition(b"\n")
+        self._read_bytes += len(whole) + len(newline)
+        if not newline and len(piece) == BEATS_READ_BYTES:
+            self._read_bytes += len(piece)  # no beat is as long as that
+        for line in whole.splitlines():
+            sign = self._sign(line)
+            if sign is not None:
+                self._note(sign)
+                yield sign
+
+    def silent_s(self, now_s: float) -> float:
+        """How long ago the last beat was, or the start if there was none."""
+        return now_s - (self.last.at_s if self.last else self._started_s)
+
+    def _note(self, sign: Sign) -> None:
+        if self.last is not None and self.last.step is not None:
+            self.longest_step_s = max(self.longest_step_s, sign.at_s - self.last.at_s)
+        self.last = sign
+
+    def _sign(self, line: bytes) -> Sign | None:
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            told = json.loads(line)
+            phase, step, at_ns = Phase(told["phase"]), told["step"], told["at_ns"]
+            if isinstance(at_ns, int) and (step is None or isinstance(step, int)):
+                earliest_s = self.last.at_s if self.last else self._started_s
+                return Sign(phase, step, min(max(at_ns / 1e9, earliest_s), time.monotonic()))
+        return None
+
+
+def all_hang(ranks: Sequence[Beats], hang_after_s: float, now_s: float) -> bool:
+    """Whether ranks that are at work were all silent for too long, and one of them in a step.
+
+    The first step is let pass: in it, programs are compiled and connections made.
+    """
+    at_work = [beats for beats in ranks if beats.last and beats.last.phase is not Phase.DONE]
+    in_a_step = any(beats.last is not None and beats.last.step for beats in at_work)
+    longest_s = max((beats.longest_step_s for beats in at_work), default=0.0)
+    limit_s = max(hang_after_s, PATIENCE * longest_s)
+    return in_a_step and all(beats.silent_s(now_s) > limit_s for beats in at_work)
+
+
+HEAD_BYTES = 8 << 20
+TAIL_BYTES = 1 << 20
+LOG_READ_BYTES = 1 << 18
+PIPE_BYTES = 1 << 20
+
+
+class Log:
+    """The first and the last part of what is written to a named pipe.
+
+    The head is in the file as it arrives; the tail is added at the end, after a line that says how
+    much was left out between them. Nobody waits for a slow disk longer than the pipe is deep.
+    """
+
+    def __init__(self, pipe: Path, path: Path) -> None:
+        os.mkfifo(pipe, 0o600)
+        # Open for writing too, so that it never ends while writers come and go.
+        self.fileno = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        with suppress(OSError):  # the user's share of large pipes may be used up
+            fcntl(self.fileno, F_SETPIPE_SZ, PIPE_BYTES)
+        self._path = path
+        self._head_bytes = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._left_out_bytes = 0
+
+    def take(self) -> bool:
+        """Take what is in the pipe, or a part of it; False if there is nothing."""
+        with suppress(BlockingIOError):
+            self._keep(os.read(self.fileno, LOG_READ_BYTES))
+            return True
+        return False
+
+    def close(self) -> None:
+        """Take the rest, once nobody writes any more, and add the tail to the file."""
+        while self.take():
+            pass
+        os.close(self.fileno)
+        if self._left_out_bytes:
+            self._write(f"\n[{self._left_out_bytes} bytes were left out here]\n".encode())
+        for piece in self._tail:
+            self._write(piece)
+
+    def _keep(self, piece: bytes) -> None:
+        head = piece[: HEAD_BYTES - self._head_bytes]
+        if head:
+            self._write(head)
+            self._head_bytes += len(head)
+        rest = piece[len(head) :]
+        if not rest:
+            return
+        self._tail.append(rest)
+        self._tail_bytes += len(rest)
+        while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+            dropped = len(self._tail.popleft())
+            self._tail_bytes -= dropped
+            self._left_out_bytes += dropped
+
+    def _write(self, piece: bytes) -> None:
+        with suppress(OSError), self._path.open("ab") as file:  # a full disk ends no watch
+            file.write(piece)
+
 
 LOOK_EVERY_S = 0.5
 FAILED_GRACE_S = 5.0
@@ -193,3 +343,74 @@ class Watch:
             process.ended_at_ns = time.time_ns()
         self._selector.unregister(process.pidfd)
         process.reap()
+
+
+ANSWER_LIMIT_S = 1.0
+POLL_S = 0.02
+SPY_LIMIT_S = 5.0
+SPIED_COUNT = 16
+
+
+def take_stacks(
+    processes: Sequence[int],
+    *,
+    meeting: Path,
+    folder: Path,
+    world_size: int,
+    environment: Mapping[str, str],
+) -> None:
+    """Write `rank{r}.stacks.txt` for ranks that can be asked, `process{pid}.stacks.txt` of others.
+
+    Others are those that py-spy, if the job's PATH has it, can look into.
+    """
+    asked = _ask(processes, [meeting / stacks_name(rank) for rank in range(world_size)])
+    for path, header_bytes in asked.values():
+        stacks = path.read_bytes()[header_bytes:]
+        if stacks:
+            (folder / path.name).write_bytes(stacks)
+    spy = shutil.which("py-spy", path=environment.get("PATH", os.defpath))
+    if spy is not None:
+        _spy(spy, [pid for pid in processes if pid not in asked][:SPIED_COUNT], folder)
+
+
+def _ask(processes: Sequence[int], paths: Sequence[Path]) -> dict[int, tuple[Path, int]]:
+    """Signal each rank that said it listens; gives its file and where in it the stacks begin."""
+    asked: dict[int, tuple[Path, int]] = {}
+    for path in paths:
+        with suppress(OSError, ValueError):
+            header = path.read_bytes()
+            pid = int(header)
+            if pid in processes:
+                os.kill(pid, STACKS_SIGNAL)
+                asked[pid] = path, len(header)
+    _await_answers([*asked.values()])
+    return asked
+
+
+def _await_answers(asked: Sequence[tuple[Path, int]]) -> None:
+    """Wait until every file has grown beyond its header, and then grown no more for a moment."""
+    deadline_s = time.monotonic() + ANSWER_LIMIT_S
+    sizes: list[int] = []
+    while asked and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+        before, sizes = sizes, [path.stat().st_size for path, _ in asked]
+        answered = all(size > header for size, (_, header) in zip(sizes, asked, strict=True))
+        if answered and sizes == before:
+            return
+
+
+def _spy(spy: str, processes: Sequence[int], folder: Path) -> None:
+    deadline_s = time.monotonic() + SPY_LIMIT_S
+    for pid in processes:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return
+        with suppress(subprocess.SubprocessError, OSError):
+            told = subprocess.run(
+                [spy, "dump", "--pid", str(pid)],
+                capture_output=True,
+                check=True,
+                timeout=left_s,
+                stdin=subprocess.DEVNULL,
+            )
+            (folder / f"process{pid}.stacks.txt").write_bytes(told.stdout)

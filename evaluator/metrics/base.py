@@ -1,10 +1,15 @@
-"""What a metric is, and the evidence it may look at."""
+"""Metric, Evidence, Absent.
+
+What a metric is, and the evidence it may look at.
+
+Numbers that only another tool's record tells: never computed here, and named `published_...`.
+"""
 
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from records.errors import SHOWN_CHARS, StudyError, shown
 from records.study import Environment
@@ -12,14 +17,11 @@ from records.trial import Serving
 from records.workload import Workload
 
 if TYPE_CHECKING:
-    from evaluator.analysis.bandwidth import Bandwidths
-    from evaluator.analysis.breakdown import JobSplit
-    from evaluator.analysis.idle import IdleCauses
-    from evaluator.analysis.kernels import Coverage, KernelTables
-    from evaluator.analysis.launches import JobLaunches
-    from evaluator.analysis.matching import Matches
-    from evaluator.analysis.volume import Volume
-    from evaluator.traces.job import TraceSet
+    from evaluator.traces.analysis.breakdown import JobSplit
+    from evaluator.traces.analysis.collectives import Bandwidths, Matches, Volume
+    from evaluator.traces.analysis.kernels import Coverage, IdleCauses, JobLaunches, KernelTables
+    from evaluator.traces.model import TraceSet
+
 
 Better: TypeAlias = Literal["lower", "higher"]
 Source: TypeAlias = Literal["samples", "kineto", "xla", "nsys", "card"]
@@ -62,56 +64,56 @@ class Evidence:
     @cached_property
     def split(self) -> "JobSplit | None":
         """Where profiled time went; None without traces, or when ranks have no step in common."""
-        from evaluator.analysis.breakdown import job_split
+        from evaluator.traces.analysis.breakdown import job_split
 
         return job_split(self.traces) if self.traces else None
 
     @cached_property
     def kernels(self) -> "KernelTables | None":
         """The work of ranks by name; None without traces."""
-        from evaluator.analysis.kernels import top_kernels
+        from evaluator.traces.analysis.kernels import top_kernels
 
         return top_kernels(self.traces) if self.traces else None
 
     @cached_property
     def coverage(self) -> "Coverage | None":
         """How far kernels fill their devices; None where nothing tells."""
-        from evaluator.analysis.kernels import coverage
+        from evaluator.traces.analysis.kernels import coverage
 
         return coverage(self.traces.ranks) if self.traces else None
 
     @cached_property
     def launches(self) -> "JobLaunches | None":
         """How hosts hand work to their devices; None where nothing tells."""
-        from evaluator.analysis.launches import launch_statistics
+        from evaluator.traces.analysis.kernels import launch_statistics
 
         return launch_statistics(self.traces) if self.traces else None
 
     @cached_property
     def idle(self) -> "tuple[IdleCauses, ...] | None":
         """Why each rank was idle; None where no launch is told or no step is in common."""
-        from evaluator.analysis.idle import idle_causes
+        from evaluator.traces.analysis.kernels import idle_causes
 
         return idle_causes(self.traces) if self.traces else None
 
     @cached_property
     def matches(self) -> "Matches | None":
         """Which collective of each rank belongs to which; None without traces."""
-        from evaluator.analysis.matching import match
+        from evaluator.traces.analysis.collectives import match
 
         return match(self.traces) if self.traces else None
 
     @cached_property
     def bandwidths(self) -> "Bandwidths | None":
         """How fast matched collectives moved their bytes; None without traces."""
-        from evaluator.analysis.bandwidth import bandwidths
+        from evaluator.traces.analysis.collectives import bandwidths
 
         return bandwidths(self.traces, self.matches) if self.traces and self.matches else None
 
     @cached_property
     def volume(self) -> "Volume | None":
         """What ranks communicate per step; None without traces or steps in common."""
-        from evaluator.analysis.volume import volume
+        from evaluator.traces.analysis.collectives import volume
 
         return volume(self.traces, self.matches) if self.traces and self.matches else None
 
@@ -205,3 +207,25 @@ def contract_fault(found: Metric) -> str | None:
     if not (isinstance(sources, frozenset) and sources and sources <= set(get_args(Source))):
         return f"is computed from {shown(sources)}; say which of {', '.join(get_args(Source))}"
     return None
+
+
+PREFIX: Final = "published_"
+SCORE: Final = f"{PREFIX}score"
+"""What another tool called the score of a trial; which way it is better, the study says."""
+
+
+def published(name: str) -> Formula:
+    """The metric of a published number, which no evidence of ours can answer."""
+    return Formula(
+        name=name,
+        label=name.replace("_", " ").capitalize(),
+        unit="",
+        better="lower",
+        sources=frozenset({"samples"}),
+        description="A number out of another tool's record, as it was published.",
+        formula=_not_computed,
+    )
+
+
+def _not_computed(_: Evidence) -> Absent:
+    return Absent("it is only told by records of other tools")

@@ -1,19 +1,145 @@
-"""How much a job computes, and how much of what its accelerators could.
+"""MFU, FLOPs, kernels, launches.
 
-Model FLOPs utilization after Chowdhery et al., "PaLM" (2022): operations that the model needs, not
-those that were carried out, over step time and the peak of all ranks' devices.
+How many floating-point operations the model of a workload needs, from its sizes alone.
+
+Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022), appendix B: per token of
+training 6 N + 12 L H Q S, with N the parameters that a token meets, L layers, H heads of size Q
+and sequences of S tokens; a forward pass alone is a third of it. What is computed again, by
+activation checkpointing, does not count, and the upper half of attention does, though it may be
+skipped. N is without the table of embeddings, which is read and not multiplied, and of routed
+experts it holds those that one token is sent to, as the published toolkit's does.
+
+How much a job computes, and how much of what its accelerators could.
+
+Model FLOPs utilization after Chowdhery et al., "PaLM" (2022): operations that the model needs,
+not those that were carried out, over step time and the peak of all ranks' devices.
+
+What kernels do with a device, from their durations, launch geometry, bytes and names.
+
+Each share is a ratio of sums of durations over all kernels of all traced ranks, in marked steps
+or not. Origin: Table 3 of CCL-Bench.
+
+How well the host keeps its device supplied: delays and counts of launches, idling for the host.
+
+Origin: launch statistics and idle breakdown of Holistic Trace Analysis (Meta), redefined in
+`evaluator.analysis.launches` and `evaluator.analysis.idle`.
 """
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import numpy as np
 
-from evaluator.metrics.base import Absent, Evidence, Formula
-from evaluator.metrics.model_flops import flops_per_token
-from evaluator.metrics.peaks import accelerator, peak_flops_per_s
+from evaluator.accelerators import accelerator, peak_flops_per_s
+from evaluator.estimate.memory import edge_weights, layer_weights
+from evaluator.metrics.base import Absent, Evidence, Formula, Source
+from evaluator.metrics.communication import UNPROFILED, UNTRACED, fraction
 from evaluator.metrics.throughput import ANY, per_s, told_ranks, told_step_s, told_tokens
-from evaluator.traces.job import TraceSet
-from evaluator.traces.rank import RankTrace
-from evaluator.traces.spans import Activity
+from evaluator.rank.job import Precision
+from evaluator.rank.job import Workload as Decoder
+from evaluator.traces.analysis.kernels import Coverage, KernelRow, KernelTables, LaunchStatistics
+from evaluator.traces.model import Activity, RankTrace, TraceSet
 from records.errors import shown
+from records.workload import Workload
+
+TRAINING_PER_FORWARD = 3
+_SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
+_EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
+
+
+def flops_per_token(workload: Workload) -> float | Absent:
+    """FLOP that one token costs on average, forward and in training backward too."""
+    if workload.phase == "communication":
+        return Absent("the workload only communicates")
+    parameters = active_parameters(workload)
+    if isinstance(parameters, Absent):
+        return parameters
+    if workload.layer_count is None or workload.hidden_size is None:
+        return _untold("layer_count", "hidden_size")
+    width = _attention_width(workload) or workload.hidden_size
+    attention = 4 * workload.layer_count * width * tokens_per_sequence(workload)
+    passes = TRAINING_PER_FORWARD if workload.phase == "training" else 1
+    return passes * (2 * parameters + attention)
+
+
+def tokens_per_sequence(workload: Workload) -> int:
+    """Tokens of a sequence: in inference those of a prompt and of its answer."""
+    return workload.tokens_per_step // workload.global_batch
+
+
+def active_parameters(workload: Workload) -> float | Absent:
+    """Parameters that a token meets in a decoder of these sizes, without the embedding table.
+
+    Where sizes are missing, those of a dense model that says how many it has, less one table.
+    """
+    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
+    if not missing:
+        return _counted(_decoder(workload))
+    told, vocabulary, hidden = workload.parameter_count, workload.vocab_size, workload.hidden_size
+    if told and vocabulary and hidden and not workload.expert_count:
+        return float(told - vocabulary * hidden)
+    return _untold(*missing)
+
+
+def all_parameters(workload: Workload) -> float | Absent:
+    """Parameters of a decoder of these sizes, every expert and the embedding table included."""
+    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
+    if missing:
+        return _untold(*missing)
+    decoder = _decoder(workload)
+    layers = sum(layer_weights(decoder, layer).total for layer in range(decoder.layer_count))
+    return layers + edge_weights(decoder, first=True, last=True).total
+
+
+def _needed(workload: Workload) -> tuple[str, ...]:
+    return _SIZES + (_EXPERT_SIZES if workload.expert_count else ())
+
+
+def _decoder(workload: Workload) -> Decoder:
+    """The sizes as those take them who count parameters."""
+    return Decoder(
+        layer_count=workload.layer_count or 0,
+        hidden_size=workload.hidden_size or 0,
+        head_count=workload.head_count or 0,
+        kv_head_count=workload.kv_head_count or workload.head_count or 0,
+        ffn_size=workload.ffn_size or 0,
+        vocab_size=workload.vocab_size or 0,
+        sequence_length=workload.sequence_length,
+        global_batch=workload.global_batch,
+        precision=Precision.FP32,  # counts do not depend on it
+        seed=workload.seed,
+        expert_count=workload.expert_count or 0,
+        experts_per_token=workload.experts_per_token or 0,
+        shared_expert_count=workload.shared_expert_count or 0,
+        expert_ffn_size=workload.expert_ffn_size or 0,
+        dense_layer_count=workload.dense_layer_count or 0,
+        head_size=workload.head_size or 0,
+    )
+
+
+def _attention_width(workload: Workload) -> int:
+    """Numbers of all heads' queries of one token, where heads do not share the hidden size."""
+    return (workload.head_count or 0) * (workload.head_size or 0)
+
+
+def _counted(decoder: Decoder) -> float:
+    layers = decoder.layer_count
+    mixed = max(0, layers - decoder.dense_layer_count) if decoder.expert_count else 0
+    total = edge_weights(decoder, first=False, last=True).total
+    if mixed < layers:
+        total += (layers - mixed) * layer_weights(decoder, 0).total
+    if mixed:
+        layer = layer_weights(decoder, layers - 1)
+        met = decoder.experts_per_token / decoder.expert_count
+        total += mixed * (layer.plain + layer.routed * met)
+    return total
+
+
+def _untold(*sizes: str) -> Absent:
+    return Absent(f"the workload does not tell its {', '.join(sizes)}")
+
 
 NAMED = 3
 """Devices that a reason names at most: traces may say anything."""
@@ -154,4 +280,228 @@ achieved_tflops = Formula(
     "needs for a step over step time and ranks.",
     formula=_achieved_tflops,
     version=2,
+)
+
+
+KERNELS: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
+DEVICES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
+ON_HOST: Final = Absent("the work ran on the host, where operators are no kernels")
+NO_KERNEL: Final = Absent("no kernel ran")
+
+_MIXTURE: Final = re.compile(
+    r"moe|expert|grouped_?(?:gemm|mm)|group_?gemm|matmul_ogs|deep_?ep", re.IGNORECASE
+)
+"""No bare topk, gate, dispatch or combine: samplers and sorting libraries use these words too."""
+
+_HOST_DEVICE: Final = re.compile(
+    r"H(?:ost)?[ _-]?(?:to|2|->)[ _-]?D|D(?:evice)?[ _-]?(?:to|2|->)[ _-]?H", re.IGNORECASE
+)
+
+
+def _from_kernels(
+    formula: Callable[[KernelTables], float | Absent],
+) -> Callable[[Evidence], float | Absent]:
+    def checked(evidence: Evidence) -> float | Absent:
+        if evidence.traces is None or evidence.kernels is None:
+            return UNTRACED
+        if not any(trace.on_device for trace in evidence.traces.ranks):
+            return ON_HOST
+        return formula(evidence.kernels)
+
+    return checked
+
+
+def _from_coverage(
+    part: Callable[[Coverage], float | None],
+) -> Callable[[Evidence], float | Absent]:
+    def formula(evidence: Evidence) -> float | Absent:
+        if evidence.traces is None:
+            return UNTRACED
+        if not any(trace.on_device for trace in evidence.traces.ranks):
+            return ON_HOST
+        if evidence.coverage is None:
+            return Absent("no trace tells how many blocks its kernels have")
+        share = part(evidence.coverage)
+        return Absent("no kernel that computes tells its blocks") if share is None else share
+
+    return formula
+
+
+def _dominant(tables: KernelTables) -> float | Absent:
+    table = tables.job
+    return table.kernels[0].total_s / table.kernel_s if table.kernel_s else NO_KERNEL
+
+
+def _mixture(tables: KernelTables) -> float | Absent:
+    table = tables.job
+    if not table.kernel_s:
+        return NO_KERNEL
+    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name)) / table.kernel_s
+
+
+def _copy_bandwidth(tables: KernelTables) -> float | Absent:
+    copies = [row for row in tables.job.rows if between_host_and_device(row)]
+    if not copies:
+        return Absent("nothing was copied between host and device")
+    lasting_s = sum(row.bytes_s for row in copies)
+    if not lasting_s:
+        return Absent("no copy between host and device tells its bytes")
+    return sum(row.bytes for row in copies) / lasting_s / 1e9
+
+
+def between_host_and_device(row: KernelRow) -> bool:
+    """Whether spans of this name copy from the host to a device or back."""
+    return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
+
+
+_fraction = partial(fraction, sources=KERNELS)
+
+dominant_kernel_concentration = _fraction(
+    "dominant_kernel_concentration",
+    "Dominant kernel",
+    "lower",
+    "Share of the kernel of most time in the time of all kernels, by full name: "
+    "max over names of sum(duration) / sum(duration); communication is among them.",
+    _from_kernels(_dominant),
+    sources=DEVICES,
+    differs="From Nsight Systems the published metric goes by short names, which merge instances "
+    "of a template; from XLA it tells the category of most time, not the operation.",
+)
+
+mean_sm_coverage = _fraction(
+    "mean_sm_coverage",
+    "Multiprocessor coverage",
+    "higher",
+    "Blocks of a kernel per multiprocessor, 1 at most, weighted by duration: "
+    "sum(min(blocks / multiprocessors, 1) * duration) / sum(duration). Launch geometry, not "
+    "occupancy.",
+    _from_coverage(lambda coverage: coverage.mean),
+    differs="From Nsight Systems the published metric is not weighted by duration.",
+)
+
+compute_bound_fraction = _fraction(
+    "compute_bound_fraction",
+    "Compute bound",
+    "higher",
+    "Share of compute kernels with a coverage above 70 % that last more than 10 us in the time of "
+    "all compute kernels; kernels that communicate are left out.",
+    _from_coverage(lambda coverage: coverage.compute_bound),
+    differs="The published toolkit names the metric and does not register it; its code counts "
+    "kernels that communicate in the whole.",
+)
+
+memory_bound_fraction = _fraction(
+    "memory_bound_fraction",
+    "Memory bound",
+    "lower",
+    "Share of compute kernels with a coverage below 50 % in the time of all compute kernels; "
+    "kernels that communicate are left out, as they occupy few multiprocessors by design.",
+    _from_coverage(lambda coverage: coverage.memory_bound),
+    differs="The published metric goes by coverage from Nsight Systems only, where communication "
+    "counts as bound by memory; from Kineto it sums classes of kernel names instead.",
+)
+
+moe_fraction = _fraction(
+    "moe_fraction",
+    "Mixture of experts",
+    "lower",
+    "Share of kernels of mixtures of experts in the time of all kernels, by words in their names: "
+    "moe, expert, grouped_gemm or groupgemm, grouped_mm, matmul_ogs, deep_ep. Kernels whose names "
+    "do not tell are missed.",
+    _from_kernels(_mixture),
+    sources=DEVICES,
+    differs="The published metric also takes bare topk, gate_, dispatch and combine, so that "
+    "samplers, sorts and reductions of dense models count.",
+)
+
+average_memory_bandwidth = Formula(
+    name="average_memory_bandwidth",
+    label="Copy bandwidth",
+    unit="GB/s",
+    better="higher",
+    sources=KERNELS,
+    description="Bytes over durations of the copies between host and device, both ways: "
+    "sum(bytes) / sum(duration), 1e9 bytes a GB. Fills and copies within or between devices are "
+    "left out; `trace kernels` has each direction.",
+    formula=_from_kernels(_copy_bandwidth),
+    differs="The published metric mixes copies of every direction, fills, and kernels with copy "
+    "in their names.",
+)
+
+
+LAUNCHES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
+NO_LAUNCH: Final = Absent("no trace tells which call launched what")
+
+
+def _from_launches(
+    part: Callable[[LaunchStatistics], float | None], missing: str
+) -> Callable[[Evidence], float | Absent]:
+    def formula(evidence: Evidence) -> float | Absent:
+        if evidence.traces is None:
+            return UNTRACED
+        if evidence.launches is None:
+            return NO_LAUNCH
+        value = part(evidence.launches.job)
+        return Absent(missing) if value is None else value
+
+    return formula
+
+
+def _host_wait(evidence: Evidence) -> float | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    if evidence.split is None:
+        return UNPROFILED
+    if evidence.idle is None:
+        return NO_LAUNCH
+    window_ns = sum(sum(parts.window_ns.tolist()) for parts in evidence.split.parts)
+    waits_ns = (column for rank in evidence.idle for column in (rank.host_wait_ns, rank.sync_ns))
+    waited_ns = sum(sum(column.tolist()) for column in waits_ns)
+    return waited_ns / window_ns if window_ns else Absent("profiled steps take no time")
+
+
+kernel_launch_delay = Formula(
+    name="kernel_launch_delay",
+    label="Launch delay",
+    unit="s",
+    better="lower",
+    sources=LAUNCHES,
+    description="Median time from the start of a launch call to the start of the first work that "
+    "it started, over all ranks. Long where the host is far ahead of the device, short where the "
+    "device waits for the host; launches that seem to start late by their clocks are left out.",
+    formula=_from_launches(
+        lambda job: job.delay_median_s, "all work starts before its launch, so clocks differ"
+    ),
+)
+
+launches_per_step = Formula(
+    name="launches_per_step",
+    label="Launches per step",
+    unit="launches",
+    better="lower",
+    sources=LAUNCHES,
+    description="Calls with which the host hands work to its device, per step of the host and "
+    "rank; a graph is one.",
+    formula=_from_launches(lambda job: job.launches_per_step, "the host marks no step"),
+)
+
+short_kernel_fraction = Formula(
+    name="short_kernel_fraction",
+    label="Short kernels",
+    unit="fraction",
+    better="lower",
+    sources=LAUNCHES,
+    description="Share of kernels that last less than 10 us in the number of all kernels.",
+    formula=_from_launches(lambda job: job.short_kernel_share, "no kernel ran"),
+)
+
+host_wait_fraction = Formula(
+    name="host_wait_fraction",
+    label="Waiting for the host",
+    unit="fraction",
+    better="lower",
+    sources=LAUNCHES,
+    description="Time in which a device is idle because nothing was handed to it, be it that the "
+    "host was slow or that it had stopped to wait for the device, over step time.",
+    formula=_host_wait,
 )

@@ -1,21 +1,49 @@
-"""Finds metrics by name and asks them: those built in, those that packages add, and the user's own.
+"""All metrics by name; user metric files; generated docs.
+
+Finds metrics by name and asks them: those built in, those that packages add, and the user's own.
 
 Packages add metrics by entry points of the group `cclsearch.metrics`; what a file holds is handed
 in as `added` (see `evaluator.metrics.from_file`).
+
+Loads metrics from a Python file of the user's.
+
+The file is run, with all that its user may do: it is no more confined than a program that the
+user starts, so only a file that is trusted may be given. Policies, which a model writes, never
+get here.
+
+Metrics with the digest of what defines them, so that other code under one version is noticed.
 """
 
+import ast
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from numbers import Real
+from pathlib import Path
+from types import ModuleType
 from typing import Final
 
-from evaluator.metrics.base import Absent, Evidence, Metric, MetricError, contract_fault, raised
-from evaluator.metrics.published import PREFIX, published
+from evaluator.metrics.base import (
+    PREFIX,
+    Absent,
+    Evidence,
+    Metric,
+    MetricError,
+    contract_fault,
+    published,
+    raised,
+)
 from records.errors import shown
+from records.files import read_text
+from records.study import digest
 from records.trial import MetricValue
 
 GROUP: Final = "cclsearch.metrics"
@@ -26,17 +54,17 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "rank_count": "evaluator.metrics.throughput:rank_count",
     "avg_step_time": "evaluator.metrics.throughput:avg_step_time",
     "step_period": "evaluator.metrics.throughput:step_period",
-    "rank_seconds": "evaluator.metrics.cost:rank_seconds",
-    "rank_seconds_per_token": "evaluator.metrics.cost:rank_seconds_per_token",
-    "tokens_per_s_per_rank": "evaluator.metrics.cost:tokens_per_s_per_rank",
-    "cost_per_step": "evaluator.metrics.cost:cost_per_step",
-    "cost_per_million_tokens": "evaluator.metrics.cost:cost_per_million_tokens",
+    "rank_seconds": "evaluator.metrics.throughput:rank_seconds",
+    "rank_seconds_per_token": "evaluator.metrics.throughput:rank_seconds_per_token",
+    "tokens_per_s_per_rank": "evaluator.metrics.throughput:tokens_per_s_per_rank",
+    "cost_per_step": "evaluator.metrics.throughput:cost_per_step",
+    "cost_per_million_tokens": "evaluator.metrics.throughput:cost_per_million_tokens",
     "mfu": "evaluator.metrics.compute:mfu",
     "achieved_tflops": "evaluator.metrics.compute:achieved_tflops",
-    "ttft": "evaluator.metrics.inference:ttft",
-    "tpot": "evaluator.metrics.inference:tpot",
-    "output_tokens_per_s": "evaluator.metrics.inference:output_tokens_per_s",
-    "peak_memory": "evaluator.metrics.memory:peak_memory",
+    "ttft": "evaluator.metrics.throughput:ttft",
+    "tpot": "evaluator.metrics.throughput:tpot",
+    "output_tokens_per_s": "evaluator.metrics.throughput:output_tokens_per_s",
+    "peak_memory": "evaluator.metrics.throughput:peak_memory",
     "communication_fraction": "evaluator.metrics.communication:communication_fraction",
     "exposed_communication_fraction": (
         "evaluator.metrics.communication:exposed_communication_fraction"
@@ -45,29 +73,29 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "compute_comm_overlap": "evaluator.metrics.communication:compute_comm_overlap",
     "compute_fraction": "evaluator.metrics.communication:compute_fraction",
     "idle_fraction": "evaluator.metrics.communication:idle_fraction",
-    "bw_allreduce": "evaluator.metrics.bandwidth:bw_allreduce",
-    "bw_allgather": "evaluator.metrics.bandwidth:bw_allgather",
-    "bw_reducescatter": "evaluator.metrics.bandwidth:bw_reducescatter",
-    "bw_alltoall": "evaluator.metrics.bandwidth:bw_alltoall",
-    "bw_peertopeer": "evaluator.metrics.bandwidth:bw_peertopeer",
-    "bus_bandwidth": "evaluator.metrics.exchange:bus_bandwidth",
-    "latency": "evaluator.metrics.exchange:latency",
-    "straggler": "evaluator.metrics.stragglers:straggler",
-    "load_imbalance_ratio": "evaluator.metrics.stragglers:load_imbalance_ratio",
-    "communication_volume": "evaluator.metrics.volume:communication_volume",
-    "collective_count": "evaluator.metrics.volume:collective_count",
+    "bw_allreduce": "evaluator.metrics.communication:bw_allreduce",
+    "bw_allgather": "evaluator.metrics.communication:bw_allgather",
+    "bw_reducescatter": "evaluator.metrics.communication:bw_reducescatter",
+    "bw_alltoall": "evaluator.metrics.communication:bw_alltoall",
+    "bw_peertopeer": "evaluator.metrics.communication:bw_peertopeer",
+    "bus_bandwidth": "evaluator.metrics.communication:bus_bandwidth",
+    "latency": "evaluator.metrics.communication:latency",
+    "straggler": "evaluator.metrics.communication:straggler",
+    "load_imbalance_ratio": "evaluator.metrics.communication:load_imbalance_ratio",
+    "communication_volume": "evaluator.metrics.communication:communication_volume",
+    "collective_count": "evaluator.metrics.communication:collective_count",
     "pipeline_bubble_fraction": "evaluator.metrics.communication:pipeline_bubble_fraction",
     "memory_transfer_overhead": "evaluator.metrics.communication:memory_transfer_overhead",
-    "dominant_kernel_concentration": "evaluator.metrics.kernels:dominant_kernel_concentration",
-    "mean_sm_coverage": "evaluator.metrics.kernels:mean_sm_coverage",
-    "compute_bound_fraction": "evaluator.metrics.kernels:compute_bound_fraction",
-    "memory_bound_fraction": "evaluator.metrics.kernels:memory_bound_fraction",
-    "moe_fraction": "evaluator.metrics.kernels:moe_fraction",
-    "average_memory_bandwidth": "evaluator.metrics.kernels:average_memory_bandwidth",
-    "kernel_launch_delay": "evaluator.metrics.launches:kernel_launch_delay",
-    "launches_per_step": "evaluator.metrics.launches:launches_per_step",
-    "short_kernel_fraction": "evaluator.metrics.launches:short_kernel_fraction",
-    "host_wait_fraction": "evaluator.metrics.launches:host_wait_fraction",
+    "dominant_kernel_concentration": "evaluator.metrics.compute:dominant_kernel_concentration",
+    "mean_sm_coverage": "evaluator.metrics.compute:mean_sm_coverage",
+    "compute_bound_fraction": "evaluator.metrics.compute:compute_bound_fraction",
+    "memory_bound_fraction": "evaluator.metrics.compute:memory_bound_fraction",
+    "moe_fraction": "evaluator.metrics.compute:moe_fraction",
+    "average_memory_bandwidth": "evaluator.metrics.compute:average_memory_bandwidth",
+    "kernel_launch_delay": "evaluator.metrics.compute:kernel_launch_delay",
+    "launches_per_step": "evaluator.metrics.compute:launches_per_step",
+    "short_kernel_fraction": "evaluator.metrics.compute:short_kernel_fraction",
+    "host_wait_fraction": "evaluator.metrics.compute:host_wait_fraction",
 }
 
 
@@ -213,3 +241,175 @@ def _load(origin: EntryPoint | Metric) -> Metric:
     if fault is not None:
         raise MetricError(f"metric {origin.name!r} ({origin.value}) {fault}")
     return loaded
+
+
+MODULE_NAME = "cclsearch_metrics_file"
+
+
+def read_metrics_file(path: Path) -> tuple[Metric, ...]:
+    """Every metric that is bound to a public name of the file, in order, to be handed in as added.
+
+    What the file imports from elsewhere counts too, unless it is a class. Raises MetricError with
+    the file, and the line where there is one, when it cannot be run, holds no metric, or one that
+    does not keep to the contract.
+    """
+    return tuple(named_metrics(path).values())
+
+
+def named_metrics(path: Path) -> Mapping[str, Metric]:
+    """The same by the public name that each is bound to, the last one where it has several."""
+    module = _run(path)
+    found: dict[int, tuple[str, Metric]] = {}
+    for name, value in vars(module).items():
+        if not name.startswith("_") and not isinstance(value, type) and isinstance(value, Metric):
+            fault = contract_fault(value)
+            if fault is not None:
+                raise MetricError(f"{path}: metric {name} {fault}")
+            found[id(value)] = name, value
+    if not found:
+        raise MetricError(
+            f"{path}: holds no metric; bind a Formula to a name that has no underscore"
+        )
+    return dict(found.values())
+
+
+def _run(path: Path) -> ModuleType:
+    spec = spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise MetricError(f"{path}: is no Python file; its name must end in .py")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except OSError as error:
+        raise MetricError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except SyntaxError as error:
+        raise MetricError(f"{path}:{error.lineno}: {error.msg}") from error
+    # The boundary to the user's code, which may raise anything.
+    except Exception as error:
+        raise MetricError(f"{path}{_line(path, error)}: {raised(error)}") from error
+    return module
+
+
+def _line(path: Path, error: Exception) -> str:
+    """The last line of the file that was running, as `:line`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f":{lines[-1]}" if lines else ""
+
+
+WORDS: Final = ("label", "description", "differs")
+"""What a definition tells people; it changes no value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A metric, and the digest of its source; None of one that comes with us."""
+
+    metric: Metric
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Definitions by rising name of the metric, and why those that are broken cannot be asked."""
+
+    known: tuple[Definition, ...]
+    broken: Mapping[str, str]
+    from_file: frozenset[str] = frozenset()
+    """The names of those that the user's file holds."""
+
+
+def definitions(metrics_file: Path | None, names: Sequence[str] = ()) -> Definitions:
+    """The metrics of these names, or all of them; those of a file of the user's come with it.
+
+    Raises MetricError for a name that is none, and for a file that is refused.
+    """
+    digests, added = _of_file(metrics_file) if metrics_file is not None else ({}, ())
+    asked = [metric(name, added) for name in names]
+    for told in (one.name for one in asked):
+        if told.startswith(PREFIX):
+            raise MetricError(f"{told} is told by records of other tools only, and never computed")
+    found, broken = loaded_metrics(added)
+    if names:
+        found, broken = {one.name: one for one in asked}, {}
+    known = (
+        Definition(metric=one, digest=digests.get(name) or _of_package(name))
+        for name, one in sorted(found.items())
+    )
+    return Definitions(tuple(known), broken, frozenset(digests))
+
+
+def definition_digest(source: str, name: str) -> str:
+    """Digest of the top-level statements that bind a name, and of all that they use.
+
+    Comments, layout and what only people read do not count. Where nothing binds the name, as in a
+    loop over `globals`, the whole text counts.
+    """
+    tree = ast.parse(source)
+    binding: dict[str, list[ast.stmt]] = defaultdict(list)
+    for statement in tree.body:
+        for bound in _bound(statement):
+            binding[bound].append(statement)
+    waiting, seen = [name], {name}
+    used: set[ast.stmt] = set()
+    while waiting:
+        for statement in binding.get(waiting.pop(), ()):
+            used.add(statement)
+            needed = set(_loaded(statement)) - seen
+            seen |= needed
+            waiting += needed
+    parts = [ast.unparse(_Wordless().visit(each)) for each in tree.body if each in used]
+    return digest("\n".join(parts) if parts else source)
+
+
+def _of_file(path: Path) -> tuple[dict[str, str], tuple[Metric, ...]]:
+    """Digests by the name of the metric, and the metrics of a file of the user's."""
+    named = named_metrics(path)
+    source = read_text(path)
+    digests = {one.name: definition_digest(source, bound) for bound, one in named.items()}
+    return digests, tuple(named.values())
+
+
+def _of_package(name: str) -> str | None:
+    origin = added_by(name)
+    if origin is None:
+        return None
+    module, _, bound = origin.partition(":")
+    try:
+        return definition_digest(inspect.getsource(sys.modules[module]), bound)
+    except (OSError, TypeError):  # no source lies beside a compiled module
+        return digest(origin)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+            return
+        case _:
+            pass
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+            case _:
+                pass
+
+
+def _loaded(statement: ast.stmt) -> Iterable[str]:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+
+
+class _Wordless(ast.NodeTransformer):
+    """Leaves out of calls what only people read."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The call without its words."""
+        node.keywords = [each for each in node.keywords if each.arg not in WORDS]
+        return self.generic_visit(node)

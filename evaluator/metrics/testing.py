@@ -17,16 +17,19 @@ import numpy as np
 
 from evaluator.metrics.base import Absent, Evidence, Metric, contract_fault
 from evaluator.metrics.registry import measure
-from evaluator.traces.collectives import CollectiveKind, Group
-from evaluator.traces.job import TraceSet
-from evaluator.traces.rank import Device, RankTrace
-from evaluator.traces.spans import Activity
-from evaluator.traces.steps import StepKind
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Device,
+    Group,
+    RankTrace,
+    StepKind,
+    TraceSet,
+)
 from evaluator.traces.testing import Span, rank_trace
-from records.message import Message
 from records.study import Environment
 from records.trial import MetricValue, Serving
-from records.workload import Workload
+from records.workload import Message, Workload
 
 CARD = Workload(
     name="decoder",

@@ -1,14 +1,25 @@
-"""How fast a job steps, and on how many ranks: from the timed steps, else from its traces."""
+"""step_time, tokens/s, TTFT/TPOT, memory, cost.
 
+How fast a job steps, and on how many ranks: from the timed steps, else from its traces.
+
+How long requests wait for their tokens: from the timed steps, else from a server's traces.
+
+In training none of these has an answer.
+
+What a step costs: time of ranks, whether they work or wait.
+
+How much memory a job needs.
+"""
+
+from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
 
 from evaluator.metrics.base import Absent, Evidence, Formula, Source
-
-if TYPE_CHECKING:
-    from evaluator.intervals import Nanoseconds
-    from evaluator.traces.rank import RankTrace
-    from evaluator.traces.steps import StepWindows
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import RankTrace, StepKind, StepWindows
 
 TRACES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
 ANY: Final[frozenset[Source]] = TRACES | {"samples"}
@@ -166,4 +177,217 @@ rank_count = Formula(
     sources=ANY,
     description="Ranks that the job ran on, one accelerator each where there are any.",
     formula=_rank_count,
+)
+
+
+UNSERVED = Absent("nothing was served")
+
+
+def _first_token_s(evidence: Evidence) -> float | Absent:
+    if evidence.serving is not None:
+        return _slowest_s(evidence.serving.first_token_times_s)
+    if evidence.traces is None:
+        return UNSERVED
+    prefills = [_server_steps(trace).of_kind(StepKind.PREFILL) for trace in evidence.traces.ranks]
+    first_ns = [int(steps.duration_ns[0]) for steps in prefills if steps.count]
+    return max(first_ns) / 1e9 if first_ns else Absent("no prefill was profiled")
+
+
+def _next_token_s(evidence: Evidence) -> float | Absent:
+    if evidence.serving is None:
+        return _decode_period_s(evidence)
+    if evidence.serving.next_token_times_s is None:
+        return Absent("answers have one token")
+    return _slowest_s(evidence.serving.next_token_times_s)
+
+
+def _decode_period_s(evidence: Evidence) -> float | Absent:
+    if evidence.traces is None:
+        return UNSERVED
+    periods_ns = [_decode_periods_ns(_server_steps(trace)) for trace in evidence.traces.ranks]
+    means_ns = [float(periods.mean()) for periods in periods_ns if periods.size]
+    if not means_ns:
+        return Absent("no two decode steps in a row were profiled")
+    return max(means_ns) / 1e9
+
+
+def _decode_periods_ns(steps: StepWindows) -> Nanoseconds:
+    """From the start of a decode step to that of the next, where no prefill is between them."""
+    decodes = steps.kind == StepKind.DECODE
+    in_a_row = np.flatnonzero(decodes[1:] & decodes[:-1] & (np.diff(steps.number) == 1))
+    return steps.start_ns[in_a_row + 1] - steps.start_ns[in_a_row]
+
+
+def _server_steps(trace: RankTrace) -> StepWindows:
+    """On the device, where the tokens come to be; as the host saw them where that is not told."""
+    told = trace.steps.of_a_server
+    return trace.steps if told else trace.host_steps
+
+
+def _slowest_s(times_s: Sequence[Sequence[float]]) -> float:
+    """Median over the steps of the time of the slowest rank, from (ranks, steps)."""
+    slowest: list[float] = [max(step) for step in zip(*times_s, strict=True)]
+    return median(slowest)
+
+
+def _output_tokens_per_s(evidence: Evidence) -> float | Absent:
+    if evidence.serving is None or not evidence.step_times_s:
+        return UNSERVED
+    return evidence.serving.output_tokens_per_step / median(evidence.step_times_s)
+
+
+ttft = Formula(
+    name="ttft",
+    label="Time to first token",
+    unit="s",
+    better="lower",
+    sources=ANY,
+    description="Time to first token: from the start of a step, when all requests are there, to "
+    "the end of a request's prefill; mean over the slowest rank's requests, median over steps. Of "
+    "a server's traces alone, the duration of the first prefill step.",
+    differs="The published one takes the first step of the engine, be it a prefill or not, and "
+    "averages over ranks.",
+    formula=_first_token_s,
+    version=2,
+)
+
+tpot = Formula(
+    name="tpot",
+    label="Time per output token",
+    unit="s",
+    better="lower",
+    sources=ANY,
+    description="Time per output token after the first: decoding time over the tokens decoded, "
+    "mean over the slowest rank's requests, median over steps; none for answers of one token. Of "
+    "a server's traces alone, the mean time from a decode step to the next one.",
+    differs="The published one averages all steps of the engine but the first and last, later "
+    "prefills included, and leaves out the time between steps.",
+    formula=_next_token_s,
+    version=2,
+)
+
+output_tokens_per_s = Formula(
+    name="output_tokens_per_s",
+    label="Output throughput",
+    unit="tokens/s",
+    better="higher",
+    sources=frozenset({"samples"}),
+    description="Tokens of all answers per step, over the median step time.",
+    formula=_output_tokens_per_s,
+)
+
+
+UNPRICED: Final = Absent(
+    "no price of an accelerator is given (accelerator_usd_per_hour under [environment])"
+)
+
+
+def _rank_seconds(evidence: Evidence) -> float | Absent:
+    seconds, ranks = told_step_s(evidence), told_ranks(evidence)
+    if isinstance(seconds, Absent):
+        return seconds
+    return ranks if isinstance(ranks, Absent) else seconds * ranks
+
+
+def _rank_seconds_per_token(evidence: Evidence) -> float | Absent:
+    cost, tokens = _rank_seconds(evidence), told_tokens(evidence)
+    if isinstance(cost, Absent):
+        return cost
+    return tokens if isinstance(tokens, Absent) else cost / tokens
+
+
+def _usd_per_step(evidence: Evidence) -> float | Absent:
+    cost, environment = _rank_seconds(evidence), evidence.environment
+    if environment is None or environment.accelerator_usd_per_hour is None:
+        return UNPRICED
+    if isinstance(cost, Absent):
+        return cost
+    return cost * environment.accelerator_usd_per_hour / 3600
+
+
+def _usd_per_million_tokens(evidence: Evidence) -> float | Absent:
+    cost, tokens = _usd_per_step(evidence), told_tokens(evidence)
+    if isinstance(cost, Absent):
+        return cost
+    return tokens if isinstance(tokens, Absent) else cost / tokens * 1e6
+
+
+def _tokens_per_s_per_rank(evidence: Evidence) -> float | Absent:
+    cost, tokens = _rank_seconds(evidence), told_tokens(evidence)
+    if isinstance(cost, Absent):
+        return cost
+    return tokens if isinstance(tokens, Absent) else per_s(tokens, cost)
+
+
+rank_seconds = Formula(
+    name="rank_seconds",
+    label="Cost of a step",
+    unit="rank s",
+    better="lower",
+    sources=ANY,
+    description="Step time times ranks: what a step costs where accelerators are paid by time.",
+    formula=_rank_seconds,
+)
+
+rank_seconds_per_token = Formula(
+    name="rank_seconds_per_token",
+    label="Cost of a token",
+    unit="rank s/token",
+    better="lower",
+    sources=ANY | {"card"},
+    description="Step time times ranks over the tokens of a step.",
+    formula=_rank_seconds_per_token,
+)
+
+tokens_per_s_per_rank = Formula(
+    name="tokens_per_s_per_rank",
+    label="Throughput per rank",
+    unit="tokens/s",
+    better="higher",
+    sources=ANY | {"card"},
+    description="Tokens of a step over step time and ranks.",
+    formula=_tokens_per_s_per_rank,
+)
+
+cost_per_step = Formula(
+    name="cost_per_step",
+    label="Price of a step",
+    unit="USD",
+    better="lower",
+    sources=ANY,
+    description="Step time times ranks times the price of an accelerator, which the study's "
+    "environment gives by the hour.",
+    formula=_usd_per_step,
+)
+
+cost_per_million_tokens = Formula(
+    name="cost_per_million_tokens",
+    label="Price of a million tokens",
+    unit="USD",
+    better="lower",
+    sources=ANY | {"card"},
+    description="Price of a step over its tokens, times a million.",
+    formula=_usd_per_million_tokens,
+)
+
+
+def _peak_bytes(evidence: Evidence) -> float | Absent:
+    if evidence.peak_memory_bytes:
+        return float(max(evidence.peak_memory_bytes))
+    traced = evidence.traces.ranks if evidence.traces else ()
+    told = [trace.memory.allocated_bytes for trace in traced if trace.memory is not None]
+    peaks = [int(allocated.max()) for allocated in told if allocated.size]
+    return float(max(peaks)) if peaks else Absent("nothing told how much memory ranks took")
+
+
+peak_memory = Formula(
+    name="peak_memory",
+    label="Peak memory",
+    unit="bytes",
+    better="lower",
+    sources=frozenset({"samples", "kineto"}),
+    description="Peak memory of the rank that needs most; of traces alone the most that its "
+    "allocator had handed out in the profiled time.",
+    formula=_peak_bytes,
+    version=2,
 )

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
-from evaluator.rank.confinement import Confinement, confine, die_with
 from evaluator.rank.main import run
-from evaluator.rank.meeting import meet
+from evaluator.rank.protocol import Confinement, confine, die_with, meet
 
 REQUESTS = 0
 ADOPTION_POLL_S = 0.0002

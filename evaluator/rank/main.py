@@ -1,25 +1,231 @@
-"""One rank from start to end: join the group, build the work, clock it, leave the results."""
+"""Entry point of a rank and its context.
 
+The entry that a job file names, and the job as that entry's module takes it.
+
+What one rank knows about itself when the job's entry is called.
+
+One rank from start to end: join the group, build the work, clock it, leave the results.
+"""
+
+import importlib
+import json
 import os
+import platform
 import sys
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from evaluator.rank.context import Context, pin_to_cores, place, read_rank_numbers
-from evaluator.rank.entry import AnyJob, load_entry, read_job
-from evaluator.rank.failure import write_failure
-from evaluator.rank.files import write_json
-from evaluator.rank.job import DeviceKind, Job
-from evaluator.rank.meeting import VARIABLE, meet
-from evaluator.rank.memory import budgeted, open_memory, require_room_for_groups
-from evaluator.rank.profile import profile_steps
-from evaluator.rank.progress import Phase, Progress
-from evaluator.rank.sampling import Stop
-from evaluator.rank.steps import ClosedWork, StepClock, Window, finite_losses
-from evaluator.rank.turns import Gate, open_gate
+from evaluator.rank.job import DeviceKind, Job, JobError, Measure, parse
+from evaluator.rank.protocol import (
+    MEETING_VARIABLE,
+    Gate,
+    Phase,
+    Progress,
+    Stop,
+    meet,
+    open_gate,
+    write_failure,
+    write_json,
+)
+from evaluator.rank.steps import (
+    ClosedWork,
+    StepClock,
+    Window,
+    Work,
+    budgeted,
+    finite_losses,
+    open_memory,
+    profile_steps,
+    require_room_for_groups,
+)
+
+
+class AnyJob(Protocol):
+    """What every job tells a rank, apart from its number; the rest is between recipe and entry."""
+
+    @property
+    def entry(self) -> str:
+        """What makes the work, as `package.module:function`.
+
+        The module's `JOB`, if it has one, is the class of the jobs that the function takes; without
+        it they are of the class `Job`.
+        """
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    @property
+    def device(self) -> DeviceKind:
+        """Where they compute."""
+        ...
+
+    @property
+    def init_method(self) -> str:
+        """Where they meet, as torch.distributed takes it; `file://` alone leaves it to the rank."""
+        ...
+
+    @property
+    def measure(self) -> Measure:
+        """How many steps are asked for."""
+        ...
+
+    @property
+    def threads_per_rank(self) -> int:
+        """How many threads, and cores, each rank has for its computing."""
+        ...
+
+    @property
+    def memory_budget_bytes(self) -> int | None:
+        """What a rank may take; None for no limit."""
+        ...
+
+
+def read_job(path: Path) -> AnyJob:
+    """Read a job file as its entry's module takes it, which is imported.
+
+    Raises `JobError` with the file's name and the part that is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        return parse(_kind(text), text)
+    except (OSError, JobError) as error:
+        raise JobError(f"{path.name}: {error}") from error
+
+
+def load_entry(entry: str) -> Callable[..., Work]:
+    """Give the function of a context that an entry names; raises `JobError` if there is none."""
+    _, function = _split(entry)
+    try:
+        loaded: Callable[..., Work] = getattr(_module(entry), function)
+    except AttributeError as error:
+        raise JobError(f"entry: {entry} cannot be loaded: {error}") from error
+    return loaded
+
+
+def _kind(text: str) -> type[AnyJob]:
+    """The class of the job; where the text names no entry that of most, which then says so."""
+    document: object = None
+    with suppress(json.JSONDecodeError, RecursionError):
+        document = json.loads(text)
+    match document:
+        case {"entry": str(entry)}:
+            kind: type[AnyJob] = getattr(_module(entry), "JOB", Job)
+            return kind
+    return Job
+
+
+def _module(entry: str) -> ModuleType:
+    module, _ = _split(entry)
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise JobError(f"entry: {entry} cannot be loaded: {error}") from error
+
+
+def _split(entry: str) -> tuple[str, str]:
+    module, _, function = entry.partition(":")
+    if not (module and function):
+        raise JobError(f"entry: expected 'package.module:function', got {entry!r}")
+    return module, function
+
+
+JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = (
+    *("LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+)
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNumbers:
+    """The numbers that a launcher gives each rank in its environment."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+# Not slotted: a frozen class with slots cannot be called through an alias that names its job.
+@dataclass(frozen=True, kw_only=True)
+class Context(Generic[JobT_co]):
+    """The rank's number, its device and its job: the only argument of an entry."""
+
+    rank: int
+    local_rank: int
+    device: torch.device
+    job: JobT_co
+
+    @property
+    def device_name(self) -> str:
+        """What the hardware calls itself."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        for line in _CPU_INFO.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+        return platform.machine()
+
+
+RankContext: TypeAlias = Context[Job]
+"""What entries of the training and inference workloads are given."""
+
+
+def read_rank_numbers() -> RankNumbers:
+    """Read what torchrun, mpirun or srun told; raises `JobError` if a number is missing."""
+    return RankNumbers(
+        rank=_number(_RANK), local_rank=_number(_LOCAL_RANK), world_size=_number(_WORLD_SIZE)
+    )
+
+
+def place(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
+    """Give the rank its device; raises `JobError` if the launcher started another world."""
+    if numbers.world_size != job.world_size:
+        raise JobError(
+            f"WORLD_SIZE is {numbers.world_size}, but the job's world_size is {job.world_size}"
+        )
+    if job.device is DeviceKind.CUDA:
+        device = torch.device("cuda", numbers.local_rank)
+    else:
+        device = torch.device("cpu")
+    return Context(rank=numbers.rank, local_rank=numbers.local_rank, device=device, job=job)
+
+
+def pin_to_cores(local_rank: int, thread_count: int) -> None:
+    """Pin this process, and every thread it starts later, to its own cores.
+
+    Unpinned ranks wander between cores and wait for each other; cores are shared in turn
+    when there are fewer of them than ranks.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    first = local_rank * thread_count
+    own = {allowed[(first + i) % len(allowed)] for i in range(thread_count)}
+    os.sched_setaffinity(0, own)
+
+
+def _number(names: Sequence[str]) -> int:
+    """The number in the first of these variables that is set."""
+    given = next((name for name in names if name in os.environ), names[0])
+    try:
+        return int(os.environ[given])
+    except (KeyError, ValueError) as error:
+        raise JobError(f"the environment gives no number in {given}") from error
+
 
 MEETING_FILE = "file://"
 
@@ -133,12 +339,12 @@ def _init_method(job: AnyJob) -> str:
     if told != MEETING_FILE:
         return told
     # Ranks of an mpirun are told no address; those that are started by hand have no meeting either.
-    return f"{MEETING_FILE}{Path(os.environ.get(VARIABLE, '')).absolute() / 'store'}"
+    return f"{MEETING_FILE}{Path(os.environ.get(MEETING_VARIABLE, '')).absolute() / 'store'}"
 
 
 if __name__ == "__main__":
-    if VARIABLE in os.environ:
-        meet(Path(os.environ[VARIABLE]), read_rank_numbers().rank)
+    if MEETING_VARIABLE in os.environ:
+        meet(Path(os.environ[MEETING_VARIABLE]), read_rank_numbers().rank)
     status = run(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,24 +5,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
-from evaluator.estimate.step import estimated_step
-from evaluator.job import Job, JobResult
-from evaluator.machine import check_local
-from evaluator.memory.estimate import PARTS, MemoryEstimate, estimated_memory
-from evaluator.ports import Reading
+from evaluator.estimate.memory import PARTS, MemoryEstimate, estimated_memory
+from evaluator.estimate.step_time import estimated_step
+from evaluator.job import Job, JobResult, Reading
+from evaluator.machine import check_local, torchrun_command
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.job import Job as RankJob
-from evaluator.recipes.completion import completed_space
-from evaluator.recipes.constraints import broken
-from evaluator.recipes.knobs import check_setting, defaults, live, rank_config
-from evaluator.recipes.rank_program import JOB_FILE, rank_program
-from evaluator.recipes.rules import rules
-from evaluator.recipes.workload import rank_device, rank_workload
+from evaluator.recipes.knobs import (
+    JOB_FILE,
+    broken,
+    check_setting,
+    defaults,
+    live,
+    rank_config,
+    rank_device,
+    rank_program,
+    rank_workload,
+)
+from evaluator.recipes.rules import completed_space, rules
 from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
-from evaluator.torchrun import torchrun_command
 from records.errors import StudyError
-from records.rule import facts
+from records.expression import facts
 from records.study import Study, Value
 from records.trial import Config, Failed
 

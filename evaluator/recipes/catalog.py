@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from evaluator.ports import Recipe
+from evaluator.job import Recipe
 from records.errors import StudyError
 from records.study import Study
 
@@ -21,7 +21,7 @@ def _command() -> Recipe:
 
 
 def _collectives() -> Recipe:
-    from evaluator.recipes.collectives.recipe import CollectivesRecipe
+    from evaluator.recipes.collectives import CollectivesRecipe
 
     return CollectivesRecipe()
 

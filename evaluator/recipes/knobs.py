@@ -1,33 +1,56 @@
-"""The knobs of the built-in recipe: their choices, when they have an effect, and what they are.
+"""Every knob of the trainer: choices, conditions, defaults.
+
+The knobs of the built-in recipe: their choices, when they have an effect, and what they are.
 
 The defaults are those of `evaluator.rank.job.Config`, except where a comment here says otherwise.
+
+Which rules of a recipe a space needs, and which names its own constraints may take.
+
+The workload of a study as the built-in ranks take it, checked.
+
+The program of a rank, and the file in which it finds its job.
+
+What a knob of a collective setup is: its values, when it has an effect, what it sets.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import product
 from math import isqrt
+from pathlib import Path
 from typing import TypeAlias, get_type_hints
 
-from evaluator.memory.shares import FOLDED
+from evaluator.estimate.memory import FOLDED
 from evaluator.rank.job import (
     AttentionBackend,
     Checkpointing,
     CommHook,
     ContextMethod,
+    DeviceKind,
+    JobError,
     OptimizerLoop,
     Reduction,
     Reshard,
     Schedule,
+    parse,
 )
-from evaluator.rank.job import Config as RankConfig
-from evaluator.rank.job_file import JobError, parse
+from evaluator.rank.job import (
+    Config as RankConfig,
+)
+from evaluator.rank.job import (
+    Workload as RankWorkload,
+)
 from records.errors import StudyError
+from records.expression import Operand, Rule, facts
 from records.expression import parse as parse_expression
-from records.rule import facts
-from records.study import Dimension, Study, Value
+from records.study import Constraint, Dimension, Environment, Study, Value, choices_of, list_words
+from records.workload import Workload
 
 Choices: TypeAlias = Callable[[Study], tuple[Value, ...]]
 
@@ -278,3 +301,209 @@ def check_setting(name: str, value: Value) -> None:
 def _plain(value: Value) -> Value:
     """Without its enumeration, which stored texts do not know."""
     return str(value) if isinstance(value, str) else value
+
+
+MAX_SETTINGS = 20_000
+"""Settings of a rule's knobs that are tried to find out whether they can break it."""
+
+
+def new_rule(name: str, expression: str, reason: str) -> Rule:
+    """A rule of a recipe; raises `StudyError` when its expression is none."""
+    return Rule.of(Constraint(name=name, expression=expression, reason=reason))
+
+
+def can_break(rule: Rule, study: Study) -> bool:
+    """Whether some setting of the space breaks a rule.
+
+    The space has its choices and defaults. Raises `StudyError` if the rule is broken without any.
+    """
+    searched = {d.name: choices_of(d) for d in study.space.dimensions}
+    names = {**facts(study.workload, study.usable_environment), **study.space.defaults}
+    return _can_break(rule, searched, names)
+
+
+def own_constraints(
+    study: Study, known: Sequence[Rule], needed: Sequence[Constraint]
+) -> Iterator[Constraint]:
+    """The study's own constraints; raises `StudyError` for one that takes the name of a rule."""
+    taken = {rule.constraint.name: rule.constraint for rule in known}
+    for constraint in study.space.constraints:
+        rule = taken.get(constraint.name)
+        if rule is not None and rule != constraint:
+            raise StudyError(
+                f"[[constraint]] {constraint.name!r} is the name of a rule of the "
+                f"{study.launch.recipe} recipe ({rule.expression}); give it another"
+            )
+        if constraint not in needed:
+            yield constraint
+
+
+def broken(rules: Sequence[Rule], names: Mapping[str, Operand | None]) -> list[str]:
+    """How a configuration breaks rules, in words."""
+    found = (rule.broken(names) for rule in rules)
+    return [words for words in found if words is not None]
+
+
+def _can_break(
+    rule: Rule, searched: Mapping[str, tuple[Value, ...]], names: Mapping[str, Operand | None]
+) -> bool:
+    if not rule.expression.names <= names.keys() | searched.keys():
+        return True  # it names what only a whole configuration has
+    varied = sorted(rule.expression.names & searched.keys())
+    if not varied:
+        words = rule.broken(names)
+        if words is not None:
+            raise StudyError(f"[space] {words}, and none of these is searched")
+        return False
+    if math.prod(len(searched[name]) for name in varied) > MAX_SETTINGS:
+        return True
+    settings = product(*(searched[name] for name in varied))
+    return any(
+        not rule.expression.holds({**names, **dict(zip(varied, setting, strict=True))})
+        for setting in settings
+    )
+
+
+ROTARY_PAIR = 2
+
+
+def rank_device(environment: Environment) -> DeviceKind:
+    """Where ranks of ours run; raises `StudyError` for a machine that they cannot run on."""
+    if environment.device == "tpu":
+        raise StudyError(
+            "[environment] device 'tpu': ranks of cclsearch run on GPUs and CPUs; start a program "
+            'of your own there, with --command and --tuning, or with recipe = "command" under '
+            "[launch]"
+        )
+    return DeviceKind(environment.device)
+
+
+def rank_workload(workload: Workload) -> RankWorkload:
+    """What the ranks are told; raises `StudyError` for work that they cannot do."""
+    if workload.phase == "communication":
+        raise StudyError(
+            "[workload] phase 'communication' trains nothing; give recipe = \"collectives\" "
+            "under [launch]"
+        )
+    given = {field.name: getattr(workload, field.name) for field in fields(RankWorkload)}
+    for field in fields(RankWorkload):
+        if field.default is MISSING and given[field.name] is None:
+            raise StudyError(
+                f"[workload] {field.name} is missing; the builtin recipe needs it: give it, or "
+                'a known model, as in model = "llama-3.1-8b"'
+            )
+    if workload.requests_per_s is not None:
+        raise StudyError(
+            f"[workload] requests_per_s is {workload.requests_per_s:g}: the builtin recipe answers "
+            "all requests of a batch together; start a server of your own with --command"
+        )
+    if workload.phase == "training":
+        given["output_length"] = None
+    elif not workload.output_length:
+        raise StudyError(
+            "[workload] output_length is missing; the builtin recipe needs it, the tokens of an "
+            "answer: give it under [workload] of a study file (-c)"
+        )
+    known = {name: value for name, value in given.items() if value is not None}
+    try:
+        work = parse(RankWorkload, json.dumps(known))
+    except JobError as error:
+        raise StudyError(f"[workload] {str(error).removeprefix('job: ')}") from error
+    _check_attention(work)
+    if work.expert_count:
+        _check_experts(work)
+    return work
+
+
+def _check_attention(work: RankWorkload) -> None:
+    if not work.head_size and work.hidden_size % work.head_count:
+        raise StudyError(
+            f"[workload] hidden_size {work.hidden_size} does not divide by head_count "
+            f"{work.head_count}; change one of them, or give head_size"
+        )
+    if work.head_count % work.kv_head_count:
+        raise StudyError(
+            f"[workload] head_count {work.head_count} does not divide by kv_head_count "
+            f"{work.kv_head_count}"
+        )
+    if work.head_width % ROTARY_PAIR:
+        raise StudyError(
+            f"[workload] heads of size {work.head_width} do not divide into the pairs that rotary "
+            "positions turn; change hidden_size, head_count or head_size"
+        )
+
+
+def _check_experts(work: RankWorkload) -> None:
+    for name in ("experts_per_token", "expert_ffn_size"):
+        if not getattr(work, name):
+            raise StudyError(f"[workload] a model with experts needs {name}, at least 1")
+    if work.experts_per_token > work.expert_count:
+        raise StudyError(
+            f"[workload] experts_per_token {work.experts_per_token} is above expert_count "
+            f"{work.expert_count}"
+        )
+    if work.dense_layer_count > work.layer_count:
+        raise StudyError(
+            f"[workload] dense_layer_count {work.dense_layer_count} is above layer_count "
+            f"{work.layer_count}"
+        )
+
+
+JOB_FILE = "job.json"
+
+
+def rank_program(python: str = Path(sys.executable).name) -> tuple[str, ...]:
+    """The command of one rank; as it stands it names no path of this machine."""
+    return (python, "-P", "-m", "evaluator.rank.main", JOB_FILE)
+
+
+LIBRARY = "default"
+"""The value that leaves a text knob to the library."""
+MPI = "comm_adapter == 'mpi'"
+OTHER_THAN_MPI = "comm_adapter != 'mpi'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One setting, and the values that it may have.
+
+    An empty table in a study searches `choices`. Numbers may be anything from `least` on, texts
+    with a `pattern` anything that it matches; others are of `choices` and `more`. A knob has an
+    effect when `when` holds and the mix has one of the collectives `of`, any if none is listed.
+    `variables` are patterns of the environment variables that it decides about.
+    """
+
+    description: str
+    default: Value
+    choices: tuple[Value, ...]
+    more: tuple[Value, ...] = ()
+    least: int | None = None
+    pattern: str | None = None
+    when: str | None = None
+    of: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    def fault(self, value: Value) -> str | None:
+        """What is wrong with a value, as the end of a sentence; None where nothing is."""
+        if self.least is not None:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            fits, wanted = whole and int(value) >= self.least, f"a whole number from {self.least}"
+        elif self.pattern is not None:
+            fits = isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
+            wanted = f"a text such as {self.choices[-1]!r}"
+        else:
+            known = tuple(dict.fromkeys((self.default, *self.choices, *self.more)))
+            fits = any(type(value) is type(each) and value == each for each in known)
+            wanted = f"one of {list_words(known)}"
+        return None if fits else f"must be {wanted}, got {value!r}"
+
+    def condition(self, mix: frozenset[str]) -> str | None:
+        """When the knob has an effect, for a mix of these collectives; None where it always has."""
+        if self.of and not mix & set(self.of):
+            return f"{self.of[0]!r} in {listed_knobs(sorted(mix))}"
+        return self.when
+
+
+def listed_knobs(texts: Iterable[str]) -> str:
+    """Texts as an expression lists them."""
+    return f"[{', '.join(map(repr, texts))}]"

@@ -1,13 +1,18 @@
-"""What the built-in recipe asks of a configuration: each rule with its reason.
+"""Combinations torch cannot run, each with a reason.
+
+What the built-in recipe asks of a configuration: each rule with its reason.
 
 Rules about validity are also asked of every configuration that becomes a job. Those about the
 study (use of ranks, memory, nodes) only bind the search, and a study's own rule of the same name
 takes their place.
+
+A study's space with all that the built-in recipe knows about it.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from evaluator.memory.shares import FOLDED, SPLIT_BACKWARD
+from evaluator.estimate.memory import FOLDED, SPLIT_BACKWARD
 from evaluator.metrics.registry import ALIASES
 from evaluator.rank.job import (
     AttentionBackend,
@@ -18,10 +23,18 @@ from evaluator.rank.job import (
     Reshard,
     Schedule,
 )
-from evaluator.recipes.knobs import CPU_BACKENDS, LOOPED, listed
-from records.expression import parse
-from records.rule import Rule
-from records.study import Constraint, Study
+from evaluator.recipes.knobs import (
+    CPU_BACKENDS,
+    LOOPED,
+    can_break,
+    completed,
+    defaults,
+    listed,
+    own_constraints,
+)
+from records.errors import StudyError
+from records.expression import Rule, parse
+from records.study import Constraint, SearchSpace, Study
 
 RANKS = "dp_replicate * dp_shard * tp * cp * pp"
 MICRO_BATCHES = "global_batch // (dp_replicate * dp_shard * micro_batch)"
@@ -276,3 +289,34 @@ def counts_ranks(study: Study) -> bool:
     typed = set().union(*(parse(objective.expression).names for objective in asked))
     names = [ALIASES.get(name, name) for name in typed]
     return any(word in name for name in names for word in COST_WORDS)
+
+
+def completed_space(study: Study) -> SearchSpace:
+    """The space with defaults, and with every rule that one of its configurations could break.
+
+    Raises `StudyError` for an unknown knob, and for a rule that is broken whatever is searched.
+    """
+    dimensions = tuple(completed(dimension, study) for dimension in study.space.dimensions)
+    whole = replace(study.space, dimensions=dimensions, defaults=defaults(study))
+    ours = tuple(_needed(replace(study, space=whole)))
+    return replace(whole, constraints=(*ours, *own_constraints(study, rules(study), ours)))
+
+
+def _needed(study: Study) -> Iterator[Constraint]:
+    """The recipe's rules that matter here, without those that the study has its own words for."""
+    own = {constraint.name: constraint for constraint in study.space.constraints}
+    ranks = ranks_rule(study).constraint
+    counted = own.get(ranks.name, ranks) == ranks
+    for rule in rules(study):
+        said = counted and rule.constraint.name == WORLD
+        if not said and can_break(rule, study):
+            yield rule.constraint
+    for rule in study_rules(study):
+        try:
+            if rule.constraint.name not in own and can_break(rule, study):
+                yield rule.constraint
+        except StudyError as error:
+            name = rule.constraint.name
+            raise StudyError(
+                f"{error}; search one of them, or give a constraint {name!r} of your own"
+            ) from error

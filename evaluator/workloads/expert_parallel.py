@@ -20,8 +20,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from evaluator.rank.job import Config
-from evaluator.workloads.experts import ExpertLayer, Experts, RoutedExperts
 from evaluator.workloads.layout import Layout
+from evaluator.workloads.model import ExpertLayer, Experts, RoutedExperts
 
 
 class SliceExperts(ParallelStyle):

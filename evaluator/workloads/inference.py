@@ -18,23 +18,22 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
 
-from evaluator.rank.context import RankContext
-from evaluator.rank.job import Job
-from evaluator.rank.job_file import JobError
+from evaluator.rank.job import Job, JobError
+from evaluator.rank.main import RankContext
 from evaluator.rank.steps import MarkedWork
-from evaluator.workloads.attention import CausalAttention
-from evaluator.workloads.batches import Batches
-from evaluator.workloads.cache import CachedAttention
-from evaluator.workloads.decoder import (
+from evaluator.workloads.layout import Layout, open_layout
+from evaluator.workloads.model import (
     DTYPES,
     INIT_DEVIATION,
     Attention,
+    CachedAttention,
+    CausalAttention,
     Decoder,
     Stage,
     build_decoder,
 )
-from evaluator.workloads.layout import Layout, open_layout
-from evaluator.workloads.slices import slice_for_inference
+from evaluator.workloads.tensor_parallel import slice_for_inference
+from evaluator.workloads.training import Batches
 
 _SHARPNESS = 4.0
 

@@ -6,7 +6,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from evaluator.rank.job import Config
-from evaluator.rank.memory import require_room_for_groups
+from evaluator.rank.steps import require_room_for_groups
 
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbours in rank share the axis that talks most."""

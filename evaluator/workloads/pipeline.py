@@ -19,8 +19,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from evaluator.rank.job import Config, Job, Schedule
-from evaluator.workloads.decoder import Stage
-from evaluator.workloads.loss import MicroBatchLoss
+from evaluator.workloads.model import MicroBatchLoss, Stage
 
 _SINGLE: dict[Schedule, type[PipelineScheduleSingle]] = {
     Schedule.GPIPE: ScheduleGPipe,

@@ -1,28 +1,177 @@
-"""The built-in training job: the same batches, model and optimizer however they are spread.
+"""Training job: batches, accumulation, optimizer.
 
-Every number is in the workload's precision: parameters, gradients, optimizer state and what
-ranks send, unless a knob names another format. Only the loss is computed in fp32.
+Micro-batches in turn on a rank that holds every layer.
+
+Each step's tokens: a function of workload and step alone, the same in every configuration.
+
+The optimizer, and the way in which it goes over the parameters.
+
+The built-in training job: the same batches, model and optimizer however they are spread.
+
+Every number is in the workload's precision: parameters, gradients, optimizer state and what ranks
+send, unless a knob names another format. Only the loss is computed in fp32.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from pathlib import Path
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.job import JobError, OptimizerLoop, Workload
+from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
-from evaluator.workloads.accumulation import Accumulation
-from evaluator.workloads.batches import Batches
-from evaluator.workloads.context import own_positions
-from evaluator.workloads.decoder import DTYPES, Stage, build_decoder
+from evaluator.workloads.context_parallel import own_positions
 from evaluator.workloads.layout import Layout, open_layout
-from evaluator.workloads.loss import MicroBatchLoss
-from evaluator.workloads.optimizer import open_optimizer
+from evaluator.workloads.model import DTYPES, MicroBatchLoss, Stage, build_decoder
+from evaluator.workloads.parallelize import spread
 from evaluator.workloads.pipeline import Pipeline, own_stages
-from evaluator.workloads.spread import spread
+
+
+class Accumulation:
+    """Gradients add up over the micro-batches and are exchanged with the last one."""
+
+    def __init__(self, model: nn.Module, loss: MicroBatchLoss, *, micro_batch: int) -> None:
+        self._model = model
+        self._loss = loss
+        self._micro_batch = micro_batch
+
+    def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradients of (sequences, length) on the parameters; return the mean loss."""
+        pieces = zip(
+            torch.split(tokens, self._micro_batch),
+            torch.split(targets, self._micro_batch),
+            strict=True,
+        )
+        total = torch.zeros((), device=tokens.device)
+        with self._loss.sliced():
+            for i, (inputs, outputs) in enumerate(pieces):
+                with self._exchange(wanted=i == self._loss.micro_batch_count - 1):
+                    loss = self._loss(self._model(inputs), outputs)
+                    torch.autograd.backward(loss)
+                total += loss.detach()
+        return total
+
+    def _exchange(self, *, wanted: bool) -> AbstractContextManager[None]:
+        if isinstance(self._model, FSDPModule):
+            self._model.set_requires_gradient_sync(wanted)
+        elif isinstance(self._model, DistributedDataParallel) and not wanted:
+            return self._model.no_sync()
+        return nullcontext()
+
+
+_STRIDE = 7
+_SEED_STRIDE = 1_000_003
+
+
+class Tokens(Protocol):
+    """Where sequences come from."""
+
+    def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
+        """Draw a global batch and give some rows of it, each one token longer than a sequence."""
+
+
+class Batches:
+    """One replica's share of each global batch, and of its sequences the given places."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        replica: int,
+        replica_count: int,
+        positions: Tensor,
+        device: torch.device,
+    ) -> None:
+        self._source = open_tokens(workload)
+        self._seed = workload.seed
+        share = workload.global_batch // replica_count
+        self._rows = slice(replica * share, (replica + 1) * share)
+        self._positions = positions
+        self._device = device
+
+    def take(self, index: int) -> tuple[Tensor, Tensor]:
+        """Tokens and next tokens of batch `index`, each (sequences of this replica, positions)."""
+        generator = torch.Generator().manual_seed(self._seed * _SEED_STRIDE + index)
+        sequences = self._source.sequences(generator, self._rows)
+        tokens, targets = sequences[:, self._positions], sequences[:, self._positions + 1]
+        return tokens.to(self._device), targets.to(self._device)
+
+
+class SyntheticTokens:
+    """Each sequence starts at a random token and goes on in equal strides around the vocabulary.
+
+    Easy to learn, so that the loss falls within a few steps if, and only if, training works.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._vocab_size = workload.vocab_size
+        self._global_batch = workload.global_batch
+        self._offsets = _STRIDE * torch.arange(workload.sequence_length + 1)
+
+    def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
+        """Draw the starts of all rows, count on from those that are wanted."""
+        starts = torch.randint(self._vocab_size, (self._global_batch, 1), generator=generator)
+        return (starts[rows] + self._offsets) % self._vocab_size
+
+
+class TextTokens:
+    """Pieces of a file, each byte a token; raises `JobError` if the file gives no sequence."""
+
+    def __init__(self, workload: Workload, path: Path) -> None:
+        self._workload = workload
+        self._span = torch.arange(workload.sequence_length + 1)
+        try:
+            size = path.stat().st_size
+            if size < len(self._span):
+                raise JobError(
+                    f"text_file: {path} has {size} bytes, but a sequence takes {len(self._span)}"
+                )
+            self._bytes = torch.from_file(str(path), size=size, dtype=torch.uint8)
+        except (OSError, RuntimeError) as error:
+            raise JobError(f"text_file: {path} cannot be read: {error}") from error
+
+    def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
+        """Draw where all rows begin, read those that are wanted."""
+        last = len(self._bytes) - len(self._span)
+        starts = torch.randint(last + 1, (self._workload.global_batch, 1), generator=generator)
+        return self._bytes[starts[rows] + self._span].long() % self._workload.vocab_size
+
+
+def open_tokens(workload: Workload) -> Tokens:
+    """Read the workload's text if it names one; raises `JobError`."""
+    if workload.text_file is None:
+        return SyntheticTokens(workload)
+    return TextTokens(workload, Path(workload.text_file).expanduser())
+
+
+_LEARNING_RATE = 1e-3
+
+
+def open_optimizer(parameters: Iterable[nn.Parameter], loop: OptimizerLoop) -> torch.optim.AdamW:
+    """Give AdamW over all parameters.
+
+    Parameters spread over different ranks are in groups of their own: one operation on many
+    tensors cannot span them.
+    """
+    groups: defaultdict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
+    for parameter in parameters:
+        groups[parameter.device_mesh if isinstance(parameter, DTensor) else None].append(parameter)
+    return torch.optim.AdamW(
+        [{"params": group} for group in groups.values()],
+        lr=_LEARNING_RATE,
+        foreach=loop is OptimizerLoop.FOREACH,
+        fused=loop is OptimizerLoop.FUSED,
+    )
 
 
 class Passes(Protocol):

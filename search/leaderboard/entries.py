@@ -1,25 +1,319 @@
-"""Entries of others: rows of the public leaderboard, and CCL-Bench cards with metrics.
+"""Published and own entries.
 
-They are hostile input: read within bounds, no code run, and whatever is refused is told in a line.
+What a submission's steps do: only what did the same is ranked together.
+
+A line of a leaderboard: who, with what, what came of it, and how sure that is.
+
+What the metrics of the public leaderboard are: its names, units, and what is wrong with values.
+
+They were computed by other definitions than ours, so that their columns are `published_...` and
+stand beside ours, never in one with them.
+
+Entries of others: rows of the public leaderboard, and CCL-Bench cards with metrics.
+
+They are hostile input: read within bounds, no code run, and whatever is refused is told in a
+line.
 """
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
+from evaluator.metrics.base import PREFIX
 from records.codec import from_json
 from records.errors import CodecError, StudyError
 from records.study import MIN_TIMED_STEPS
 from records.trial import MetricValue
-from search.card_file import UNSAID, Card, is_number
-from search.importing.files import lines_of, text_of
-from search.leaderboard.published import published_readings
-from search.leaderboard.submission import Mark, Reading, Submission
-from search.leaderboard.work import Work
-from search.words.trial import one_line
+from records.workload import Workload
+from search.study.card_reader import UNSAID, Card, is_number
+from search.transfer.importing import lines_of, text_of
+from search.views.format import message_words, one_line
+
+if TYPE_CHECKING:
+    from evaluator.metrics.base import Formula
+
+
+NAME_CHARS = 80
+_PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
+
+
+# Not slotted: the key is made once, and asked for by the thousand.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Model, phase, batch, lengths and precision, as they are told; None is what nobody tells.
+
+    `sizes` tell models apart that have no name. `tokens_per_step` is what was processed where that
+    is known to be something else than batch and lengths say. `standard` is what a benchmark calls
+    this work.
+    """
+
+    model: str
+    phase: str
+    batch: int | None
+    sequence_length: int | None
+    output_length: int | None
+    precision: str
+    sizes: tuple[int | None, ...] = ()
+    messages: tuple[str, ...] = ()
+    tokens_per_step: int | None = None
+    standard: str | None = None
+
+    @classmethod
+    def of(cls, workload: Workload, tokens_per_step: int | None) -> Self:
+        """That of a study, whose trial processed so many tokens in each step."""
+        asked = workload.tokens_per_step
+        did_other = tokens_per_step not in (None, 0, asked)
+        named = workload.model or workload.family
+        sizes = (workload.layer_count, workload.hidden_size, workload.vocab_size)
+        return cls(
+            model=named or workload.name,
+            phase=workload.phase,
+            batch=workload.global_batch,
+            sequence_length=workload.sequence_length,
+            output_length=workload.output_length if workload.phase == "inference" else None,
+            precision=workload.precision,
+            sizes=() if named else sizes,
+            messages=tuple(map(message_words, workload.messages)),
+            tokens_per_step=tokens_per_step if did_other else None,
+        )
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for the same work, however the model's name is spelled."""
+        return (
+            tuple(_PARTS.findall(self.model.casefold())),
+            self.phase.casefold(),
+            self.batch,
+            self.sequence_length,
+            self.output_length,
+            self.precision.casefold(),
+            self.sizes,
+            self.messages,
+            self.tokens_per_step,
+        )
+
+    @property
+    def title(self) -> str:
+        """It in words."""
+        if self.messages:
+            return one_line(", ".join(self.messages), 3 * NAME_CHARS)
+        words = [one_line(self.model, NAME_CHARS) or "unnamed model", self.phase]
+        if self.batch is not None:
+            words.append(f"batch {self.batch}")
+        if self.sequence_length is not None:
+            words.append(f"{self.sequence_length} tokens each")
+        if self.output_length is not None:
+            words.append(f"{self.output_length} of answer")
+        words.append(self.precision)
+        if self.tokens_per_step is not None:
+            words.append(f"but {self.tokens_per_step} tokens were processed per step")
+        told = ", ".join(word for word in words if word)
+        return f"{told} ({self.standard})" if self.standard else told
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name that a person typed means this work: its standard name, or part of it."""
+        wanted = name.casefold()
+        if self.standard is not None and self.standard.casefold() == wanted:
+            return True
+        model, asked = _PARTS.findall(self.model.casefold()), _PARTS.findall(wanted)
+        starts = range(len(model) - len(asked) + 1)
+        spelled = any(model[start : start + len(asked)] == asked for start in starts)
+        return (bool(asked) and spelled) or wanted in self.title.casefold()
+
+
+Better: TypeAlias = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A metric of a submission: its value, with any `doubt` of it, or why it is `absent`.
+
+    `low` and `high` are the ends of its interval, None where one launch is all there was.
+    """
+
+    unit: str
+    better: Better
+    value: float | None = None
+    absent: str | None = None
+    low: float | None = None
+    high: float | None = None
+    launch_count: int | None = None
+    doubt: str | None = None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval, or the value twice where none is known; None without a value."""
+        if self.value is None:
+            return None
+        if self.low is None or self.high is None:
+            return self.value, self.value
+        return min(self.low, self.value), max(self.high, self.value)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether it is known how far the value may be off, so that it can be ranked."""
+        return self.value is not None and self.low is not None and self.high is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something to know about a submission before it is believed: its name, and words."""
+
+    name: str
+    words: str
+
+    @property
+    def title(self) -> str:
+        """Its name as people read it."""
+        return self.name.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One entry; `launch_count` is None where nobody says how often it was launched.
+
+    `ties` are what could not be told apart from it where it comes from.
+    """
+
+    name: str
+    source: str
+    work: Work
+    machine: str
+    rank_count: int | None
+    software: str
+    settings: str
+    readings: Mapping[str, Reading]
+    launch_count: int | None = None
+    ties: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = field(default=())
+
+
+NOT_GIVEN: Final = "the entry gives none"
+SENTINEL: Final = "-1 stands for nothing found"
+NO_FILES: Final = "0 is what its tool says where it finds no file by the name that it expects"
+_VOLUMES: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "total")
+_BANDWIDTHS: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "peertopeer")
+_ALIASES: Final[Mapping[str, str]] = {
+    **{f"bandwidth_utilization_{name}_group_6": f"bw_{name}" for name in _BANDWIDTHS},
+    "memory_transfer_overhead_group_9": "memory_transfer_overhead",
+}
+_FURTHER: Final[Mapping[str, tuple[str, Better, str]]] = {
+    **{
+        f"collective_vol_{name}_gb": (
+            "GB",
+            "lower",
+            "Bytes of the first rank over all steps in its file, though it is called per step.",
+        )
+        for name in _VOLUMES
+    },
+    "scale_up_bw_utility": (
+        "%",
+        "higher",
+        "What doubling the link would gain in a simulation that never overlaps computation and "
+        "communication, and that was not compared with the measured step.",
+    ),
+    "gpu_step_score": (
+        "",
+        "higher",
+        "The term of the device count is not bounded, that of the step time hardly moves.",
+    ),
+}
+
+
+def column_of(name: str) -> str:
+    """The column of a published metric, by either of its names."""
+    plain = name.removeprefix(PREFIX)
+    return f"{PREFIX}{_ALIASES.get(plain, plain)}"
+
+
+@cache
+def _defined() -> "Mapping[str, Formula]":
+    from evaluator.metrics.ccl_bench import CCL_BENCH  # brings numpy, and few entries need it
+
+    return {each.name: each for each in CCL_BENCH}
+
+
+def defect_of(column: str) -> str | None:
+    """What is wrong with a published metric's definition; None where nothing is known."""
+    if not column.startswith(PREFIX):
+        return None
+    name = column.removeprefix(PREFIX)
+    if name in _defined():
+        return _defined()[name].differs
+    return _FURTHER[name][2] if name in _FURTHER else None
+
+
+def published_readings(values: Mapping[str, object]) -> dict[str, Reading]:
+    """The metrics of an entry by column; a stand-in for no value is none."""
+    found = {column_of(name): _reading(column_of(name), value) for name, value in values.items()}
+    numbers = {name: each.value for name, each in found.items() if each.value is not None}
+    for name, words in _doubts(numbers):
+        told = found[name]
+        found[name] = Reading(unit=told.unit, better=told.better, value=told.value, doubt=words)
+    return found
+
+
+def _reading(column: str, value: object) -> Reading:
+    unit, better = unit_and_better(column)
+    number = _number(value)
+    absent = _absent(column, value, number)
+    if absent is not None:
+        return Reading(unit=unit, better=better, absent=absent)
+    return Reading(unit=unit, better=better, value=number)
+
+
+def unit_and_better(column: str) -> tuple[str, Better]:
+    """Unit of a published metric and which way it is better, as far as is known."""
+    name = column.removeprefix(PREFIX)
+    if name in _defined():
+        return _defined()[name].unit, _defined()[name].better
+    unit, better, _ = _FURTHER.get(name, ("", "lower", ""))
+    return unit, better
+
+
+def _absent(column: str, value: object, number: float | None) -> str | None:
+    """Why there is no value; None where there is one."""
+    if value is None or value == "":
+        return NOT_GIVEN
+    if number is None:
+        return "what the entry gives is no finite number"
+    if number == -1:
+        return SENTINEL
+    if number < 0:
+        return f"{number:g} cannot be: nothing that it measures is below 0"
+    if number == 0 and column == f"{PREFIX}straggler":
+        return NO_FILES
+    return None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _doubts(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Values that cannot be what they are called."""
+    step_s = values.get(f"{PREFIX}avg_step_time")
+    communication_s = values.get(f"{PREFIX}total_communication_time")
+    if step_s is not None and communication_s is not None and communication_s > step_s:
+        yield (
+            f"{PREFIX}total_communication_time",
+            f"{communication_s:.4g} s is more than the step of {step_s:.4g} s that it is part of",
+        )
+    for name, value in values.items():
+        if unit_and_better(name)[0] == "%" and value > 100:
+            yield name, f"{value:.4g} % is more than all"
+
 
 MOST_FILES: Final = 20_000
 MOST_METRICS: Final = 500

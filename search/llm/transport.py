@@ -22,13 +22,12 @@ from tenacity import (
 
 from records.codec import from_json
 from records.errors import CodecError
-from search.llm.answer import MAX_WAIT_S, Answer
-from search.llm.faults import fault_of
-from search.llm.settings import LlmSettings
-from search.llm.streaming import streamed_answer
+from search.llm.messages import MAX_WAIT_S, Answer, fault_of, streamed_answer
+from search.settings import LlmSettings
 
 if TYPE_CHECKING:
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
 
 MAX_COUNTING_S = 10.0
 _FAULTS = {

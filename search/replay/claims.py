@@ -1,21 +1,188 @@
-"""Judges what was launched again against its record: same work, same value, same lead."""
+"""What a record claims and whether it held.
+
+A study whose results are to be measured again: what it recorded, and what it announced.
+
+What a published result claims, and whether it holds where it was launched again.
+
+Judges what was launched again against its record: same work, same value, same lead.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from evaluator.objective import Scoring
-from evaluator.timing.apart import Apart, compare_apart
-from evaluator.timing.paired import Comparison, Rule, decide
-from evaluator.timing.verdict import Verdict
-from records.trial import Failed, FailureKind, Measured, Outcome, Repeat, Score, Trial
-from search.context_launches import other_work_anywhere
-from search.replay.claim import Claim, Holds
-from search.replay.source import SEED, Source
-from search.rounds import launch_of, rounds_between, took_turns
-from search.words.comparison import REASONS, comparison_words
-from search.words.quantities import many
-from search.words.trial import number, one_line
+from evaluator.objective import Scoring, scoring_of
+from evaluator.timing.decision import Comparison, Rule, Verdict, decide
+from evaluator.timing.unpaired import Apart, compare_apart
+from records.errors import StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import MEASURE, Study
+from records.trial import Failed, FailureKind, History, Measured, Outcome, Repeat, Score, Trial
+from search.loop.finding import Finding, ended_with, leader_of
+from search.loop.standing import counted, launch_of, rounds_between, took_turns
+from search.loop.trial import other_work_anywhere
+from search.views.format import REASONS, comparison_words, many, number, one_line
+
+SEED = 0
+LAUNCHABLE_ORIGINS = ("bundle",)
+"""Imports that carry what it takes to launch their trials."""
+NO_RESULT = (FailureKind.DUPLICATE, FailureKind.INFRASTRUCTURE)
+"""Failures that say nothing of a configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A study on record with its trials and the launches that count."""
+
+    row: StudyRow
+    history: History
+    repeats: tuple[Repeat, ...]
+    best: Trial | None
+
+    @property
+    def scoring(self) -> Scoring:
+        """Its objective, with the seed on record as the seed."""
+        return scoring_of(self.row.study).over(self.history)
+
+    @property
+    def finding(self) -> Finding | None:
+        """What the study announced; None where it did not end."""
+        return ended_with(self.row)
+
+    def lead(self, trial: Trial) -> Comparison | None:
+        """By how much this trial was announced to lead over the seed; None where it was not."""
+        finding = self.finding
+        if finding is None or finding.winner != trial.ordinal or finding.against_seed is None:
+            return None
+        shown = finding.against_seed.verdict is Verdict.FAST
+        return finding.against_seed if shown and self.seed is not None else None
+
+    @property
+    def seed(self) -> Trial | None:
+        """The first trial, where it was measured."""
+        first = self.history.find(SEED)
+        return first if first is not None and first.score is not None else None
+
+    def chosen(self, which: str) -> tuple[Trial, ...]:
+        """The trials that `best`, `seed`, `all` or an ordinal mean, the best and the seed first.
+
+        Raises `StudyError` where there is none, or it claims nothing that could be measured again.
+        """
+        if which == "all":
+            first = [trial for trial in (self.best, self.seed) if trial is not None]
+            others = [trial for trial in self.history if _has_result(trial)]
+            if not others:
+                raise StudyError(f"study {self.row.id} has no trial with a result; {self._see}")
+            return tuple({trial.ordinal: trial for trial in (*first, *others)}.values())
+        return (self._one(which),)
+
+    def _one(self, which: str) -> Trial:
+        if which == "best":
+            if self.best is None:
+                raise StudyError(f"study {self.row.id} has no measured trial; {self._see}")
+            return self.best
+        if which != "seed" and not (which.isascii() and which.isdecimal()):
+            raise StudyError(f"--trial {which!r} is no trial; write best, seed, all or a number")
+        ordinal = SEED if which == "seed" else int(which)
+        trial = self.history.find(ordinal)
+        if trial is None:
+            raise StudyError(f"study {self.row.id} has no trial {ordinal}; {self._see}")
+        if not _has_result(trial):
+            raise StudyError(f"trial {ordinal} claims nothing: {trial.outcome}; {self._see}")
+        return trial
+
+    @property
+    def _see(self) -> str:
+        return f"see `cclsearch show {self.row.id}`"
+
+
+def require_search(row: StudyRow) -> None:
+    """Raise `StudyError` where the record does not say how the study was searched."""
+    if row.strategy == MEASURE:
+        raise StudyError(
+            f"study {row.id} holds launches of a replay, and no search; "
+            f"replay {row.study.replay_of}, or go on with --mode measure"
+        )
+    if _is_foreign(row.study):
+        raise StudyError(
+            f"study {row.id} was imported, and its record does not say how it was searched; "
+            "use --mode policy or --mode score"
+        )
+
+
+def _is_foreign(study: Study) -> bool:
+    return study.origin is not None and study.origin.kind not in LAUNCHABLE_ORIGINS
+
+
+def source_of(row: StudyRow, store: Store) -> Source:
+    """Read a study that can be launched again; raises `StudyError` where it cannot be."""
+    if _is_foreign(row.study):
+        raise StudyError(
+            f"study {row.id} was imported, and its record does not say how its trials are "
+            f"launched; `cclsearch show {row.id}` has their results"
+        )
+    return Source(
+        row=row,
+        history=store.history(row.id),
+        repeats=counted(store.repeats(row.id), row.study.measure),
+        best=leader_of(row, store),
+    )
+
+
+def _has_result(trial: Trial) -> bool:
+    outcome = trial.outcome
+    return not (isinstance(outcome, Failed) and outcome.kind in NO_RESULT)
+
+
+class Holds(StrEnum):
+    """Whether a claim, or a whole result, holds here."""
+
+    CONFIRMED = "confirmed"
+    NOT_CONFIRMED = "not confirmed"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim with its verdict; `why` gives the numbers, `decides` what would settle it.
+
+    `ratio` is here over then, or the candidate over the seed, lower is better, with its interval;
+    None where nothing could be compared.
+    """
+
+    name: str
+    holds: Holds
+    why: str
+    decides: str | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What came of one trial on record; `again` is how its first launch here ended."""
+
+    trial: Trial
+    again: Outcome
+    claims: tuple[Claim, ...]
+    launch_count: int
+
+    @property
+    def holds(self) -> Holds:
+        """Confirmed where every claim holds, not confirmed where one surely does not."""
+        return all_hold(claim.holds for claim in self.claims)
+
+
+def all_hold(each: Iterable[Holds]) -> Holds:
+    """Confirmed where all are, not confirmed where one is not; nothing decides nothing."""
+    found = set(each)
+    if Holds.NOT_CONFIRMED in found:
+        return Holds.NOT_CONFIRMED
+    return Holds.CONFIRMED if found == {Holds.CONFIRMED} else Holds.UNDECIDED
+
 
 CAUSE_CHARS = 300
 LEAST_ALIKE = 3

@@ -1,45 +1,205 @@
-"""The service as one ASGI application."""
+"""FastAPI app, error handlers, run until stopped.
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+Errors as answers: one shape for programs, a page for people, and never more than words.
 
-from fastapi import FastAPI
+All pages, for the application to take in.
 
-from records.database import NAME
-from search.service.edge.guard import Guard
-from search.service.errors import RESPONSES, answer_errors
-from search.service.pages.routers import ROUTERS as PAGES
-from search.service.remembered import Remembered
-from search.service.routes import (
-    comparisons,
-    definitions,
-    exports,
-    files,
-    health,
-    leaderboard,
-    policies,
-    progress,
-    queue,
-    studies,
-    trials,
+The service as one ASGI application.
+
+Runs the service until it is told to stop.
+"""
+
+import fcntl
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from records.errors import (
+    CclsearchError,
+    EnvironmentFault,
+    StoreBusy,
+    StoreError,
+    StudyError,
+    WriterBusy,
 )
-from search.service.runs.keeper import table_path
-from search.service.state import Service
-from search.version import installed_version
+from records.store.database import NAME
+from search.service.access import is_page
+from search.service.api import compare as compare_routes
+from search.service.api import health as health_routes
+from search.service.api import studies as studies_routes
+from search.service.api import trials as trials_routes
+from search.service.auth import (
+    ROLES,
+    KnownToken,
+    Sessions,
+    digest_of,
+    kept_key,
+    local_token,
+    new_token,
+)
+from search.service.cache import Remembered
+from search.service.config import Listen, ServiceConfig, read_config
+from search.service.data import BusyError
+from search.service.guard import Guard
+from search.service.pages import base as base_pages
+from search.service.pages import compare as compare_pages
+from search.service.pages import explore as explore_pages
+from search.service.pages import site as site_pages
+from search.service.pages import study as study_pages
+from search.service.pages import submit as submit_pages
+from search.service.pages import trial as trial_pages
+from search.service.pages import trials as trials_pages
+from search.service.pages.base import error_page
+from search.service.queue import RunTable, State
+from search.service.runner import Keeper, nobody, table_path
+from search.service.server import allow_many_files, listening, log_plainly, server_of
+from search.service.service import (
+    ConflictError,
+    ForbiddenError,
+    MissingError,
+    Service,
+    TooManyError,
+    check_offered,
+)
+from search.service.webhooks import Messenger
+from search.settings import installed_version, store_root
+from search.views.format import one_line
+
+WORDS_CHARS = 1000
+WAIT_S = "1"
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+UNKNOWN = {
+    "Not Found": "there is nothing at this address; see /api/v1/openapi.json",
+    "Method Not Allowed": "that method does not fit this address; see /api/v1/openapi.json",
+}
+"""What is said where no route was found, in words of ours."""
+
+
+class Problem(BaseModel):
+    """Why nothing came of a request, in words."""
+
+    error: str
+
+
+_AS_JSON = {"application/json": {"schema": Problem.model_json_schema()}}
+RESPONSES: dict[int | str, dict[str, object]] = {
+    "4XX": {"content": _AS_JSON, "description": "What is wrong with the request."},
+    "5XX": {"content": _AS_JSON, "description": "What is wrong with the service."},
+}
+"""What any route may answer beside what it is for, also where that is no JSON."""
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Give every error its answer."""
+    app.add_exception_handler(CclsearchError, _ours)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(Exception, _broken)
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    """An error of ours; its words are made for whoever asked."""
+    return _answer(request, _status(error), str(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    words, headers = UNKNOWN.get(error.detail, error.detail), dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return _answer(request, error.status_code, words, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Every method that an address takes: its routes know only their own."""
+    found: set[str] = set()
+    for method in METHODS:
+        asked = {**request.scope, "method": method}
+        if any(route.matches(asked)[0] is Match.FULL for route in request.app.router.routes):
+            found.add(method)
+    return found
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _answer(request, 422, f"{where}: {first['msg']}")
+
+
+async def _broken(request: Request, _error: Exception) -> Response:
+    """A fault of ours, which goes on to the log with all that is known of it."""
+    return _answer(request, 500, "something went wrong in the service; its log tells what")
+
+
+def _answer(
+    request: Request, status: int, words: str, headers: dict[str, str] | None = None
+) -> Response:
+    words = one_line(words.encode("utf-8", "replace").decode(), WORDS_CHARS)
+    if is_page(request.url.path):
+        return error_page(request, status, words)
+    headers = {**(headers or {}), **({"retry-after": WAIT_S} if status in {429, 503} else {})}
+    return JSONResponse({"error": words}, status, headers)
+
+
+def _status(error: Exception) -> int:
+    match error:
+        case ForbiddenError():
+            return 403
+        case MissingError():
+            return 404
+        case WriterBusy():
+            return 503
+        case ConflictError() | StoreBusy():
+            return 409
+        case TooManyError() | BusyError():
+            return 429
+        case StoreError() | EnvironmentFault():
+            return 503
+        case _:
+            return 422
+
+
+ROUTERS = (
+    base_pages.router,
+    site_pages.router,
+    submit_pages.router,
+    study_pages.router,
+    trials_pages.router,
+    trial_pages.router,
+    compare_pages.router,
+    explore_pages.router,
+)
+
 
 API = "/api/v1"
 ROUTES = (
-    queue.router,
-    studies.router,
-    trials.router,
-    policies.router,
-    files.router,
-    comparisons.router,
-    leaderboard.router,
-    exports.router,
-    definitions.router,
-    progress.router,
-    health.router,
+    studies_routes.router,
+    studies_routes.studies_router,
+    trials_routes.trials_router,
+    trials_routes.policies_router,
+    trials_routes.router,
+    compare_routes.router,
+    compare_routes.leaderboard_router,
+    compare_routes.exports_router,
+    compare_routes.definitions_router,
+    studies_routes.progress_router,
+    health_routes.router,
 )
 
 
@@ -68,7 +228,107 @@ def app_of(service: Service) -> Guard:
     app.add_middleware(Remembered, databases=databases)
     for routes in ROUTES:
         app.include_router(routes, prefix=API, responses=RESPONSES)
-    for pages in PAGES:
+    for pages in ROUTERS:
         app.include_router(pages)
     answer_errors(app)
     return Guard(app, service)
+
+
+def print_new_token(asked: str) -> None:
+    """Print a new token, once, and the lines that make the service accept it."""
+    name, colon, role = asked.rpartition(":")
+    if not colon or role not in ROLES:
+        raise StudyError(f"--new-token {asked!r} is not NAME:ROLE; roles are {', '.join(ROLES)}")
+    token = new_token()
+    known = KnownToken(name=name, role=role, sha256=digest_of(token))
+    typer.echo(f"hand out, it is shown only now: {token}", err=True)
+    typer.echo(f'[[token]]\nname = "{known.name}"\nrole = "{role}"\nsha256 = "{known.sha256}"')
+
+
+def serve_until_told(config_file: Path | None, port: int | None, store: Path | None) -> None:
+    """Serve the records of a store; prints where, and the link with a token where none is set."""
+    config = read_config(config_file)
+    listen = config.listen if port is None else replace(config.listen, port=port)
+    root = store_root(store).absolute()
+    with alone(root), listening(listen) as at:
+        listen = replace(listen, port=at.getsockname()[1])
+        sessions = Sessions(key=kept_key(root / "service"))
+        service = service_of(replace(config, listen=listen), config_file, root, sessions)
+        allow_many_files()
+        log_plainly()
+        server = server_of(app_of(service), listen, service.feeds.close)
+        with _hearing(server):
+            typer.echo(f"cclsearch serves {root}")
+            typer.echo(f"open: {_link(listen, None if config.token else sessions.local_token)}")
+            server.run(sockets=[at])
+        typer.echo(_last_words(root))
+
+
+def service_of(
+    config: ServiceConfig, config_file: Path | None, root: Path, sessions: Sessions
+) -> Service:
+    """The service of a store as it is configured; nothing is started yet. Raises `StudyError`."""
+    folder = Path() if config_file is None else config_file.parent
+    check_offered(config, folder)
+    messenger = Messenger(table_path(root), config.webhook, folder) if config.webhook else None
+    to_tell = nobody if messenger is None else messenger.to_tell
+    return Service(
+        config=config,
+        folder=folder,
+        store=root,
+        tokens=config.token or (local_token(sessions.local_token),),
+        keeper=Keeper(root, config.environment, to_tell),
+        messenger=messenger,
+        sessions=sessions,
+    )
+
+
+@contextmanager
+def _hearing(server: uvicorn.Server) -> Iterator[None]:
+    """End in order when we are told to, also by a terminal that closes."""
+
+    def stop(_number: int, _frame: object) -> None:
+        server.should_exit = True
+
+    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    heard = [number for number in heard if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _last_words(root: Path) -> str:
+    with closing(RunTable(table_path(root))) as table:
+        states = [submitted.state for submitted in table.under_way()]
+    waiting = states.count(State.QUEUED)
+    if not states:
+        return "stopped; nothing was under way"
+    return (
+        f"stopped; {len(states) - waiting} running and {waiting} queued: what runs goes on, and "
+        f"`cclsearch serve --store {shlex.quote(str(root))}` finds all of it again"
+    )
+
+
+def _link(listen: Listen, token: str | None) -> str:
+    return f"{listen.url}/" + ("" if token is None else f"?token={token}")
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Be the only service of a store; the claim goes with the process, however it ends."""
+    try:
+        (root / "service").mkdir(parents=True, exist_ok=True)
+        handle = os.open(root / "service" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot use {root / 'service'}: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreBusy(f"another service serves {root}; stop it, or use its link") from error
+    try:
+        yield
+    finally:
+        os.close(handle)

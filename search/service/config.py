@@ -9,12 +9,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from records.checks import above_zero, at_least
 from records.codec import first_problem, from_document
-from records.errors import StudyError
+from records.errors import STRICT, StudyError, above_zero, at_least
 from records.files import read_text
-from records.strict import STRICT
-from search.service.callers.roles import KnownToken
+from search.service.auth import KnownToken
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -6,45 +6,43 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from evaluator.analysis.bandwidth import bandwidths
-from evaluator.analysis.stragglers import stragglers
 from evaluator.metrics.registry import measure_all, metric, metric_names
-from evaluator.traces.job import TraceSet
-from search.traces.collectives import (
+from evaluator.traces.analysis.collectives import bandwidths
+from evaluator.traces.analysis.stragglers import stragglers
+from evaluator.traces.model import TraceSet
+from search.traces.open import Traced, traced
+from search.traces.tables import (
+    BREAKDOWN_COLUMNS,
     CALL_COLUMNS,
     COLLECTIVE_COLUMNS,
     GROUP_COLUMNS,
-    TRAFFIC_COLUMNS,
-    WAIT_COLUMNS,
-    call_rows,
-    collective_rows,
-    group_rows,
-    traffic_rows,
-    wait_rows,
-)
-from search.traces.source import traced
-from search.traces.tables import (
-    BREAKDOWN_COLUMNS,
     IDLE_COLUMNS,
     KERNEL_COLUMNS,
     LAUNCH_COLUMNS,
     QUEUE_COLUMNS,
     RANK_COLUMNS,
     STEP_COLUMNS,
+    TRAFFIC_COLUMNS,
+    WAIT_COLUMNS,
     Columns,
     Row,
     breakdown_rows,
+    call_rows,
+    collective_rows,
+    group_rows,
     idle_rows,
     kernel_rows,
     launch_rows,
     queue_rows,
     rank_rows,
     step_rows,
+    traffic_rows,
+    wait_rows,
 )
-from search.traces.traced import Traced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 METRIC_COLUMNS: Final[Columns] = {
     "name": "name of the metric",

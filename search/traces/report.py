@@ -11,15 +11,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from records.errors import StoreError, StudyError
-from search.report_page.blocks import Table, words_row
-from search.report_page.frame import framed
-from search.report_page.html_page import table_html
-from search.report_page.plain import plain
-from search.tables import CELL_CHARS
 from search.traces.frames import Trace
+from search.traces.open import Traced
 from search.traces.plots import png
-from search.traces.traced import Traced
-from search.words.trial import number, one_line
+from search.views.document import Table, words_row
+from search.views.format import number, one_line
+from search.views.html import framed, plain, table_html
+from search.views.terminal import CELL_CHARS
 
 MOST_ROWS: Final = 200
 """Of one table; the rest is what --json and data frames are for."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from search.service.testing import Serving
+from tests.support.service import Serving
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "e2e"

@@ -19,7 +19,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 
 STEP_S = 0.25
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 from evaluator.workloads.training import Training, train
 
 LEARNING_RATE = 2.0

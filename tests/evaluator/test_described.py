@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.checkout import checkout
-from evaluator.described import described_machine
-from evaluator.evaluate import TrialEvaluator
+from evaluator.evaluate import Site, TrialEvaluator
+from evaluator.host import described_machine
 from evaluator.job import Job, JobResult, RankExit
-from evaluator.launched import Site
-from evaluator.places import VISIBLE_DEVICES, Places
-from records import testing
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places
+from evaluator.machine import checkout
 from records.codec import from_json, to_json
 from records.machine import Gpu, Machine
 from records.study import digest
 from records.trial import Config
+from tests.support import records as testing
 
 THREADS = {"OMP_NUM_THREADS": "2"}
 

@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.analysis.breakdown import job_split
-from evaluator.diagnosis import COLLECTIVES_KEPT, diagnose
+from evaluator.evaluate import COLLECTIVES_KEPT, diagnose
 from evaluator.metrics.base import Evidence
-from evaluator.readers.job import read_traces
-from evaluator.traces.collectives import CollectiveKind, Group
-from evaluator.traces.job import TraceSet
-from evaluator.traces.spans import Activity
+from evaluator.traces.analysis.breakdown import job_split
+from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 from records.codec import from_json, to_json
-from records.diagnosis import Diagnosis
-from records.testing import ENVIRONMENT
-from records.testing import measured as measured_outcome
-from records.trial import Measured
+from records.trial import Diagnosis, Measured
+from tests.support.records import ENVIRONMENT
+from tests.support.records import measured as measured_outcome
 
 SYNTHETIC = Path(__file__).parents[1] / "data" / "traces" / "synth_fsdp_4rank_straggler2"
 REDUCE, GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.direction import which_is_better
 from evaluator.metrics.base import Formula
-from evaluator.readings import metrics_read
+from evaluator.objective import metrics_read, which_is_better
 from records.expression import ExpressionError, parse
 
 LOWER, HIGHER = ("step_time", "rank_count"), ("tokens_per_s", "mfu")

@@ -4,19 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.doctor import hardware, software
-from evaluator.doctor.finding import State
-from evaluator.doctor.launching import (
+from evaluator import doctor as hardware
+from evaluator import doctor as software
+from evaluator.doctor import (
     Launched,
+    State,
     launch_finding,
     launch_repeatedly,
     noise_finding,
     smallest_difference,
 )
-from evaluator.mpi import MpiLibrary
-from evaluator.testing import Fails, InTurn, TabularEvaluator, Takes
-from records.conditions import Conditions
+from evaluator.machine import MpiLibrary
+from records.machine import Conditions
 from records.trial import Config, FailureKind
+from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
 CONFIG = Config({"dp_replicate": 2})
 STEADY = Launched(wall_s=1.0, step_times_s=(1.0, 1.0, 1.0), conditions=None)

@@ -9,8 +9,8 @@ import pytest
 from evaluator.evaluate import TrialEvaluator
 from evaluator.job import JobResult
 from evaluator.launchers.local import LocalLauncher
-from evaluator.readers.job import read_traces
 from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.traces.readers.read import read_traces
 from records.study import Study
 from records.trial import Config, FailureKind, Measured, Outcome, Stage
 

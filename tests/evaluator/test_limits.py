@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.limits import UNITS, limit
-from evaluator.objective import scoring, scoring_of
-from records import testing
+from evaluator.objective import UNITS, limit, scoring, scoring_of
 from records.errors import StudyError
 from records.study import Objective
 from records.trial import Measured, MetricValue, Score
+from tests.support import records as testing
 
 KNOWN = {"peak_memory": 40e9, "memory_peak": 40e9, "step_time": 0.7, "mfu": 0.3, "rank_count": 3.0}
 METRIC_OF = {"size": "peak_memory", "time": "step_time", "share": "mfu"}

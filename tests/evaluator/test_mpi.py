@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import mpi
+from evaluator import machine as mpi
 from records.errors import EnvironmentFault
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.serving import serving, uneven
-from records.testing import study
+from evaluator.samples import serving, uneven
 from records.trial import Measurement, Serving
 from records.workload import Workload
+from tests.support.records import study
 
 S = 10**9
 WORKLOAD = Workload(

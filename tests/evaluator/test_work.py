@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.work import other_work
+from evaluator.samples import other_work
 from records.trial import FailureKind, Measurement
 
 REFERENCE = Measurement(

@@ -5,7 +5,7 @@ Runs inside ranks, so it knows only the standard library, torch and the rank's o
 
 import time
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 
 SLOW_STEP_S = 0.01  # above what the launch is asked to stop at
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from evaluator.rank.context import RankContext
+from evaluator.rank.main import RankContext
 from evaluator.workloads.inference import Answers, Inference, serve
 
 

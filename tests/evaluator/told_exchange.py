@@ -5,13 +5,12 @@ import os
 import signal
 from pathlib import Path
 
-from evaluator.rank.context import Context
-from evaluator.workloads.collectives import exchange as module
-from evaluator.workloads.collectives.adapters.c10d import C10dAdapter
-from evaluator.workloads.collectives.buffers import mismatch
-from evaluator.workloads.collectives.exchange import Exchange, exchange
-from evaluator.workloads.collectives.exchange_job import ExchangeJob
-from evaluator.workloads.collectives.operations import Collective
+from evaluator.rank.main import Context
+from evaluator.workloads.collectives import message_step as module
+from evaluator.workloads.collectives.adapters import mismatch
+from evaluator.workloads.collectives.c10d import C10dAdapter
+from evaluator.workloads.collectives.message_step import Exchange, exchange
+from evaluator.workloads.collectives.operations import Collective, ExchangeJob
 
 JOB = ExchangeJob
 

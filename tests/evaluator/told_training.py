@@ -9,11 +9,11 @@ from torch import nn
 from torch._inductor import config as inductor
 from torch.nn.parallel import DistributedDataParallel
 
-from evaluator.rank.context import RankContext
 from evaluator.rank.job import OptimizerLoop
+from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads import training
-from evaluator.workloads.decoder import Attention, Decoder, build_decoder
+from evaluator.workloads.model import Attention, Decoder, build_decoder
 from evaluator.workloads.training import train
 
 A_TIMED_STEP = 2

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from policies.seccomp import KEPT_CALLS, filter_program
+from policies.sandbox import KEPT_CALLS, filter_program
 
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.replies import Ending, Refusal, SandboxLimits, agreed_reply
+from policies.sandbox import Ending, Refusal, SandboxLimits, agreed_reply
 
 LIMITS = SandboxLimits(output_bytes=400)
 

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.points import MAX_POINTS
-from policies.space import Space
-from records.choices import MAX_CHOICES
+from policies.space import MAX_POINTS, Space
 from records.errors import StudyError
-from records.study import Constraint, Dimension, Range, SearchSpace
-from records.testing import ENVIRONMENT, WORKLOAD
+from records.study import MAX_CHOICES, Constraint, Dimension, Range, SearchSpace
 from records.trial import Config
+from tests.support.records import ENVIRONMENT, WORKLOAD
 
 
 def space(*dimensions, constraints=()):

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from records.codec import first_problem, from_document, from_json, to_json
 from records.errors import CodecError, StudyError
-from records.exchange import Exchange, Usage
-from records.rows import to_outcome
+from records.llm_exchange import Exchange, Usage
+from records.store.rows import to_outcome
 from records.study import (
     MOST_RANKS,
     Constraint,
@@ -25,7 +25,6 @@ from records.study import (
     SearchSpace,
     Study,
 )
-from records.testing import failed, measured, study
 from records.trial import (
     Artifact,
     Breakdown,
@@ -39,6 +38,7 @@ from records.trial import (
     Stage,
 )
 from records.workload import Workload
+from tests.support.records import failed, measured, study
 
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(max_size=20)

@@ -7,11 +7,10 @@ import pytest
 
 from records.codec import from_json, to_json
 from records.errors import StudyError
-from records.message import Message
 from records.study import Study
-from records.testing import measured, study
 from records.trial import Measured
-from records.workload import Workload
+from records.workload import Message, Workload
+from tests.support.records import measured, study
 
 MESSAGES = (
     Message(collective="all_reduce", size_bytes=4096, count=3, dtype="bfloat16", reduce_op="avg"),

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StudyError
-from records.models import (
+from records.workload import (
     LATENT_ATTENTION,
     MODELS,
     Model,
+    Workload,
     known_model,
     known_name,
     model_named,
     names_within,
 )
-from records.workload import Workload
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from records import testing
 from records.codec import with_texts
 from records.errors import CodecError
 from records.scrub import MARK, Scrubber, expanded
 from records.trial import FailureKind
+from tests.support import records as testing
 
 PASSWORD = 'pa"ss\\wörd/4711'
 ALICE = Scrubber(

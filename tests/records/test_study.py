@@ -7,8 +7,8 @@ import pytest
 
 from records.errors import StudyError
 from records.study import Budget, Environment, Launch, Link, Llm, Measure
-from records.testing import WORKLOAD
 from records.workload import Workload
+from tests.support.records import WORKLOAD
 
 MACHINE = {"name": "m", "device": "cpu", "accelerator": "cpu", "world_size": 4, "ranks_per_node": 4}
 WORK = {"name": "w", "global_batch": 4, "sequence_length": 8}

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.history import History
-from records.testing import failed, history, measured, trial
-from records.trial import Config, FailureKind, Policy, Score, Stage
+from records.trial import Config, FailureKind, History, Policy, Score, Stage
+from tests.support.records import failed, history, measured, trial
 
 KNOBS = st.dictionaries(
     st.text(max_size=8), st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=8))

@@ -10,37 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.analysis.breakdown import breakdown
-from evaluator.diagnosis import diagnose
+from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.objective import scoring_of
-from evaluator.readers.job import read_traces
-from evaluator.testing import Ending, TabularEvaluator
+from evaluator.traces.analysis.breakdown import breakdown
+from evaluator.traces.readers.read import read_traces
 from policies.space import Space
-from records import testing
-from records.history import History
-from records.rows import Intent
-from records.store import Store
+from records.store.rows import Intent
+from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
-from records.trial import Config, Policy
-from search.batch import Room
-from search.choosers.chooser import Chooser
-from search.choosers.coordinate import CoordinateChooser
-from search.cli import main
-from search.finding import Finding
-from search.judging import Judge
+from records.trial import Config, History, Policy
+from search.cli.main import main
 from search.llm.client import LlmClient
-from search.llm.settings import LlmSettings, Secret
-from search.loop import Search
-from search.ports import Proposer
-from search.progress import PlainProgress
-from search.prompt import PromptWriter
-from search.proposers.front import FrontProposer
-from search.proposers.llm import LlmProposer
-from search.proposers.offline import OfflineProposer
-from search.testing import Script
-from search.testing import ScriptedMessagesServer as Server
-from search.trial import Turn
+from search.llm.prompt import PromptWriter
+from search.llm.proposer import LlmProposer
+from search.loop.batch import Room
+from search.loop.finding import Finding
+from search.loop.loop import Search
+from search.loop.ports import Proposer
+from search.loop.trial import Judge, Turn
+from search.settings import LlmSettings, Secret
+from search.strategies.base import Chooser
+from search.strategies.proposers import FrontProposer, OfflineProposer
+from search.strategies.simple import CoordinateChooser
+from search.views.terminal import PlainProgress
+from tests.support import records as testing
+from tests.support.evaluator import Ending, TabularEvaluator
+from tests.support.search import Script
+from tests.support.search import ScriptedMessagesServer as Server
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"

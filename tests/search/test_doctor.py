@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from evaluator.doctor.finding import Finding, State
-from records.file_systems import file_system
+from evaluator.doctor import Finding, State
+from records.store.locks import file_system
 from search import doctor
-from search.cli import app
+from search.cli.main import app
 
 MOUNTS = """\
 /dev/vda1 / ext4 rw 0 0

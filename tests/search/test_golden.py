@@ -13,17 +13,14 @@ from typing import TypeAlias
 
 import pytest
 
-from evaluator.analysis.breakdown import breakdown
-from evaluator.diagnosis import diagnose
+from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
-from evaluator.readers.job import read_traces
-from evaluator.testing import Fails, TabularEvaluator, Takes
-from records import testing
-from records.entries import Entry, StudyCreated, TrialBegun, TrialFinished
-from records.exchange import SUBMITTED, Exchange, Usage
-from records.price import Price
-from records.rows import Intent
-from records.store import Store
+from evaluator.traces.analysis.breakdown import breakdown
+from evaluator.traces.readers.read import read_traces
+from records.llm_exchange import SUBMITTED, Exchange, Usage
+from records.store.journal import Entry, StudyCreated, TrialBegun, TrialFinished
+from records.store.rows import Intent
+from records.store.store import Store
 from records.study import (
     Budget,
     Command,
@@ -34,20 +31,23 @@ from records.study import (
     Llm,
     Measure,
     Objective,
+    Price,
     SearchSpace,
     Study,
 )
 from records.trial import Config, FailureKind, Policy
-from search.batch import Room
-from search.cli import COMMANDS, loaded
+from search.cli.main import COMMANDS, loaded
 from search.compose import Surroundings, composed
-from search.context_launches import ContextEvaluator
-from search.progress import PlainProgress
+from search.loop.batch import Room
+from search.loop.trial import ContextEvaluator
 from search.service.app import app_of
 from search.service.config import ServiceConfig
-from search.service.runs.keeper import Keeper
-from search.service.state import Service
-from search.spaces import space_of
+from search.service.runner import Keeper
+from search.service.service import Service
+from search.study.spaces import space_of
+from search.views.terminal import PlainProgress
+from tests.support import records as testing
+from tests.support.evaluator import Fails, TabularEvaluator, Takes
 
 GOLDEN = Path(__file__).parent / "golden" / "printed"
 DATA = Path(__file__).parents[1] / "data"
@@ -251,7 +251,7 @@ def add_traced(store: Store) -> None:
 
 
 def at_fixed_instants(entry: Entry) -> Entry:
-    """The entry as if it had been written when all of `records.testing` was."""
+    """The entry as if it had been written when all of `tests.support.records` was."""
     match entry:
         case StudyCreated():
             return replace(entry, created_at=testing.START)

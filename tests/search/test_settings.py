@@ -6,9 +6,9 @@ import pytest
 
 from records.errors import CclsearchError, StudyError
 from records.study import Llm
-from search.llm.errors import ProviderError
-from search.llm.settings import DEFAULT_URL
 from search.settings import (
+    DEFAULT_URL,
+    ProviderError,
     container_image,
     has_key,
     llm_settings,

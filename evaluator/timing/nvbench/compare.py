@@ -1,16 +1,410 @@
-"""Compares result files of nvbench, state by state."""
+"""Match and compare two files.
 
-from dataclasses import dataclass
+Which benchmarks and states of result files are compared, as said on a command line.
+
+Which devices of two result files are compared with each other, and whether they may differ.
+
+Which states of two result files are runs of the same work.
+
+Compares result files of nvbench, state by state.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal, Self, TypeAlias
 
-from evaluator.timing.interval.decision import judge
-from evaluator.timing.interval.judgement import Judgement
-from evaluator.timing.interval.thresholds import Thresholds
-from evaluator.timing.nvbench.devices import DeviceChoice
-from evaluator.timing.nvbench.errors import NvbenchError
-from evaluator.timing.nvbench.filters import Filters
-from evaluator.timing.nvbench.matching import Group, Pair, match
-from evaluator.timing.nvbench.reader import read_document
+from evaluator.timing.intervals.decide import Judgement, judge
+from evaluator.timing.intervals.estimate import Thresholds
+from evaluator.timing.nvbench.read import (
+    AxisValue,
+    Benchmark,
+    Device,
+    Document,
+    NvbenchError,
+    State,
+    read_document,
+)
+from records.errors import StudyError, shown
+
+Word: TypeAlias = tuple[Literal["benchmark", "axis"], str]
+"""One option of a command line: which, and what follows it."""
+
+_EXPONENT: Final = re.compile(r"[0-9]{1,2}", re.ASCII)
+_POW2: Final = "[pow2]"
+_LARGEST_EXPONENT: Final = 62
+_NAMED: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisFilter:
+    """States whose value on an axis is one of these; `text` is how it was asked for."""
+
+    text: str
+    axis: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The filter that `AXIS=V`, `AXIS=[V,...]` or `AXIS[pow2]=EXPONENT` means."""
+        axis, equals, wanted = (part.strip() for part in text.partition("="))
+        listed = wanted.startswith("[") and wanted.endswith("]")
+        values = [each.strip() for each in (wanted[1:-1].split(",") if listed else [wanted])]
+        if axis.endswith(_POW2):
+            axis = axis.removesuffix(_POW2).strip()
+            values = [_power(each, text) for each in values]
+        if not (axis and equals and all(values)):
+            raise StudyError(f"-a {shown(text)} is no filter; write AXIS=VALUE or AXIS=[A,B]")
+        return cls(text=text, axis=axis, values=tuple(values))
+
+    def admits(self, axes: Iterable[AxisValue]) -> bool:
+        """Whether one of the values is there, as the file has it or as a table shows it."""
+        return any(
+            each.name == self.axis and not {each.value, each.shown}.isdisjoint(self.values)
+            for each in axes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """A benchmark asked for, None for all, and what all its states must meet."""
+
+    benchmark: str | None = None
+    axes: tuple[AxisFilter, ...] = ()
+
+    def admits(self, benchmark: str, state: State) -> bool:
+        """Whether this state of this benchmark was asked for."""
+        return self.benchmark in (None, benchmark) and all(
+            each.admits(state.axes) for each in self.axes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Alternatives of which a state must meet one."""
+
+    scopes: tuple[Scope, ...] = (Scope(),)
+
+    @classmethod
+    def of(cls, words: Sequence[Word]) -> Self:
+        """The filters that these options mean in their order.
+
+        An axis before any benchmark is for all, one after a benchmark for that benchmark only.
+        Raises StudyError for an option that means nothing or contradicts another.
+        """
+        everywhere, scopes = Scope(), list[Scope]()
+        for kind, text in words:
+            if kind == "benchmark":
+                scopes.append(replace(everywhere, benchmark=text))
+            elif scopes:
+                scopes[-1] = _narrowed(scopes[-1], text)
+            else:
+                everywhere = _narrowed(everywhere, text)
+        return cls(scopes=tuple(scopes) or (everywhere,))
+
+    def admits(self, benchmark: str, state: State) -> bool:
+        """Whether this state of this benchmark is to be compared."""
+        return any(scope.admits(benchmark, state) for scope in self.scopes)
+
+    def selects(self, benchmark: str) -> bool:
+        """Whether any state of this benchmark could be."""
+        return any(scope.benchmark in (None, benchmark) for scope in self.scopes)
+
+    def check(self, benchmarks: Sequence[Benchmark]) -> None:
+        """Raise StudyError for a name or a value that none of these benchmarks has."""
+        for scope in self.scopes:
+            asked = [each for each in benchmarks if scope.benchmark in (None, each.name)]
+            if scope.benchmark is not None and not asked:
+                raise _unknown(
+                    f"-b {shown(scope.benchmark)}: there is no such benchmark",
+                    (each.name for each in benchmarks),
+                )
+            for each in scope.axes:
+                _check_axis(each, asked)
+
+
+def _power(exponent: str, text: str) -> str:
+    if not _EXPONENT.fullmatch(exponent) or int(exponent) > _LARGEST_EXPONENT:
+        raise StudyError(
+            f"-a {shown(text)}: an exponent of two is a number from 0 to {_LARGEST_EXPONENT}"
+        )
+    return str(2 ** int(exponent))
+
+
+def _narrowed(scope: Scope, text: str) -> Scope:
+    """The scope with one more filter, unless no value could meet it and those it has."""
+    new = AxisFilter.of(text)
+    for old in scope.axes:
+        if old.axis == new.axis and set(old.values).isdisjoint(new.values):
+            raise StudyError(
+                f"-a {shown(old.text)} and -a {shown(new.text)} exclude each other; for both "
+                f"values write AXIS=[A,B]"
+            )
+    return replace(scope, axes=(*scope.axes, new))
+
+
+def _check_axis(wanted: AxisFilter, benchmarks: Sequence[Benchmark]) -> None:
+    axes = [axis for each in benchmarks for state in each.states for axis in state.axes]
+    own = [axis for axis in axes if axis.name == wanted.axis]
+    if not own:
+        raise _unknown(
+            f"-a {shown(wanted.text)}: there is no such axis", (axis.name for axis in axes)
+        )
+    for value in wanted.values:
+        if not replace(wanted, values=(value,)).admits(own):
+            raise _unknown(
+                f"-a {shown(wanted.text)}: no state is at {shown(value)}",
+                (axis.shown for axis in own),
+            )
+
+
+def _unknown(what: str, names: Iterable[str]) -> StudyError:
+    known = ", ".join(shown(name) for name in [*dict.fromkeys(names)][:_NAMED]) or "none"
+    return StudyError(f"{what}; known: {known}")
+
+
+_NUMBER: Final = re.compile(r"\s*[0-9]{1,9}\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChoice:
+    """Ids of both sides, paired by position, None for all; one may be there several times."""
+
+    reference: tuple[int, ...] | None = None
+    candidate: tuple[int, ...] | None = None
+    ignore_difference: bool = False
+
+    @classmethod
+    def of(
+        cls, reference: str = "all", candidate: str = "all", *, ignore_difference: bool = False
+    ) -> Self:
+        """The choice that `all` or numbers with commas between them mean for each side."""
+        return cls(
+            reference=_ids("--reference-devices", reference),
+            candidate=_ids("--candidate-devices", candidate),
+            ignore_difference=ignore_difference,
+        )
+
+    def warnings(self, reference: Document, candidate: Document) -> tuple[str, ...]:
+        """How the devices of two files differ, if they may.
+
+        Raises NvbenchError where they may not: unless they were chosen, or it is to be ignored.
+        """
+        left = _chosen(reference, self.reference)
+        right = _chosen(candidate, self.candidate)
+        if len(left) != len(right):
+            raise NvbenchError(
+                f"{reference.path} and {candidate.path}: {len(left)} devices on one side and "
+                f"{len(right)} on the other; choose as many with --reference-devices and "
+                f"--candidate-devices"
+            )
+        different = _different(left, right)
+        if not different:
+            return ()
+        told = f"{reference.path} and {candidate.path}: devices differ in {different}"
+        if self.ignore_difference or (self.reference, self.candidate) != (None, None):
+            return (told,)
+        raise NvbenchError(
+            f"{told}; compare them all the same with --ignore-devices, or choose some with "
+            f"--reference-devices and --candidate-devices"
+        )
+
+
+def device(document: Document, number: int) -> Device:
+    """The device of this id. Raises NvbenchError where the file does not have it."""
+    for each in document.devices:
+        if each.id == number:
+            return each
+    known = ", ".join(str(each.id) for each in document.devices) or "none"
+    raise NvbenchError(f"{document.path}: there is no device {number}; choose of {known}")
+
+
+def _ids(option: str, text: str) -> tuple[int, ...] | None:
+    if text.strip().lower() == "all":
+        return None
+    items = text.split(",")
+    if not all(_NUMBER.fullmatch(each) for each in items):
+        raise StudyError(f"{option} {shown(text)}: give `all`, or numbers such as 0 or 0,2")
+    return tuple(int(each) for each in items)
+
+
+def _chosen(document: Document, ids: tuple[int, ...] | None) -> Sequence[Device]:
+    return document.devices if ids is None else [device(document, number) for number in ids]
+
+
+def _different(left: Sequence[Device], right: Sequence[Device]) -> str:
+    """Names of the properties in which paired devices differ."""
+    names = {
+        key: None
+        for one, other in zip(left, right, strict=True)
+        for key in sorted({*one.properties, *other.properties})
+        if one.properties.get(key) != other.properties.get(key)
+    }
+    return ", ".join(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two runs of the same state; `occurrence` counts equal states from 0."""
+
+    reference: State
+    candidate: State
+    occurrence: int = 0
+    occurrence_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Pairs of one benchmark on one pair of devices; None for a benchmark that used none."""
+
+    reference: Document
+    candidate: Document
+    benchmark: str
+    axis_names: tuple[str, ...]
+    reference_device: Device | None
+    candidate_device: Device | None
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """What two files have in common, and what a reader should know of the rest."""
+
+    groups: tuple[Group, ...]
+    warnings: tuple[str, ...]
+
+
+def match(
+    reference: Document, candidate: Document, filters: Filters, devices: DeviceChoice
+) -> Matched:
+    """Pair the states of two files, in the order of the candidate's.
+
+    Raises NvbenchError where equal states or devices are not as many on both sides.
+    """
+    warnings = [*devices.warnings(reference, candidate)]
+    left = _Side(document=reference, chosen=devices.reference, filters=filters)
+    right = _Side(document=candidate, chosen=devices.candidate, filters=filters)
+    old, new = left.benchmarks(), right.benchmarks()
+    groups = list[Group]()
+    for name in {**new, **old}:
+        if name not in old or name not in new:
+            having = reference if name in old else candidate
+            warnings.append(f"{having.path}: benchmark {shown(name)} is in this file only")
+            continue
+        if len(old[name]) != len(new[name]):
+            raise _unequal(left, right, f"benchmark {shown(name)}", len(old[name]), len(new[name]))
+        for one, other in zip(old[name], new[name], strict=True):
+            groups += _groups(left, right, one, other)
+    return Matched(groups=tuple(groups), warnings=tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """A file, and what of it is to be compared."""
+
+    document: Document
+    chosen: tuple[int, ...] | None
+    filters: Filters
+
+    def benchmarks(self) -> dict[str, list[Benchmark]]:
+        """By name; a file may have several of one name."""
+        named = defaultdict[str, list[Benchmark]](list)
+        for each in self.document.benchmarks:
+            if self.filters.selects(each.name):
+                named[each.name].append(each)
+        return dict(named)
+
+    def device_ids(self, benchmark: Benchmark) -> Sequence[int | None]:
+        """The devices to compare; a benchmark that used none has one place for its states."""
+        own = benchmark.device_ids
+        if self.chosen is None or not own:
+            return own or (None,)
+        for number in self.chosen:
+            if number not in own:
+                what = f"benchmark {shown(benchmark.name)} did not run on device {number}"
+                known = ", ".join(map(str, own))
+                raise NvbenchError(
+                    f"{self.document.path}: {what}; choose of {known}, or leave it out with -b"
+                )
+        return self.chosen
+
+    def device(self, number: int | None) -> Device | None:
+        """What the file says of a device."""
+        return None if number is None else device(self.document, number)
+
+    def states(self, benchmark: Benchmark, number: int | None) -> list[State]:
+        """Those on a device that were asked for."""
+        return [
+            state
+            for state in benchmark.states
+            if state.device == number and self.filters.admits(benchmark.name, state)
+        ]
+
+
+def _groups(left: _Side, right: _Side, one: Benchmark, other: Benchmark) -> list[Group]:
+    old_ids, new_ids = left.device_ids(one), right.device_ids(other)
+    if len(old_ids) != len(new_ids):
+        what = f"a device of benchmark {shown(one.name)}"
+        raise _unequal(left, right, what, len(old_ids), len(new_ids))
+    groups = list[Group]()
+    for old_id, new_id in zip(old_ids, new_ids, strict=True):
+        old, new = left.states(one, old_id), right.states(other, new_id)
+        _check_counts(left, right, old, new, one.name)
+        groups.append(
+            Group(
+                reference=left.document,
+                candidate=right.document,
+                benchmark=one.name,
+                axis_names=other.axis_names,
+                reference_device=left.device(old_id),
+                candidate_device=right.device(new_id),
+                pairs=_pairs(old, new),
+            )
+        )
+    return groups
+
+
+def _check_counts(
+    left: _Side, right: _Side, old: Sequence[State], new: Sequence[State], benchmark: str
+) -> None:
+    counts = [Counter(state.key for state in states) for states in (old, new)]
+    for state in (*new, *old):
+        one, other = (count[state.key] for count in counts)
+        if one != other:
+            what = f"state {shown(state.name)} of benchmark {shown(benchmark)}"
+            raise _unequal(left, right, what, one, other)
+
+
+def _pairs(old: Sequence[State], new: Sequence[State]) -> tuple[Pair, ...]:
+    """States of equal keys by their order, where both sides have as many of each."""
+    equals = defaultdict[object, list[State]](list)
+    for state in old:
+        equals[state.key].append(state)
+    seen = Counter[object]()
+    pairs = list[Pair]()
+    for state in new:
+        among, place = equals[state.key], seen[state.key]
+        seen[state.key] += 1
+        pairs.append(
+            Pair(
+                reference=among[place],
+                candidate=state,
+                occurrence=place,
+                occurrence_count=len(among),
+            )
+        )
+    return tuple(pairs)
+
+
+def _unequal(
+    left: _Side, right: _Side, what: str, left_count: int, right_count: int
+) -> NvbenchError:
+    return NvbenchError(
+        f"{what} is {left_count} times in {left.document.path} and {right_count} times in "
+        f"{right.document.path}; measure the same on both sides, or choose with -b and -a"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,117 @@
-"""The sweep: every operation in turn is checked, warmed up and timed by all ranks together."""
+"""Size sweep inside ranks.
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+What ends a rank whose point of a sweep takes too long: nobody else knows that it is stuck.
+
+What ranks tell each other between measurements, through the library that is measured.
+
+The sweep: every operation in turn is checked, warmed up and timed by all ranks together.
+
+Every adapter by its name: whether it can be used here, and what it does if nobody chooses.
+
+One rank of a sweep from start to end: take a device, join the group, sweep, leave the points.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
-from typing import TypeAlias, TypeVar
+from pathlib import Path
+from typing import NoReturn, TypeAlias, TypeVar, assert_never
 
 import torch
 
-from evaluator.rank.clock import timed, waiting_for
-from evaluator.workloads.collectives.adapters.adapter import CommAdapter, Tensors, UnsupportedError
-from evaluator.workloads.collectives.buffers import mismatch, refill, tensors_for
-from evaluator.workloads.collectives.operations import Collective, Operation
-from evaluator.workloads.collectives.sweep_request import PointSamples, PointStatus, SweepRequest
-from evaluator.workloads.collectives.together import first_said, gathered
+from evaluator.rank.job import DeviceKind, JobError, parse
+from evaluator.rank.main import RankNumbers, pin_to_cores, read_rank_numbers
+from evaluator.rank.protocol import MEETING_VARIABLE, Phase, Progress, meet, write_failure
+from evaluator.rank.steps import timed, waiting_for
+from evaluator.workloads.collectives.adapters import mismatch, refill, tensors_for
+from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning, c10d_absence
+from evaluator.workloads.collectives.mpi import BACKEND, MpiAdapter, mpi_absence
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    CommAdapter,
+    DType,
+    Operation,
+    PointSamples,
+    PointStatus,
+    SweepFacts,
+    SweepRequest,
+    Tensors,
+    UnsupportedError,
+    add_line,
+)
+from evaluator.workloads.collectives.torchcomms import TorchcommsAdapter, torchcomms_absence
+
+TIMED_OUT = 124
+"""Exit status of a rank that was ended, as that of timeout(1)."""
+
+
+class PointTimeoutError(RuntimeError):
+    """A point of a sweep that did not end in its time."""
+
+
+@contextmanager
+def time_limit(
+    timeout_s: float, doing: object, *, rank: int, folder: Path | None
+) -> Iterator[None]:
+    """End the process unless the block ends within so many seconds, and tell what it was doing.
+
+    A line and the stacks go to stderr, and the rank's error file into the folder if there is one.
+    Until then a thread sleeps that nothing wakes.
+    """
+    error = PointTimeoutError(f"{doing}: no end after {timeout_s:g} s")
+    timer = threading.Timer(timeout_s, _give_up, (error, rank, folder))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(error: PointTimeoutError, rank: int, folder: Path | None) -> NoReturn:
+    try:
+        sys.stderr.write(f"rank {rank}: {error}\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        if folder is not None:
+            write_failure(folder, error, rank=rank, phase=Phase.TIMED, memory_limited=False)
+    finally:
+        os._exit(TIMED_OUT)
+
+
+def gathered(
+    adapter: CommAdapter, numbers: Sequence[int], device: torch.device
+) -> tuple[tuple[int, ...], ...]:
+    """Give every rank's numbers to all ranks; each gives equally many, and at least one."""
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
+    everyones = own.new_empty(adapter.get_size() * len(numbers))
+    operation = Operation(
+        collective=Collective.ALL_GATHER_SINGLE, size_bytes=own.nbytes, dtype=DType.INT64
+    )
+    adapter.run_collective(operation, Tensors(inputs=(own,), outputs=(everyones,)))
+    of_ranks: list[list[int]] = everyones.view(adapter.get_size(), len(numbers)).tolist()
+    return tuple(tuple(of_rank) for of_rank in of_ranks)
+
+
+def first_said(adapter: CommAdapter, line: str | None, device: torch.device) -> str | None:
+    """Give all ranks the line of the first rank that has one; None if none has."""
+    letters = [ord(letter) for letter in line or ""]
+    lengths = [length for (length,) in gathered(adapter, [len(letters)], device)]
+    if not any(lengths):
+        return None
+    padding = [0] * (max(lengths) - len(letters))
+    lines = gathered(adapter, letters + padding, device)
+    rank = next(rank for rank, length in enumerate(lengths) if length)
+    return "".join(map(chr, lines[rank][: lengths[rank]]))
+
 
 Watch: TypeAlias = Callable[[int, Operation], AbstractContextManager[None]]
 """Surrounds each point, given its number in the sweep."""
@@ -161,3 +258,165 @@ def _is_of_memory(error: Exception) -> bool:
     """Whether there was no room; a CPU's allocator tells it in words only."""
     kinds = (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or "allocate memory" in str(error)
+
+
+_UNTUNED = Tuning()
+
+
+def new_adapter(name: AdapterName, tuning: Tuning = _UNTUNED) -> CommAdapter:
+    """Make an adapter that is in no group yet; only `C10D` heeds the tuning."""
+    match name:
+        case AdapterName.C10D | AdapterName.C10D_TORCHCOMMS:
+            return C10dAdapter(name, tuning)
+        case AdapterName.TORCHCOMMS:
+            return TorchcommsAdapter()
+        case AdapterName.MPI:
+            return MpiAdapter()
+        case _:
+            assert_never(name)
+
+
+def availability(name: AdapterName) -> str | None:
+    """Why an adapter cannot be used here and what to install, in one line; None if it can.
+
+    Found by loading its library and calling it, without joining a group.
+    """
+    match name:
+        case AdapterName.C10D | AdapterName.C10D_TORCHCOMMS:
+            return c10d_absence(name)
+        case AdapterName.TORCHCOMMS:
+            return torchcomms_absence()
+        case AdapterName.MPI:
+            return mpi_absence()
+        case _:
+            assert_never(name)
+
+
+def default_backend(name: AdapterName, device_kind: DeviceKind) -> str:
+    """What carries an adapter's bytes between such devices if nobody chooses."""
+    if name is AdapterName.MPI:
+        return BACKEND
+    return "nccl" if device_kind is DeviceKind.CUDA else "gloo"
+
+
+def main(request_path: str) -> int:
+    """Run this process's rank of a sweep in the current folder and return its exit status.
+
+    Rank 0 leaves the points as they are done, a rank that fails one error file. Raises `JobError`
+    only if the environment does not tell the rank its number.
+    """
+    folder = Path.cwd()
+    numbers = read_rank_numbers()
+    progress = Progress(folder, rank=numbers.rank)
+    add = partial(add_line, folder)
+    try:
+        progress.beat(Phase.SETUP)
+        request = _read_request(Path(request_path))
+        _run(request, numbers, add, add, _watch(request, numbers, folder, progress))
+        progress.beat(Phase.DONE)
+    except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
+        traceback.print_exc()
+        write_failure(folder, error, rank=numbers.rank, phase=progress.phase, memory_limited=False)
+        return 1
+    return 0
+
+
+def run(
+    request: SweepRequest,
+    numbers: RankNumbers,
+    on_facts: Callable[[SweepFacts], None],
+    on_point: Callable[[PointSamples], None],
+) -> None:
+    """Run this process's rank of a sweep; rank 0 tells the facts, then each point as it is done.
+
+    After an exception the caller has to end the process with `os._exit`: other ranks may wait for
+    this one, and it for them. A point that takes too long ends the process by itself.
+    """
+
+    def watch(_number: int, operation: Operation) -> AbstractContextManager[None]:
+        return time_limit(request.timeout_s, operation, rank=numbers.rank, folder=None)
+
+    _run(request, numbers, on_facts, on_point, watch)
+
+
+def _watch(request: SweepRequest, numbers: RankNumbers, folder: Path, progress: Progress) -> Watch:
+    """Each point is a step that leaves a beat and has a time limit."""
+
+    @contextmanager
+    def watch(number: int, operation: Operation) -> Iterator[None]:
+        progress.beat(Phase.TIMED, number)
+        with time_limit(request.timeout_s, operation, rank=numbers.rank, folder=folder):
+            yield
+
+    return watch
+
+
+def _run(
+    request: SweepRequest,
+    numbers: RankNumbers,
+    on_facts: Callable[[SweepFacts], None],
+    on_point: Callable[[PointSamples], None],
+    watch: Watch,
+) -> None:
+    _require_meeting_place(request.adapter)
+    device = _bound_device(request, numbers)
+    adapter = new_adapter(request.adapter)
+    adapter.init(request.backend, device, numbers.rank, numbers.world_size)
+    if numbers.rank == 0:
+        on_facts(_facts(adapter, device))
+    run_bench_sweep(request, adapter, device=device, on_point=on_point, watch=watch)
+    # Not after a failure: ranks leave together, and the others are not about to.
+    adapter.finalize()
+
+
+def _read_request(path: Path) -> SweepRequest:
+    try:
+        return parse(SweepRequest, path.read_text(encoding="utf-8"))
+    except (OSError, JobError) as error:
+        raise JobError(f"{path.name}: {error}") from error
+
+
+def _require_meeting_place(adapter: AdapterName) -> None:
+    """Raise `JobError` where ranks would look for each other and were not told where."""
+    # A rank is told where to meet by its environment.
+    told = os.environ.keys()
+    missing = sorted({"MASTER_ADDR", "MASTER_PORT"} - told)
+    if adapter is not AdapterName.MPI and "CCLSEARCH_INIT_METHOD" not in told and missing:
+        raise JobError(
+            f"the ranks of {adapter} have no place to meet: {' and '.join(missing)} not set; start"
+            " them with torchrun, tell mpirun to set both (-x NAME=VALUE), or measure mpi"
+        )
+
+
+def _bound_device(request: SweepRequest, numbers: RankNumbers) -> torch.device:
+    """Give this process its device, which a library asks for when ranks join."""
+    torch.set_num_threads(request.threads_per_rank)
+    if request.device is DeviceKind.CUDA:
+        device = torch.device("cuda", numbers.local_rank)
+        torch.cuda.set_device(device)
+        return device
+    pin_to_cores(numbers.local_rank, request.threads_per_rank)
+    return torch.device("cpu")
+
+
+def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:
+    on_cuda = device.type == "cuda"
+    # Loaded by the adapter that uses it, or not at all.
+    torchcomms = sys.modules.get("torchcomms")
+    return SweepFacts(
+        device_name=torch.cuda.get_device_name(device) if on_cuda else None,
+        torch_version=torch.__version__,
+        torchcomms_version=getattr(torchcomms, "__version__", None),
+        backend_name=adapter.get_backend(),
+        backend_version=adapter.get_backend_version(),
+    )
+
+
+if __name__ == "__main__":
+    if MEETING_VARIABLE in os.environ:
+        meet(Path(os.environ[MEETING_VARIABLE]), read_rank_numbers().rank)
+    status = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # After a failure a communication thread may wait for a peer that is gone; do not join it.
+    os._exit(status)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from evaluator.estimate.machine import Group, machine_of
-from evaluator.estimate.traffic import Traffic
+from evaluator.estimate.hardware import Group, Traffic, machine_of
 from evaluator.machine import core_count
 from records.study import Environment, Link
 

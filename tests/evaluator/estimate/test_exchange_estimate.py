@@ -2,12 +2,15 @@
 
 import pytest
 
-from evaluator.estimate.algorithms import traffic_of
-from evaluator.estimate.machine import Machine
-from evaluator.estimate.messages import Ways, estimated_exchange
-from evaluator.workloads.collectives.adapters.adapter import AdapterName
-from evaluator.workloads.collectives.exchange_job import Compression, Setup
-from evaluator.workloads.collectives.operations import Collective, Operation
+from evaluator.estimate.communication import Ways, estimated_exchange, traffic_of
+from evaluator.estimate.hardware import Machine
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    Compression,
+    Operation,
+    Setup,
+)
 from records.study import Link
 
 MACHINE = Machine(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.estimate.inference import estimated_inference
-from evaluator.estimate.machine import Machine
+from evaluator.estimate.hardware import Machine
+from evaluator.estimate.step_time import estimated_inference
 from evaluator.rank.job import Config, Precision, Workload
 from records.study import Link
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.estimate.script import estimated_script
+from evaluator.estimate.step_time import estimated_script
 from records.study import Environment
 from records.workload import Workload
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.estimate.communication import replicated_traffic, tensor_traffic
-from evaluator.estimate.machine import Machine
-from evaluator.estimate.training import estimated_training
-from evaluator.memory.shares import shares
+from evaluator.estimate.hardware import Machine
+from evaluator.estimate.memory import shares
+from evaluator.estimate.step_time import estimated_training
 from evaluator.rank.job import (
     Checkpointing,
     CommHook,

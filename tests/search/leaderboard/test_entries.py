@@ -5,8 +5,7 @@ import json
 import pytest
 
 from records.errors import StudyError
-from search.leaderboard.entries import read_entries
-from search.leaderboard.published import SENTINEL
+from search.leaderboard.entries import SENTINEL, read_entries
 
 METADATA = {
     "model_family": "llama-3.1-8b",

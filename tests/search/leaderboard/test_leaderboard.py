@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.testing import Takes
-from evaluator.timing.spread import Spread
-from records import testing
+from evaluator.timing.decision import Spread
 from records.codec import to_json
-from records.computed import ComputedMetric
-from records.origin import Origin
-from records.store import Store
-from records.study import Budget
-from search.finding import Finding
+from records.store.rows import ComputedMetric
+from records.store.store import Store
+from records.study import Budget, Origin
+from search.leaderboard.entries import Reading, Submission, Work
 from search.leaderboard.ranking import leaderboard
-from search.leaderboard.submission import Reading, Submission
-from search.leaderboard.work import Work
+from search.loop.finding import Finding
+from tests.support import records as testing
+from tests.support.evaluator import Takes
 
 HOSTILE = "<script>alert(1)</script>=cmd"
 WORK = Work(

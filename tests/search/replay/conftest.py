@@ -10,27 +10,25 @@ from typing import TypeAlias
 
 import pytest
 
-from evaluator.testing import Ending, TabularEvaluator
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.study import Budget, Command, Dimension, Launch, Measure, Study
 from records.trial import Config, Policy
-from search.batch import Room
 from search.compose import Surroundings, composed
-from search.context_launches import ContextEvaluator
-from search.finding import Finding
 from search.llm.client import LlmClient
-from search.llm.settings import LlmSettings, Secret
-from search.progress import PlainProgress
-from search.proposers.replay import ReplayProposer, policies_again
-from search.replay.checks import Checks, checked
-from search.replay.claim import Decision
-from search.replay.course import replayed
-from search.replay.measuring import begin, measuring, measuring_study
-from search.replay.recorded import recorded_study
-from search.replay.source import source_of
-from search.spaces import space_of
-from search.testing import ScriptedMessagesServer
+from search.loop.batch import Room
+from search.loop.finding import Finding
+from search.loop.trial import ContextEvaluator
+from search.replay.claims import Decision, source_of
+from search.replay.measure import begin, measuring, measuring_study
+from search.replay.rerun import recorded_study, replayed
+from search.replay.scores import Checks, checked
+from search.settings import LlmSettings, Secret
+from search.strategies.proposers import ReplayProposer, policies_again
+from search.study.spaces import space_of
+from search.views.terminal import PlainProgress
+from tests.support import records as testing
+from tests.support.evaluator import Ending, TabularEvaluator
+from tests.support.search import ScriptedMessagesServer
 
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
 KEY = "sk-ant-loopback-0123456789abcdef"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.testing import Fails, Takes
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.study import Budget
 from records.trial import FailureKind
-from search.proposers.replay import study_again
+from search.strategies.proposers import study_again
+from tests.support import records as testing
+from tests.support.evaluator import Fails, Takes
 
 ENDINGS = {0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.4), 2: Takes(step_time_s=0.3)}
 

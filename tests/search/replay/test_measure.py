@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.testing import Fails, InTurn, Takes
-from records import testing
 from records.errors import StudyError
-from records.origin import Origin
-from records.store import Store
-from records.study import MEASURE
+from records.store.store import Store
+from records.study import MEASURE, Origin
 from records.trial import FailureKind, Policy, Purpose, Stage
-from search.replay.claim import Holds
-from search.replay.source import source_of
+from search.replay.claims import Holds, source_of
+from tests.support import records as testing
+from tests.support.evaluator import Fails, InTurn, Takes
 
 pytestmark = pytest.mark.usefixtures("unjailed")
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"

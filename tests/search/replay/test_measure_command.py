@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.testing import Fails, InTurn, TabularEvaluator, Takes
-from records import testing
-from records.launched import Launched
-from records.machine import Machine
-from records.origin import Origin
-from records.store import Store
+from records.machine import Launched, Machine
+from records.store.store import Store
+from records.study import Origin
 from records.trial import Config, FailureKind
-from search.batch import Room
-from search.commands.measure_views import print_decisions
+from search.cli.replay import print_decisions
 from search.compose import Surroundings
-from search.context_launches import ContextEvaluator
-from search.replay.claim import Claim, Decision, Holds
-from search.replay.source import source_of
+from search.loop.batch import Room
+from search.loop.trial import ContextEvaluator
+from search.replay.claims import Claim, Decision, Holds, source_of
+from tests.support import records as testing
+from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
 pytestmark = pytest.mark.usefixtures("unjailed")
 ENDINGS = {n: Takes(step_time_s=each, noise=0.02) for n, each in enumerate((0.5, 0.2))}
@@ -73,7 +71,7 @@ def machine(monkeypatch):
                 sleep=lambda _: None,
             )
 
-        monkeypatch.setattr("search.commands.replay_measure.here", here)
+        monkeypatch.setattr("search.cli.replay.here", here)
         return evaluator.launches
 
     return put

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from evaluator.testing import Takes
 from records.codec import to_json
-from records.store import Store
-from search.prompt import PromptWriter
-from search.testing import (
+from records.store.store import Store
+from search.llm.prompt import PromptWriter
+from tests.support.evaluator import Takes
+from tests.support.search import (
     ScriptedMessagesServer,
     dropped_connection,
     fault,

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.testing import Fails, InTurn, Takes
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.study import Context
 from records.trial import FailureKind
-from search.choosers.catalog import CHOOSERS
-from search.replay.checks import checked
-from search.replay.course import replayed
-from search.replay.recorded import recorded_study
+from search.replay.rerun import recorded_study, replayed
+from search.replay.scores import checked
+from search.strategies.catalog import CHOOSERS
+from tests.support import records as testing
+from tests.support.evaluator import Fails, InTurn, Takes
 
 pytestmark = pytest.mark.usefixtures("unjailed")
 LOST = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.study import Command, Dimension, Environment, Launch
 from records.trial import Policy
-from search.builtin import builtin_study
-from search.replay.elsewhere import as_given
-from search.spaces import completed
+from search.replay.other_machine import as_given
+from search.study.spaces import completed
+from search.study.study_file import builtin_study
+from tests.support import records as testing
 
 pytestmark = pytest.mark.usefixtures("unjailed")
 PROGRAM = "def generate_config(workload, environment):\n    return {{'n': {}}}\n"

@@ -12,23 +12,22 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from records import testing
 from records.codec import to_json
-from records.exchange import Exchange, Usage
-from records.origin import Origin
-from records.rows import Intent
-from records.store import Store
-from records.study import Study
+from records.llm_exchange import Exchange, Usage
+from records.store.rows import Intent
+from records.store.store import Store
+from records.study import Origin, Study
 from records.trial import Config, FailureKind, Policy, Trial
-from search.finding import Finding
+from search.loop.finding import Finding
 from search.service.app import app_of
-from search.service.callers.rates import Rates
-from search.service.callers.roles import ROLES, KnownToken, digest_of
+from search.service.auth import ROLES, KnownToken, digest_of
 from search.service.config import Listen, ServiceConfig
-from search.service.edge.listening import listening, server_of
-from search.service.runs.keeper import Keeper
-from search.service.runs.table import RunTable
-from search.service.state import Service
+from search.service.limits import Rates
+from search.service.queue import RunTable
+from search.service.runner import Keeper
+from search.service.server import listening, server_of
+from search.service.service import Service
+from tests.support import records as testing
 
 FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
 """Studies of `recorded_store`: one with a winner, one whose trials all failed, one imported."""

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from records import testing
-from records.store import Store
-from search.service.runs.keeper import Keeper, nobody, table_path
-from search.service.runs.process import Runner, run_folder
-from search.service.runs.table import RunTable, State, Submitted, entering
+from records.store.store import Store
+from search.service.queue import RunTable, State, Submitted, entering
+from search.service.runner import Keeper, Runner, nobody, run_folder, table_path
+from tests.support import records as testing
 
 ACTING = Path(__file__).with_name("acting.py")
 LIMIT_S = 30

@@ -2,7 +2,7 @@
 
 from httpx2 import Client
 
-from search.report_page.testing import Element, read_page
+from tests.support.report import Element, read_page
 
 RUNS_SCRIPT = ("onerror", "onclick", "onload", "style")
 """Attributes that the policy of the pages forbids; a text that got out would have one."""

@@ -7,7 +7,7 @@ from fastapi import HTTPException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.routes.files import part_of
+from search.service.api.trials import part_of
 from tests.search.service.conftest import FINISHED
 
 FILES = f"/api/v1/studies/{FINISHED}/trials/0/files"

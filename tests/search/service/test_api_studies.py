@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.timing.spread import Spread
+from evaluator.timing.decision import Spread
 from records.codec import from_json, to_json
-from records.store import Store
-from search.finding import Finding
+from records.store.store import Store
+from search.loop.finding import Finding
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 API = "/api/v1"
@@ -192,7 +192,7 @@ def test_a_fault_of_the_service_tells_nothing_of_its_inside(served, monkeypatch)
     def broken(*_given, **_named):
         raise RuntimeError("the inside")
 
-    monkeypatch.setattr("search.service.routes.studies.study_page", broken)
+    monkeypatch.setattr("search.service.api.studies.study_page", broken)
     with served.client("read") as client:
         answer = client.get(f"{API}/studies")
     assert answer.status_code == 500

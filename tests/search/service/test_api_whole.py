@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner
 
-from records import testing
-from records.store import Store
-from search.cli import app
-from search.service.facts import written
-from search.service.lookups import attachment
+from records.store.store import Store
+from search.cli.main import app
+from search.service import data as written
+from search.service.api.trials import attachment
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
+from tests.support import records as testing
 
 API = "/api/v1"
 

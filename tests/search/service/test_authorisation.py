@@ -6,7 +6,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from search.service.app import app_of
-from search.service.callers.roles import Caller, Role
+from search.service.auth import Caller, Role
 
 NOBODY, READ, SUBMIT = "nobody", "read", "submit"
 ROLES = (NOBODY, READ, SUBMIT, "admin")

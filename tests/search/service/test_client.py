@@ -5,8 +5,7 @@ from pandas.testing import assert_frame_equal
 
 import cclsearch
 from records.errors import EnvironmentFault, StudyError
-from search.remote.client import Client
-from search.remote.errors import NotAllowed, NotThere, ServiceRefused, StillRunning
+from search.client.client import Client, NotAllowed, NotThere, ServiceRefused, StillRunning
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 
@@ -42,7 +41,7 @@ def test_the_trials_of_a_study_are_the_table_that_its_records_give_here(connect,
 
 
 def test_trials_beyond_a_page_are_fetched_too(connect, monkeypatch):
-    monkeypatch.setattr("search.remote.client.PAGE", 1)
+    monkeypatch.setattr("search.client.client.PAGE", 1)
 
     frame = connect().study(FINISHED).trials()
 

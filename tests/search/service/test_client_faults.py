@@ -8,10 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from search.remote.client import Client, RemoteStudy
-from search.remote.connection import address_of
-from search.remote.errors import ServiceAway, ServiceRefused
-from search.remote.events import events_in, lines_in
+from search.client.client import (
+    Client,
+    RemoteStudy,
+    ServiceAway,
+    ServiceRefused,
+    address_of,
+    events_in,
+    lines_in,
+)
 
 AWAY = (503, {}, b'{"error": "the disk is full"}')
 EMPTY = (200, {}, b"[]")

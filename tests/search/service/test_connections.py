@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from search.service.edge import connections
-from search.service.edge.listening import allow_many_files
+from search.service import server as connections
+from search.service.server import allow_many_files
 
 ASKED = "GET /api/v1/studies HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
 

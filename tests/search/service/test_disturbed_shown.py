@@ -5,19 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.timing.paired import Comparison
-from evaluator.timing.verdict import Verdict
-from records import testing
+from evaluator.timing.decision import Comparison, Verdict
 from records.codec import from_json, to_json
-from records.conditions import Conditions
-from records.store import Store
+from records.machine import Conditions
+from records.store.store import Store
 from records.study import Dimension
 from records.trial import Repeat
-from search.finding import Finding
-from search.report import Record
-from search.words.condition import disturbed_words
+from search.loop.finding import Finding
+from search.report.summary import Record
+from search.views.machine import disturbed_words
 from tests.search.service.conftest import FINISHED, running
 from tests.search.service.reading_pages import get, table
+from tests.support import records as testing
 
 STUDY = "20260301-000000-busy"
 QUIET = Conditions(

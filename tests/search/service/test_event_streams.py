@@ -5,8 +5,8 @@ import time
 import pytest
 
 from search.service.config import Limits, ServiceConfig
-from search.service.runs.process import EVENTS, run_folder
-from search.service.runs.table import State, entering
+from search.service.queue import State, entering
+from search.service.runner import EVENTS, run_folder
 from tests.search.service.conftest import FINISHED
 
 STARTED = '{"event": "study_started"}\n'

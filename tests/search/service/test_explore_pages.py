@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.trial import Measured, MetricValue
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 from tests.search.service.reading_pages import get, links, table
+from tests.support import records as testing
 
 STUDY = "20260301-000000-made"
 

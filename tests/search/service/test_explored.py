@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.store import Store
+from records.store.store import Store
 from records.study import Dimension, Objective
-from records.testing import failed, measured, study, trial
 from records.trial import MetricValue
-from search.finding import leader_of
-from search.front import unbeaten
-from search.service.facts.front import study_front
-from search.service.facts.history import study_history
-from search.service.facts.knobs import study_knobs
-from search.standing import standing_of
+from search.loop.finding import leader_of
+from search.loop.standing import standing_of, unbeaten
+from search.service.data import study_front, study_history, study_knobs
+from tests.support.records import failed, measured, study, trial
 
 OUTCOMES = st.one_of(st.none(), st.floats(0.1, 10.0))
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.study import Measure
-from search.service.pages.happening import MOST_SAID, happening
+from search.service.pages.study import MOST_SAID, happening
 
 
 def written(tmp_path, *events: dict[str, object]):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from search.service.api.health import details_of, is_well
 from search.service.config import Offered, ServiceConfig
-from search.service.health import details_of, is_well
-from search.service.runs.table import State, entering
+from search.service.queue import State, entering
 
 
 @pytest.fixture

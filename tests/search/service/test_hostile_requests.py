@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from search.service import guard
 from search.service.config import Limits, ServiceConfig
-from search.service.edge import guard
 
 BEARER = "Authorization: Bearer submit-token-of-a-test"
 SMALL = ServiceConfig(limits=Limits(body_bytes=2000))

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from search.service.edge.listening import PlainLines
+from search.service.server import PlainLines
 
 STUDIES = [f"/studies/20260101-00000{number}-aaaa" for number in range(3)]
 FINISHED = STUDIES[0]

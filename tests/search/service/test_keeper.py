@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from records.store import Store
-from search.service.runs import keeper as module
-from search.service.runs.process import run_folder
-from search.service.runs.table import Delivery, State, entering
+from records.store.store import Store
+from search.service import runner as module
+from search.service.queue import Delivery, State, entering
+from search.service.runner import run_folder
 from tests.search.service.queueing import Queue, alive
 
 
@@ -223,7 +223,7 @@ def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
     queue.submit("one")
     queue.until_acts("one")
     with monkeypatch.context() as patched:
-        patched.setattr("search.service.runs.process._claimed", refuse)
+        patched.setattr("search.service.runner._claimed", refuse)
         queue.look()
         assert "Too many open files" in queue.keeper.faults[0]
         assert queue.found("one").state is State.RUNNING

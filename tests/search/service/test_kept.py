@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from search.service.facts.kept import Kept
+from search.service.cache import Kept
 
 
 def test_a_value_is_made_once_for_each_version():

@@ -8,8 +8,8 @@ import pytest
 from mcp import Client as Model
 from mcp import StdioServerParameters
 
-from search.remote.client import Client
-from search.remote.tools import server_over
+from search.client.client import Client
+from search.client.mcp_server import server_over
 from tests.search.service.conftest import FINISHED
 
 READS = {
@@ -155,7 +155,7 @@ def test_without_the_sdk_the_command_says_what_to_install(tmp_path):
     program = (
         "import sys, importlib.util as util\nfind = util.find_spec\n"
         "util.find_spec = lambda name, *rest: None if name == 'mcp' else find(name, *rest)\n"
-        "from search.cli import main\nsys.argv = ['cclsearch', 'mcp']\nmain()"
+        "from search.cli.main import main\nsys.argv = ['cclsearch', 'mcp']\nmain()"
     )
 
     done = subprocess.run(

@@ -13,13 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from records import testing
 from records.errors import StudyError
-from records.store import Store
-from search.service import messenger as module
+from records.store.store import Store
+from search.service import webhooks as module
 from search.service.config import Webhook
-from search.service.messenger import Messenger, secret_in, wait_s
-from search.service.runs.table import RunTable, State, entering
+from search.service.queue import RunTable, State, entering
+from search.service.webhooks import Messenger, secret_in, wait_s
+from tests.support import records as testing
 
 SECRET = b"a long random text"
 

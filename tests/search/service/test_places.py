@@ -5,8 +5,8 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.runs.places import Place, next_up
-from search.service.runs.table import Submitted, entering
+from search.service.queue import Submitted, entering
+from search.service.runner import Place, next_up
 
 places = st.builds(Place, st.sampled_from(["a", "b"]), st.integers(1, 3))
 

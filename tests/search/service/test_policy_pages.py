@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.pages.differences import lines_of, one_below_the_other, side_by_side
-from search.service.pages.visible import visible
+from search.service.pages.base import visible
+from search.service.pages.compare import lines_of, one_below_the_other, side_by_side
 from tests.search.service.conftest import FAILED, FINISHED
 from tests.search.service.reading_pages import get, links, table
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.callers.rates import MOST_CALLERS, Rates, address_of
+from search.service.limits import MOST_CALLERS, Rates, address_of
 
 
 class Clock:

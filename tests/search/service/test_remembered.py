@@ -6,8 +6,8 @@ import sqlite3
 
 import pytest
 
-from search.service.callers.roles import Caller, Role
-from search.service.remembered import Remembered
+from search.service.auth import Caller, Role
+from search.service.cache import Remembered
 
 READER = Caller(name="r", role=Role.READ)
 PATH = "/api/v1/studies/a"
@@ -100,7 +100,7 @@ def test_whatever_is_written_to_either_database_shows_at_once(databases, place):
 
 def test_an_answer_is_made_anew_after_a_while_whatever_is_written(databases, monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr("search.service.remembered.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("search.service.cache.monotonic", lambda: now_s[0])
     app = Remembered(Counting(), databases=databases)
     before = counts(app)
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from search.service.callers.roles import KnownToken
+from search.service.access import cookie_in, is_known_host, refusal_of, token_in
+from search.service.auth import KnownToken
 from search.service.config import Listen, ServiceConfig
-from search.service.edge.checks import cookie_in, is_known_host, refusal_of, token_in
 
 HERE = "127.0.0.1:8765"
 LOOPBACK = ServiceConfig()

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreError
-from search.service.runs.table import Delivery, RunTable, State, entering
+from search.service.queue import Delivery, RunTable, State, entering
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_queue_in_a_folder_that_is_a_file_is_refused(tmp_path):
 
 
 def test_a_queue_that_another_holds_for_too_long_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("search.service.runs.table.BUSY_S", 0.01)
+    monkeypatch.setattr("search.service.queue.BUSY_S", 0.01)
     path = tmp_path / "queue.db"
     with closing(RunTable(path)) as ours, closing(sqlite3.connect(path)) as other:
         other.execute("begin exclusive")

@@ -7,17 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StudyError
-from search.service.callers.roles import (
-    KnownToken,
-    Role,
-    digest_of,
-    known_as,
-    local_token,
-    new_token,
-)
+from search.service.app import print_new_token
+from search.service.auth import KnownToken, Role, digest_of, known_as, local_token, new_token
 from search.service.config import Listen, ServiceConfig, read_config
-from search.service.serving import print_new_token
-from search.service.submission import check_offered
+from search.service.service import check_offered
 
 HEX = "0" * 64
 TOKEN = f'[[token]]\nname = "ann"\nrole = "read"\nsha256 = "{HEX}"\n'

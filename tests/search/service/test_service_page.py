@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from search.remote import client, errors
+from search.client import client
+from search.client import client as errors
 from search.service.app import app_of
-from search.service.callers.roles import ROLES, KnownToken
-from search.service.config import (
-    Limits,
-    Listen,
-    Offered,
-    ServiceConfig,
-    Webhook,
-    read_config,
-)
+from search.service.auth import ROLES, KnownToken
+from search.service.config import Limits, Listen, Offered, ServiceConfig, Webhook, read_config
 
 PAGE = (Path(__file__).parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
 

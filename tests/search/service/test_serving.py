@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from records.store import Store
-from search.cli import main
-from search.service.runs.process import run_folder
-from search.service.serving import alone
-from search.service.testing import Serving, configured, searching
-from tests.search.test_kill import descendants, survivors
+from records.store.store import Store
+from search.cli.main import main
+from search.service.app import alone
+from search.service.runner import run_folder
+from tests.search.loop.test_kill import descendants, survivors
+from tests.support.service import Serving, configured, searching
 
 
 def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_path):

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StoreError
-from search.service.callers.roles import KnownToken, digest_of
-from search.service.callers.sessions import LIFE_S, Sessions, kept_key
+from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of, kept_key
 from search.service.config import Listen
 
 ANN = KnownToken(name="ann@lab", role="read", sha256=digest_of("a"))

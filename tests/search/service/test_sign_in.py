@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.callers.roles import KnownToken, digest_of
-from search.service.callers.sessions import LIFE_S, Sessions
+from search.service.access import local_place
+from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of
 from search.service.config import Limits, Listen, ServiceConfig
-from search.service.edge.access import local_place
 
 READ = "read-token-of-a-test"
 

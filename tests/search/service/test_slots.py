@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from search.service.callers.slots import HeldResponse, Slots
 from search.service.config import Limits, ServiceConfig
+from search.service.limits import HeldResponse, Slots
 from tests.search.service.conftest import FINISHED
 
 LOG = f"/api/v1/studies/{FINISHED}/trials/0/files/logs/rank0.log"

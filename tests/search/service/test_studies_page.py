@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from records import testing
-from search.charts.sparkline import sparkline
-from search.service.pages.rendering import moment, took
+from search.service.pages.base import moment, took
+from search.views.charts import sparkline
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 from tests.search.service.reading_pages import get, links
+from tests.support import records as testing
 
 
 @pytest.fixture

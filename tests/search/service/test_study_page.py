@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from records.store import Store
-from search.service.runs.process import EVENTS, run_folder
+from records.store.store import Store
+from search.service.runner import EVENTS, run_folder
 from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, running
 from tests.search.service.reading_pages import get, links
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from search.report_page.testing import read_page
 from search.service.config import Offered, ServiceConfig
 from tests.search.service.conftest import running
 from tests.search.service.reading_pages import get, links
+from tests.support.report import read_page
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from policies.catalog import seed_names
-from records import testing
+from policies.contract import seed_names
 from records.errors import StudyError
 from records.study import Command, Dimension, Launch
-from search.builtin import builtin_study
 from search.compose import STRATEGIES
 from search.service.config import Limits, ServiceConfig
-from search.service.submission import NewStudy, study_of
+from search.service.service import NewStudy, study_of
+from search.study.study_file import builtin_study
+from tests.support import records as testing
 
 OWN = builtin_study(testing.ENVIRONMENT)
 ATTACKS = [

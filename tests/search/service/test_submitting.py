@@ -5,20 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from records import testing
+from records.codec import now
 from records.errors import StoreBusy, StoreError, StudyError, WriterBusy
-from records.instants import now
-from records.locks import writing
-from records.rows import Intent
-from records.store import Store
+from records.store.locks import writing
+from records.store.rows import Intent
+from records.store.store import Store
 from records.trial import Policy
-from search.service import state
-from search.service.callers.roles import Caller, Role
+from search.service import service as state
+from search.service.auth import Caller, Role
 from search.service.config import Limits, ServiceConfig
-from search.service.runs.keeper import Keeper
-from search.service.runs.table import State
-from search.service.state import ConflictError, ForbiddenError, Service, TooManyError
-from search.service.submission import NewStudy
+from search.service.queue import State
+from search.service.runner import Keeper
+from search.service.service import ConflictError, ForbiddenError, NewStudy, Service, TooManyError
+from tests.support import records as testing
 
 CI = Caller(name="ci", role=Role.SUBMIT)
 OTHER = Caller(name="other", role=Role.SUBMIT)
@@ -197,7 +196,7 @@ def test_resuming_that_fails_half_way_leaves_the_study_as_it_was(service, monkey
     def busy(*_):
         raise StoreBusy("somebody was faster")
 
-    monkeypatch.setattr("search.service.state.extended", busy)
+    monkeypatch.setattr("search.service.service.extended", busy)
     with pytest.raises(StoreBusy):
         service.resume(study_id, 5, CI)
 

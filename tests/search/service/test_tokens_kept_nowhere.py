@@ -2,7 +2,7 @@
 
 import logging
 
-from records.testing import contents
+from tests.support.records import contents
 
 
 def test_a_token_is_found_in_no_file_and_no_log(served, caplog, capfd):

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from records import testing
-from records.exchange import Exchange, Usage
-from records.launched import Launched, RankEnd
-from records.rows import Intent
-from records.store import Store
+from records.llm_exchange import Exchange, Usage
+from records.machine import Launched, RankEnd
+from records.store.rows import Intent
+from records.store.store import Store
 from records.trial import Artifact, FailureKind, Outcome, Policy
 from tests.search.service.conftest import FINISHED, HOSTILE
 from tests.search.service.reading_pages import get, links, table
+from tests.support import records as testing
 
 STUDY = "20260301-000000-made"
 HERE = f"/studies/{STUDY}/trials"

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from records import testing
-from records.store import Store
+from records.store.store import Store
 from records.study import Dimension
 from records.trial import Config, FailureKind, MetricValue, Policy, Repeat, Trial
-from search.service.facts import repeats
+from search.service import data as repeats
 from tests.search.service.conftest import FINISHED
 from tests.search.service.reading_pages import get, links, table
+from tests.support import records as testing
 
 MANY = "20260301-000000-many"
 

@@ -1,0 +1,415 @@
+"""Checks that this machine can run searches.
+
+What one probe of the machine found.
+
+What the machine is made of: devices, links between them, memory, clocks.
+
+Whether ranks really start, meet and train here, and how much equal launches differ.
+
+What is installed: torch with its backends, a compiler, tools that a search can use.
+"""
+
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.limits import free_memory_bytes
+from evaluator.machine import CPU_RANKS_PER_CORE, DEFAULT_CPU_RANKS, local_gpus, mpi_library
+from evaluator.timing.decision import Rule, detectable, pooled
+from records.errors import EnvironmentFault
+from records.machine import Conditions
+from records.study import Study
+from records.trial import Config, Failed
+
+
+class State(StrEnum):
+    """How good that is: `warn` works, but worse than it could."""
+
+    OK = "ok"
+    WARN = "warn"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found, and what to do where something is missing.
+
+    `needed` is whether a search on this machine cannot run without it.
+    """
+
+    subject: str
+    state: State
+    told: str
+    remedy: str | None = None
+    needed: bool = False
+
+
+LEAST_FREE_BYTES = 2 << 30
+_NVIDIA_LIMIT_S = 30.0
+_STEADY_GOVERNOR = "performance"
+
+
+def gpus() -> Finding:
+    """GPUs that this process may use."""
+    found = local_gpus()
+    if not found:
+        return Finding(
+            subject="GPUs",
+            state=State.WARN,
+            told="none that the driver names and CUDA_VISIBLE_DEVICES shows; ranks run on the CPU",
+            remedy="on a machine with GPUs: install the NVIDIA driver, unset CUDA_VISIBLE_DEVICES",
+        )
+    names = ", ".join(sorted({name for name, _ in found}))
+    return Finding(subject="GPUs", state=State.OK, told=f"{len(found)}: {names}")
+
+
+def gpu_links() -> Finding:
+    """How GPUs are connected, from the driver's matrix."""
+    matrix = _nvidia_matrix()
+    links = sorted(set(_links(matrix)))
+    if not links:
+        return Finding(subject="GPU links", state=State.OK, told="no two GPUs to connect")
+    slow = not any(link.startswith("NV") for link in links)
+    return Finding(
+        subject="GPU links",
+        state=State.WARN if slow else State.OK,
+        told=", ".join(links),
+        remedy="without NVLink, prefer fewer tensor-parallel ranks" if slow else None,
+    )
+
+
+def interfaces(root: Path = Path("/")) -> Finding:
+    """Network interfaces that are up; ranks on one machine meet over loopback."""
+    up = [
+        path.name
+        for path in sorted((root / "sys/class/net").glob("*"))
+        if (path / "operstate").is_file() and _up(path)
+    ]
+    if "lo" not in up:
+        return Finding(
+            subject="interfaces",
+            state=State.MISSING,
+            told=f"loopback is down; up: {', '.join(up) or 'none'}",
+            remedy="ip link set lo up",
+            needed=True,
+        )
+    return Finding(subject="interfaces", state=State.OK, told=", ".join(up))
+
+
+def cores(root: Path = Path("/")) -> Finding:
+    """CPU cores that affinity and control group leave us."""
+    allowed, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    quota = _cpu_quota(root)
+    told = f"{allowed} of {present}" + (f", quota of {quota:g}" if quota is not None else "")
+    usable = min(allowed, quota) if quota is not None else allowed
+    if usable * CPU_RANKS_PER_CORE < DEFAULT_CPU_RANKS:
+        return Finding(
+            subject="cores",
+            state=State.WARN,
+            told=told,
+            remedy=f"{DEFAULT_CPU_RANKS} ranks will wait for each other; allow more cores",
+        )
+    return Finding(subject="cores", state=State.OK, told=told)
+
+
+def memory() -> Finding:
+    """Memory that can be taken without swapping, also by our control groups."""
+    free_bytes = free_memory_bytes()
+    enough = free_bytes >= LEAST_FREE_BYTES
+    return Finding(
+        subject="memory",
+        state=State.OK if enough else State.WARN,
+        told=f"{free_bytes / 2**30:.1f} GiB free",
+        remedy=None if enough else "end other programs, or raise the control group's limit",
+    )
+
+
+def clocks(root: Path = Path("/")) -> Finding:
+    """Whether the cores keep one frequency; a varying one is noise in every step time."""
+    cpu = root / "sys/devices/system/cpu"
+    governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    if not governors:
+        return Finding(
+            subject="clocks",
+            state=State.OK,
+            told="not visible here, as in most virtual machines",
+        )
+    turbo = _turbo(cpu)
+    told = f"governor {', '.join(sorted(governors))}{turbo}"
+    if governors == {_STEADY_GOVERNOR}:
+        return Finding(subject="clocks", state=State.OK, told=told)
+    return Finding(
+        subject="clocks",
+        state=State.WARN,
+        told=told,
+        remedy=f"for steadier times: cpupower frequency-set -g {_STEADY_GOVERNOR}",
+    )
+
+
+def _turbo(cpu: Path) -> str:
+    boost, no_turbo = _text(cpu / "cpufreq/boost"), _text(cpu / "intel_pstate/no_turbo")
+    if not boost and not no_turbo:
+        return ""
+    return ", turbo on" if boost == "1" or no_turbo == "0" else ", turbo off"
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Cores that the control group gives us, of either version; None without a limit."""
+    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if not period:
+        group = root / "sys/fs/cgroup/cpu"
+        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    if not quota.isdecimal() or not period.isdecimal():
+        return None  # "max", -1, or no such group
+    return int(quota) / int(period)
+
+
+def _up(interface: Path) -> bool:
+    # Loopback and tunnels report "unknown" while they are up.
+    return _text(interface / "operstate") in ("up", "unknown")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _nvidia_matrix() -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    try:
+        told = subprocess.run(
+            [tool, "topo", "-m"], capture_output=True, timeout=_NVIDIA_LIMIT_S, check=True
+        )
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return told.stdout.decode(errors="replace")
+
+
+def _links(matrix: str) -> Iterator[str]:
+    """Kinds of link between two GPUs: NV18, PIX, SYS and their like."""
+    header, *rows = [line.split() for line in matrix.splitlines() if line.strip()] or [[]]
+    count = sum(name.startswith("GPU") and name[3:].isdecimal() for name in header)
+    for row in rows:
+        if row[0].startswith("GPU") and row[0][3:].isdecimal():
+            yield from (cell for cell in row[1 : count + 1] if cell != "X")
+
+
+TOLD_CHARS = 300
+NOISY = 0.05
+ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One launch that was measured: the whole of it, and its steps on their slowest ranks."""
+
+    wall_s: float
+    step_times_s: tuple[float, ...]
+    conditions: Conditions | None
+
+
+def launch_repeatedly(
+    evaluator: TrialEvaluator, study: Study, config: Config, folder: Path, count: int
+) -> tuple[Launched, ...] | str:
+    """Launch the same job several times in folders below this one; the cause when one fails."""
+    launches: list[Launched] = []
+    for number in range(count):
+        workdir = folder / str(number)
+        workdir.mkdir()
+        started_s = time.perf_counter()
+        try:
+            outcome = evaluator.evaluate(study, config, workdir)
+        except EnvironmentFault as fault:
+            return str(fault)
+        if isinstance(outcome, Failed):
+            return str(outcome)
+        launches.append(
+            Launched(
+                wall_s=time.perf_counter() - started_s,
+                step_times_s=outcome.measurement.slowest_rank_s,
+                conditions=outcome.measurement.conditions,
+            )
+        )
+    return tuple(launches)
+
+
+def launch_finding(subject: str, launches: Sequence[Launched] | str, *, needed: bool) -> Finding:
+    """Whether a launch works; the first of several also started the warm process."""
+    if isinstance(launches, str):
+        return Finding(
+            subject=subject,
+            state=State.MISSING,
+            told=launches[:TOLD_CHARS],
+            remedy="a search cannot measure anything here until this works",
+            needed=needed,
+        )
+    again_s = statistics.median(launch.wall_s for launch in launches[1:])
+    return Finding(
+        subject=subject,
+        state=State.OK,
+        told=f"ranks meet and train; {launches[0].wall_s - again_s:.1f} s to start the warm "
+        f"process, {again_s:.2f} s for each launch",
+        needed=needed,
+    )
+
+
+def noise_finding(launches: Sequence[Launched]) -> Finding:
+    """How much equal launches differ, and what difference a search could still tell."""
+    within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
+    medians = [statistics.median(launch.step_times_s) for launch in launches]
+    told_apart = smallest_difference(medians, ROUNDS)
+    noisy = told_apart > NOISY
+    disturbed = [x.conditions.disturbances for x in launches if x.conditions is not None]
+    causes = sorted({cause for causes in disturbed for cause in causes})
+    return Finding(
+        subject="noise",
+        state=State.WARN if noisy else State.OK,
+        told=f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} launches by "
+        f"{max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {ROUNDS} rounds a "
+        f"search tells {told_apart:.0%} apart",
+        remedy=(causes[0] if causes else "end other programs; take more rounds") if noisy else None,
+    )
+
+
+def smallest_difference(values: Sequence[float], rounds: int) -> float:
+    """The least relative difference that paired rounds of such launches show, four times of five.
+
+    `values` are positive, one for each of at least two launches of the same job.
+    """
+    noise = pooled([[[value] for value in values]])
+    if noise is None:
+        raise ValueError(f"{len(values)} launches tell no difference")
+    ratio = detectable(noise, Rule(min_rounds=rounds, max_rounds=rounds))
+    return math.inf if ratio is None else ratio - 1
+
+
+def _quartile_range(values: Sequence[float]) -> float:
+    low, centre, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return float((high - low) / centre)
+
+
+_SLURM = ("sbatch", "srun", "squeue", "scancel")
+
+
+def torch_backends() -> Finding:
+    """The version of torch and the communication libraries in it."""
+    # Imported here: it takes seconds, and nothing else in this process needs it.
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return Finding(
+            subject="torch",
+            state=State.MISSING,
+            told=f"{torch.__version__}, built without torch.distributed",
+            remedy="install a build of torch with torch.distributed",
+            needed=True,
+        )
+    built_in = {
+        "gloo": dist.is_gloo_available(),
+        _nccl_name(): dist.is_nccl_available(),
+        "MPI": dist.is_mpi_available(),
+    }
+    present = ", ".join(name for name, there in built_in.items() if there)
+    return Finding(
+        subject="torch",
+        state=State.OK if dist.is_gloo_available() else State.MISSING,
+        told=f"{torch.__version__} with {present or 'no backend'}",
+        remedy=None if dist.is_gloo_available() else "install a build of torch with gloo",
+        needed=True,
+    )
+
+
+def compiler() -> Finding:
+    """The C++ compiler that torch.compile needs on a CPU."""
+    return _tool("compiler", ("g++", "clang++"), "torch.compile on CPUs needs it: install g++")
+
+
+def stack_reader() -> Finding:
+    """The tool that shows where a hanging rank is, native frames included."""
+    return _tool(
+        "py-spy", ("py-spy",), "stacks of hanging ranks come from Python alone: pip install py-spy"
+    )
+
+
+def mpi() -> Finding:
+    """The MPI that ranks load, and the command that starts them with it."""
+    library = mpi_library()
+    remedy = 'only needed to measure and search MPI: pip install "cclsearch[mpi]"'
+    if library is None:
+        told = "mpi4py loads no MPI library"
+        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
+    name = f"{library.kind} {library.version}"
+    if library.mpirun is None:
+        told = f"{name} without the mpirun of this version"
+        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
+    return Finding(subject="MPI", state=State.OK, told=f"{name}, {library.mpirun}")
+
+
+def slurm() -> Finding:
+    """Slurm's commands."""
+    lacking = [command for command in _SLURM if shutil.which(command) is None]
+    if not lacking:
+        return Finding(subject="Slurm", state=State.OK, told="all commands found")
+    return Finding(
+        subject="Slurm",
+        state=State.MISSING,
+        told=f"no {', '.join(lacking)}",
+        remedy="only needed to launch on a cluster: run on its login node",
+    )
+
+
+def containers(root: Path = Path("/")) -> Finding:
+    """Whether containers and control groups of our own can be made."""
+    docker = shutil.which("docker") is not None
+    groups = _writable(root / "sys/fs/cgroup")
+    told = f"docker {'found' if docker else 'not found'}, control groups " + (
+        "writable" if groups else "read-only"
+    )
+    return Finding(
+        subject="containers",
+        state=State.OK if groups else State.WARN,
+        told=told,
+        remedy=None if groups else "limits on ranks come from rlimits; nothing needs to be done",
+    )
+
+
+def _nccl_name() -> str:
+    import torch
+
+    if not torch.distributed.is_nccl_available():
+        return "NCCL"
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call] # torch has no types here
+    return f"NCCL {'.'.join(map(str, version))}"
+
+
+def _tool(subject: str, names: tuple[str, ...], remedy: str) -> Finding:
+    for name in names:
+        path = shutil.which(name)
+        if path is not None:
+            return Finding(subject=subject, state=State.OK, told=path)
+    return Finding(
+        subject=subject,
+        state=State.MISSING,
+        told=f"no {' or '.join(names)}",
+        remedy=remedy,
+    )
+
+
+def _writable(mount: Path) -> bool:
+    """Whether a group can be made in the tree that is mounted here, of either version."""
+    return any(os.access(path, os.W_OK) for path in (mount, mount / "memory") if path.is_dir())

@@ -1,0 +1,366 @@
+"""Estimated step time of training, inference, scripts.
+
+A training step from sizes alone: what computes, what communicates, and what waits.
+
+Nothing is taken to be hidden behind anything else: weights of the parts, fitted to measured
+steps, tell how much of each shows.
+
+Prompts read and answered from sizes alone: every token of an answer reads all weights again.
+
+A step of a decoder in either phase, on an environment.
+
+A user's script as the built-in trainer would do it: knobs of usual names, sizes of the model.
+
+What a script really does is not known: this ranks its configurations as far as names tell.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from evaluator.estimate import communication as sent
+from evaluator.estimate.communication import tensor_group
+from evaluator.estimate.hardware import (
+    BACKWARD,
+    EDGE_OPERATORS,
+    Group,
+    Machine,
+    Traffic,
+    all_reduce,
+    forward_flops,
+    forward_operators,
+    gather_or_scatter,
+    head_flops,
+    layer_flops,
+    machine_of,
+    operators,
+    recomputed_flops,
+    sliced_operators,
+)
+from evaluator.estimate.memory import (
+    FOLDED,
+    NUMBER_BYTES,
+    SPLIT_BACKWARD,
+    Share,
+    Weights,
+    kv_size,
+    layer_weights,
+    micro_batch_count,
+    shares,
+)
+from evaluator.rank.job import Checkpointing, Config, OptimizerLoop, Precision, Schedule, Workload
+from records.study import Environment, Value
+from records.workload import Workload as Asked
+from records.workload import model_named
+
+UPDATE_TOUCHES = 7
+"""Reads and writes of an update for each parameter: of itself, its gradient and its moments."""
+UPDATE_OPERATORS = 12
+LAYER_TENSORS = 9
+STEP_OPERATORS = 500
+"""What comes once in a step: to draw a batch, to forget gradients, to begin and to end."""
+SPLIT_BUBBLE = 1 / 3
+"""What is left of a bubble that the gradients of weights may fill."""
+
+Counted: TypeAlias = Callable[[Share], float]
+Exchanged: TypeAlias = tuple[Callable[[Share], Traffic], Callable[[Config], Group]]
+
+_EXCHANGED: Mapping[str, Exchanged] = {
+    "tensor_communication": (sent.tensor_traffic, sent.tensor_group),
+    "context_communication": (sent.context_traffic, sent.context_group),
+    "expert_communication": (sent.expert_traffic, sent.expert_group),
+    "pipeline_transfers": (sent.pipeline_traffic, sent.pipeline_group),
+}
+_EXCHANGED_ONCE: Sequence[Exchanged] = (
+    (sent.gathered_traffic, sent.shard_group),
+    (sent.reduced_traffic, sent.shard_group),
+    (sent.replicated_traffic, sent.replica_group),
+    (sent.routed_traffic, sent.copies_group),
+)
+
+
+def estimated_training(
+    work: Workload, config: Config, machine: Machine, *, distributed_tensors: bool = True
+) -> Mapping[str, float]:
+    """Seconds of a step, by what takes them, on the rank that is busiest with each.
+
+    `distributed_tensors` are how the built-in trainer slices matrices, at a cost in Python.
+    """
+    places = tuple(shares(work, config))
+    count = micro_batch_count(work, config)
+    passes = {
+        "compute": _computing(places, machine, lambda share: (1 + BACKWARD) * forward_flops(share)),
+        "recompute": _computing(places, machine, recomputed_flops),
+        "launch_overhead": _starting(places, machine, operators),
+        **{name: _exchanging(places, machine, [each]) for name, each in _EXCHANGED.items()},
+        "between_nodes": _exchanging(places, machine, _EXCHANGED.values(), between_nodes=True),
+    }
+    if distributed_tensors:
+        passes["slicing_overhead"] = _starting(places, machine, sliced_operators)
+    once = _exchanging(places, machine, _EXCHANGED_ONCE, between_nodes=True)
+    return {
+        **{name: seconds * count for name, seconds in passes.items()},
+        "between_nodes": passes["between_nodes"] * count + once,
+        "bubble": sum(passes.values()) * _idle_micro_batches(config, machine),
+        "data_communication": _exchanging(places, machine, _EXCHANGED_ONCE),
+        "optimizer": _updating(places, machine),
+        "step_overhead": machine.together([STEP_OPERATORS * machine.dispatch_s]),
+    }
+
+
+def _computing(places: Sequence[Share], machine: Machine, flops: Counted) -> float:
+    return machine.together([flops(share) / machine.flops_per_s for share in places])
+
+
+def _starting(places: Sequence[Share], machine: Machine, operator_count: Counted) -> float:
+    return machine.together([operator_count(share) * machine.dispatch_s for share in places])
+
+
+def _exchanging(
+    places: Sequence[Share],
+    machine: Machine,
+    exchanged: Iterable[Exchanged],
+    *,
+    between_nodes: bool = False,
+) -> float:
+    """Of groups that are each on one node, or of those that are on several."""
+    config = places[0].config
+    return sum(
+        max(machine.exchange(traffic(share), group(config)) for share in places)
+        for traffic, group in exchanged
+        if machine.leaves_node(group(config)) is between_nodes
+    )
+
+
+def _idle_micro_batches(config: Config, machine: Machine) -> float:
+    """How long a rank waits for others of its pipeline, in times of one micro-batch.
+
+    While a rank waits, another that shares its core goes on.
+    """
+    idle = max(0.0, config.pp / machine.crowding - 1) / config.stages_per_rank
+    return idle * SPLIT_BUBBLE if config.pipeline_schedule in SPLIT_BACKWARD else idle
+
+
+def _updating(places: Sequence[Share], machine: Machine) -> float:
+    number_bytes = NUMBER_BYTES[places[0].work.precision]
+    seconds = [
+        share.held * number_bytes * UPDATE_TOUCHES / machine.memory_bytes_per_s
+        + _update_operators(share, machine) * machine.dispatch_s
+        for share in places
+    ]
+    return machine.together(seconds)
+
+
+def _update_operators(share: Share, machine: Machine) -> int:
+    tensors = LAYER_TENSORS * share.layer_count
+    loop = share.config.optimizer_loop
+    steps = 1 if loop is OptimizerLoop.FUSED else UPDATE_OPERATORS
+    at_once = loop is not OptimizerLoop.FOR_LOOP and machine.joins_tensors
+    return steps * (1 if at_once else tensors)
+
+
+GATHERS = 2  # the vectors of tokens, and the logits
+
+
+def estimated_inference(work: Workload, config: Config, machine: Machine) -> Mapping[str, float]:
+    """Seconds in which a batch is answered, by what takes them; every rank does the same."""
+    (share,) = shares(work, config)
+    rounds = micro_batch_count(work, config)
+    reads = work.output_length  # the prompt, then every token of an answer but the last
+    started = (forward_operators(share) + EDGE_OPERATORS) * reads * machine.dispatch_s
+    prefill = config.micro_batch * work.sequence_length
+    traffic = _traffic(share, prefill) + _traffic(share, config.micro_batch) * (reads - 1)
+    compute = _answer_flops(share) / machine.flops_per_s
+    read = _read_bytes(share) / machine.memory_bytes_per_s
+    return {
+        "compute": rounds * machine.together([compute]),
+        "memory_reads": rounds * machine.together([read]),
+        "launch_overhead": rounds * machine.together([started]),
+        "tensor_communication": rounds * machine.exchange(traffic, tensor_group(config)),
+    }
+
+
+def _answer_flops(share: Share) -> float:
+    """Of one round; only the last token of a prompt is asked what comes next."""
+    work = share.work
+    decoded = work.output_length - 1
+    prompt = work.sequence_length * layer_flops(share, work.sequence_length)
+    # A single query sees every key: all the scores of a length are half of those of twice as many.
+    answer = decoded * layer_flops(share, 2 * _mean_length(work))
+    return share.config.micro_batch * (prompt + answer + work.output_length * head_flops(share))
+
+
+def _read_bytes(share: Share) -> float:
+    """Of one round while it decodes: weights and the cache, once for every token."""
+    work, config = share.work, share.config
+    weights = Weights(work.vocab_size * work.hidden_size / config.tp)
+    for layer in range(work.layer_count):
+        weights += layer_weights(work, layer, tp=config.tp)
+    rows = config.micro_batch * work.experts_per_token
+    met = min(1.0, rows / work.expert_count) if work.expert_count else 0
+    keys = 2 * work.layer_count * kv_size(work) / config.tp
+    cache = config.micro_batch * _mean_length(work) * keys
+    numbers = weights.plain + weights.routed * met + cache
+    return NUMBER_BYTES[work.precision] * (work.output_length - 1) * numbers
+
+
+def _traffic(share: Share, tokens: int) -> Traffic:
+    """Of one pass: attention and feed-forward added up in every layer, columns joined at the edges.
+
+    Logits are only those of the last place.
+    """
+    work, config = share.work, share.config
+    size = NUMBER_BYTES[work.precision]
+    hidden = all_reduce(size * tokens * work.hidden_size, config.tp) * (2 * work.layer_count)
+    if config.tp == 1:
+        return hidden
+    edges = tokens * work.hidden_size + config.micro_batch * work.vocab_size
+    return hidden + gather_or_scatter(size * edges, config.tp, calls=GATHERS)
+
+
+def _mean_length(work: Workload) -> float:
+    return work.sequence_length + work.output_length / 2
+
+
+def estimated_step(
+    work: Workload, config: Config, environment: Environment, *, distributed_tensors: bool = True
+) -> Mapping[str, float]:
+    """Seconds of a step, by what takes them, of a configuration that breaks no rule.
+
+    `distributed_tensors` are how the built-in trainer slices matrices, at a cost in Python.
+    """
+    threads = config.threads_per_rank
+    machine = machine_of(environment, work.precision, config.world_size, threads)
+    if work.output_length:
+        return estimated_inference(work, config, machine)
+    return estimated_training(work, config, machine, distributed_tensors=distributed_tensors)
+
+
+COUNTS: Mapping[str, tuple[str, ...]] = {
+    "dp": ("dp", "dp_size", "data_parallel_size"),
+    "dp_replicate": ("dp_replicate", "data_parallel_replicate_degree"),
+    "dp_shard": ("dp_shard", "data_parallel_shard_degree"),
+    "tp": ("tp", "tp_size", "tensor_parallel_size", "tensor_model_parallel_size"),
+    "pp": ("pp", "pp_size", "pipeline_parallel_size", "pipeline_model_parallel_size"),
+    "cp": ("cp", "cp_size", "context_parallel_size"),
+    "ep": ("ep", "ep_size", "expert_parallel_size", "expert_model_parallel_size"),
+    "micro_batch": ("micro_batch", "micro_batch_size", "mbs"),
+    "stages_per_rank": ("stages_per_rank", "virtual_stages"),
+}
+"""What scripts call the counts among the knobs of the built-in trainer, in lower case."""
+CHECKPOINTING = ("activation_checkpointing", "activation_checkpoint", "recompute")
+SCHEDULE = ("pipeline_schedule", "schedule")
+COMPILE = ("compile", "compile_mode")
+NOTHING = ("", "none", "eager", "no", "off", "false", "0")
+HALF = ("bf16", "fp16", "fp8")
+LOOPED_STAGES = 2
+ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+
+_SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
+_EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
+_MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head_size")
+
+
+def estimated_script(
+    asked: Asked, environment: Environment, settings: Mapping[str, Value], rank_count: int
+) -> Mapping[str, float] | None:
+    """Seconds of a step, by what takes them; None where sizes or knobs do not tell enough."""
+    read = _as_builtin(asked, settings, rank_count)
+    return read and estimated_step(*read, environment, distributed_tensors=False)
+
+
+def _as_builtin(
+    asked: Asked, settings: Mapping[str, Value], rank_count: int
+) -> tuple[Workload, Config] | None:
+    work = _decoder(asked)
+    config = _config({name.lower(): value for name, value in settings.items()}, rank_count)
+    if work is None or config is None:
+        return None
+    sequences = work.global_batch // config.dp
+    too_many_stages = config.pp * config.stages_per_rank > work.layer_count
+    if sequences < 1 or too_many_stages or (work.output_length and config.pp > 1):
+        return None
+    # One that is larger than what a replica gets, or not told, is all that it gets.
+    return work, replace(config, micro_batch=min(config.micro_batch or sequences, sequences))
+
+
+def _decoder(asked: Asked) -> Workload | None:
+    """The model's sizes, from the workload or by its name; None where one is missing."""
+    model = model_named(asked.model) if asked.model else None
+    known = model.sizes if model else {}
+
+    def size(name: str) -> int:
+        return int(getattr(asked, name) or known.get(name) or 0)
+
+    needed = _SIZES + (_EXPERT_SIZES if size("expert_count") else ())
+    if asked.phase == "communication" or not all(size(name) for name in needed):
+        return None
+    sizes = {name: size(name) for name in (*_SIZES, *_EXPERT_SIZES, *_MORE_SIZES)}
+    return Workload(
+        **sizes,  # type: ignore[arg-type]  # all of them are counts
+        kv_head_count=size("kv_head_count") or size("head_count"),
+        sequence_length=asked.sequence_length,
+        global_batch=asked.global_batch,
+        precision=Precision.BF16 if asked.precision.lower() in HALF else Precision.FP32,
+        seed=asked.seed,
+        output_length=size("output_length") if asked.phase == "inference" else 0,
+    )
+
+
+def _config(settings: Mapping[str, Value], rank_count: int) -> Config | None:
+    """The knobs as the built-in trainer has them; None where none of them is known.
+
+    Ranks that no degree tells of see other sequences; a micro-batch of 0 is one that is not told.
+    """
+    counts = {name: count for name in COUNTS if (count := _count(settings, COUNTS[name]))}
+    if not counts:
+        return None
+    schedule = _schedule(_first(settings, SCHEDULE))
+    config = Config(
+        dp_shard=counts.get("dp_shard", 1),
+        tp=counts.get("tp", 1),
+        pp=counts.get("pp", 1),
+        cp=counts.get("cp", 1),
+        ep=counts.get("ep", 1),
+        micro_batch=counts.get("micro_batch", 0),
+        activation_checkpointing=_checkpointing(_first(settings, CHECKPOINTING)),
+        pipeline_schedule=schedule,
+        stages_per_rank=_stages(schedule, counts),
+        compile=_word(_first(settings, COMPILE)) not in NOTHING,
+    )
+    told = "dp" in counts or "dp_replicate" in counts or "dp_shard" in counts
+    replicas = counts.get("dp", 1) * counts.get("dp_replicate", 1)
+    return replace(config, dp_replicate=replicas if told else rank_count // config.world_size or 1)
+
+
+def _stages(schedule: Schedule, counts: Mapping[str, int]) -> int:
+    if counts.get("pp", 1) == 1 or schedule in ONE_STAGE:
+        return 1
+    return LOOPED_STAGES if schedule in FOLDED else counts.get("stages_per_rank", LOOPED_STAGES)
+
+
+def _schedule(told: Value) -> Schedule:
+    """The schedule of this name in any usual spelling (Interleaved1F1B); else one after another."""
+    plain = _word(told).replace("_", "")
+    named = {schedule.value.replace("_", ""): schedule for schedule in Schedule}
+    return named.get(plain, Schedule.ONE_F_ONE_B)
+
+
+def _checkpointing(told: Value) -> Checkpointing:
+    word = _word(told)
+    if word in NOTHING:
+        return Checkpointing.NONE
+    return Checkpointing.SELECTIVE if word == "selective" else Checkpointing.FULL
+
+
+def _count(settings: Mapping[str, Value], spellings: tuple[str, ...]) -> int | None:
+    value = _first(settings, spellings)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _first(settings: Mapping[str, Value], spellings: tuple[str, ...]) -> Value:
+    return next((settings[name] for name in spellings if name in settings), "")
+
+
+def _word(value: Value) -> str:
+    return str(value).lower()

@@ -1,0 +1,218 @@
+"""Several jobs at once taking turns; device slots.
+
+Launches that share the machine: all are there at once, and take turns to step.
+
+What drifts between launches, a clock or a neighbour's load, then meets all of them alike.
+
+Where ranks may be that run beside those of other launches, apart from them.
+
+On GPUs these are devices, on CPUs cores.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+from evaluator.job import Job, JobResult, Launcher, PhaseListener
+from evaluator.launchers.limits import free_memory_bytes
+from evaluator.rank.protocol import ANSWERS, GO, NO_MORE, READY, TURNS_VARIABLE, gate_name
+from records.errors import StudyError
+from records.study import Study
+
+ENDED = b"e"
+RECIPES = ("builtin", "collectives")
+"""Those whose ranks wait for their turn."""
+MEMORY_SHARE = 0.5
+"""Of the memory that is free now, what launches that are there at once may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """How jobs that took turns ended; `first_to_fail` left before all turns were over.
+
+    The others were then sent home early: however they ended is not their own doing.
+    """
+
+    results: tuple[JobResult, ...]
+    first_to_fail: int | None
+
+
+def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether launches that took so much on each rank may be on this machine at once."""
+    can_wait = study.environment.device == "cpu" and study.launch.recipe in RECIPES
+    if study.measure.together == "never" or study.contexts or not can_wait:
+        return False
+    return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
+
+
+def run_together(
+    jobs: Sequence[Job],
+    workdirs: Sequence[Path],
+    launchers: Sequence[Launcher],
+    *,
+    orders: Sequence[Sequence[int]],
+    on_phase: PhaseListener,
+) -> Together:
+    """Run all jobs at once, each by its launcher; they step in these orders, after a warm-up.
+
+    Each has the time of all. Raises what a launcher raises, once every job has ended.
+    """
+    with TemporaryDirectory(prefix="cclsearch-turns-") as folder, ExitStack() as opened:
+        residents: list[_Resident] = []
+        for number, (job, workdir) in enumerate(zip(jobs, workdirs, strict=True)):
+            pipes = Path(folder, str(number))
+            resident = _Resident(replace(job, timeout_s=job.timeout_s * len(jobs)), pipes)
+            opened.callback(resident.leave)
+            residents.append(resident)
+            resident.start(launchers[number], workdir)
+        first_to_fail = _give_turns(residents, orders, on_phase)
+        for resident in residents:
+            resident.send_home()
+        results = tuple(resident.result() for resident in residents)
+    return Together(results=results, first_to_fail=first_to_fail)
+
+
+def turn_orders(count: int, turn_count: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Who steps when, one order for each turn: two go forward and back, more are shuffled."""
+    random = Random(seed)
+    first, *others = random.sample(range(count), count)
+    if len(others) == 1:
+        there_and_back = ((first, *others), (*others, first))
+        return tuple(there_and_back[turn % 2] for turn in range(turn_count))
+    return tuple(tuple(random.sample(range(count), count)) for _ in range(turn_count))
+
+
+def _give_turns(
+    residents: Sequence["_Resident"], orders: Sequence[Sequence[int]], on_phase: PhaseListener
+) -> int | None:
+    """Let the jobs step one after the other; gives the first that ended before it was told to."""
+    on_phase("setup")
+    for number, resident in enumerate(residents):
+        if not resident.is_ready():
+            return number
+    warmups = [range(len(residents))]
+    for phase, turns in (("warmup", warmups), ("timed", orders)):
+        on_phase(phase)
+        for number in chain.from_iterable(turns):
+            if not residents[number].take_turn():
+                return number
+    on_phase("done")
+    return None
+
+
+class _Resident:
+    """One job among others: a thread in its launcher, and the pipes to the gates of its ranks."""
+
+    def __init__(self, job: Job, pipes: Path) -> None:
+        pipes.mkdir()
+        self._job = replace(job, environment={**job.environment, TURNS_VARIABLE: str(pipes)})
+        self._answers = _pipe(pipes / ANSWERS)
+        self._gates = [_pipe(pipes / gate_name(rank)) for rank in range(job.world_size)]
+        self._thread: Thread | None = None
+        self._result: JobResult | None = None
+        self._error: BaseException | None = None
+
+    def start(self, launcher: Launcher, workdir: Path) -> None:
+        """Launch the job; returns at once."""
+        # It waits for nobody: where we are killed, so is what the launcher started.
+        self._thread = Thread(target=self._run, args=(launcher, workdir), daemon=True)
+        self._thread.start()
+
+    def is_ready(self) -> bool:
+        """Wait until all ranks are at their gates; False when the job has ended instead."""
+        return all(os.read(self._answers, 1) == READY for _ in self._gates)
+
+    def take_turn(self) -> bool:
+        """Let all ranks through, and wait until they are back; False when the job has ended."""
+        self._tell(GO)
+        return self.is_ready()
+
+    def send_home(self) -> None:
+        """Tell the ranks, wherever they are, that they get no more turns."""
+        self._tell(NO_MORE)
+
+    def result(self) -> JobResult:
+        """How the job ended, once it has; raises what its launcher raised."""
+        self._join()
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise RuntimeError("the job was not started")
+        return self._result
+
+    def leave(self) -> None:
+        """End the job at its next gate, and close the pipes once it has ended."""
+        self.send_home()
+        self._join()
+        for pipe in (self._answers, *self._gates):
+            os.close(pipe)
+
+    def _run(self, launcher: Launcher, workdir: Path) -> None:
+        try:
+            self._result = launcher.run(self._job, workdir, lambda _phase: None)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self._error = error
+        finally:
+            os.write(self._answers, ENDED)
+
+    def _tell(self, order: bytes) -> None:
+        for gate in self._gates:
+            os.write(gate, order)
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _pipe(path: Path) -> int:
+    """A named pipe that neither end of waits for the other to be opened."""
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Devices, by their names in CUDA_VISIBLE_DEVICES, or cores; one or the other."""
+
+    devices: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.devices) or len(self.cores)
+
+    def needed(self, job: Job) -> int:
+        """How many a job takes: a device for each rank, or a core for each of its threads."""
+        return job.world_size * (1 if self.devices else job.threads_per_rank)
+
+    def confine(self, job: Job, numbers: Sequence[int]) -> Job:
+        """Give the job with these places only."""
+        if self.devices:
+            visible = ",".join(self.devices[number] for number in numbers)
+            return replace(job, environment={**job.environment, VISIBLE_DEVICES: visible})
+        return replace(job, cores=tuple(self.cores[number] for number in numbers))
+
+
+def places_of(study: Study, visible_devices: str | None) -> Places:
+    """The places that there are for a study on this machine, no more than its ranks may take.
+
+    `visible_devices` is CUDA_VISIBLE_DEVICES as it is set for us; None where all GPUs are visible.
+    """
+    world_size = study.environment.world_size
+    if study.environment.device == "cuda":
+        listed = None if visible_devices is None else visible_devices.split(",")
+        return Places(devices=tuple(listed or map(str, range(world_size)))[:world_size])
+    if study.environment.device == "tpu":
+        raise StudyError("parallel needs GPUs or cores to share out; on TPUs trials run one by one")
+    most = world_size * study.launch.threads_per_rank
+    return Places(cores=tuple(sorted(os.sched_getaffinity(0))[:most]))

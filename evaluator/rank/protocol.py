@@ -1,0 +1,314 @@
+"""What ranks and the launcher agree on, without torch.
+
+Files that a rank leaves behind: whole or absent, never half written.
+
+Where the rank is: its phase, and the beats that it leaves for whoever watches.
+
+How many steps a launch times: until it knows its median, or that it is clearly slower.
+
+It knows no clock and no ranks: it judges the step times of the whole job, so that all ranks that
+are given the same numbers decide the same.
+
+Turns: where several jobs are on one machine, only one of them steps at any moment.
+
+Between its turns each rank waits at a gate, a named pipe, where it takes no time of a processor.
+Whoever gives the turns holds all pipes open, for reading and for writing.
+
+What every process of a job lives under: with whom it dies, and how much it may take.
+
+What a rank says when it fails: where it was, the exception, and those that it came from.
+
+It does not judge: whose doing a failure was is read from these words later.
+
+The folder in which the ranks of one launch meet, and meet those who watch over them.
+
+It is on a local disk, lives as long as the launch, and holds the ranks' rendezvous, their
+temporary files, a pipe for each log, and from each rank a file that its stacks can be asked into.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import resource
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import comb
+from pathlib import Path
+from statistics import median
+
+from evaluator.rank.job import Measure
+
+
+def error_name(rank: int) -> str:
+    """What the file is called in which a rank says why it failed."""
+    return f"rank{rank}.error.json"
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write one JSON document in a single rename."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+    partial.replace(path)
+
+
+class Phase(StrEnum):
+    """The parts of a run, in order."""
+
+    SETUP = "setup"
+    WARMUP = "warmup"
+    TIMED = "timed"
+    PROFILE = "profile"
+    DONE = "done"
+
+
+class Progress:
+    """The current phase, and one line per beat in the folder, `rank{r}.progress.jsonl`."""
+
+    def __init__(self, folder: Path, *, rank: int) -> None:
+        self.phase = Phase.SETUP
+        path = folder / progress_name(rank)
+        # Left open to the process's end: a beat is one write between two steps.
+        self._beats = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def beat(self, phase: Phase, step: int | None = None) -> None:
+        """Enter a phase, or begin a step (counted from 0 over all phases) in it.
+
+        Without a step the rank is between steps, where it may take its time.
+        """
+        self.phase = phase
+        line = {"phase": phase, "step": step, "at_ns": time.perf_counter_ns()}
+        os.write(self._beats, json.dumps(line).encode() + b"\n")
+
+
+def progress_name(rank: int) -> str:
+    """What the file with a rank's beats is called."""
+    return f"rank{rank}.progress.jsonl"
+
+
+TAIL = 0.025
+"""Chance that the median is below its 95 % interval, and that it is above."""
+LEAST_SLOWER_STEPS = 3
+BLOCK_STEPS = 5
+
+
+class Stop(StrEnum):
+    """Why no more steps are timed."""
+
+    PRECISE = "precise"
+    MOST_STEPS = "most_steps"
+    SLOWER = "slower"
+
+
+def next_block(measure: Measure, timed_count: int) -> int:
+    """How many steps to time before the next look; looks cost a collective of all ranks.
+
+    Before the least number of steps there is nothing to find but that they are slower.
+    """
+    if timed_count >= measure.timed_steps:
+        return min(BLOCK_STEPS, measure.most_timed_steps - timed_count)
+    left = measure.timed_steps - timed_count
+    return left if measure.stop_above_s is None else min(LEAST_SLOWER_STEPS, left)
+
+
+def reason_to_stop(measure: Measure, step_times_s: Sequence[float]) -> Stop | None:
+    """Judge the steps so far, each the time of its slowest rank; None to go on."""
+    count, ordered = len(step_times_s), sorted(step_times_s)
+    outside = _outside(count)
+    if (
+        measure.stop_above_s is not None
+        and count >= LEAST_SLOWER_STEPS
+        and ordered[outside or 0] > measure.stop_above_s
+    ):
+        return Stop.SLOWER
+    if count >= measure.timed_steps and outside is not None:
+        half_width_s = (ordered[-1 - outside] - ordered[outside]) / 2
+        if half_width_s <= measure.step_precision * median(ordered):
+            return Stop.PRECISE
+    return Stop.MOST_STEPS if count >= measure.most_timed_steps else None
+
+
+def _outside(count: int) -> int | None:
+    """How many of the smallest samples, and of the largest, are outside the median's interval.
+
+    A sample is below the median as often as a coin shows heads, whatever the distribution. None
+    where even the whole range is not sure enough: for fewer than six.
+    """
+    below = 0
+    for outside in range(count):
+        below += comb(count, outside)
+        if below > TAIL * 2**count:
+            return outside - 1 if outside else None
+    return None
+
+
+TURNS_VARIABLE = "CCLSEARCH_TURNS"
+ANSWERS = "answers"
+READY = b"r"
+GO = b"g"
+NO_MORE = b"n"
+
+
+class Gate:
+    """One rank's gate, in the folder of its job's pipes."""
+
+    def __init__(self, folder: Path, *, rank: int) -> None:
+        self._answers = os.open(folder / ANSWERS, os.O_WRONLY | os.O_CLOEXEC)
+        self._orders = os.open(folder / gate_name(rank), os.O_RDONLY | os.O_CLOEXEC)
+
+    def wait(self) -> bool:
+        """Say that this rank is at its gate, and wait there; whether it gets another turn."""
+        os.write(self._answers, READY)
+        return os.read(self._orders, 1) == GO
+
+
+def open_gate(rank: int) -> Gate | None:
+    """The gate that the environment names; None for a job that has the machine to itself."""
+    folder = os.environ.get(TURNS_VARIABLE)
+    return None if folder is None else Gate(Path(folder), rank=rank)
+
+
+def gate_name(rank: int) -> str:
+    """What the pipe to a rank is called."""
+    return f"gate{rank}"
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """The most that one process of a job may map of its own memory and write to one file.
+
+    `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
+    run on `cores` only; on all where none are given.
+    """
+
+    memory_bytes: int | None
+    file_bytes: int
+    cores: tuple[int, ...] = ()
+
+
+def confine(limits: Confinement) -> None:
+    """Put this process, and all that it starts, under limits that need no privileges.
+
+    Only soft limits are set, so that a job with a memory budget of its own can set another.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # an ignored signal would be inherited
+    # The kernel's out-of-memory killer takes a job before anything else of the user's.
+    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    if limits.memory_bytes is not None:
+        _lower(resource.RLIMIT_DATA, mapped_bytes() + limits.memory_bytes)
+    if limits.cores:
+        os.sched_setaffinity(0, limits.cores)
+    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; leave at once if that is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def mapped_bytes() -> int:
+    """What this process has mapped of what RLIMIT_DATA counts."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(":")
+        if key == "VmData":
+            return int(value.removesuffix("kB")) * 1024
+    raise OSError("/proc/self/status has no VmData")
+
+
+def _lower(limit: int, to: int) -> None:
+    soft, hard = resource.getrlimit(limit)
+    in_force = [value for value in (soft, hard, to) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(limit, (min(in_force), hard))
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+MESSAGE_CHARS = 10_000
+TRACEBACK_CHARS = 100_000
+
+
+def write_failure(
+    folder: Path, error: Exception, *, rank: int, phase: Phase, memory_limited: bool
+) -> None:
+    """Leave `rank{r}.error.json`: where the rank was, what it raised, and when (`failed_ns`)."""
+    thrown, *causes = (_words(link) for link in _chain(error))
+    document = {
+        "rank": rank,
+        "phase": phase,
+        "failed_ns": time.time_ns(),
+        **thrown,
+        "causes": causes,
+        "memory_limited": memory_limited,
+        "traceback": "".join(traceback.format_exception(error))[:TRACEBACK_CHARS],
+    }
+    write_json(folder / error_name(rank), document)
+
+
+def _words(error: BaseException) -> dict[str, str]:
+    kind = type(error)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return {"type": f"{module}{kind.__qualname__}", "message": str(error)[:MESSAGE_CHARS]}
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from or while, and so on; a pipeline wraps a stage's error."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        link = waiting.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        waiting += [link.__context__, link.__cause__]
+        if isinstance(link, BaseExceptionGroup):
+            waiting += reversed(link.exceptions)
+
+
+MEETING_VARIABLE = "CCLSEARCH_MEETING"
+STACKS_SIGNAL = signal.SIGRTMAX - 3  # ordinary ones are the user's own
+
+
+def meet(folder: Path, rank: int) -> None:
+    """Send what this process prints to its log, and let it be asked for its stacks."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(folder / log_name(rank), os.O_WRONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    tempfile.tempdir = None  # a forked rank inherits that of its parent
+    stacks = os.open(folder / stacks_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(stacks, f"{os.getpid()}\n".encode())
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+
+
+def log_name(rank: int) -> str:
+    """What a rank's log is called, and here the pipe to it."""
+    return f"rank{rank}.log"
+
+
+def stacks_name(rank: int) -> str:
+    """What the file of a rank's stacks is called; here its first line is the process's number."""
+    return f"rank{rank}.stacks.txt"

@@ -1,1 +1,0 @@
-"""Setups of communication libraries as configurations: knobs, rules, environment variables."""

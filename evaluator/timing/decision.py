@@ -1,0 +1,539 @@
+"""Is B faster than A: paired and unpaired decisions, verdicts, noise.
+
+What evidence can say about a candidate against an anchor.
+
+How sure each look has to be when evidence is looked at again and again as it grows.
+
+How much launches of one configuration differ by themselves.
+
+Whether a candidate is faster than an anchor, from launches of both that were interleaved.
+
+The round is the unit of inference: one launch of each side, close in time, in random order. What
+is judged is the mean log ratio over rounds, against a margin below which a difference is none in
+practice. Steps only sharpen the value of a launch; many steps of one launch are one round.
+
+Centre and interval of repeated launches of one configuration.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING
+
+from evaluator.timing.student import student_quantile, student_tail
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Verdict(StrEnum):
+    """`UNKNOWN` is for sides that do not compare, `UNDECIDED` for evidence that is not enough."""
+
+    FAST = "fast"
+    SLOW = "slow"
+    SAME = "same"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
+
+
+PATH_COUNT = 100_000
+GROWTH = 2
+"""Power of the rounds by which levels grow: most is kept for the end, where it tells close sides
+apart; sides that are far apart are told apart early all the same."""
+
+
+def level_of_look(count: int, *, alpha: float, first: int, last: int) -> float:
+    """Level of Student's t at a look after `count` rounds, when all looks together err by `alpha`.
+
+    Looks begin after `first` rounds and end after `last`.
+    """
+    return _last_level(alpha, max(first, 2), last) * float(min(count, last) / last) ** GROWTH
+
+
+@cache
+def _last_level(alpha: float, first: int, last: int) -> float:
+    """Level of the last look, found by following random rounds without a difference.
+
+    The t statistic of normal rounds does not depend on their noise.
+    """
+    if first >= last:
+        return alpha
+    import numpy as np  # slow to load, and few readers need it
+
+    paths = np.random.default_rng(0).standard_normal((PATH_COUNT, last))
+    counts = np.arange(1, last + 1)
+    sums, squares = paths.cumsum(axis=1), (paths**2).cumsum(axis=1)
+    looks = slice(first - 1, last)
+    spread = (squares - sums**2 / counts)[:, looks] / (counts[looks] - 1)
+    seen = np.abs(sums[:, looks]) / np.sqrt(spread * counts[looks])
+    shares = (counts[looks] / last) ** GROWTH
+
+    def beyond(level: float) -> "NDArray[np.bool_]":
+        limits = [
+            student_quantile(1 - level * float(share) / 2, int(count) - 1)
+            for share, count in zip(shares, counts[looks], strict=True)
+        ]
+        erring: NDArray[np.bool_] = (seen > limits).any(axis=1)
+        return erring
+
+    # Only rounds that err at the highest level can err at a lower one.
+    seen = seen[beyond(alpha)]
+    below, width = alpha / last, alpha - alpha / last
+    while width > alpha * 1e-3:
+        width /= 2
+        if int(beyond(below + width).sum()) < alpha * PATH_COUNT:
+            below += width
+    return below + width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Standard deviation of a round's log ratio, known from elsewhere, and how well (`freedom`)."""
+
+    sd: float
+    freedom: int
+
+
+def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
+    """Noise of a round from repeated launches of the same configurations; None without any.
+
+    Each table holds positive values shaped (rounds, configurations). What rounds have in common is
+    taken out where there are several configurations, as pairing does. A round's log ratio has twice
+    the variance of a launch's.
+    """
+    if not tables:
+        return None
+    import numpy as np  # slow to load, and few readers need it
+
+    squares, freedom = 0.0, 0
+    for table in tables:
+        logs = np.log(np.asarray(table, dtype=np.float64))
+        rounds, configurations = logs.shape
+        residual = logs - logs.mean(axis=0)
+        if configurations > 1:
+            residual -= residual.mean(axis=1, keepdims=True)
+        squares += float((residual**2).sum())
+        freedom += (rounds - 1) * max(configurations - 1, 1)
+    return Noise(sd=math.sqrt(2 * squares / freedom), freedom=freedom) if freedom else None
+
+
+POWER = 0.80
+ORDER_ALPHA = 0.01
+LEAST_ROUNDS_PER_ORDER = 3
+ROUNDING = 1e-9
+LARGEST_LOG = 700.0
+LOST_AMONG_MANY = "lost_among_many"
+"""Reason of a claim that chance alone brings up where this many comparisons are made."""
+FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch's value, lower is better; `mean` is the same from the mean of its steps.
+
+    `steady` is whether its steps settled. `channel` is a second account of the same work (cycles,
+    CPU seconds) that can veto a verdict and never makes one.
+    """
+
+    value: float
+    mean: float | None = None
+    steady: bool = True
+    channel: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One launch of each side; which came first, where that is known.
+
+    `disturbed` is whether something else on the machine may have slowed either. It is counted, and
+    decides nothing here.
+    """
+
+    candidate: Launch
+    anchor: Launch
+    candidate_first: bool | None = None
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How a decision is made: error rate, practical margin, and how many rounds it may take.
+
+    With `look_often` the evidence may be looked at after every round, and the error rate holds for
+    all looks together; without, only once.
+    """
+
+    margin: float = 0.02
+    alpha: float = 0.05
+    min_rounds: int = 4
+    max_rounds: int = 24
+    look_often: bool = True
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.margin < math.inf and 0 < self.alpha < 0.5):
+            raise ValueError(f"margin {self.margin} or alpha {self.alpha} is out of range")
+        if not 1 <= self.min_rounds <= self.max_rounds:
+            raise ValueError(f"{self.min_rounds} to {self.max_rounds} rounds is no range")
+
+    @property
+    def band(self) -> float:
+        """Log ratio of the margin."""
+        return math.log1p(self.margin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A verdict with its evidence; `ratio` is candidate over anchor, with its interval.
+
+    `noise` is the standard deviation of a round's log ratio. `detectable` is the smallest ratio
+    above 1 that as many rounds as the rule allows would show in four cases of five.
+    """
+
+    verdict: Verdict
+    reason: str
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    round_count: int = 0
+    noise: float | None = None
+    detectable: float | None = None
+    alpha: float = 0.05
+    """How often the interval may be wrong."""
+    disturbed_count: int = 0
+    """Rounds among them that something else on the machine may have slowed."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether more rounds cannot, or will not, change the verdict."""
+        final = (Verdict.FAST, Verdict.SLOW, Verdict.SAME, Verdict.UNKNOWN)
+        return self.verdict in final or self.reason in FINAL_REASONS
+
+
+STANDARD = Rule()
+
+
+def decide(
+    rounds: Sequence[Round],
+    rule: Rule = STANDARD,
+    *,
+    noise: Noise | None = None,
+    self_test: Sequence[Round] = (),
+) -> Comparison:
+    """Judge a candidate against an anchor after these rounds.
+
+    `noise` from other launches of the same machine lets few rounds decide; without it at least two
+    are needed. `self_test` are rounds of the anchor against itself: a difference found there
+    forbids any other claim.
+    """
+    found = _decided(rounds, rule, noise, self_test)
+    return replace(found, disturbed_count=sum(r.disturbed for r in rounds))
+
+
+def _decided(
+    rounds: Sequence[Round], rule: Rule, noise: Noise | None, self_test: Sequence[Round]
+) -> Comparison:
+    if not rounds:
+        return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
+    if not all(_usable(side.value) for r in rounds for side in (r.candidate, r.anchor)):
+        return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time", round_count=len(rounds))
+    logs = _logs(rounds, lambda launch: launch.value)
+    interval = _interval(logs, rule, noise) if len(rounds) >= rule.min_rounds else None
+    if interval is None:
+        return Comparison(
+            verdict=Verdict.UNDECIDED,
+            reason="too_few_rounds",
+            ratio=_ratio(float(logs.mean())),
+            round_count=len(rounds),
+        )
+    verdict, reason = _judge(interval, rule, len(rounds))
+    if verdict is not Verdict.UNDECIDED:
+        veto = _self_test_fails(self_test, rule) or _veto(rounds, interval, rule)
+        verdict, reason = (Verdict.UNDECIDED, veto) if veto else (verdict, reason)
+    return Comparison(
+        verdict=verdict,
+        reason=reason,
+        ratio=_ratio(interval.mean),
+        ratio_low=_ratio(interval.mean - interval.half),
+        ratio_high=_ratio(interval.mean + interval.half),
+        round_count=len(rounds),
+        noise=interval.sd,
+        detectable=detectable(Noise(sd=interval.sd, freedom=interval.freedom), rule),
+        alpha=rule.alpha,
+    )
+
+
+def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
+    """Ratio that all rounds of the rule together would show with 80 % power, without a margin.
+
+    (t(1 - alpha/2) + t(0.8)) sd / sqrt(rounds) on the log scale; None where it is beyond numbers.
+    """
+    rounds = rule.max_rounds
+    freedom = max(noise.freedom, rounds - 1, 1)
+    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.alpha / 2, POWER))
+    return _ratio(quantiles * noise.sd / math.sqrt(rounds))
+
+
+def p_value(found: Comparison, rule: Rule) -> float | None:
+    """Return how often sides within the margin differ as clearly as these, in either direction.
+
+    For a rule that looks once, whose noise is that of its own rounds; a claim has less than the
+    rule's alpha. None where there is no interval.
+    """
+    if found.ratio is None or found.noise is None:
+        return None
+    beyond = abs(math.log(found.ratio)) - rule.band
+    if found.noise == 0:
+        return 0.0 if beyond > 0 else 1.0
+    count = found.round_count
+    return min(1.0, 2 * student_tail(beyond * math.sqrt(count) / found.noise, count - 1))
+
+
+def corrected_for_number(found: Sequence[tuple[Comparison, Rule]]) -> list[Comparison]:
+    """Withdraw claims of a difference that as many comparisons make by chance (Holm).
+
+    All claims that remain are right together with the probability that the rules ask of one.
+    """
+    values = [p_value(each, rule) for each, rule in found]
+    tested = sorted(value for value in values if value is not None)
+    alpha = min((rule.alpha for _, rule in found), default=STANDARD.alpha)
+    shown = 0
+    while shown < len(tested) and tested[shown] < alpha / (len(tested) - shown):
+        shown += 1
+    limit = tested[shown] if shown < len(tested) else math.inf
+    return [
+        replace(each, verdict=Verdict.UNDECIDED, reason=LOST_AMONG_MANY)
+        if each.verdict in (Verdict.FAST, Verdict.SLOW) and value is not None and value >= limit
+        else each
+        for (each, _), value in zip(found, values, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Interval:
+    """Mean log ratio with the half widths of its interval and of the narrower one for sameness."""
+
+    mean: float
+    half: float
+    narrow: float
+    sd: float
+    freedom: int
+
+
+def _interval(logs: "NDArray[np.float64]", rule: Rule, noise: Noise | None) -> _Interval | None:
+    count = int(logs.size)
+    own = float(logs.std(ddof=1)) if count > 1 else None
+    if own is None and noise is None:
+        return None
+    freedom = count - 1 + (noise.freedom if noise else 0)
+    sd = own or 0.0
+    if noise is not None:
+        squares = noise.freedom * noise.sd**2 + (count - 1) * sd**2
+        # A pair that is noisier than the rest must not borrow their calm.
+        sd = max(sd, math.sqrt(squares / freedom))
+    mean = float(logs.mean())
+    half, narrow = (
+        sd * _boundary(count, alpha, freedom, rule) for alpha in (rule.alpha, 2 * rule.alpha)
+    )
+    return _Interval(mean=mean, half=half, narrow=narrow, sd=sd, freedom=freedom)
+
+
+def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
+    """Half width of the interval of a mean, in standard deviations of one round."""
+    level = alpha
+    if rule.look_often:
+        level = level_of_look(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
+    return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
+
+
+def _judge(interval: _Interval, rule: Rule, count: int) -> tuple[Verdict, str]:
+    band = rule.band
+    if interval.mean + interval.half < -band:
+        return Verdict.FAST, "paired_interval_clears_band"
+    if interval.mean - interval.half > band:
+        return Verdict.SLOW, "paired_interval_clears_band"
+    if abs(interval.mean) + interval.narrow <= band:
+        return Verdict.SAME, "paired_interval_inside_band"
+    if count >= rule.max_rounds:
+        known = abs(interval.mean) > interval.half
+        return Verdict.UNDECIDED, "direction_known_size_unclear" if known else "budget_exhausted"
+    if _is_futile(interval, rule, count):
+        return Verdict.UNDECIDED, "noise_exceeds_band"
+    return Verdict.UNDECIDED, "interval_too_wide"
+
+
+def _is_futile(interval: _Interval, rule: Rule, count: int) -> bool:
+    """Whether all rounds together would leave it open, even if luck hid one standard error."""
+    error = interval.sd / math.sqrt(count)
+    outside = abs(interval.mean) + error - rule.band
+    inside = rule.band - max(abs(interval.mean) - error, 0.0)
+    last, freedom = rule.max_rounds, interval.freedom + rule.max_rounds - count
+    half, narrow = (
+        interval.sd * _boundary(last, alpha, freedom, rule)
+        for alpha in (rule.alpha, 2 * rule.alpha)
+    )
+    return half > outside and narrow > inside
+
+
+def _veto(rounds: Sequence[Round], interval: _Interval, rule: Rule) -> str | None:
+    """Why a verdict must not stand although the interval speaks for it."""
+    last = rounds[-1]
+    if not (last.candidate.steady and last.anchor.steady):
+        return "not_steady"
+    if _contradicts(rounds, interval, rule, lambda launch: launch.mean):
+        return "centre_disagreement"
+    if _contradicts(rounds, interval, rule, lambda launch: launch.channel):
+        return "channel_disagrees"
+    return "order_effect" if _order_matters(rounds) else None
+
+
+def _contradicts(
+    rounds: Sequence[Round],
+    interval: _Interval,
+    rule: Rule,
+    account: Callable[[Launch], float | None],
+) -> bool:
+    """Whether another account of the same launches points the other way, by more than the band."""
+    values = [account(side) for r in rounds for side in (r.candidate, r.anchor)]
+    if not all(value is not None and _usable(value) for value in values):
+        return False
+    other = float(_logs(rounds, account).mean())
+    return abs(other) > rule.band and abs(interval.mean) > rule.band and other * interval.mean < 0
+
+
+def _order_matters(rounds: Sequence[Round]) -> bool:
+    """Whether rounds differ by which side came first: Welch's t at 1 %."""
+    first, second = (
+        _logs([r for r in rounds if r.candidate_first is order], lambda launch: launch.value)
+        for order in (True, False)
+    )
+    if min(first.size, second.size) < LEAST_ROUNDS_PER_ORDER:
+        return False
+    gap = abs(float(first.mean() - second.mean()))
+    shares = [float(logs.var(ddof=1)) / logs.size for logs in (first, second)]
+    squares = sum(
+        share**2 / (logs.size - 1) for share, logs in zip(shares, (first, second), strict=True)
+    )
+    if squares == 0:
+        return gap > ROUNDING
+    limit = student_quantile(1 - ORDER_ALPHA / 2, sum(shares) ** 2 / squares)
+    return gap > limit * math.sqrt(sum(shares)) + ROUNDING
+
+
+def _self_test_fails(rounds: Sequence[Round], rule: Rule) -> str | None:
+    if not rounds:
+        return None
+    found = decide(rounds, rule).verdict in (Verdict.FAST, Verdict.SLOW)
+    return "self_test_failed" if found else None
+
+
+def _logs(
+    rounds: Sequence[Round], account: Callable[[Launch], float | None]
+) -> "NDArray[np.float64]":
+    import numpy as np  # slow to load, and few readers need it
+
+    candidate = np.asarray([account(r.candidate) for r in rounds], dtype=np.float64)
+    anchor = np.asarray([account(r.anchor) for r in rounds], dtype=np.float64)
+    return np.log(candidate) - np.log(anchor)
+
+
+def _ratio(log_ratio: float) -> float | None:
+    """The ratio of a logarithm; None for one that floats do not hold."""
+    return math.exp(log_ratio) if abs(log_ratio) < LARGEST_LOG else None
+
+
+def _usable(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+LEAST_FOR_INTERVAL = 3
+ALPHA = 0.05
+"""How often an interval may miss the median."""
+ONE_SIDE = ALPHA / 2
+SPREAD_LARGEST_LOG = 100.0
+"""Three launches that leave e^100 open have shown nothing, and larger ends may not be floats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Median of repeated launches with a 95 % interval of it, None for fewer than three launches.
+
+    `values` are the launches in their order; empty where they are blocks of one launch, and in
+    summaries that were stored before values were kept.
+    """
+
+    centre: float
+    low: float | None
+    high: float | None
+    launch_count: int
+    values: tuple[float, ...] = ()
+
+    @property
+    def both(self) -> tuple[float, float] | None:
+        """The values where there are two, since they have no interval; None otherwise."""
+        if self.launch_count != 2 or len(self.values) != 2:
+            return None
+        return self.values[0], self.values[1]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median over launches with its 95 % interval, which always holds the median.
+
+    From six launches on their order gives the interval, whatever the distribution. For three to
+    five it is Student's, of the mean logarithm where all values are above zero, else of the mean:
+    the median lies within, because no median is further from the mean than the deviation.
+    """
+    if not values:
+        raise ValueError("no launches")
+    centre = statistics.median(values)
+    low, high = _spread_interval(values, centre) or (None, None)
+    return Spread(
+        centre=centre,
+        low=low,
+        high=high,
+        launch_count=len(values),
+        values=tuple(values),
+    )
+
+
+def order_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the median by the order of values; five or fewer have none."""
+    ordered = sorted(values)
+    outside = _left_out(len(ordered))
+    return (ordered[outside - 1], ordered[-outside]) if outside else None
+
+
+def _spread_interval(values: Sequence[float], centre: float) -> tuple[float, float] | None:
+    if len(values) < LEAST_FOR_INTERVAL:
+        return None
+    ordered = order_interval(values)
+    if ordered is not None:
+        return ordered
+    if min(values) <= 0:
+        low, high = _student_interval([value - centre for value in values])
+        return centre + min(low, 0.0), centre + max(high, 0.0)
+    low, high = _student_interval([math.log(value / centre) for value in values])
+    if high > SPREAD_LARGEST_LOG:
+        return None
+    return centre * math.exp(min(low, 0.0)), centre * math.exp(max(high, 0.0))
+
+
+def _student_interval(values: Sequence[float]) -> tuple[float, float]:
+    count, mean = len(values), statistics.fmean(values)
+    error = statistics.stdev(values) / math.sqrt(count)
+    half = error * student_quantile(1 - ONE_SIDE, count - 1)
+    return mean - half, mean + half
+
+
+def _left_out(count: int) -> int:
+    """How many values on either side cannot be the end: the binomial quantile of 2.5 %."""
+    log_chance, reached = -count * math.log(2), 0.0
+    for outside in range(count + 1):
+        reached += math.exp(log_chance)
+        if reached >= ONE_SIDE:
+            return outside
+        log_chance += math.log((count - outside) / (outside + 1))
+    raise AssertionError("the chances of a binomial distribution add up to 1")

@@ -1,1 +1,0 @@
-"""Random configurations and tensors from a specification and a seed, the same in every process."""

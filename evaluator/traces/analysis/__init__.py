@@ -1,0 +1,1 @@
+"""What traces show beyond single numbers: tables and splits that metrics and views share."""

@@ -1,0 +1,810 @@
+"""Match calls of ranks; volume, bandwidth, exposure.
+
+The collectives and transfers of all ranks as one table, with groups and steps in common.
+
+Sorts calls into cells, within which the k-th of each rank are the same collective.
+
+Which collective of each rank belongs to which: the same instance, seen by all of its ranks.
+
+How many bytes ranks hand to collectives and transfers in a step, by kind and group.
+
+How fast each collective moved its bytes once all of its ranks were there.
+
+What each kind of collective costs in a step, by the shape of its groups: exposed and hidden.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.analysis.breakdown import job_windows
+from evaluator.traces.intervals import Intervals, Nanoseconds
+from evaluator.traces.model import (
+    TRANSFERS,
+    Activity,
+    CollectiveKind,
+    Group,
+    RankTrace,
+    StepWindows,
+    TraceSet,
+)
+
+_LARGEST_SIZE: Final = 1 << 31
+_LARGEST_LISTED: Final = 1 << 16
+"""A trace may claim any size for its job: ranks of larger ones are listed only where it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobGroups:
+    """The groups of a job: equal names with other ranks are other groups.
+
+    Arrays have shape (groups,) unless told.
+    """
+
+    groups: tuple[Group, ...]
+    members: NDArray[np.bool_]
+    """Which traced ranks belong: those that the group lists, else those that name it; shape
+    (groups, ranks)."""
+    size: NDArray[np.int32]
+    """How many ranks belong, traced or not; 0: not told."""
+    clear: NDArray[np.bool_]
+    """Whether it is certain who belongs. It is not for a group of part of the job that neither
+    lists its ranks nor has a name, nor where more ranks name one than belong to it, so that it must
+    be several."""
+
+    @classmethod
+    def of(cls, traces: TraceSet) -> Self:
+        """Every group that a traced rank names, by name."""
+        world_size = traces.world_size
+        named = [
+            {_resolved(group, world_size) for group in trace.collectives.groups}
+            for trace in traces.ranks
+        ]
+        groups = tuple(sorted(set().union(*named), key=_group_order))
+        numbers = np.array([trace.rank for trace in traces.ranks])
+        members = np.empty((len(groups), numbers.size), np.bool_)
+        for row, group in zip(members, groups, strict=True):
+            naming = [group in theirs for theirs in named]
+            row[:] = naming if group.ranks is None else np.isin(numbers, group.ranks)
+        size = np.array([group.size or 0 for group in groups], np.int32)
+        told = [
+            bool(group.name)
+            or group.ranks is not None
+            or (group.size is not None and group.size == world_size)
+            for group in groups
+        ]
+        fits = (np.count_nonzero(members, axis=1) <= size) | (size == 0)
+        return cls(groups=groups, members=members, size=size, clear=fits & np.array(told, np.bool_))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calls:
+    """Columns of shape (calls,): one row per collective and rank, rank by rank, by rising start.
+
+    `rank` is the place of the rank in its trace set and `row` the row among its collectives;
+    `group_id` indexes the groups of the job. What a trace does not tell is as in `Collectives`.
+    """
+
+    rank: NDArray[np.int32]
+    row: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    group_id: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    step: NDArray[np.int64]
+    """Number of the step that it belongs to; -1: none."""
+    groups: JobGroups
+
+    @classmethod
+    def of(cls, traces: TraceSet) -> Self:
+        """All collectives of all ranks."""
+        groups = JobGroups.of(traces)
+        ids = {group: place for place, group in enumerate(groups.groups)}
+        tables = [trace.collectives for trace in traces.ranks]
+        group_ids = [
+            np.array(
+                [ids[_resolved(group, traces.world_size)] for group in table.groups], np.int32
+            )[table.group_id]
+            for table in tables
+        ]
+        return cls(
+            rank=np.repeat(
+                np.arange(len(tables), dtype=np.int32), [table.count for table in tables]
+            ),
+            row=np.concatenate([np.arange(table.count, dtype=np.int32) for table in tables]),
+            kind=np.concatenate([table.kind for table in tables]),
+            group_id=np.concatenate(group_ids),
+            bytes=np.concatenate([table.bytes for table in tables]),
+            sequence=np.concatenate([table.sequence for table in tables]),
+            step=np.concatenate([_steps(trace) for trace in traces.ranks]),
+            groups=groups,
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of calls."""
+        return int(self.rank.size)
+
+    def doing(self, *kinds: CollectiveKind) -> NDArray[np.bool_]:
+        """Which calls are of one of these kinds, bool of shape (calls,)."""
+        return np.isin(self.kind, kinds)
+
+    def kept(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Only the chosen calls: by a bool each, or by their places in the order wanted."""
+        return replace(
+            self,
+            rank=self.rank[chosen],
+            row=self.row[chosen],
+            kind=self.kind[chosen],
+            group_id=self.group_id[chosen],
+            bytes=self.bytes[chosen],
+            sequence=self.sequence[chosen],
+            step=self.step[chosen],
+        )
+
+
+def _resolved(group: Group, world_size: int | None) -> Group:
+    """The group with its ranks where they are told or follow: two ranks make one group only."""
+    size = group.size if group.size and 0 < group.size < _LARGEST_SIZE else None
+    ranks = None if group.ranks is None else tuple(sorted(set(group.ranks)))
+    if ranks is None and world_size and world_size <= _LARGEST_LISTED:
+        whole = size == world_size or world_size == 2
+        ranks = tuple(range(world_size)) if whole else None
+    return Group(group.name, ranks, size if ranks is None else len(ranks))
+
+
+def _group_order(group: Group) -> tuple[str, tuple[int, ...], int]:
+    return group.name, group.ranks or (), group.size or 0
+
+
+def profiled_steps(trace: RankTrace) -> NDArray[np.int64]:
+    """Numbers of the steps that a rank profiled, on its device or on its host."""
+    return np.union1d(trace.steps.number, trace.host_steps.number)
+
+
+def _steps(trace: RankTrace) -> NDArray[np.int64]:
+    """Step of each collective of a rank: that of its launch, else the window it starts in."""
+    spans, rows = trace.spans, trace.collectives.span
+    step = _containing(trace.steps, spans.start_ns[rows])
+    launches = np.flatnonzero(spans.doing(Activity.LAUNCH) & (spans.correlation != 0))
+    if not launches.size or not trace.host_steps.count:
+        return step
+    launches = launches[np.argsort(spans.correlation[launches], kind="stable")]
+    known = spans.correlation[launches]
+    wanted = spans.correlation[rows]
+    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    launched = known[place] == wanted
+    launch_step = _containing(trace.host_steps, spans.start_ns[launches[place]])
+    return np.where(launched, launch_step, step)
+
+
+def _containing(windows: StepWindows, time_ns: Nanoseconds) -> NDArray[np.int64]:
+    """Number of the window that holds each moment, the last to begin if several do; -1: none."""
+    if not windows.count:
+        return np.full(time_ns.size, -1, np.int64)
+    order = np.argsort(windows.start_ns, kind="stable")
+    place = np.searchsorted(windows.start_ns[order], time_ns, side="right") - 1
+    window = order[np.maximum(place, 0)]
+    inside = (place >= 0) & (time_ns < windows.end_ns[window])
+    return np.where(inside, windows.number[window], -1)
+
+
+_ONE_SIZE: Final = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+)
+"""Kinds whose S is one on all ranks: where it is not, what looks like an instance is none."""
+
+_ROLES: Final = 16
+"""More than there are kinds, for codes that hold a group and a kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cells:
+    """Calls by cell: those of one group and kind with one number, or else in one step.
+
+    `calls` are in order of `cell`, then of rank, then of start; arrays have shape (calls,).
+    """
+
+    calls: Calls
+    numbered: NDArray[np.bool_]
+    """Whether the cell is that of a number."""
+    cell: NDArray[np.int64]
+    """Number of the cell, rising."""
+    place: NDArray[np.int64]
+    """How many calls of the same cell and rank came before."""
+
+    @classmethod
+    def of(cls, calls: Calls, role: NDArray[np.int8], number: NDArray[np.int64]) -> Self:
+        """Sort calls.
+
+        `role` is their kind, or for a transfer its direction; `number` what they are matched by,
+        or -1: by their order in a step.
+        """
+        _, bucket = np.unique(np.where(number < 0, calls.step, number), return_inverse=True)
+        code = (calls.group_id.astype(np.int64) * _ROLES + role) * (calls.count + 1) + bucket
+        order = np.argsort(code, kind="stable")
+        calls, code = calls.kept(order), code[order]
+        opens = _changes(code)
+        first = np.where(opens | _changes(calls.rank), np.arange(code.size), 0)
+        return cls(
+            calls=calls,
+            numbered=number[order] >= 0,
+            cell=np.cumsum(opens) - 1,
+            place=np.arange(code.size) - np.maximum.accumulate(first),
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of cells, those without calls included."""
+        return int(self.cell[-1]) + 1 if self.cell.size else 0
+
+    def only(self, chosen: NDArray[np.bool_]) -> Self:
+        """The chosen cells, bool of shape (cells,); they keep their numbers."""
+        kept = chosen[self.cell]
+        return replace(
+            self,
+            calls=self.calls.kept(kept),
+            numbered=self.numbered[kept],
+            cell=self.cell[kept],
+            place=self.place[kept],
+        )
+
+    def even(self, traces: TraceSet) -> NDArray[np.bool_]:
+        """Whether the k-th calls of the ranks may be one instance, bool of shape (cells,).
+
+        With a number that is so where no rank uses it twice; else where every traced member of the
+        group that profiled the step makes equally many calls.
+        """
+        first = np.flatnonzero(_changes(self.cell))
+        last = np.append(self.place[1:] == 0, True)[: self.cell.size]
+        callers = np.bincount(self.cell[last], minlength=self.count)
+        fewest, most = extremes(self.cell[last], self.place[last] + 1, self.count)
+        members = self.calls.groups.members[self.calls.group_id[first]]
+        expected = np.count_nonzero(members & _profiled(self.calls.step[first], traces), axis=1)
+        equal = (callers == expected) & (fewest == most)
+        even: NDArray[np.bool_] = np.where(self.numbered[first], most == 1, equal)
+        return even
+
+    def alike(self, even: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which even cells hold only instances that are of one size on all ranks, if told."""
+        cells = self.only(even)
+        instance, size = cells.instances(), cells.calls.bytes
+        _, largest = extremes(instance, size, instance_count(instance))
+        smaller = (size > 0) & (size < largest[instance]) & cells.calls.doing(*_ONE_SIZE)
+        alike = even.copy()
+        alike[cells.cell[smaller]] = False
+        return alike
+
+    def instances(self) -> NDArray[np.int64]:
+        """The instance of each call, numbered from 0 without gaps; all cells must be even."""
+        _, most = extremes(self.cell, self.place + 1, self.count)
+        return (np.cumsum(most) - most)[self.cell] + self.place
+
+
+def instance_count(instance: NDArray[np.int64]) -> int:
+    """How many instances there are, given that of each call."""
+    return int(instance.max()) + 1 if instance.size else 0
+
+
+def extremes(
+    place: NDArray[np.int64], value: NDArray[np.int64], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Least and greatest value put at each of `count` places; 0 at places without any."""
+    least, greatest = np.zeros((2, count), np.int64)
+    least[place] = value
+    greatest[place] = value
+    np.minimum.at(least, place, value)
+    np.maximum.at(greatest, place, value)
+    return least, greatest
+
+
+def _changes(column: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether each entry differs from the one before it; the first one does."""
+    return np.append(True, column[1:] != column[:-1])[: column.size]
+
+
+def _profiled(step: NDArray[np.int64], traces: TraceSet) -> NDArray[np.bool_]:
+    """Which ranks profiled these steps, bool of shape (steps, ranks); -1: those without steps."""
+    numbers = [profiled_steps(trace) for trace in traces.ranks]
+    found = [np.isin(step, number) if number.size else step < 0 for number in numbers]
+    return np.stack(found, axis=1)
+
+
+class Lack(IntEnum):
+    """Why a call belongs to no instance."""
+
+    NOTHING = 0
+    """It belongs to one."""
+    STEP = 1
+    """It is before the first profiled step, after the last one, or between two."""
+    GROUP = 2
+    """It is not certain which ranks the group has, or it does not list the one that uses it."""
+    PEER = 3
+    """A transfer does not tell its peer."""
+    EQUAL_COUNT = 4
+    """In its step the ranks of the group do not show equally many of its kind."""
+    EQUAL_BYTES = 5
+    """In its step what would be one instance is not of one size on all ranks."""
+
+    @property
+    def words(self) -> str:
+        """What such calls do not do, in words that follow how many they are."""
+        return _LACKS[self]
+
+
+_LACKS: Final = {
+    Lack.NOTHING: "are matched",
+    Lack.STEP: "are outside all profiled steps",
+    Lack.GROUP: "do not tell whom they join",
+    Lack.PEER: "do not tell their peer",
+    Lack.EQUAL_COUNT: "are not equally many on all ranks",
+    Lack.EQUAL_BYTES: "are not of one size on all ranks",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Matches:
+    """Instances of collectives and transfers, by lowest rank that shows them, then by its order.
+
+    `rank_numbers` are the ranks of the trace set; `row`, int32 of shape (instances, ranks), is the
+    row of an instance among the collectives of a rank, -1 where that rank shows none. The other
+    arrays have shape (instances,). No time is kept, so clocks may be shifted afterwards.
+    """
+
+    rank_numbers: tuple[int, ...]
+    groups: tuple[Group, ...]
+    row: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    """`CollectiveKind` values; SEND for a send with its receive."""
+    group_id: NDArray[np.int32]
+    """Indexes `groups`."""
+    group_size: NDArray[np.int32]
+    """How many ranks the group has, traced or not; 0: not told."""
+    bytes: NDArray[np.int64]
+    """S of nccl-tests, the largest over the ranks; 0: not told."""
+    step: NDArray[np.int64]
+    """Number of the step that it belongs to on all its ranks; -1: none, or not one."""
+    calls: Calls
+    """Every collective of every rank, matched or not."""
+    instance: NDArray[np.int64]
+    """The instance of each call, shape (calls,); -1: none."""
+    lack: NDArray[np.int8]
+    """`Lack` values, shape (calls,): why a call has no instance."""
+
+    @property
+    def count(self) -> int:
+        """Number of instances."""
+        return int(self.kind.size)
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which ranks show the instance, bool of shape (instances, ranks)."""
+        return self.row >= 0
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Whether every rank that takes part shows the instance, bool of shape (instances,)."""
+        complete = self.doing(CollectiveKind.PUT)
+        complete |= np.count_nonzero(self.present, axis=1) == self.group_size
+        return complete
+
+    def unmatched(self, *kinds: CollectiveKind) -> dict[Lack, int]:
+        """How many calls of these kinds have no instance, by why; without kinds, of all."""
+        lack = self.lack[self.calls.doing(*kinds)] if kinds else self.lack
+        counts = np.bincount(lack, minlength=len(Lack)).tolist()
+        return {why: counts[why] for why in Lack if why is not Lack.NOTHING and counts[why]}
+
+    def unmatched_words(self, *kinds: CollectiveKind) -> str:
+        """The same in words, empty if all calls are matched."""
+        lacks = self.unmatched(*kinds).items()
+        return ", ".join(f"{count} {lack.words}" for lack, count in lacks)
+
+    def doing(self, *kinds: CollectiveKind) -> NDArray[np.bool_]:
+        """Which instances are of one of these kinds, bool of shape (instances,)."""
+        return np.isin(self.kind, kinds)
+
+    def times_ns(self, traces: TraceSet) -> tuple[Nanoseconds, Nanoseconds]:
+        """Starts and ends, int64 of shape (instances, ranks), each on the clock of its rank.
+
+        Both are 0 where a rank does not show the instance. `traces` are those that were matched,
+        their clocks shifted or not.
+        """
+        start_ns, end_ns = np.zeros((2, *self.row.shape), np.int64)
+        for place, trace in enumerate(traces.ranks):
+            there = self.row[:, place] >= 0
+            span = trace.collectives.span[self.row[there, place]]
+            start_ns[there, place] = trace.spans.start_ns[span]
+            end_ns[there, place] = trace.spans.end_ns[span]
+        return start_ns, end_ns
+
+
+def match(traces: TraceSet) -> Matches:
+    """Find the instances that the collectives of all ranks belong to, looking at no clock.
+
+    Collectives of a group that numbers them all are matched by number. The others are the k-th of
+    their kind in their group within a step, or within the trace on ranks without steps, and only
+    where all traced ranks of the group that profiled the step show equally many, of equal sizes.
+    A step is the one in which the host launched the collective, else the one whose window it
+    starts in: a profile that begins or ends amid a step loses the collectives of that step only.
+    Members of a group that does not list them are all ranks that name it. Transfers are paired in
+    groups of two, where the peer is certain: a send with a receive. A put is there once.
+    """
+    calls = Calls.of(traces)
+    role, number = _roles(calls, traces), _numbers(calls)
+    lack = _lack(calls, role, number, traces)
+    placed = lack == Lack.NOTHING
+    cells = Cells.of(calls.kept(placed), role[placed], number[placed])
+    even = cells.even(traces)
+    alike = cells.alike(even)
+    lack[_places(cells.only(~even).calls, traces)] = Lack.EQUAL_COUNT
+    lack[_places(cells.only(even & ~alike).calls, traces)] = Lack.EQUAL_BYTES
+    return _joined(cells.only(alike), calls, lack, traces)
+
+
+def _roles(calls: Calls, traces: TraceSet) -> NDArray[np.int8]:
+    """What must be equal to match: the kind; for transfers their direction; -1 without a peer.
+
+    In a pair, SEND is a transfer from the lower rank and RECV one to it.
+    """
+    groups = calls.groups.groups
+    pairs = np.array([group.ranks is not None and group.size == 2 for group in groups], np.bool_)
+    lower = np.array([group.ranks[0] if group.ranks else -1 for group in groups], np.int64)
+    number = np.array([trace.rank for trace in traces.ranks])[calls.rank]
+    opposite = np.arange(len(CollectiveKind), dtype=np.int8)
+    opposite[[CollectiveKind.SEND, CollectiveKind.RECV]] = (
+        CollectiveKind.RECV,
+        CollectiveKind.SEND,
+    )
+    direction = np.where(number == lower[calls.group_id], calls.kind, opposite[calls.kind])
+    paired = np.where(pairs[calls.group_id], direction, np.int8(-1))
+    return np.where(calls.doing(*TRANSFERS), paired, calls.kind)
+
+
+def _numbers(calls: Calls) -> NDArray[np.int64]:
+    """What calls are matched by where their group numbers every collective; else -1.
+
+    Each put has a number of its own.
+    """
+    collective = ~calls.doing(*TRANSFERS)
+    lacking = np.unique(calls.group_id[collective & (calls.sequence < 0)])
+    numbered = collective & ~np.isin(calls.group_id, lacking)
+    own = np.where(calls.doing(CollectiveKind.PUT), np.arange(calls.count), -1)
+    return np.where(numbered, calls.sequence, own)
+
+
+def _lack(
+    calls: Calls, role: NDArray[np.int8], number: NDArray[np.int64], traces: TraceSet
+) -> NDArray[np.int8]:
+    """What is wrong with calls by themselves, as in `Matches.lack`."""
+    groups = calls.groups
+    stepped = np.array([profiled_steps(trace).size > 0 for trace in traces.ranks])[calls.rank]
+    lack = np.zeros(calls.count, np.int8)
+    lack[stepped & (number < 0) & (calls.step < 0)] = Lack.STEP
+    lack[role < 0] = Lack.PEER
+    lack[~groups.clear[calls.group_id]] = Lack.GROUP
+    lack[~groups.members[calls.group_id, calls.rank]] = Lack.GROUP
+    return lack
+
+
+def _places(some: Calls, traces: TraceSet) -> NDArray[np.int64]:
+    """Where these calls are among all calls."""
+    counts = [trace.collectives.count for trace in traces.ranks]
+    before: NDArray[np.int64] = np.cumsum([0, *counts])
+    return before[some.rank] + some.row
+
+
+def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet) -> Matches:
+    """What the calls of each instance tell together."""
+    parts, instance = cells.calls, cells.instances()
+    count = instance_count(instance)
+    lowest = np.zeros(count, np.int64)
+    lowest[instance[::-1]] = np.arange(parts.count)[::-1]
+    order = np.lexsort((parts.row[lowest], parts.rank[lowest]))
+    first = parts.kept(lowest[order])
+    new_number = np.empty(count, np.int64)
+    new_number[order] = np.arange(count)
+    instance = new_number[instance]
+    row = np.full((count, len(traces.ranks)), -1, np.int32)
+    row[instance, parts.rank] = parts.row
+    of_call = np.full(calls.count, -1)
+    of_call[_places(parts, traces)] = instance
+    _, most_bytes = extremes(instance, parts.bytes, count)
+    least_step, most_step = extremes(instance, parts.step, count)
+    received = first.doing(CollectiveKind.RECV)
+    return Matches(
+        rank_numbers=tuple(trace.rank for trace in traces.ranks),
+        groups=calls.groups.groups,
+        row=row,
+        kind=np.where(received, CollectiveKind.SEND, first.kind).astype(np.int8),
+        group_id=first.group_id,
+        group_size=calls.groups.size[first.group_id],
+        bytes=most_bytes,
+        step=np.where(least_step == most_step, least_step, -1),
+        calls=calls,
+        instance=of_call,
+        lack=lack,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What is communicated in a step, at the mean over steps.
+
+    `bytes` adds up S of nccl-tests, each rank's own buffers; it is None where `untold_count` calls
+    (in all steps) do not tell their size. A barrier has none to tell.
+    """
+
+    call_count: float
+    bytes: float | None
+    untold_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTraffic:
+    """One kind of collective in one group: of one of its traced ranks at the mean, and of all."""
+
+    kind: CollectiveKind
+    group: Group
+    rank_count: int
+    """Traced ranks that take part."""
+    per_rank: Traffic
+    traced_ranks: Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Communication of the steps that all traced ranks profiled.
+
+    Receives are in `groups` only: in sums, a message counts where it is sent.
+    """
+
+    step_count: int
+    groups: tuple[GroupTraffic, ...]
+    by_rank: tuple[tuple[int, Traffic], ...]
+    traced_ranks: Traffic
+
+
+def volume(traces: TraceSet, matches: Matches) -> Volume | None:
+    """Communication per step, matched or not; None where ranks have no marked step in common."""
+    steps = traces.common_steps
+    if not steps.size:
+        return None
+    calls = matches.calls
+    calls = calls.kept(np.isin(calls.step, steps))
+    counted = ~calls.doing(CollectiveKind.RECV)
+    return Volume(
+        step_count=int(steps.size),
+        groups=_groups(calls, steps.size),
+        by_rank=tuple(
+            (trace.rank, _traffic(calls, counted & (calls.rank == place), steps.size))
+            for place, trace in enumerate(traces.ranks)
+        ),
+        traced_ranks=_traffic(calls, counted, steps.size),
+    )
+
+
+def _groups(calls: Calls, step_count: int) -> tuple[GroupTraffic, ...]:
+    code = calls.kind.astype(np.int64) * len(calls.groups.groups) + calls.group_id
+    order = np.argsort(code, kind="stable")
+    opens = np.flatnonzero(np.diff(code[order])) + 1
+    parts = np.split(order, opens) if order.size else []
+    return tuple(_group(calls.kept(part), step_count) for part in parts)
+
+
+def _group(calls: Calls, step_count: int) -> GroupTraffic:
+    """Of calls of one kind and group."""
+    rank_count = int(np.unique(calls.rank).size)
+    everything = np.ones(calls.count, np.bool_)
+    return GroupTraffic(
+        kind=CollectiveKind(int(calls.kind[0])),
+        group=calls.groups.groups[calls.group_id[0]],
+        rank_count=rank_count,
+        per_rank=_traffic(calls, everything, step_count * rank_count),
+        traced_ranks=_traffic(calls, everything, step_count),
+    )
+
+
+def _traffic(calls: Calls, chosen: NDArray[np.bool_], divisor: int) -> Traffic:
+    untold = chosen & (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
+    untold_count = int(untold.sum())
+    total = float(calls.bytes[chosen].sum(dtype=np.float64))
+    return Traffic(
+        call_count=int(chosen.sum()) / divisor,
+        bytes=None if untold_count else total / divisor,
+        untold_count=untold_count,
+    )
+
+
+TIMED: Final = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.SEND,
+    CollectiveKind.SEND_RECV,
+    CollectiveKind.PUT,
+)
+"""Kinds of which the rank that comes last sees the transfer alone.
+
+Not those with a root: a rank may leave a broadcast before others have come.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bandwidths:
+    """Columns of shape (instances,): those matched instances whose bandwidth can be told.
+
+    S is as in nccl-tests the whole buffer, t the least duration over the ranks: the last to arrive
+    waits for nobody. Algorithm bandwidth is S / t; bus bandwidth is that times 2 (n - 1) / n for an
+    all-reduce, (n - 1) / n for an all-gather, reduce-scatter or all-to-all and 1 for a transfer,
+    n being the ranks of the group: what each rank's link carried, comparable with its speed.
+
+    Where `partial`, some ranks of the group left no trace and the last to arrive may be one of
+    them: t is then an upper bound and both bandwidths are lower bounds.
+    """
+
+    rank_numbers: tuple[int, ...]
+    groups: tuple[Group, ...]
+    instance: NDArray[np.int64]
+    """Row among the matches."""
+    kind: NDArray[np.int8]
+    group_id: NDArray[np.int32]
+    group_size: NDArray[np.int32]
+    step: NDArray[np.int64]
+    """As in `Matches`."""
+    bytes: NDArray[np.int64]
+    """S."""
+    time_ns: Nanoseconds
+    """t."""
+    partial: NDArray[np.bool_]
+    algorithm_bytes_per_s: NDArray[np.float64]
+    bus_bytes_per_s: NDArray[np.float64]
+    with_waiting_bytes_per_s: NDArray[np.float64]
+    """Bus bandwidth by each rank's own duration, waiting for others included; NaN where the rank
+    does not show the instance. Shape (instances, ranks)."""
+
+    @property
+    def count(self) -> int:
+        """Number of instances."""
+        return int(self.kind.size)
+
+
+def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
+    """Bandwidths of the matched instances that tell their size and group and take time."""
+    start_ns, end_ns = matches.times_ns(traces)
+    present, duration_ns = matches.present, end_ns - start_ns
+    time_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1)
+    told = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
+    kept = np.flatnonzero(told & matches.doing(*TIMED))
+    size, ranks = matches.bytes[kept].astype(np.float64), matches.group_size[kept]
+    on_bus = size * _factor(matches.kind[kept], ranks)
+    seconds = time_ns[kept] / 1e9
+    own_s = np.where(present[kept], np.maximum(duration_ns[kept], 1), np.nan) / 1e9
+    return Bandwidths(
+        rank_numbers=matches.rank_numbers,
+        groups=matches.groups,
+        instance=kept,
+        kind=matches.kind[kept],
+        group_id=matches.group_id[kept],
+        group_size=ranks,
+        step=matches.step[kept],
+        bytes=matches.bytes[kept],
+        time_ns=time_ns[kept],
+        partial=~matches.complete[kept],
+        algorithm_bytes_per_s=size / seconds,
+        bus_bytes_per_s=on_bus / seconds,
+        with_waiting_bytes_per_s=on_bus[:, None] / own_s,
+    )
+
+
+def _factor(kind: NDArray[np.int8], ranks: NDArray[np.int32]) -> NDArray[np.float64]:
+    """What part of S each link carries, over the ranks of the group."""
+    share = (ranks - 1) / ranks
+    transfer = np.isin(kind, TRANSFERS)
+    reduced = np.where(kind == CollectiveKind.ALL_REDUCE, 2 * share, share)
+    return np.where(transfer, 1.0, reduced)
+
+
+_Shape: TypeAlias = tuple[CollectiveKind, int | None, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """One kind of collective in groups of one shape, over the steps that all ranks profiled.
+
+    Groups are of one shape when their ranks are equally many and equally far apart. Calls and
+    bytes are of a rank that takes part, at the mean; seconds are the mean over all traced ranks
+    and steps. Of two collectives at once both count.
+    """
+
+    kind: CollectiveKind
+    groups: tuple[Group, ...]
+    call_count: float
+    bytes: float | None
+    """None where a call does not tell its size."""
+    exposed_s: float
+    hidden_s: float
+
+
+def exposures(traces: TraceSet, matches: Matches, traffic: Volume) -> tuple[Exposure, ...]:
+    """What each kind costs, the one that is exposed longest first, then that which lasts longer."""
+    shapes: dict[_Shape, list[GroupTraffic]] = defaultdict(list)
+    for found in traffic.groups:
+        shapes[_shape(found.kind, found.group)].append(found)
+    numbers = {shape: number for number, shape in enumerate(shapes)}
+    times_s = _times_s(traces, matches, numbers)
+    told = [
+        _exposure(parts, exposed_s, hidden_s)
+        for parts, (exposed_s, hidden_s) in zip(shapes.values(), times_s, strict=True)
+    ]
+    return tuple(
+        sorted(told, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
+    )
+
+
+def _shape(kind: CollectiveKind, group: Group) -> _Shape:
+    ranks = group.ranks
+    apart = tuple(rank - ranks[0] for rank in ranks) if ranks else None
+    return kind, group.size, apart
+
+
+def _exposure(parts: Sequence[GroupTraffic], exposed_s: float, hidden_s: float) -> Exposure:
+    rank_count = sum(part.rank_count for part in parts)
+    sizes = [part.traced_ranks.bytes for part in parts]
+    told = [size for size in sizes if size is not None]
+    return Exposure(
+        kind=parts[0].kind,
+        groups=tuple(part.group for part in parts),
+        call_count=sum(part.traced_ranks.call_count for part in parts) / rank_count,
+        bytes=sum(told) / rank_count if len(told) == len(sizes) else None,
+        exposed_s=exposed_s,
+        hidden_s=hidden_s,
+    )
+
+
+def _times_s(
+    traces: TraceSet, matches: Matches, numbers: dict[_Shape, int]
+) -> list[tuple[float, float]]:
+    """Exposed and hidden seconds of each shape, per step and rank."""
+    windows = job_windows(traces) or ()
+    shape_of_call = _shape_of_call(matches, numbers)
+    exposed_ns, hidden_ns = [0] * len(numbers), [0] * len(numbers)
+    for place, (trace, window) in enumerate(zip(traces.ranks, windows, strict=True)):
+        compute = trace.computing()
+        mine = matches.calls.rank == place
+        for number in np.unique(shape_of_call[mine]).tolist():
+            if number < 0:
+                continue
+            rows = matches.calls.row[mine & (shape_of_call == number)]
+            spans = trace.collectives.span[rows]
+            under_way = Intervals.union(trace.spans.start_ns[spans], trace.spans.end_ns[spans])
+            within = (window.start_ns, window.end_ns)
+            covered_ns = under_way.covered_ns(*within)
+            beside_ns = under_way.intersect(compute).covered_ns(*within)
+            # In whole numbers without end: absurd windows must not overflow.
+            hidden_ns[number] += sum(beside_ns.tolist())
+            exposed_ns[number] += sum((covered_ns - beside_ns).tolist())
+    divisor = sum(window.count for window in windows) * 10**9
+    return [
+        (out / divisor, beside / divisor) for out, beside in zip(exposed_ns, hidden_ns, strict=True)
+    ]
+
+
+def _shape_of_call(matches: Matches, numbers: dict[_Shape, int]) -> NDArray[np.int64]:
+    """The number of each call's shape, shape (calls,); -1: no step looked at has such a call."""
+    calls = matches.calls
+    table = np.full((len(CollectiveKind), max(1, len(calls.groups.groups))), -1)
+    for kind in CollectiveKind:
+        for group_id, group in enumerate(calls.groups.groups):
+            table[kind, group_id] = numbers.get(_shape(kind, group), -1)
+    chosen: NDArray[np.int64] = table[calls.kind, calls.group_id]
+    return chosen

@@ -1,0 +1,403 @@
+"""Clock alignment, waiting ranks.
+
+Which rank the others wait for, what that costs, and how unequally ranks compute.
+
+Whoever comes last to a collective that all must attend is in it for the shortest time, so its
+duration is the transfer alone and what others take longer is waiting. That needs no common clock.
+Start times name the same rank where the clocks of ranks are known to agree.
+
+Brings the clocks of ranks together by what ends at one moment on all of them: collectives.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.analysis.breakdown import JobSplit, job_windows
+from evaluator.traces.analysis.collectives import Matches, match
+from evaluator.traces.intervals import Intervals, Nanoseconds
+from evaluator.traces.model import SYNCHRONISING, Alignment, CollectiveKind, StepWindows, TraceSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWaits:
+    """What one rank waited, and what others waited for it, per step.
+
+    `last_share` is the part of its collectives to which it came last, ranks that tie sharing one;
+    `chance_share` what that would be if it were chance. Waits are sums over collectives: two at
+    once count twice. The last two are None where clocks are not known to agree.
+    """
+
+    rank: int
+    collective_count: int
+    last_share: float | None
+    chance_share: float | None
+    caused_wait_s: float
+    waited_s: float
+    latest_start_share: float | None
+    mean_lateness_s: float | None
+    """Start after the first rank's start, mean over its collectives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """Who waits for whom over the steps that all traced ranks profiled, or the whole trace.
+
+    `straggler` is the rank for which the others waited longest; None if nobody waited. Of the time
+    in their steps the other ranks spent `waiting_share` waiting for it, and `exposed_share` waiting
+    for it while they computed nothing, which is time lost. Both are means over those ranks, in
+    which times at once count once.
+    Where `partial_count` of the `collective_count` collectives are not shown by all ranks of their
+    group, ranks without a trace may have come later still.
+    """
+
+    ranks: tuple[RankWaits, ...]
+    step_count: int
+    collective_count: int
+    partial_count: int
+    straggler: int | None
+    waiting_share: float
+    exposed_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Waits:
+    """Of each instance what each rank waited and who was last; shape (instances, ranks)."""
+
+    present: NDArray[np.bool_]
+    start_ns: Nanoseconds
+    wait_ns: Nanoseconds
+    """Duration beyond the least one of the instance; 0 where the rank does not show it."""
+    last: NDArray[np.float64]
+    """1 for the rank with the least duration; ranks that tie share."""
+
+    @property
+    def caused_ns(self) -> NDArray[np.float64]:
+        """What others waited for each rank, shape (ranks,)."""
+        others_ns = self.wait_ns.sum(axis=1, keepdims=True, dtype=np.float64)
+        caused: NDArray[np.float64] = (self.last * others_ns).sum(axis=0)
+        return caused
+
+
+def stragglers(traces: TraceSet, matches: Matches) -> Stragglers | None:
+    """Who waits for whom in matched all-reduces, all-gathers, reduce-scatters and the like.
+
+    None where no such collective is shown by two ranks within the steps looked at.
+    """
+    windows = job_windows(traces)
+    if windows is None:
+        return None
+    chosen = matches.doing(*SYNCHRONISING) & (np.count_nonzero(matches.present, axis=1) > 1)
+    if traces.common_steps.size:
+        chosen &= np.isin(matches.step, traces.common_steps)
+    if not chosen.any():
+        return None
+    waits = _waits(traces, matches, chosen)
+    step_count = windows[0].count
+    caused_ns = waits.caused_ns
+    worst = int(caused_ns.argmax()) if caused_ns.any() else None
+    waiting, exposed = (0.0, 0.0) if worst is None else _shares(traces, waits, windows, worst)
+    return Stragglers(
+        ranks=_ranks(traces, waits, step_count),
+        step_count=step_count,
+        collective_count=int(chosen.sum()),
+        partial_count=int((chosen & ~matches.complete).sum()),
+        straggler=None if worst is None else traces.ranks[worst].rank,
+        waiting_share=waiting,
+        exposed_share=exposed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imbalance:
+    """How unequally ranks compute: time in which something computes, seconds per step."""
+
+    compute_s: tuple[tuple[int, float], ...]
+    """Rank and its time."""
+    max_over_min: float
+    max_over_mean: float
+
+    @property
+    def busiest(self) -> int:
+        """The rank that computes longest."""
+        return max(self.compute_s, key=lambda row: row[1])[0]
+
+
+def imbalance(split: JobSplit) -> Imbalance | None:
+    """Compare ranks by compute, never by communication: there all wait for the slowest alike.
+
+    None with fewer than two traced ranks, or when one of them computes nothing.
+    """
+    compute_s = tuple((rank, step.compute_s) for rank, step in split.by_rank)
+    times_s = [time_s for _, time_s in compute_s]
+    if len(times_s) < 2 or not min(times_s):
+        return None
+    return Imbalance(
+        compute_s=compute_s,
+        max_over_min=max(times_s) / min(times_s),
+        max_over_mean=max(times_s) * len(times_s) / sum(times_s),
+    )
+
+
+def _waits(traces: TraceSet, matches: Matches, chosen: NDArray[np.bool_]) -> _Waits:
+    start_ns, end_ns = (times[chosen] for times in matches.times_ns(traces))
+    present = matches.present[chosen]
+    duration_ns = end_ns - start_ns
+    least_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+    last = (present & (duration_ns == least_ns)).astype(np.float64)
+    return _Waits(
+        present=present,
+        start_ns=start_ns,
+        wait_ns=np.where(present, duration_ns - least_ns, 0),
+        last=last / last.sum(axis=1, keepdims=True),
+    )
+
+
+def _ranks(traces: TraceSet, waits: _Waits, step_count: int) -> tuple[RankWaits, ...]:
+    counts = np.count_nonzero(waits.present, axis=0)
+    lasts = waits.last.sum(axis=0)
+    chances = (waits.present / waits.present.sum(axis=1, keepdims=True)).sum(axis=0)
+    caused_ns, waited_ns = waits.caused_ns, waits.wait_ns.sum(axis=0, dtype=np.float64)
+    starts = _start_order(waits) if traces.alignment else None
+    return tuple(
+        RankWaits(
+            rank=trace.rank,
+            collective_count=int(count),
+            last_share=float(lasts[place] / count) if count else None,
+            chance_share=float(chances[place] / count) if count else None,
+            caused_wait_s=float(caused_ns[place]) / step_count / 1e9,
+            waited_s=float(waited_ns[place]) / step_count / 1e9,
+            latest_start_share=float(starts[0][place] / count) if starts and count else None,
+            mean_lateness_s=float(starts[1][place] / count) / 1e9 if starts and count else None,
+        )
+        for place, (trace, count) in enumerate(zip(traces.ranks, counts, strict=True))
+    )
+
+
+def _start_order(waits: _Waits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How often each rank started last, and the sum of its delays in ns, on one clock."""
+    far = np.iinfo(np.int64).max
+    first_ns = np.where(waits.present, waits.start_ns, far).min(axis=1, keepdims=True)
+    late_ns = np.where(waits.present, waits.start_ns - first_ns, -1)
+    latest = (late_ns == late_ns.max(axis=1, keepdims=True)).astype(np.float64)
+    latest /= latest.sum(axis=1, keepdims=True)
+    return latest.sum(axis=0), np.maximum(late_ns, 0).sum(axis=0, dtype=np.float64)
+
+
+def _shares(
+    traces: TraceSet, waits: _Waits, windows: tuple[StepWindows, ...], worst: int
+) -> tuple[float, float]:
+    """What part of their steps the other ranks waited for the worst, and did so exposed.
+
+    Waiting is the beginning of a collective: when the last rank has come, all transfer.
+    """
+    parts_ns = np.zeros(3, np.int64)
+    for_worst = waits.last[:, worst] > 0
+    for place, (trace, window) in enumerate(zip(traces.ranks, windows, strict=True)):
+        if place == worst:
+            continue
+        start_ns = waits.start_ns[for_worst, place]
+        stepped = Intervals.union(window.start_ns, window.end_ns)
+        waited = Intervals.union(start_ns, start_ns + waits.wait_ns[for_worst, place])
+        waited = waited.intersect(stepped)
+        exposed = waited.subtract(trace.computing())
+        parts_ns += stepped.total_ns, waited.total_ns, exposed.total_ns
+    whole, waiting, alone = (float(part) for part in parts_ns)
+    return (waiting / whole, alone / whole) if whole else (0.0, 0.0)
+
+
+_KINDS: Final = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+_FEWEST_MATCHES: Final = 5
+_CERTAIN: Final = 4.0
+"""Standard errors that a clock must be off by; by chance one in 16,000 is."""
+_COARSEST_TICK_NS: Final = 1_000
+"""Profilers write whole nanoseconds or whole microseconds."""
+# A median has pi / 2 times the variance of a mean, and 1.4826 times the median absolute deviation
+# is the standard deviation, of normal noise.
+_VARIANCE_OF_MEDIAN: Final = np.pi / 2
+_DEVIATIONS: Final = 1.4826
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GroupEnds:
+    """When instances ended on the ranks of one group.
+
+    `clocks` are the numbers of the members' clocks, int64 of shape (members,); `ends_ns` is float64
+    of shape (instances, members), relative to the end on the first member. `sort` numbers the kind
+    and size of each instance, shape (instances,); times are written as multiples of `tick_ns`.
+    """
+
+    clocks: NDArray[np.int64]
+    ends_ns: NDArray[np.float64]
+    sort: NDArray[np.int64]
+    tick_ns: float
+
+    @property
+    def count(self) -> int:
+        """Number of instances."""
+        return len(self.ends_ns)
+
+    @property
+    def _apart_ns(self) -> NDArray[np.float64]:
+        """What clocks read more than that of the middle rank, shape (instances, members)."""
+        apart_ns: NDArray[np.float64] = self.ends_ns - np.median(
+            self.ends_ns, axis=1, keepdims=True
+        )
+        return apart_ns
+
+    @property
+    def deviation_ns(self) -> NDArray[np.floating]:
+        """The same at the median; shape (members,)."""
+        return np.median(self._apart_ns, axis=0)
+
+    @property
+    def variance_ns2(self) -> NDArray[np.float64]:
+        """How uncertain that is, shape (members,): the square of its standard error.
+
+        From how single instances scatter, and how collectives of one kind and size differ from
+        others: a clock is off by the same in all of them, what a rank does later is not.
+        """
+        apart_ns, median_ns = self._apart_ns, self.deviation_ns
+        scatter_ns = _DEVIATIONS * np.median(np.abs(apart_ns - median_ns), axis=0)
+        variance = _VARIANCE_OF_MEDIAN * scatter_ns**2 / self.count
+        # Few instances tell little about their own scatter.
+        variance *= (self.count / (self.count - 3)) ** 2
+        sorts = [
+            np.median(apart_ns[self.sort == one], axis=0)
+            for one in np.unique(self.sort)
+            if np.count_nonzero(self.sort == one) >= _FEWEST_MATCHES
+        ]
+        if len(sorts) > 1:
+            variance = np.maximum(variance, np.var(sorts, axis=0, ddof=1) / len(sorts))
+        return np.asarray(variance + self.tick_ns**2 / 12, np.float64)
+
+    def spread_ns(self, ahead_ns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far apart ranks end, shape (instances,), clocks set back by what they are ahead."""
+        ends_ns = self.ends_ns - ahead_ns[self.clocks]
+        spread_ns: NDArray[np.float64] = ends_ns.max(axis=1) - ends_ns.min(axis=1)
+        return spread_ns
+
+
+def aligned(traces: TraceSet, clocks: Sequence[int] | None = None) -> TraceSet:
+    """The same traces on one clock, as far as at least five matched collectives of a group tell.
+
+    `clocks` numbers the clocks that ranks are known to share, from 0, in the order of the ranks;
+    None: each has its own. What a clock is ahead is the median over matched all-reduces,
+    all-gathers, reduce-scatters and all-to-alls of (end on the rank - median end over the ranks of
+    the group), brought together over groups by least squares. Clocks that differ by less than four
+    standard errors of that are taken to be one: they are shifted alike, or not at all where they
+    are the clock of most. Jobs that communicate on the host are left alone: there no collective
+    ends at one moment.
+    """
+    clock_of_rank = np.array(range(len(traces.ranks)) if clocks is None else clocks)
+    if len(set(clock_of_rank)) < 2 or not all(
+        trace.on_device and "gloo" not in (trace.backend or "") for trace in traces.ranks
+    ):
+        return traces
+    groups = tuple(_ends_by_group(traces, match(traces), clock_of_rank))
+    if not groups:
+        return traces
+    ahead_ns = _by_clock(*_ahead_ns(groups, int(clock_of_rank.max()) + 1))
+    offsets_ns = tuple(-int(ahead) for ahead in np.rint(ahead_ns[clock_of_rank]))
+    shifted = (
+        trace.shifted(offset) if offset else trace
+        for trace, offset in zip(traces.ranks, offsets_ns, strict=True)
+    )
+    return replace(
+        traces,
+        ranks=tuple(shifted),
+        alignment=Alignment(
+            offsets_ns=offsets_ns,
+            residual_ns=round(_residual_ns(groups, ahead_ns)),
+            matched_count=sum(group.count for group in groups),
+        ),
+    )
+
+
+def _ends_by_group(
+    traces: TraceSet, matches: Matches, clock_of_rank: NDArray[np.int64]
+) -> Iterator[_GroupEnds]:
+    _, end_ns = matches.times_ns(traces)
+    usable = matches.doing(*_KINDS)
+    for group_id in np.unique(matches.group_id[usable]):
+        instances = np.flatnonzero(usable & (matches.group_id == group_id))
+        ranks = np.flatnonzero(matches.present[instances].any(axis=0))
+        whole = instances[matches.present[np.ix_(instances, ranks)].all(axis=1)]
+        if len(set(clock_of_rank[ranks])) > 1 and whole.size >= _FEWEST_MATCHES:
+            ends_ns = end_ns[np.ix_(whole, ranks)]
+            # Before the conversion: a float64 holds no moment since 1970 to the nanosecond.
+            apart_ns = (ends_ns - ends_ns[:, :1]).astype(np.float64)
+            sort = np.stack((matches.kind[whole], matches.bytes[whole]))
+            _, of_sort = np.unique(sort, axis=1, return_inverse=True)
+            tick_ns = float(min(np.gcd.reduce(ends_ns, axis=None), _COARSEST_TICK_NS))
+            yield _GroupEnds(clock_of_rank[ranks], apart_ns, of_sort.reshape(-1), tick_ns)
+
+
+def _ahead_ns(
+    groups: tuple[_GroupEnds, ...], clock_count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What each clock is ahead of most others that it is connected with by groups, and covariances.
+
+    Solves deviation = ahead of the clock - ahead of the group for both, weighted by instances.
+    """
+    size = clock_count + len(groups)
+    equations, right, noise = np.zeros((size, size)), np.zeros(size), np.zeros((size, size))
+    apart = np.array([[1, -1], [-1, 1]])
+    for unknown, group in enumerate(groups, clock_count):
+        weight = float(group.count)
+        members = zip(group.clocks, group.deviation_ns, group.variance_ns2, strict=True)
+        for clock, deviation_ns, variance_ns2 in members:
+            pair = np.ix_((clock, unknown), (clock, unknown))
+            equations[pair] += weight * apart
+            noise[pair] += weight**2 * variance_ns2 * apart
+            right[[clock, unknown]] += weight * deviation_ns * np.array([1, -1])
+    parts = _connected(groups, clock_count)
+    free = np.ones(size, np.bool_)
+    free[[part[0] for part in parts]] = False  # one clock of each part has to be the measure
+    solution = np.zeros((size, size))
+    solution[np.ix_(free, free)] = np.linalg.inv(equations[np.ix_(free, free)])
+    ahead_ns, covariance = solution @ right, solution @ noise @ solution
+    for part in parts:
+        middle = part[np.argsort(ahead_ns[part], kind="stable")[(part.size - 1) // 2]]
+        ahead_ns[part] -= ahead_ns[middle]
+        covariance[part] -= covariance[middle].copy()
+        covariance[:, part] -= covariance[:, [middle]].copy()
+    return ahead_ns[:clock_count], covariance[:clock_count, :clock_count]
+
+
+def _connected(groups: tuple[_GroupEnds, ...], clock_count: int) -> list[NDArray[np.int64]]:
+    """Clocks that groups connect, directly or over others."""
+    part = np.arange(clock_count)
+    for group in groups:
+        part[np.isin(part, part[group.clocks])] = part[group.clocks[0]]
+    return [np.flatnonzero(part == number) for number in np.unique(part)]
+
+
+def _by_clock(
+    ahead_ns: NDArray[np.float64], covariance: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """One value for all that are one clock; exactly 0 for the clock of most."""
+    variance = np.diagonal(covariance)
+    together = np.zeros_like(ahead_ns)
+    order = np.argsort(ahead_ns, kind="stable")
+    rest = order[np.abs(ahead_ns[order]) > _CERTAIN * np.sqrt(np.maximum(variance[order], 0))]
+    while rest.size:
+        first = rest[0]
+        between = variance[rest] + variance[first] - 2 * covariance[rest, first]
+        tolerance_ns = _CERTAIN * np.sqrt(np.maximum(between, 0))
+        near = ahead_ns[rest] <= ahead_ns[first] + tolerance_ns
+        together[rest[near]] = np.median(ahead_ns[rest[near]])
+        rest = rest[~near]
+    return together
+
+
+def _residual_ns(groups: tuple[_GroupEnds, ...], ahead_ns: NDArray[np.float64]) -> float:
+    return float(np.median(np.concatenate([group.spread_ns(ahead_ns) for group in groups])))

@@ -1,0 +1,496 @@
+"""Columnar trace model: spans, collectives, steps, ranks, job.
+
+The spans of one rank as columns: what ran, when, on which stream or thread, and its size.
+
+The collectives and transfers of one rank: which, how large, and between whom.
+
+The steps of one rank: when each began and ended, and what kind of step it was.
+
+The trace of one rank.
+
+The traces of one job.
+
+Which rows of several columns differ, and which of these each row is.
+"""
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evaluator.traces.intervals import Intervals, Nanoseconds, Sweep
+
+
+class Activity(IntEnum):
+    """What a span did; the reader of a format decides, nothing after it looks at names.
+
+    Up to FILL it is the work of the rank: of its device, or of the host where there is none.
+    """
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+    FILL = 3
+    WAIT = 4
+    """Waiting or handing over work inside a compute span of the same thread: not compute."""
+    LAUNCH = 5
+    """The host hands work to the device: the call that work of the same correlation came from."""
+    SYNC = 6
+    """The host waits for the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where spans run one after the other: a stream of a device, or a thread of the host."""
+
+    process: str
+    thread: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spans:
+    """Columns of shape (spans,), in order of start; what a trace does not tell is 0 or NaN.
+
+    Times are nanoseconds since the Unix epoch on the rank's own clock, or since any moment where
+    the trace has no such clock. `name_id` indexes `names`, `lane_id` indexes `lanes`, `activity`
+    holds `Activity` values.
+    """
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    name_id: NDArray[np.int32]
+    lane_id: NDArray[np.int32]
+    activity: NDArray[np.int8]
+    correlation: NDArray[np.int64]
+    """Equal for a launch and the work that it launched; 0 where there is none."""
+    bytes: NDArray[np.int64]
+    """Moved by a copy or fill, or read and written by an operation that says so; 0: not told."""
+    flops: NDArray[np.float64]
+    """Floating-point operations of the span; NaN: not told."""
+    blocks_per_sm: NDArray[np.float32]
+    """Blocks of a kernel over the multiprocessors of its device; NaN: not told."""
+    occupancy: NDArray[np.float32]
+    """Estimated share of the warps that fit on a multiprocessor, 0 to 1; NaN: not told."""
+    names: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+
+    def __post_init__(self) -> None:
+        shapes = {column.shape for column in self.columns().values()}
+        if len(shapes) != 1 or len(shapes.pop()) != 1:
+            raise ValueError("columns must be arrays of one length")
+        if np.any(self.start_ns[1:] < self.start_ns[:-1]) or np.any(self.end_ns < self.start_ns):
+            raise ValueError("spans must be in order of start and none may end before it starts")
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        start_ns: Nanoseconds,
+        end_ns: Nanoseconds,
+        name_id: NDArray[np.int32],
+        lane_id: NDArray[np.int32],
+        activity: NDArray[np.int8],
+        names: tuple[str, ...],
+        lanes: tuple[Lane, ...],
+        correlation: NDArray[np.int64] | None = None,
+        bytes: NDArray[np.int64] | None = None,
+        flops: NDArray[np.float64] | None = None,
+        blocks_per_sm: NDArray[np.float32] | None = None,
+        occupancy: NDArray[np.float32] | None = None,
+    ) -> Self:
+        """From columns in order of start; a column that is not given is told by no span."""
+        count = start_ns.size
+        return cls(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            name_id=name_id,
+            lane_id=lane_id,
+            activity=activity,
+            correlation=np.zeros(count, np.int64) if correlation is None else correlation,
+            bytes=np.zeros(count, np.int64) if bytes is None else bytes,
+            flops=np.full(count, np.nan) if flops is None else flops,
+            blocks_per_sm=(
+                np.full(count, np.nan, np.float32) if blocks_per_sm is None else blocks_per_sm
+            ),
+            occupancy=np.full(count, np.nan, np.float32) if occupancy is None else occupancy,
+            names=names,
+            lanes=lanes,
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of spans."""
+        return int(self.start_ns.size)
+
+    @property
+    def duration_ns(self) -> Nanoseconds:
+        """How long each span took."""
+        return self.end_ns - self.start_ns
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Every column by its name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in {"names", "lanes"}
+        }
+
+    def kept(self, chosen: NDArray[np.bool_]) -> Self:
+        """Only the chosen spans; all names and lanes stay."""
+        return replace(
+            self,
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            name_id=self.name_id[chosen],
+            lane_id=self.lane_id[chosen],
+            activity=self.activity[chosen],
+            correlation=self.correlation[chosen],
+            bytes=self.bytes[chosen],
+            flops=self.flops[chosen],
+            blocks_per_sm=self.blocks_per_sm[chosen],
+            occupancy=self.occupancy[chosen],
+        )
+
+    def doing(self, *activities: Activity) -> NDArray[np.bool_]:
+        """Which spans do one of these, bool of shape (spans,)."""
+        return np.isin(self.activity, activities)
+
+    def union(self, chosen: NDArray[np.bool_]) -> Intervals:
+        """Time in which at least one of the chosen spans ran."""
+        return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
+
+
+class CollectiveKind(IntEnum):
+    """What a communication span does."""
+
+    OTHER = 0
+    """Unknown, or several at once."""
+    ALL_REDUCE = 1
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 3
+    ALL_TO_ALL = 4
+    BROADCAST = 5
+    REDUCE = 6
+    GATHER = 7
+    SCATTER = 8
+    SEND = 9
+    RECV = 10
+    SEND_RECV = 11
+    """A transfer between two ranks whose direction is not told."""
+    BARRIER = 12
+    PUT = 13
+    """A copy into the memory of another rank: one side makes it alone, and waits for nobody."""
+
+
+TRANSFERS: Final = (
+    CollectiveKind.SEND,
+    CollectiveKind.RECV,
+    CollectiveKind.SEND_RECV,
+    CollectiveKind.PUT,
+)
+"""Between two ranks; all other kinds are collectives."""
+
+SYNCHRONISING: Final = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+"""Kinds that no rank can leave before the last one has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that communicate: their numbers in order and how many, as far as the trace tells."""
+
+    name: str
+    ranks: tuple[int, ...] | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Collectives:
+    """Columns of shape (collectives,), in order of start: one row per communication span.
+
+    `span` is the row of the span; `kind` holds `CollectiveKind` values; `group_id` indexes
+    `groups`.
+    """
+
+    span: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    group_id: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    """S of nccl-tests: the whole buffer, that is the input of an all-reduce, reduce-scatter or
+    all-to-all, the output of an all-gather, the message of a transfer; 0: not told."""
+    sequence: NDArray[np.int64]
+    """Number of the collective within its group, equal on all its ranks; -1: not told."""
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        columns = (self.span, self.kind, self.group_id, self.bytes, self.sequence)
+        if len({column.shape for column in columns}) != 1:
+            raise ValueError("columns must be arrays of one length")
+        if np.any(self.span[1:] <= self.span[:-1]):
+            raise ValueError("collectives must be in order of their spans")
+
+    @classmethod
+    def none(cls) -> Self:
+        """No communication at all."""
+        empty = np.empty(0, np.int64)
+        return cls(
+            span=empty,
+            kind=np.empty(0, np.int8),
+            group_id=np.empty(0, np.int32),
+            bytes=empty,
+            sequence=empty,
+            groups=(),
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of collectives and transfers."""
+        return int(self.span.size)
+
+
+class StepKind(IntEnum):
+    """What a step does."""
+
+    PLAIN = 0
+    """A training step, or one that does not say."""
+    PREFILL = 1
+    DECODE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepWindows:
+    """When each profiled step ran, [start, end); arrays of shape (steps,), by rising number.
+
+    `kind` holds `StepKind` values.
+    """
+
+    number: NDArray[np.int64]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    kind: NDArray[np.int8]
+
+    def __post_init__(self) -> None:
+        if np.any(self.number[1:] <= self.number[:-1]) or np.any(self.end_ns < self.start_ns):
+            raise ValueError("step numbers must rise and no step may end before it starts")
+
+    @classmethod
+    def plain(cls, number: NDArray[np.int64], start_ns: Nanoseconds, end_ns: Nanoseconds) -> Self:
+        """Steps that do not say what they do."""
+        return cls(
+            number=number, start_ns=start_ns, end_ns=end_ns, kind=np.zeros(number.size, np.int8)
+        )
+
+    @classmethod
+    def none(cls) -> Self:
+        """No step at all."""
+        empty = np.empty(0, np.int64)
+        return cls.plain(empty, empty, empty)
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return int(self.number.size)
+
+    @property
+    def of_a_server(self) -> bool:
+        """Whether any of them says that it answers requests."""
+        return bool(np.any(self.kind != StepKind.PLAIN))
+
+    @property
+    def duration_ns(self) -> Nanoseconds:
+        """How long each step took."""
+        return self.end_ns - self.start_ns
+
+    def among(self, numbers: NDArray[np.int64]) -> Self:
+        """Only the steps of these numbers."""
+        return self._kept(np.isin(self.number, numbers))
+
+    def of_kind(self, kind: StepKind) -> Self:
+        """Only the steps of this kind."""
+        return self._kept(self.kind == kind)
+
+    def shifted(self, offset_ns: int) -> Self:
+        """The same steps on a clock that reads more by `offset_ns`."""
+        return replace(self, start_ns=self.start_ns + offset_ns, end_ns=self.end_ns + offset_ns)
+
+    def _kept(self, kept: NDArray[np.bool_]) -> Self:
+        return replace(
+            self,
+            number=self.number[kept],
+            start_ns=self.start_ns[kept],
+            end_ns=self.end_ns[kept],
+            kind=self.kind[kept],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The accelerator that a rank computes on, as far as the trace tells."""
+
+    name: str
+    multiprocessor_count: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryUse:
+    """What the allocator had handed out, bytes, each time it changed; shape (changes,)."""
+
+    time_ns: Nanoseconds
+    allocated_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankTrace:
+    """What one rank did, on its own clock.
+
+    `steps` are windows on the device: from the first work of a step to the last, where the trace
+    tells. `host_steps` are the same steps as the host saw them; both are equal for a job on CPUs.
+    `world_size`, `backend`, `device` and `memory` are None where the trace does not say.
+    `caveats` tell in words what had to be mended or left out, and how often.
+    """
+
+    rank: int
+    world_size: int | None
+    backend: str | None
+    device: Device | None
+    source: str
+    """Format of the file: kineto, xla or nsys."""
+    spans: Spans
+    collectives: Collectives
+    steps: StepWindows
+    host_steps: StepWindows
+    memory: MemoryUse | None = None
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the work is that of an accelerator; else it is the host's own."""
+        return self.device is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the trace holds any work of the rank."""
+        return bool(np.any(self.spans.activity <= Activity.FILL))
+
+    def covered(self, *activities: Activity) -> Intervals:
+        """Time in which at least one span of these activities ran."""
+        return self.spans.union(self.spans.doing(*activities))
+
+    def computing(self) -> Intervals:
+        """Time in which something computed: compute spans without the waits of their thread."""
+        spans = self.spans
+        compute, waits = spans.doing(Activity.COMPUTE), spans.doing(Activity.WAIT)
+        waiting = np.isin(spans.lane_id, np.unique(spans.lane_id[waits]))
+        busy = spans.union(compute & ~waiting)
+        rows = np.flatnonzero((compute | waits) & waiting)
+        sweep = Sweep.over(
+            spans.start_ns[rows],
+            spans.end_ns[rows],
+            spans.lane_id[rows],
+            groups=(compute[rows], waits[rows]),
+        )
+        computes, waits_open = sweep.depth
+        return busy.unite(sweep.where((computes > 0) & (waits_open == 0)))
+
+    def communicating(self) -> Intervals:
+        """Time in which at least one collective or transfer between ranks was under way."""
+        return self.covered(Activity.COMMUNICATION)
+
+    def shifted(self, offset_ns: int) -> Self:
+        """The same trace on a clock that reads more by `offset_ns`."""
+        spans, memory = self.spans, self.memory
+        return replace(
+            self,
+            spans=replace(
+                spans, start_ns=spans.start_ns + offset_ns, end_ns=spans.end_ns + offset_ns
+            ),
+            steps=self.steps.shifted(offset_ns),
+            host_steps=self.host_steps.shifted(offset_ns),
+            memory=memory and replace(memory, time_ns=memory.time_ns + offset_ns),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """How the clocks of ranks were brought together.
+
+    `offsets_ns` were added to the ranks' clocks, in their order; `residual_ns` is what the ends of
+    matched collectives still differ by, at the median; `matched_count` is how many there were.
+    """
+
+    offsets_ns: tuple[int, ...]
+    residual_ns: int
+    matched_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSet:
+    """The traces of one job, by rising rank; ranks may be missing, none is there twice.
+
+    `alignment` is None where nothing tells how far clocks are apart. `remarks` tell in words what
+    concerns no rank alone.
+    """
+
+    ranks: tuple[RankTrace, ...]
+    alignment: Alignment | None = None
+    remarks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = [trace.rank for trace in self.ranks]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise ValueError(f"ranks must rise and be one at least, not {numbers}")
+        sizes = {trace.world_size for trace in self.ranks} - {None}
+        if len(sizes) > 1 or any(size is not None and numbers[-1] >= size for size in sizes):
+            raise ValueError(f"ranks {numbers} do not fit world sizes {sorted(map(str, sizes))}")
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks the job had; None when no trace says."""
+        return next((t.world_size for t in self.ranks if t.world_size is not None), None)
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job without a trace; empty when the size of the job is unknown."""
+        present = {trace.rank for trace in self.ranks}
+        return tuple(rank for rank in range(self.world_size or 0) if rank not in present)
+
+    @property
+    def common_steps(self) -> NDArray[np.int64]:
+        """Numbers of the steps that every rank profiled, int64, shape (steps,), rising."""
+        numbers = self.ranks[0].steps.number
+        for trace in self.ranks[1:]:
+            numbers = np.intersect1d(numbers, trace.steps.number, assume_unique=True)
+        return numbers
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is wrong with the traces and was mended or left out, in words."""
+        missing = self.missing_ranks
+        lacking = f"{len(missing)} of {self.world_size} ranks left no trace" if missing else None
+        told = (f"rank {trace.rank}: {caveat}" for trace in self.ranks for caveat in trace.caveats)
+        return (*self.remarks, *((lacking,) if lacking else ()), *told)
+
+
+def distinct_rows(*columns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct rows, shape (columns, distinct), rising, and the number of each row among them.
+
+    As `numpy.unique` along an axis, which sorts rows as records: several times slower.
+    """
+    numbers = [np.asarray(column, np.int64) for column in columns]
+    index = np.zeros(numbers[0].size, np.int64)
+    first = np.empty(0, np.int64)
+    for column in numbers:
+        values, place = np.unique(column, return_inverse=True)
+        _, first, index = np.unique(
+            index * values.size + place, return_index=True, return_inverse=True
+        )
+    return np.stack([column[first] for column in numbers]), index

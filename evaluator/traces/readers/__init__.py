@@ -1,0 +1,1 @@
+"""Trace files in, rank traces out: one reader per format."""

@@ -1,0 +1,353 @@
+"""Column cache beside traces.
+
+Rank traces as one file of plain columns: written and read as fast as the disk, never trusted.
+
+A line of JSON holds everything but the arrays, whose bytes follow in the order of the model's
+fields. What is read back has the types that the model declares and the checksum that was written,
+and every number that indexes something does.
+
+What was read from a trace file, kept beside it, so that a trace is parsed once.
+
+A cache belongs to a file of one size, inode and times of change: reading 268 MB only to tell that
+they are still the same would take as long as all the rest. Where these differ (a copied folder, a
+checkout) the content decides, by its digest. It belongs to one version of the readers, too: the
+digest of their source, so that nobody has to remember to count one up.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from io import BufferedReader, BufferedWriter
+from pathlib import Path
+from types import NoneType
+from typing import Self, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import Activity, CollectiveKind, RankTrace, StepKind
+from evaluator.traces.readers.files import ReadLimits, open_regular
+from evaluator.traces.readers.formats import read_file
+
+Column: TypeAlias = NDArray[np.generic]
+
+_LATEST_NS = 1 << 62
+
+
+class Header(msgspec.Struct):
+    """The first line: `label` says what the traces are of, `traces` have lengths for arrays."""
+
+    label: msgspec.Raw
+    checksum: int
+    traces: list[msgspec.Raw]
+
+
+def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: object = None) -> None:
+    """Write traces, and what they are of as anything that JSON can hold."""
+    columns: list[NDArray[np.uint8]] = []
+
+    def put(array: object, dtype: np.dtype[np.generic]) -> int:
+        column = np.ascontiguousarray(array, dtype)
+        columns.append(column.view(np.uint8))
+        return column.size
+
+    described = [msgspec.json.encode(_described(RankTrace, trace, put)) for trace in traces]
+    checksum = _checksum(described)
+    for column in columns:
+        checksum = isal_zlib.crc32(column.data, checksum)
+    header = Header(
+        label=msgspec.Raw(msgspec.json.encode(label)),
+        checksum=checksum,
+        traces=[msgspec.Raw(text) for text in described],
+    )
+    file.write(msgspec.json.encode(header) + b"\n")
+    file.writelines(column.data for column in columns)
+
+
+def read_header(file: BufferedReader) -> Header:
+    """Read the first line. Raises OSError, ValueError."""
+    return msgspec.json.decode(file.readline(), type=Header)
+
+
+def read_columns(file: BufferedReader, header: Header) -> tuple[RankTrace, ...]:
+    """Read what follows the header. Raises OSError, ValueError when it is not what was written."""
+    left = os.fstat(file.fileno()).st_size - file.tell()
+    checksum = _checksum(header.traces)
+
+    def take(length: object, dtype: np.dtype[np.generic]) -> Column:
+        nonlocal left, checksum
+        byte_count = dtype.itemsize * msgspec.convert(length, int)
+        if not 0 <= byte_count <= left:
+            raise ValueError("columns are missing")
+        column = np.empty(byte_count, np.uint8)
+        if file.readinto(column.data) != byte_count:
+            raise ValueError("columns are missing")
+        left -= byte_count
+        checksum = isal_zlib.crc32(column.data, checksum)
+        return column.view(dtype)
+
+    traces = []
+    for described in header.traces:
+        trace = _rebuilt(RankTrace, msgspec.json.decode(described), take)
+        assert isinstance(trace, RankTrace)  # the type that was asked for
+        traces.append(trace)
+    if not traces or left or checksum != header.checksum:
+        raise ValueError("columns are damaged")
+    for trace in traces:
+        _check(trace)
+    return tuple(traces)
+
+
+def _checksum(described: Sequence[bytes | msgspec.Raw]) -> int:
+    checksum = 0
+    for text in described:
+        checksum = isal_zlib.crc32(text, checksum)
+    return checksum
+
+
+def _described(
+    hint: object, value: object, put: Callable[[object, np.dtype[np.generic]], int]
+) -> object:
+    hint = _required(hint)
+    if value is None:
+        return None
+    if dtype := _dtype(hint):
+        return put(value, dtype)
+    if members := _members(hint):
+        return {
+            name: _described(member, getattr(value, name), put) for name, member in members.items()
+        }
+    return value
+
+
+def _rebuilt(
+    hint: object, value: object, take: Callable[[object, np.dtype[np.generic]], Column]
+) -> object:
+    required = _required(hint)
+    if dtype := _dtype(required):
+        return take(value, dtype)
+    members = _members(required)
+    if not members or (value is None and required is not hint):
+        return msgspec.convert(value, hint)
+    if not isinstance(value, dict) or not isinstance(required, type):
+        raise ValueError(f"{required} is no object")
+    return required(
+        **{name: _rebuilt(member, value.get(name), take) for name, member in members.items()}
+    )
+
+
+@cache
+def _members(hint: object) -> Mapping[str, object]:
+    """The fields of a dataclass that holds arrays, itself or in its members; else nothing."""
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return {}
+    members = get_type_hints(hint)
+    holds = any(_dtype(_required(each)) or _members(_required(each)) for each in members.values())
+    return members if holds else {}
+
+
+def _required(hint: object) -> object:
+    """The type of a value that may be None."""
+    others = [each for each in get_args(hint) if each is not NoneType]
+    return others[0] if NoneType in get_args(hint) else hint
+
+
+@cache
+def _dtype(hint: object) -> np.dtype[np.generic] | None:
+    """The type of an array's items; None for what is no array."""
+    if get_origin(hint) is not np.ndarray:
+        return None
+    _, of_items = get_args(hint)
+    dtype: np.dtype[np.generic] = np.dtype(get_args(of_items)[0])
+    return dtype
+
+
+def _check(trace: RankTrace) -> None:
+    """Raise ValueError for what no reader makes and the model itself does not look at."""
+    spans, collectives = trace.spans, trace.collectives
+    indexes = (
+        (spans.name_id, len(spans.names)),
+        (spans.lane_id, len(spans.lanes)),
+        (spans.activity, len(Activity)),
+        (collectives.span, spans.count),
+        (collectives.kind, len(CollectiveKind)),
+        (collectives.group_id, len(collectives.groups)),
+        (trace.steps.kind, len(StepKind)),
+        (trace.host_steps.kind, len(StepKind)),
+        (np.array([trace.rank]), _LATEST_NS if trace.world_size is None else trace.world_size),
+    )
+    if any(np.any((index < 0) | (index >= count)) for index, count in indexes):
+        raise ValueError("an index is out of range")
+    for steps in (trace.steps, trace.host_steps):
+        if not steps.number.size == steps.start_ns.size == steps.end_ns.size == steps.kind.size:
+            raise ValueError("steps are not of one length")
+    memory = trace.memory
+    if memory is not None and memory.time_ns.size != memory.allocated_bytes.size:
+        raise ValueError("memory is not of one length")
+    if any(np.any((time < -_LATEST_NS) | (time > _LATEST_NS)) for time in _times(trace)):
+        raise ValueError("a time is out of range")
+
+
+def _times(trace: RankTrace) -> Iterator[Nanoseconds]:
+    for spans in (trace.spans, trace.steps, trace.host_steps):
+        yield from (spans.start_ns, spans.end_ns)
+    if trace.memory is not None:
+        yield trace.memory.time_ns
+
+
+_SMALLEST_SPAN_COUNT = 10_000
+"""Fewer spans are parsed so quickly that nobody wants a file for them."""
+_SMALLEST_SUSPECT_BYTES = 64 << 20
+_DIGEST_PIECE_BYTES = 1 << 20
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a file system tells of a file without reading it; it changes with the content."""
+
+    size: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Raises OSError."""
+        told = path.stat()
+        return cls(told.st_size, told.st_ino, told.st_mtime_ns, told.st_ctime_ns)
+
+
+class _Label(msgspec.Struct):
+    """What a cache is of."""
+
+    version: str
+    only_rank: int | None
+    identity: Identity
+    digest: str
+
+
+def cache_path(path: Path) -> Path:
+    """Where the cache of a trace file lies."""
+    return path.with_name(f".{path.name}.cclsearch")
+
+
+def cached(path: Path, limits: ReadLimits, only_rank: int | None) -> tuple[RankTrace, ...] | None:
+    """What an earlier `keep` left of this very file; None where it left nothing that holds."""
+    try:
+        with open_regular(cache_path(path)) as file:
+            identity = Identity.of(path)
+            largest = max(_SMALLEST_SUSPECT_BYTES, limits.ratio * identity.size)
+            if os.fstat(file.fileno()).st_size > largest:
+                return None
+            header = read_header(file)
+            label = msgspec.json.decode(header.label, type=_Label)
+            if label.version != _version():
+                return None
+            if label.identity != identity and not _holds(label, path, identity):
+                return None
+            traces = read_columns(file, header)
+    except (OSError, TraceError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    was_told_its_rank = label.only_rank is None or traces[0].rank != label.only_rank
+    if not was_told_its_rank and label.only_rank != only_rank:
+        return None
+    if label.identity != identity:
+        keep(path, identity, label.only_rank, traces)
+    return traces
+
+
+def read_and_keep(
+    path: Path, limits: ReadLimits, only_rank: int | None
+) -> tuple[tuple[RankTrace, ...], bool]:
+    """Read a file, and leave a large one for the next time; whether that is done.
+
+    Raises TraceError as `read_file`.
+    """
+    try:
+        identity = Identity.of(path)
+    except OSError as error:
+        raise TraceError(path, f"cannot be read: {error}") from error
+    traces = read_file(path, limits, only_rank)
+    is_large = sum(trace.spans.count for trace in traces) >= _SMALLEST_SPAN_COUNT
+    return traces, is_large and keep(path, identity, only_rank, traces)
+
+
+def keep(
+    path: Path, identity: Identity, only_rank: int | None, traces: tuple[RankTrace, ...]
+) -> bool:
+    """Leave what was read from a file, that was `identity` before, for the next time.
+
+    Gives up silently where that is not possible or the file has changed. Whoever reads sees a whole
+    cache or none: it gets its name when it is complete, and has a checksum, as nothing is forced to
+    the disk. One process at a time writes; what a killed one left is overwritten by the next.
+    """
+    try:
+        label = _Label(_version(), only_rank, identity, _digest(path))
+        if not label.version or Identity.of(path) != identity:
+            return False
+        _replace(cache_path(path), traces, label)
+    except (OSError, TraceError):
+        return False
+    return True
+
+
+def _replace(target: Path, traces: tuple[RankTrace, ...], label: _Label) -> None:
+    unfinished = target.with_name(f"{target.name}-part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(unfinished, flags, 0o666), "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _refuse_foreign(file.fileno(), unfinished)
+        try:
+            file.truncate(0)
+            write_columns(file, traces, label)
+            file.flush()
+            unfinished.replace(target)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _refuse_foreign(descriptor: int, path: Path) -> None:
+    """Raise OSError unless this is the only name of a file that nobody has renamed meanwhile."""
+    opened, named = os.fstat(descriptor), path.lstat()
+    if not (
+        stat.S_ISREG(opened.st_mode) and opened.st_nlink == 1 and opened.st_ino == named.st_ino
+    ):
+        raise OSError(f"{path} belongs to somebody else")
+
+
+def _holds(label: _Label, path: Path, identity: Identity) -> bool:
+    """Whether the content is still what it was, though the file system tells of a change."""
+    return label.identity.size == identity.size and label.digest == _digest(path)
+
+
+def _digest(path: Path) -> str:
+    """A digest of the content: SHA-256 of the CRC-32 of each MiB, at a tenth of SHA-256's cost.
+
+    It tells a file from what it was before, not from a forgery: who could forge one could as well
+    forge the cache, which lies beside it.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(_DIGEST_PIECE_BYTES):
+            digest.update(isal_zlib.crc32(piece).to_bytes(4, "little"))
+    return digest.hexdigest()
+
+
+@cache
+def _version() -> str:
+    """A digest of the source of all readers and of the model; empty where there is no source."""
+    here = Path(__file__).parent
+    sources = sorted([*here.rglob("*.py"), *here.with_name("traces").glob("*.py")])
+    digest = hashlib.sha256(sys.byteorder.encode())
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest() if sources else ""

@@ -1,0 +1,567 @@
+"""Events to columns.
+
+What the events of a Kineto trace tell, as columns, before it is known on which side work counts.
+
+Whatever reads events faster than `kineto_columns` may take its place if it gives these.
+
+Microseconds as profilers write them, to whole nanoseconds that lose none.
+
+Makes columns of the events of a Kineto trace: batch by batch, every name looked at once.
+
+What profilers get wrong in times, set right and counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Generic, Self, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.readers.chrome import ChromeFile, Damage
+from evaluator.traces.readers.kineto.events import (
+    Category,
+    Event,
+    EventKind,
+    GroupKey,
+    KindOfName,
+    MemoryArguments,
+    Number,
+    OperatorArguments,
+    Phase,
+    ThreadArguments,
+    WorkArguments,
+    header_of,
+    message,
+    operand_bytes,
+    sound_arguments,
+)
+from records.errors import shown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkColumns:
+    """What device work and calls to the driver tell, shape (works,); 0 or NaN: not told."""
+
+    row: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    blocks_per_sm: NDArray[np.float32]
+    occupancy: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MessageColumns:
+    """What spans that communicate tell of their collectives, shape (messages,).
+
+    `kind` holds `CollectiveKind` values, `group` numbers of group keys; bytes of 0 and a sequence
+    of -1 are not told.
+    """
+
+    row: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    group: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CallColumns:
+    """What collectives that the host carries out or calls tell, shape (calls,).
+
+    `function` numbers calls as they are made; all are equal where the recorder did not count.
+    `bytes` are those of all tensors handed over, `largest_bytes` of the largest one; 0: not told.
+    """
+
+    row: NDArray[np.int64]
+    function: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    largest_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryColumns:
+    """What allocators report, shape (reports,); `device` is torch's type of it, 0 is the host."""
+
+    time_ns: Nanoseconds
+    allocated_bytes: NDArray[np.int64]
+    device: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventColumns:
+    """The events that matter in file order, shape (events,); rows of what only some tell are here.
+
+    Times are ns, without the base time of the file until that is added.
+    """
+
+    kind: NDArray[np.int8]
+    name_id: NDArray[np.int32]
+    lane_id: NDArray[np.int32]
+    start_ns: Nanoseconds
+    duration_ns: Nanoseconds
+    work: WorkColumns
+    messages: MessageColumns
+    calls: CallColumns
+    memory: MemoryColumns
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        return int(self.kind.size)
+
+    @property
+    def end_ns(self) -> Nanoseconds:
+        """When each ends."""
+        return self.start_ns + self.duration_ns
+
+    @classmethod
+    def joined(cls, batches: Sequence[Self]) -> Self:
+        """All batches as one; at least one."""
+        firsts = [0, *np.cumsum([batch.count for batch in batches]).tolist()]
+        return _joined(batches, firsts)
+
+
+def _joined(batches: Sequence[T], firsts: Sequence[int]) -> T:
+    columns: dict[str, object] = {}
+    for name in (field.name for field in fields(batches[0])):  # type: ignore[arg-type]  # they are
+        parts = [getattr(batch, name) for batch in batches]
+        if name == "row":
+            parts = [part + first for part, first in zip(parts, firsts, strict=False)]
+        whole = isinstance(parts[0], np.ndarray)
+        columns[name] = np.concatenate(parts) if whole else _joined(parts, firsts)
+    return type(batches[0])(**columns)
+
+
+# Below 2^43 us a float64 is at most 0.49 ns from the decimal text, so rounding restores it.
+_FLOAT_EXACT_BELOW_US = float(1 << 43)
+# In nanoseconds a quarter of what int64 holds: base + start + duration cannot overflow.
+_LARGEST_US = float(1 << 51)
+_EPOCH_DIGITS, _FRACTION_DIGITS = 16, 3
+_SPACE, _POINT, _ZERO = b" .0"
+
+
+class _Start(msgspec.Struct, gc=False):
+    """The start of an event, digit by digit."""
+
+    ts: msgspec.Raw = msgspec.Raw(b"0")
+
+
+_STARTS = msgspec.json.Decoder(list[_Start])
+_Numbers: TypeAlias = Sequence[Number | None]
+
+
+def rounded_ns(path: Path, values_us: _Numbers, what: str) -> Nanoseconds:
+    """Durations and the like, int64 ns, shape (events,).
+
+    Raises TraceError when one is absent or absurd, calling it what it is.
+    """
+    return _rounded(_numbers(path, values_us, what))
+
+
+def is_time(value: Number | None) -> bool:
+    """Whether the two functions of this module take it for a time."""
+    try:
+        return value is not None and abs(float(value)) < _LARGEST_US
+    except (ValueError, OverflowError):
+        return False
+
+
+def starts_ns(
+    path: Path, starts_us: _Numbers, text: bytes, chosen: NDArray[np.int64]
+) -> Nanoseconds:
+    """Starts, int64 ns, shape (events,): those of the `chosen` events of the list `text`.
+
+    Fractions of a microsecond since 1970 do not fit a float64: they are read from the text again.
+    Raises TraceError when one is absent or absurd.
+    """
+    values = _numbers(path, starts_us, "start")
+    far = np.abs(values) >= _FLOAT_EXACT_BELOW_US
+    if not far.any() or not {type(value) for value in starts_us} - {int}:
+        return _rounded(values)
+    texts = [bytes(start.ts).strip(b'"') for start in _STARTS.decode(text)]
+    return _exact(path, [texts[i] for i in chosen.tolist()])
+
+
+def _numbers(path: Path, values: _Numbers, what: str) -> NDArray[np.float64]:
+    try:
+        numbers = np.array(values, np.float64)
+    except (ValueError, OverflowError) as error:
+        raise TraceError(path, f"an event has an absurd {what}: {error}") from error
+    if not np.all(np.abs(numbers) < _LARGEST_US):
+        raise TraceError(path, f"an event has no {what} or an absurd one")
+    return numbers
+
+
+def _rounded(microseconds: NDArray[np.float64]) -> Nanoseconds:
+    whole = np.floor(microseconds)
+    fraction_ns = np.rint((microseconds - whole) * 1000)
+    return whole.astype(np.int64) * 1000 + fraction_ns.astype(np.int64)
+
+
+def _exact(path: Path, texts: Sequence[bytes]) -> Nanoseconds:
+    """By the columns of digits where all look like 1712195495505583.017, else one by one."""
+    digits = np.array(texts, "S").view(np.uint8).reshape(len(texts), -1)
+    width = _EPOCH_DIGITS + 1 + _FRACTION_DIGITS
+    if digits.shape[1] == width and np.all(digits[:, _EPOCH_DIGITS] == _POINT):
+        values = np.delete(digits, _EPOCH_DIGITS, axis=1).astype(np.int64) - _ZERO
+        if np.all((values >= 0) & (values <= 9)):
+            return values @ 10 ** np.arange(width - 2, -1, -1, dtype=np.int64)
+    try:
+        return np.array([_nanoseconds(text) for text in texts], np.int64)
+    except (InvalidOperation, ValueError) as error:
+        raise TraceError(path, "an event has an absurd start") from error
+
+
+def _nanoseconds(text: bytes) -> int:
+    return int((Decimal(text.decode("ascii")) * 1000).to_integral_value())
+
+
+K = TypeVar("K")
+A = TypeVar("A", bound=msgspec.Struct)
+S = TypeVar("S", bound=np.generic)
+
+_MEMORY, _THREAD_NAME, _GLOO_THREAD = "[memory]", "thread_name", "pt_gloo_runloop"
+_MOST_NAMES = 2_000_000
+_LONGEST_NAMED, _MOST_NAMED = 60, 5
+
+
+class Numbered(dict[K, int], Generic[K]):
+    """Gives each new key the next number."""
+
+    def __missing__(self, key: K) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Columns:
+    """Makes columns of events; numbers their names, lanes and groups on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self.names = Numbered[str]()
+        self.lanes = Numbered[tuple[Number | None, Number | None]]()
+        self.groups = Numbered[GroupKey]()
+        self.gloo_lanes = set[int]()
+        self.mended_argument_count = 0
+        self.damages: list[Damage] = []
+        self._host_counts = True
+        self._path = path
+        self._kinds = {category: KindOfName(category) for category in Category}
+
+    def read(self, file: ChromeFile[Event]) -> EventColumns:
+        """Everything that matters of a file, to its end.
+
+        Operators of the host do not where the fields before the events say that the job ran on
+        devices, nor after the first work of a device. Raises TraceError as `file.batches()` does.
+        """
+        read: list[EventColumns] = []
+        host_counts = True
+        with closing(file.batches()) as batches:
+            for events in batches:
+                if host_counts and not read:
+                    host_counts = not header_of(self._path, file.header).ran_on_devices
+                read.append(self._batch(events, file.text, host_counts))
+                host_counts = host_counts and not np.any(read[-1].kind <= EventKind.FILL)
+                self._host_counts = host_counts
+        self._refuse_ruins(file)
+        return EventColumns.joined(read or [self._batch([], b"[]", host_counts)])
+
+    def caveats(self, file: ChromeFile[Event]) -> Iterator[str]:
+        """What was mended and left out of a file that has been read."""
+        if file.control_count:
+            yield f"{file.control_count} control characters in strings were read as spaces"
+        if file.mended_count:
+            yield (
+                f"{file.mended_count} events were no proper JSON (bytes that are not UTF-8, stray "
+                "backslashes, nan or inf) and were read with those replaced"
+            )
+        if self.mended_argument_count:
+            yield (
+                f"{self.mended_argument_count} events have arguments that cannot be read; these "
+                "count as not given"
+            )
+        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        rest = len(file.damages) + len(self.damages) - len(lost)
+        if rest:
+            yield f"{rest} damaged events of kinds that nothing is computed from are left out"
+        if lost:
+            named = Counter(map(_named, lost))
+            words = ", ".join(f"{n} x {what}" for what, n in named.most_common(_MOST_NAMED))
+            more = f", and {len(named) - _MOST_NAMED} other names" * (len(named) > _MOST_NAMED)
+            yield f"{len(lost)} damaged events are left out: {words}{more}"
+
+    def _refuse_ruins(self, file: ChromeFile[Event]) -> None:
+        """One event in a hundred may be missing; what is left of a file with fewer tells little."""
+        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        total = file.event_count + len(file.damages)
+        if lost and (len(lost) == total or 100 * len(lost) > max(100, total)):
+            raise TraceError(
+                self._path,
+                f"{len(lost)} of its {total} events are damaged, too many to leave out; the first, "
+                f"{_named(lost[0])}, {lost[0].fault}",
+            )
+
+    def _matters(self, damage: Damage) -> bool:
+        """Whether anything would be computed from an event."""
+        kind = self._kinds[Category(damage.category)][damage.name]
+        return kind < (EventKind.IGNORED if self._host_counts else EventKind.HOST_OP) or (
+            EventKind.HOST_OP < kind < EventKind.IGNORED
+        )
+
+    def _batch(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+        try:
+            return self._columns(events, text, host_counts)
+        except TraceError:
+            self._set_right(events)
+            return self._columns(events, text, host_counts)
+
+    def _set_right(self, events: list[Event]) -> None:
+        """Drop arguments that cannot be read, and events that have no sound time.
+
+        Events stay in their places, as others of the kind that counts for nothing.
+        """
+        for event, kind in zip(events, self._kinds_of(events).tolist(), strict=True):
+            shape = _shape_of(event, kind)
+            if kind < EventKind.IGNORED or shape is MemoryArguments:
+                fault = _fault_of_times(event, kind)
+                if fault:
+                    self.damages.append(Damage(event.cat.value, event.name, fault))
+                    event.ph = Phase.OTHER
+                    continue
+            arguments = sound_arguments(event.args, shape) if shape else None
+            if arguments is not None:
+                event.args = arguments
+                self.mended_argument_count += 1
+
+    def _columns(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+        kind = self._kinds_of(events)
+        kept = kind < EventKind.IGNORED
+        if not host_counts:
+            kept &= kind != EventKind.HOST_OP
+        chosen = np.flatnonzero(kept)
+        for i in np.flatnonzero(kind == EventKind.METADATA).tolist():
+            self._note_thread(events[i])
+        memory = [events[i] for i in np.flatnonzero(kind == EventKind.INSTANT).tolist()]
+        rows = [events[i] for i in chosen.tolist()]
+        kind = kind[chosen]
+        work, messages = self._work(rows, kind)
+        return EventColumns(
+            kind=kind,
+            name_id=np.array([self.names[event.name] for event in rows], np.int32),
+            lane_id=np.array([self.lanes[event.pid, event.tid] for event in rows], np.int32),
+            start_ns=starts_ns(self._path, [event.ts for event in rows], text, chosen),
+            duration_ns=rounded_ns(self._path, [event.dur for event in rows], "duration"),
+            work=work,
+            messages=messages,
+            calls=self._calls(rows, kind),
+            memory=self._memory(memory),
+        )
+
+    def _kinds_of(self, events: list[Event]) -> NDArray[np.int8]:
+        kinds, complete = self._kinds, Phase.COMPLETE
+        others = {phase: int(EventKind.IGNORED) for phase in Phase}
+        others[Phase.INSTANT] = int(EventKind.INSTANT)
+        others[Phase.METADATA] = int(EventKind.METADATA)
+        kind = np.array(
+            [
+                kinds[event.cat][event.name] if event.ph is complete else others[event.ph]
+                for event in events
+            ],
+            np.int8,
+        )
+        if sum(map(len, kinds.values())) + len(self.lanes) + len(self.groups) > _MOST_NAMES:
+            raise TraceError(self._path, f"holds more than {_MOST_NAMES} different names")
+        return kind
+
+    def _work(
+        self, rows: list[Event], kind: NDArray[np.int8]
+    ) -> tuple[WorkColumns, MessageColumns]:
+        """What device work and calls to the driver tell, and which kernels communicate.
+
+        `kind` is set right: a kernel whose arguments describe a collective is one.
+        """
+        row = np.flatnonzero(kind <= EventKind.SYNC)
+        told = self._arguments(rows, row, _WORK)
+        kernels = kind[row] <= EventKind.COLLECTIVE_KERNEL
+        describes = np.array([one.collective is not None for one in told], bool)
+        kind[row[kernels & describes]] = EventKind.COLLECTIVE_KERNEL
+        communicates = np.flatnonzero(kind[row] == EventKind.COLLECTIVE_KERNEL)
+        blocks = self._numbers([one.blocks_per_sm for one in told], np.float64)
+        percent = self._numbers([one.occupancy_percent for one in told], np.float64)
+        work = WorkColumns(
+            row=row,
+            correlation=self._numbers([one.correlation for one in told], np.int64),
+            bytes=np.maximum(self._numbers([one.bytes for one in told], np.int64), 0),
+            blocks_per_sm=np.where(_sane(blocks, 1e9), blocks, np.nan).astype(np.float32),
+            occupancy=np.where(_sane(percent, 100), percent / 100, np.nan).astype(np.float32),
+        )
+        return work, self._messages(
+            rows, row[communicates], [told[i] for i in communicates.tolist()]
+        )
+
+    def _messages(
+        self, rows: list[Event], row: NDArray[np.int64], told: Sequence[WorkArguments]
+    ) -> MessageColumns:
+        names = [rows[i].name for i in row.tolist()]
+        messages = [message(name, one) for name, one in zip(names, told, strict=True)]
+        groups = [self.groups[one.group_name, one.group_ranks, one.group_size] for one in told]
+        return MessageColumns(
+            row=row,
+            kind=np.array([kind for kind, _ in messages], np.int8),
+            group=np.array(groups, np.int32),
+            bytes=np.array([size for _, size in messages], np.int64),
+            sequence=np.array([max(one.sequence, -1) for one in told], np.int64),
+        )
+
+    def _calls(self, rows: list[Event], kind: NDArray[np.int8]) -> CallColumns:
+        row = np.flatnonzero(np.isin(kind, _CALLS))
+        told = self._arguments(rows, row, _OPERATORS)
+        operands = [operand_bytes(one) for one in told]
+        return CallColumns(
+            row=row,
+            function=np.array([one.function_id for one in told], np.int64),
+            bytes=np.array([every for every, _ in operands], np.int64),
+            largest_bytes=np.array([largest for _, largest in operands], np.int64),
+        )
+
+    def _memory(self, instants: list[Event]) -> MemoryColumns:
+        reports = [event for event in instants if event.name == _MEMORY]
+        told = self._arguments(reports, np.arange(len(reports)), _MEMORY_REPORTS)
+        total = self._numbers([one.allocated_bytes for one in told], np.int64)
+        kept = np.flatnonzero(total >= 0)
+        start_us = [reports[i].ts for i in kept.tolist()]
+        return MemoryColumns(
+            time_ns=rounded_ns(self._path, start_us, "start"),
+            allocated_bytes=total[kept],
+            device=self._numbers([one.device_type for one in told], np.int64)[kept],
+        )
+
+    def _arguments(
+        self, rows: list[Event], chosen: NDArray[np.int64], decoder: msgspec.json.Decoder[list[A]]
+    ) -> list[A]:
+        """The arguments of the chosen rows, decoded all at once."""
+        text = b",".join([rows[i].args for i in chosen.tolist()])
+        try:
+            return decoder.decode(b"[%b]" % text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TraceError(
+                self._path, f"holds an event with arguments of another shape: {error}"
+            ) from error
+
+    def _numbers(self, values: Sequence[Number], dtype: type[S]) -> NDArray[S]:
+        """Numbers, some of which may be written as strings."""
+        try:
+            return np.array(values, dtype)
+        except (ValueError, OverflowError) as error:
+            raise TraceError(
+                self._path, f"holds an event with arguments of another shape: {error}"
+            ) from error
+
+    def _note_thread(self, event: Event) -> None:
+        """Threads are named more than once; one name that says gloo is enough."""
+        if event.name != _THREAD_NAME:
+            return
+        (told,) = self._arguments([event], np.array([0]), _THREADS)
+        if _GLOO_THREAD in (told.name or ""):
+            self.gloo_lanes.add(self.lanes[event.pid, event.tid])
+
+
+_WORK = msgspec.json.Decoder(list[WorkArguments])
+_OPERATORS = msgspec.json.Decoder(list[OperatorArguments])
+_MEMORY_REPORTS = msgspec.json.Decoder(list[MemoryArguments])
+_THREADS = msgspec.json.Decoder(list[ThreadArguments])
+_CALLS = (EventKind.HOST_WAIT, EventKind.HOST_COLLECTIVE, EventKind.DEVICE_COLLECTIVE_CALL)
+
+
+def _shape_of(event: Event, kind: int) -> type[msgspec.Struct] | None:
+    """The type of the arguments that an event of a kind needs; None for one that needs none."""
+    if kind <= EventKind.SYNC:
+        return WorkArguments
+    if kind in _CALLS:
+        return OperatorArguments
+    if kind == EventKind.INSTANT and event.name == _MEMORY:
+        return MemoryArguments
+    if kind == EventKind.METADATA and event.name == _THREAD_NAME:
+        return ThreadArguments
+    return None
+
+
+def _fault_of_times(event: Event, kind: int) -> str:
+    """What is wrong with the times of an event; empty where nothing is."""
+    if not is_time(event.ts):
+        return f"has no start or an absurd one: {shown(event.ts)}"
+    if kind < EventKind.IGNORED and not is_time(event.dur):
+        return f"has no duration or an absurd one: {shown(event.dur)}"
+    return ""
+
+
+def _named(damage: Damage) -> str:
+    name = "".join(letter if letter.isprintable() else "?" for letter in damage.name)
+    return f"{damage.category or 'an event'} {name[:_LONGEST_NAMED]}".strip()
+
+
+def _sane(values: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
+    return (values >= 0) & (values <= largest)
+
+
+NEVER = int(np.iinfo(np.int64).min)
+# How far a span may reach into the next one of its stream. ROCm's profiler lets durations overflow;
+# NVIDIA's kernels may overlap: one that depends on another may begin before that has ended.
+_ROCM_REACH_NS = 1_000
+_REACH_NS = 1_000_000_000
+
+
+def mended(events: EventColumns, base_ns: int, is_rocm: bool) -> tuple[EventColumns, list[str]]:
+    """The events on the clock of 1970, none lasting less than nothing or beyond its stream's next.
+
+    Gives what was mended, in words, too.
+    """
+    start_ns = events.start_ns + base_ns
+    duration_ns = np.maximum(events.duration_ns, 0)
+    negative = int(np.count_nonzero(events.duration_ns < 0))
+    work = np.flatnonzero(events.kind <= EventKind.FILL)
+    work = work[np.lexsort((start_ns[work], events.lane_id[work]))]
+    room_ns = start_ns[work[1:]] - start_ns[work[:-1]]
+    followed = events.lane_id[work[1:]] == events.lane_id[work[:-1]]
+    reach_ns = duration_ns[work[:-1]] - room_ns
+    cut = followed & (reach_ns > (_ROCM_REACH_NS if is_rocm else _REACH_NS))
+    duration_ns[work[:-1][cut]] = room_ns[cut]
+    told = {
+        "events last less than nothing: they count as instants": negative,
+        "spans reached into the next one of their stream: they end where that begins": int(
+            np.count_nonzero(cut)
+        ),
+    }
+    mended_events = replace(
+        events,
+        start_ns=start_ns,
+        duration_ns=duration_ns,
+        memory=replace(events.memory, time_ns=events.memory.time_ns + base_ns),
+    )
+    return mended_events, [f"{count} {what}" for what, count in told.items() if count]
+
+
+def launch_starts(events: EventColumns) -> Nanoseconds:
+    """When the host launched the work of each event, int64 ns, shape (events,); NEVER: untold."""
+    launched_ns = np.full(events.count, NEVER)
+    kind = events.kind[events.work.row]
+    has_name = events.work.correlation != 0
+    calls = np.flatnonzero(has_name & (kind == EventKind.LAUNCH))
+    works = np.flatnonzero(has_name & (kind <= EventKind.FILL))
+    calls = calls[np.argsort(events.work.correlation[calls], kind="stable")]
+    if calls.size:
+        wanted, offered = events.work.correlation[works], events.work.correlation[calls]
+        place = np.minimum(np.searchsorted(offered, wanted), calls.size - 1)
+        found = offered[place] == wanted
+        rows = events.work.row[works[found]]
+        launched_ns[rows] = events.start_ns[events.work.row[calls[place[found]]]]
+    return launched_ns

@@ -1,0 +1,524 @@
+"""Columns to RankTrace.
+
+The collectives of a Kineto trace: what kernels tell of theirs, and what the host's calls add.
+
+The steps of a Kineto trace, as the host and as the device saw them.
+
+The columns of a Kineto file as the trace of one rank: what counts, in order, with its device.
+
+Reads the trace of one rank that the PyTorch profiler wrote: Kineto JSON of every era.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Collectives,
+    Device,
+    Group,
+    Lane,
+    MemoryUse,
+    RankTrace,
+    Spans,
+    StepKind,
+    StepWindows,
+)
+from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
+from evaluator.traces.readers.kineto.columns import (
+    NEVER,
+    Columns,
+    EventColumns,
+    MessageColumns,
+    Numbered,
+    launch_starts,
+    mended,
+)
+from evaluator.traces.readers.kineto.events import (
+    ENGINE_STEP,
+    ITERATION,
+    PROFILER_STEP,
+    WHOLE_IS_PUT_IN,
+    Event,
+    EventKind,
+    Header,
+    Number,
+    group_of,
+    header_of,
+    only_group,
+)
+from evaluator.traces.readers.marks import collective_kind
+
+_NOTHING, _UNTOLD = -1, -1
+_VAGUE = (CollectiveKind.OTHER, CollectiveKind.SEND_RECV)
+_CARRIED_OUT_AS = {
+    CollectiveKind.ALL_REDUCE: (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER),
+    CollectiveKind.ALL_GATHER: (CollectiveKind.ALL_GATHER,),
+}
+
+
+def kernel_messages(
+    events: EventColumns, names: Sequence[str], launched_ns: Nanoseconds
+) -> MessageColumns:
+    """What communication kernels do; `launched_ns` is when each row was launched, shape (events,).
+
+    Their arguments say it, else their names. Kernels of older profilers have no such arguments, and
+    of some the names say only that something is sent: those do what the `nccl:` call around their
+    launch does. Where that call launched no other kernel, they move the bytes that it was given.
+    """
+    found = events.messages
+    kind, size = found.kind.copy(), found.bytes.copy()
+    call = _around(events, EventKind.DEVICE_COLLECTIVE_CALL, launched_ns[found.row])
+    silent = np.flatnonzero((size == 0) & (call != _NOTHING))
+    launched_count = np.bincount(call[call != _NOTHING], minlength=events.calls.row.size)
+    for i in silent.tolist():
+        does = collective_kind(names[events.name_id[events.calls.row[call[i]]]])
+        if kind[i] in _VAGUE:
+            kind[i] = does
+        if kind[i] == does and does in WHOLE_IS_PUT_IN and launched_count[call[i]] == 1:
+            size[i] = events.calls.bytes[call[i]]
+    return replace(found, kind=kind, bytes=size)
+
+
+def host_messages(
+    events: EventColumns, names: Sequence[str], group: int, group_size: int | None
+) -> MessageColumns:
+    """What gloo's spans do, all in the one group that there is, as far as that is known.
+
+    gloo carries a reduce-scatter out as an all-reduce, and tells only what a rank puts into an
+    all-gather. The `c10d::` call tells both: spans belong to calls in the order of either, which is
+    that of their numbers where the recorder gave them any, else of their starts.
+    """
+    called = _Called.of(events, names)
+    is_span = events.kind[events.calls.row] == EventKind.HOST_COLLECTIVE
+    kind, size = called.kind.copy(), events.calls.bytes.copy()
+    gathers = is_span & (kind == CollectiveKind.ALL_GATHER)
+    size[gathers] *= group_size or 0
+    for carried_out_as, calls_do in _CARRIED_OUT_AS.items():
+        spans = _in_order(events, is_span & (called.kind == carried_out_as))
+        calls = _in_order(events, called.by_torch & np.isin(called.kind, calls_do))
+        # The first spans may be of calls before the profile, the last calls of spans after it.
+        spans = spans[max(0, spans.size - calls.size) :]
+        calls = calls[: spans.size]
+        kind[spans] = called.kind[calls]
+        if carried_out_as is CollectiveKind.ALL_GATHER:
+            size[spans] = np.maximum(size[spans], events.calls.largest_bytes[calls])
+    whole = ~gathers | (size > events.calls.bytes)
+    row = events.calls.row[is_span]
+    return MessageColumns(
+        row=row,
+        kind=kind[is_span],
+        group=np.full(row.size, group, np.int32),
+        bytes=np.where(whole, size, 0)[is_span],
+        sequence=np.full(row.size, _UNTOLD, np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Called:
+    """What the names of calls say, arrays of shape (calls,)."""
+
+    kind: NDArray[np.int8]
+    by_torch: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, events: EventColumns, names: Sequence[str]) -> "_Called":
+        name_ids, of_call = np.unique(events.name_id[events.calls.row], return_inverse=True)
+        different = [names[name_id] for name_id in name_ids]
+        return cls(
+            kind=np.array([collective_kind(name) for name in different], np.int8)[of_call],
+            by_torch=np.array([name.startswith("c10d::") for name in different], bool)[of_call],
+        )
+
+
+def _in_order(events: EventColumns, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    calls = np.flatnonzero(chosen)
+    start_ns = events.start_ns[events.calls.row[calls]]
+    return calls[np.lexsort((start_ns, events.calls.function[calls]))]
+
+
+def _around(events: EventColumns, kind: EventKind, moments_ns: Nanoseconds) -> NDArray[np.int64]:
+    """Which call of a kind was under way at each moment, the latest begun; -1: none."""
+    calls = np.flatnonzero(events.kind[events.calls.row] == kind)
+    calls = calls[np.argsort(events.start_ns[events.calls.row[calls]], kind="stable")]
+    if not calls.size:
+        return np.full(moments_ns.size, _NOTHING)
+    start_ns = events.start_ns[events.calls.row[calls]]
+    end_ns = start_ns + events.duration_ns[events.calls.row[calls]]
+    latest = np.searchsorted(start_ns, moments_ns, side="right") - 1
+    inside = (latest >= 0) & (moments_ns < end_ns[latest])
+    return np.where(inside, calls[latest], _NOTHING)
+
+
+_KIND_OF_ITERATION = {
+    "DECODE": StepKind.DECODE,
+    "EXTEND": StepKind.PREFILL,
+    "PREFILL": StepKind.PREFILL,
+    "MIXED": StepKind.PREFILL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Marks:
+    """Spans that mark steps; arrays of shape (marks,)."""
+
+    kind: NDArray[np.int8]
+    name_id: NDArray[np.int32]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    names: Sequence[str]
+
+    def named(self, kind: EventKind) -> list[tuple[str, int, int]]:
+        """Name, start and end of the marks of a kind, by start."""
+        chosen = np.flatnonzero(self.kind == kind)
+        chosen = chosen[np.argsort(self.start_ns[chosen], kind="stable")]
+        columns = (self.name_id[chosen], self.start_ns[chosen], self.end_ns[chosen])
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [(self.names[name_id], start, end) for name_id, start, end in rows]
+
+
+def host_steps(marks: Marks) -> StepWindows:
+    """The steps on the host's side.
+
+    `ProfilerStep#k` where the profiler was told of steps; else what vLLM and SGLang call theirs:
+    `execute_..context_n(..)_generation_m(..)`, `step[EXTEND ..]`, or calls of the function that is
+    one step. Those have no numbers: they count from 0, the outer of two where they are nested.
+    """
+    if told := marks.named(EventKind.HOST_STEP):
+        return _numbered(told)
+    for kind in (EventKind.ENGINE_STEP, EventKind.ITERATION, EventKind.FRAME_STEP):
+        if told := marks.named(kind):
+            return _counted(told)
+    return StepWindows.none()
+
+
+def device_steps(
+    marks: Marks, host: StepWindows, launched_ns: Nanoseconds, work: tuple[Nanoseconds, Nanoseconds]
+) -> StepWindows:
+    """The steps on the device's side: windows from the first work of a step to its last.
+
+    That is the work which the host launched within its step (it lags behind it), and what the
+    profiler recorded as `ProfilerStep#k` on streams. The latter alone does not do: work within a
+    range that has another name inside the step is not part of it. Nor does the host's window, but
+    it stands for all steps where nothing tells of any on the device.
+    `work` holds starts and ends, `launched_ns` the start of the launch of each, of shape (spans,).
+    """
+    launched = _launched(host, launched_ns, work)
+    recorded = _numbered(marks.named(EventKind.DEVICE_STEP))
+    number = np.union1d(launched.number, recorded.number)
+    if not number.size:
+        return host
+    first = np.full(number.size, np.iinfo(np.int64).max)
+    last = np.full(number.size, np.iinfo(np.int64).min)
+    kind = np.zeros(number.size, np.int8)
+    for steps in (launched, recorded):
+        place = np.searchsorted(number, steps.number)
+        first[place] = np.minimum(first[place], steps.start_ns)
+        last[place] = np.maximum(last[place], steps.end_ns)
+        kind[place] = np.maximum(kind[place], steps.kind)
+    return StepWindows(number=number, start_ns=first, end_ns=last, kind=kind)
+
+
+def _launched(
+    host: StepWindows, launched_ns: Nanoseconds, work: tuple[Nanoseconds, Nanoseconds]
+) -> StepWindows:
+    """Windows of the steps in which any work is known to have been launched."""
+    if not host.count:
+        return host
+    order = np.argsort(host.start_ns, kind="stable")
+    step = order[np.searchsorted(host.start_ns[order], launched_ns, side="right") - 1]
+    inside = (launched_ns >= host.start_ns[step]) & (launched_ns < host.end_ns[step])
+    first = np.full(host.count, np.iinfo(np.int64).max)
+    last = np.full(host.count, np.iinfo(np.int64).min)
+    np.minimum.at(first, step[inside], work[0][inside])
+    np.maximum.at(last, step[inside], work[1][inside])
+    found = np.unique(step[inside])
+    return StepWindows(
+        number=host.number[found],
+        start_ns=first[found],
+        end_ns=last[found],
+        kind=host.kind[found],
+    )
+
+
+def _numbered(told: Sequence[tuple[str, int, int]]) -> StepWindows:
+    """One window per step number, over all streams that recorded the step."""
+    windows: dict[int, tuple[int, int]] = {}
+    for name, start, end in told:
+        match = PROFILER_STEP.fullmatch(name)
+        assert match is not None  # what else is no step
+        number = int(match[1])
+        first, last = windows.get(number, (start, end))
+        windows[number] = min(first, start), max(last, end)
+    rows = np.array([(n, *windows[n]) for n in sorted(windows)], np.int64).reshape(-1, 3)
+    return StepWindows.plain(*rows.T.copy())
+
+
+def _counted(told: Sequence[tuple[str, int, int]]) -> StepWindows:
+    outer: list[tuple[str, int, int]] = []
+    for name, start, end in told:
+        if not outer or start >= outer[-1][2]:
+            outer.append((name, start, end))
+    return StepWindows(
+        number=np.arange(len(outer)),
+        start_ns=np.array([start for _, start, _ in outer], np.int64),
+        end_ns=np.array([end for _, _, end in outer], np.int64),
+        kind=np.array([_kind(name) for name, _, _ in outer], np.int8),
+    )
+
+
+def _kind(name: str) -> StepKind:
+    """A step that reads any prompt is a prefill, also when it decodes for others beside that."""
+    if match := ENGINE_STEP.fullmatch(name):
+        prompts, answers = int(match[1]), int(match[2])
+        return StepKind.PREFILL if prompts else StepKind.DECODE if answers else StepKind.PLAIN
+    iteration = ITERATION.fullmatch(name)
+    return _KIND_OF_ITERATION.get(iteration[1], StepKind.PLAIN) if iteration else StepKind.PLAIN
+
+
+T = TypeVar("T")
+S = TypeVar("S", bound=np.generic)
+
+_DEVICE_ACTIVITY = {
+    EventKind.KERNEL: Activity.COMPUTE,
+    EventKind.COLLECTIVE_KERNEL: Activity.COMMUNICATION,
+    EventKind.COPY: Activity.COPY,
+    EventKind.FILL: Activity.FILL,
+    EventKind.LAUNCH: Activity.LAUNCH,
+    EventKind.SYNC: Activity.SYNC,
+}
+_HOST_ACTIVITY = {
+    EventKind.HOST_OP: Activity.COMPUTE,
+    EventKind.HOST_WAIT: Activity.WAIT,
+    EventKind.HOST_COLLECTIVE: Activity.COMMUNICATION,
+}
+_NO_WORK = "no work of its device was recorded"
+
+
+class RankReading:
+    """One file that has been read, about to become the trace of a rank."""
+
+    def __init__(self, header: Header, columns: Columns, events: EventColumns) -> None:
+        self._header = header
+        self._columns = columns
+        self._names = tuple(columns.names)
+        self._has_work = bool(np.any(events.kind <= EventKind.FILL))
+        self._on_device = self._has_work or header.ran_on_devices
+        self._events, self._caveats = mended(events, header.base_ns, self._is_rocm())
+        self._launched_ns = launch_starts(self._events)
+        self._activity = self._activities()
+        self._order = self._kept_in_order()
+
+    def trace(self, rank: int, world_size: int | None, caveats: list[str]) -> RankTrace:
+        """Everything that counts, with what else there is to know about the reading."""
+        host = host_steps(self._marks())
+        device, device_caveats = self._device()
+        return RankTrace(
+            rank=rank,
+            world_size=world_size,
+            backend=self._header.distributed.backend,
+            device=device,
+            source="kineto",
+            spans=self._spans(),
+            collectives=self._collectives(),
+            steps=self._device_steps(host),
+            host_steps=host,
+            memory=self._memory(),
+            caveats=(*caveats, *self._caveats, *self._early(), *device_caveats),
+        )
+
+    def _is_rocm(self) -> bool:
+        calls_hip = any(name.startswith("hip") for name in self._names)
+        return self._header.is_rocm or (self._on_device and calls_hip)
+
+    def _activities(self) -> Mapping[EventKind, Activity]:
+        """Which kinds of events count, and as what."""
+        if not self._on_device:
+            return _HOST_ACTIVITY
+        if self._header.distributed.backend == "gloo":
+            # Such a job computes on devices and communicates on the host.
+            return {**_DEVICE_ACTIVITY, EventKind.HOST_COLLECTIVE: Activity.COMMUNICATION}
+        return _DEVICE_ACTIVITY
+
+    def _kept_in_order(self) -> NDArray[np.int64]:
+        """Rows of the events that count, by start."""
+        events = self._events
+        kept = np.isin(events.kind, list(self._activity))
+        # What gloo's own threads copy is part of the collective, not compute.
+        on_gloo = np.isin(events.lane_id, list(self._columns.gloo_lanes))
+        kept &= (events.kind != EventKind.HOST_OP) | ~on_gloo
+        rows = np.flatnonzero(kept)
+        return rows[np.argsort(events.start_ns[rows], kind="stable")]
+
+    def _spans(self) -> Spans:
+        events, order = self._events, self._order
+        activity = np.zeros(len(EventKind), np.int8)
+        activity[list(self._activity)] = list(self._activity.values())
+        name_id, names = _compact(events.name_id[order], self._names)
+        lane_id, lanes = _compact(events.lane_id[order], tuple(self._columns.lanes))
+        return Spans(
+            start_ns=events.start_ns[order],
+            end_ns=self._events.end_ns[order],
+            name_id=name_id,
+            lane_id=lane_id,
+            activity=activity[events.kind[order]],
+            correlation=self._of_work(events.work.correlation, 0),
+            bytes=self._of_work(events.work.bytes, 0),
+            flops=np.full(order.size, np.nan),
+            blocks_per_sm=self._of_work(events.work.blocks_per_sm, np.nan),
+            occupancy=self._of_work(events.work.occupancy, np.nan),
+            names=names,
+            lanes=tuple(Lane(_text(pid), _text(tid)) for pid, tid in lanes),
+        )
+
+    def _of_work(self, values: NDArray[S], else_value: float) -> NDArray[S]:
+        """A column that only device work and calls have, for all spans."""
+        column = np.full(self._events.count, else_value, values.dtype)
+        column[self._events.work.row] = values
+        return column[self._order]
+
+    def _collectives(self) -> Collectives:
+        known = {group.name: group for group in self._header.distributed.groups}
+        keys = [*self._columns.groups, only_group(known)]
+        messages = [kernel_messages(self._events, self._names, self._launched_ns)]
+        if EventKind.HOST_COLLECTIVE in self._activity:
+            messages.append(host_messages(self._events, self._names, len(keys) - 1, keys[-1][2]))
+        span_of_row = np.full(self._events.count, -1)
+        span_of_row[self._order] = np.arange(self._order.size)
+        span = span_of_row[np.concatenate([one.row for one in messages])]
+        order = np.argsort(span)
+        key_id = np.concatenate([one.group for one in messages])[order]
+        used, used_id = np.unique(key_id, return_inverse=True)
+        groups = Numbered[Group]()
+        group_id = np.array([groups[group_of(keys[i], known)] for i in used], np.int32)[used_id]
+        return Collectives(
+            span=span[order],
+            kind=np.concatenate([one.kind for one in messages])[order],
+            group_id=group_id,
+            bytes=np.concatenate([one.bytes for one in messages])[order],
+            sequence=np.concatenate([one.sequence for one in messages])[order],
+            groups=tuple(groups),
+        )
+
+    def _marks(self) -> Marks:
+        events = self._events
+        return Marks(
+            kind=events.kind,
+            name_id=events.name_id,
+            start_ns=events.start_ns,
+            end_ns=self._events.end_ns,
+            names=self._names,
+        )
+
+    def _device_steps(self, host: StepWindows) -> StepWindows:
+        if not self._on_device:
+            return host
+        if not self._has_work:
+            return StepWindows.none()
+        work = np.flatnonzero(self._events.kind <= EventKind.FILL)
+        return device_steps(
+            self._marks(),
+            host,
+            self._launched_ns[work],
+            (self._events.start_ns[work], self._events.end_ns[work]),
+        )
+
+    def _device(self) -> tuple[Device | None, list[str]]:
+        """The device that did most of the work, and a word where none did any."""
+        if not self._on_device:
+            return None, []
+        events, lanes = self._events, tuple(self._columns.lanes)
+        lane_ids = events.lane_id[events.kind <= EventKind.FILL]
+        works = Counter[str]()
+        for lane_id, count in enumerate(np.bincount(lane_ids, minlength=len(lanes)).tolist()):
+            works[_text(lanes[lane_id][0])] += count
+        (main, _), *_ = works.most_common(1) or [("", 0)]
+        known = self._header.devices
+        told = next((one for one in known if str(one.id) == main), known[0] if known else None)
+        device = Device(
+            name=told.name if told else "",
+            multiprocessor_count=told.multiprocessor_count if told else None,
+            memory_bytes=told.memory_bytes if told else None,
+        )
+        return device, [] if self._has_work else [_NO_WORK]
+
+    def _memory(self) -> MemoryUse | None:
+        reports = self._events.memory
+        own = np.flatnonzero((reports.device != 0) == self._on_device)
+        if not own.size:
+            return None
+        own = own[np.argsort(reports.time_ns[own], kind="stable")]
+        return MemoryUse(time_ns=reports.time_ns[own], allocated_bytes=reports.allocated_bytes[own])
+
+    def _early(self) -> list[str]:
+        """A word about work that seems to begin before its launch."""
+        known = self._launched_ns != NEVER
+        early = np.count_nonzero(known & (self._events.start_ns < self._launched_ns))
+        return [f"{early} spans begin before they were launched"] if early else []
+
+
+def _compact(
+    ids: NDArray[np.int32], table: tuple[T, ...]
+) -> tuple[NDArray[np.int32], tuple[T, ...]]:
+    """Numbers of only those entries that occur, and these."""
+    used = np.bincount(ids, minlength=len(table)) > 0
+    number = np.cumsum(used) - 1
+    entries = tuple(table[i] for i in np.flatnonzero(used).tolist())
+    return number[ids].astype(np.int32), entries
+
+
+def _text(identity: Number | None) -> str:
+    return "" if identity is None else str(identity)
+
+
+_RANK_IN_NAME = re.compile(r"(?:rank|kineto_trace)[-_]?(\d{1,7})(?!\d)")
+_LARGEST_WORLD = 10_000_000
+
+
+def read_rank(
+    path: Path, limits: ReadLimits = STANDARD_LIMITS, only_rank: int | None = None
+) -> RankTrace:
+    """The work, collectives and steps of one rank.
+
+    Device work counts where the trace holds any, and the host's launches and waits with it; else
+    the host's own work: ATen operators compute, `gloo:` spans communicate. The trace of a job on
+    devices that holds none of their work has no work, as a caveat says. How steps are found is told
+    in `steps`, collectives in `collectives`. The rank is taken from the trace, else
+    from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of one.
+
+    Single damaged events are mended or left out, as caveats say. Raises TraceError when more of the
+    file is damaged, or it passes a limit or names no rank.
+    """
+    file = open_chrome(path, limits, Event, mends=True)
+    columns = Columns(path)
+    events = columns.read(file)
+    header = header_of(path, file.header)
+    rank, world_size = _place(path, header, only_rank)
+    caveats = list(columns.caveats(file))
+    return RankReading(header, columns, events).trace(rank, world_size, caveats)
+
+
+def _place(path: Path, header: Header, only_rank: int | None) -> tuple[int, int | None]:
+    """Rank and world size."""
+    rank, world_size = header.distributed.rank, header.distributed.world_size
+    if rank is None:
+        named = _RANK_IN_NAME.search(path.name)
+        rank = int(named[1]) if named else only_rank
+    if rank is None:
+        raise TraceError(
+            path, "names no rank, neither inside nor in its name; call it rank<number>.json"
+        )
+    if not 0 <= rank < (_LARGEST_WORLD if world_size is None else world_size) <= _LARGEST_WORLD:
+        raise TraceError(path, f"is of rank {rank} in a world of {world_size}")
+    return rank, world_size

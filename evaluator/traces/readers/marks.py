@@ -1,0 +1,107 @@
+"""Names that mark steps and collectives.
+
+Steps from ranges that a program marked, which may nest and count from 0 more than once.
+
+Tells device kernels that move data between ranks from those that compute, by their names.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import CollectiveKind, StepWindows
+
+RENUMBERED = "step numbers do not rise: steps are counted in order of time instead"
+"""The caveat of steps whose own numbers could not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedSteps:
+    """Steps as they were marked, and whether numbers that they had were not kept."""
+
+    windows: StepWindows
+    renumbered: bool
+
+    @property
+    def marked_ns(self) -> int:
+        """Time that the steps cover."""
+        return int(self.windows.duration_ns.sum())
+
+
+NO_STEPS = MarkedSteps(StepWindows.none(), False)
+
+
+def marked_steps(
+    number: NDArray[np.int64], start_ns: Nanoseconds, end_ns: Nanoseconds
+) -> MarkedSteps:
+    """Of ranges in order of start the outer ones, with their numbers; -1: a range has none.
+
+    Where numbers are missing or do not rise (every epoch counts from 0) steps are counted from 0.
+    """
+    if not number.size:
+        return NO_STEPS
+    reach = np.maximum.accumulate(end_ns)
+    outer = np.concatenate(([True], start_ns[1:] >= reach[:-1]))
+    number, start_ns, end_ns = number[outer], start_ns[outer], end_ns[outer]
+    told = bool(np.all(number >= 0))
+    rising = bool(np.all(number[1:] > number[:-1]))
+    if not (told and rising):
+        number = np.arange(number.size)
+    return MarkedSteps(StepWindows.plain(number, start_ns, end_ns), told and not rising)
+
+
+def longest_steps(
+    source: NDArray[np.int64],
+    number: NDArray[np.int64],
+    start_ns: Nanoseconds,
+    end_ns: Nanoseconds,
+) -> MarkedSteps:
+    """The steps of the source whose ranges cover most time; ranges in order of start."""
+    order = np.argsort(source, kind="stable")
+    bounds = np.flatnonzero(np.diff(source[order])) + 1
+    found = (
+        marked_steps(number[rows], start_ns[rows], end_ns[rows]) for rows in np.split(order, bounds)
+    )
+    return max(found, key=lambda steps: steps.marked_ns)
+
+
+# Libraries first, then the collectives custom kernels are named after. Never a bare send, recv,
+# broadcast or p2p: ordinary elementwise and copy kernels carry those words.
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|oneccl|msccl|nvshmem|deep_ep|multimem|quickreduce|cross_device_reduce|sendrecv"
+    r"|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all",
+    re.IGNORECASE,
+)
+# In this order: `reduce_scatter` and `all_reduce` before `reduce`, `sendrecv` before `send`.
+_KINDS = (
+    (r"all_?reduce|quick_?reduce|cross_?device_?reduce", CollectiveKind.ALL_REDUCE),
+    (r"reduce_?scatter", CollectiveKind.REDUCE_SCATTER),
+    (r"all_?gather", CollectiveKind.ALL_GATHER),
+    (r"all_?to_?all|deep_?ep\b.{0,200}(dispatch|combine)", CollectiveKind.ALL_TO_ALL),
+    (r"send_?recv", CollectiveKind.SEND_RECV),
+    (r"broadcast", CollectiveKind.BROADCAST),
+    (r"barrier", CollectiveKind.BARRIER),
+    (r"gather", CollectiveKind.GATHER),
+    (r"scatter", CollectiveKind.SCATTER),
+    (r"(?<!all_)reduce(?!_?scatter)", CollectiveKind.REDUCE),
+    (r"(?:nccl|(?<![a-z]))i?send(?![a-z])", CollectiveKind.SEND),
+    (r"(?:nccl|(?<![a-z]))i?recv(?![a-z])", CollectiveKind.RECV),
+)
+_NAMELESS = "(anonymous namespace)::"
+_KIND_OF = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
+
+
+def communicates(kernel_name: str) -> bool:
+    """Whether a kernel of this name is a collective or a transfer between ranks."""
+    return _COMMUNICATION.search(kernel_name) is not None
+
+
+@lru_cache(maxsize=10_000)
+def collective_kind(name: str) -> CollectiveKind:
+    """What a collective of this name does: of a kernel, of torch's operators, of XLA's."""
+    plain = name.replace(_NAMELESS, "").partition("(")[0].lower().replace("-", "_")
+    return next((kind for form, kind in _KIND_OF if form.search(plain)), CollectiveKind.OTHER)

@@ -1,0 +1,449 @@
+"""SQLite export of Nsight Systems.
+
+Reads columns out of an SQLite file of unknown origin: bounded, and only from plain tables.
+
+Rows of an Nsight Systems export as columns, and what all of its tables have in common.
+
+What the host did in an Nsight Systems export: calls into the runtime, and NVTX ranges.
+"""
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from itertools import chain, islice
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.model import Activity
+from evaluator.traces.readers.files import ReadLimits, pieces
+
+Integers: TypeAlias = dict[str, NDArray[np.int64]]
+
+_MAGIC = b"SQLite format 3\0"
+_ROWS_AT_ONCE = 1 << 16
+_LARGEST_VALUE_BYTES = 1 << 20
+_LARGEST_COLUMN_COUNT = 200
+# What SQLite may do: a row takes some 5 steps per column, and no table has rows that take more
+# than these for each of its bytes. Pages that point at each other would take forever.
+_STEPS_AT_ONCE = 10_000
+_STEPS_AT_LEAST = 50_000_000
+_STEPS_PER_BYTE = 16
+_USES = 8
+
+
+@contextmanager
+def open_database(path: Path, limits: ReadLimits) -> Iterator["Database"]:
+    """The database in a file, plain or packed; a packed one is unpacked into a folder of its own.
+
+    Raises TraceError, then and while it is read, when the file is no SQLite database, is damaged,
+    passes a limit, or takes longer to read than any sound one of its size.
+    """
+    if not path.is_file():
+        raise TraceError(path, "is no regular file")
+    with tempfile.TemporaryDirectory(prefix="cclsearch-") as folder:
+        place = path if _is_plain(path) else _unpacked(path, Path(folder) / "trace.sqlite", limits)
+        size = place.stat().st_size
+        if size > limits.file_bytes and place == path:
+            raise TraceError(path, f"holds more than {limits.file_bytes} bytes on disk")
+        steps = _STEPS_AT_LEAST + _STEPS_PER_BYTE * size
+        try:
+            with closing(_connection(place, steps)) as connection:
+                # Each text is read once, those of strings that have several uses a few times.
+                yield Database(path, connection, limits.event_count, _USES * size)
+        # SQLite quotes what it refuses, which need not be text.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            told = "takes longer to read than any sound file of its size" if _gave_up(error) else ""
+            raise TraceError(path, told or f"cannot be read as SQLite: {error}") from error
+
+
+class Database:
+    """Tables by their names and columns; what is absent reads as no rows or as a default."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, row_count: int, value_bytes: int
+    ) -> None:
+        self._path = path
+        self._connection = connection
+        self._row_limit = row_count
+        self._rows_left = row_count
+        self._bytes_left = value_bytes
+        self._columns: dict[str, frozenset[str]] = {}
+        self._keys: dict[str, Integers] = {}
+        self._tables = frozenset(
+            name
+            for name, sql in connection.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+            )
+            # Views and virtual tables run what their maker wrote, whatever they are listed as.
+            if isinstance(name, str) and str(sql).upper().startswith("CREATE TABLE")
+        )
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of the stored columns of a table; none when there is no such table."""
+        if table not in self._columns:
+            listed = islice(
+                self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})")
+                if table in self._tables
+                else (),
+                _LARGEST_COLUMN_COUNT,
+            )
+            # The last field tells columns that are computed when they are read.
+            self._columns[table] = frozenset(row[1] for row in listed if row[-1] == 0)
+        return self._columns[table]
+
+    def integers(self, table: str, wanted: Mapping[str, int]) -> Integers:
+        """Columns of a table, int64 of shape (rows,), with a default each.
+
+        The default stands where a column is absent or a value is no integer.
+        """
+        columns = self.columns(table)
+        if not columns:
+            return {name: np.empty(0, np.int64) for name in wanted}
+        values = ", ".join(
+            _integer(name, default) if name in columns | {"rowid"} else str(default)
+            for name, default in wanted.items()
+        )
+        rows = self._connection.execute(f"SELECT {values} FROM {_quoted(table)}")
+        blocks = []
+        while True:
+            block = np.fromiter(chain.from_iterable(islice(rows, _ROWS_AT_ONCE)), np.int64)
+            self._count(block.size // len(wanted))
+            blocks.append(block.reshape(-1, len(wanted)))
+            if not block.size:
+                break
+        # One contiguous array per column: they outlive the block of rows.
+        return dict(zip(wanted, np.ascontiguousarray(np.concatenate(blocks).T), strict=True))
+
+    def texts(self, table: str, column: str, rows: Collection[int]) -> dict[int, str]:
+        """The texts of one column in the rows of these numbers (SQLite's rowid)."""
+        found = self._values(table, column, rows)
+        return {row: value for row, value in found if isinstance(value, str)}
+
+    def blobs(self, table: str, column: str, rows: Collection[int]) -> dict[int, bytes]:
+        """The binary values of one column in the rows of these numbers (SQLite's rowid)."""
+        found = self._values(table, column, rows)
+        return {row: value for row, value in found if isinstance(value, bytes)}
+
+    def named(self, table: str, key: str, value: str, wanted: NDArray[np.int64]) -> dict[int, str]:
+        """The texts of the column `value` where the column `key` is one of the wanted numbers."""
+        keys = self._keys.get(table) or self.integers(table, {key: -1, "rowid": -1})
+        self._keys[table] = keys
+        chosen = np.flatnonzero(np.isin(keys[key], wanted))
+        row_of = dict(zip(keys[key][chosen].tolist(), keys["rowid"][chosen].tolist(), strict=True))
+        texts = self.texts(table, value, row_of.values())
+        return {number: texts[row] for number, row in row_of.items() if row in texts}
+
+    def _values(
+        self, table: str, column: str, rows: Collection[int]
+    ) -> Iterator[tuple[int, object]]:
+        if column not in self.columns(table):
+            return
+        query = f"SELECT {_quoted(column)} FROM {_quoted(table)} WHERE rowid = ?"
+        for row in rows:
+            value = next(self._connection.execute(query, (row,)), (None,))[0]
+            if isinstance(value, str | bytes):
+                self._bytes_left -= len(value)
+            if self._bytes_left < 0:
+                raise TraceError(self._path, "holds texts larger than itself")
+            yield row, value
+
+    def _count(self, row_count: int) -> None:
+        self._rows_left -= row_count
+        if self._rows_left < 0:
+            raise TraceError(self._path, f"holds more than {self._row_limit} events")
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise TraceError(path, f"cannot be read: {error}") from error
+
+
+def _unpacked(path: Path, to: Path, limits: ReadLimits) -> Path:
+    begun = False
+    try:
+        with to.open("xb") as file:
+            for piece in pieces(path, limits):
+                begun = begun or piece.startswith(_MAGIC)
+                if not begun:
+                    break
+                file.write(piece)
+    except OSError as error:
+        raise TraceError(path, f"cannot be unpacked to {to.parent}: {error}") from error
+    if not begun:
+        raise TraceError(path, "is no SQLite database")
+    return to
+
+
+def _connection(path: Path, step_count: int) -> sqlite3.Connection:
+    """A connection that writes nothing, waits for nobody and gives up after so many steps."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE_BYTES)
+    steps_left = step_count
+
+    def passed() -> bool:
+        nonlocal steps_left
+        steps_left -= _STEPS_AT_ONCE
+        return steps_left < 0
+
+    connection.set_progress_handler(passed, _STEPS_AT_ONCE)
+    for setting in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def _gave_up(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
+
+
+def _integer(column: str, default: int) -> str:
+    name = _quoted(column)
+    return f"CASE typeof({name}) WHEN 'integer' THEN {name} ELSE {default} END"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+_TIMES = {"start": -1, "end": -1}
+_LATEST_NS = 1 << 61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Columns of shape (rows,), in order of start: what ran on devices, or what the host called.
+
+    `process`, `thread` and `device` are the numbers of the file, `name` indexes `Tables.names`,
+    `activity` holds `Activity` values. `source` and `target` are the devices of a copy from one to
+    another, `blocks` those of a kernel's grid. -1 stands where there is no such thing.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    process: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    device: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    name: NDArray[np.int64]
+    activity: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.start_ns.size)
+
+    @property
+    def calls(self) -> NDArray[np.int64]:
+        """Numbers that are equal for a call of a process and what it launched; -1: no call."""
+        numbers = ((self.process >> 24) & 0x7FFFFFFF) << 32 | (self.correlation & 0xFFFFFFFF)
+        return np.where(self.correlation > 0, numbers, -1)
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[np.int64]]) -> Self:
+        """From columns by their names here; those that are not given hold -1."""
+        none = np.full(columns["start_ns"].size, -1, np.int64)
+        return cls(**{field.name: columns.get(field.name, none) for field in fields(cls)})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All rows of the parts, put in order of start."""
+        names = [field.name for field in fields(cls)]
+        whole = cls(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        )
+        return whole.where(np.argsort(whole.start_ns, kind="stable"))
+
+    def where(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Only these rows."""
+        return type(self)(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Texts of rows: `texts` has each once, `index` of shape (rows,) says whose is which."""
+
+    texts: tuple[str, ...]
+    index: NDArray[np.int64]
+
+
+class Tables:
+    """Reads tables one after the other, keeps their names, counts what has to be left out."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._names: dict[str, int] = {}
+        self._left_out: Counter[str] = Counter()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all spans so far."""
+        return tuple(self._names)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What was left out so far, in words."""
+        return tuple(
+            f"{count} {what} without a proper start and end were left out"
+            for what, count in self._left_out.items()
+        )
+
+    def timed(
+        self,
+        table: str,
+        what: str,
+        wanted: Mapping[str, int],
+        only: tuple[str, Sequence[int]] | None = None,
+    ) -> Integers:
+        """Columns of the rows of a table that start and, not earlier, end.
+
+        `only` names a column and the values that rows of interest have there.
+        """
+        columns = self.database.integers(table, {**_TIMES, **wanted})
+        if only:
+            columns = _kept(columns, np.isin(columns[only[0]], only[1]))
+        start, end = columns["start"], columns["end"]
+        sound = (start >= 0) & (start <= end) & (end < _LATEST_NS)
+        if sound.all():
+            return columns
+        self._left_out[what] += int((~sound).sum())
+        return _kept(columns, sound)
+
+    def labels(self, ids: NDArray[np.int64], unknown: str) -> Labels:
+        """The strings of these numbers."""
+        numbers, index = np.unique(ids, return_inverse=True)
+        found = self.database.named("StringIds", "id", "value", numbers)
+        return Labels(tuple(found.get(number, unknown) for number in numbers.tolist()), index)
+
+    def named(self, labels: Labels) -> NDArray[np.int64]:
+        """The numbers of the rows' labels among all names, shape (rows,)."""
+        names = self._names
+        numbers = [names.setdefault(text, len(names)) for text in labels.texts]
+        return np.array(numbers, np.int64)[labels.index]
+
+
+def _kept(columns: Integers, kept: NDArray[np.bool_]) -> Integers:
+    return {name: column[kept] for name, column in columns.items()}
+
+
+_THREAD_BITS = (1 << 24) - 1
+# Waits for a stream or a context; the other kinds are also recorded where nobody waits.
+_WAITS = {3: "Stream sync", 4: "Context sync"}
+_RANGES = (59, 60, 70, 71)  # pushed and popped, or started and ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ranges:
+    """NVTX ranges in order of start, columns of shape (ranges,), and the text of each.
+
+    `row` is the number of the row in the file, `payload` that of the string with the payload, -1
+    where the payload stands in the row.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    row: NDArray[np.int64]
+    payload: NDArray[np.int64]
+    labels: Labels
+
+
+def process_of(thread: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The global ids of the processes of threads, by the threads' global ids."""
+    return thread & ~_THREAD_BITS
+
+
+def host_calls(tables: Tables) -> Rows:
+    """Calls into the runtime and the driver, and waits that no call was recorded for.
+
+    A call whose name says so is SYNC, any other is LAUNCH for now: it is one if it turns out that
+    something was launched. Older files hold calls twice: of one number, the first is kept.
+    """
+    columns = tables.timed(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "host calls",
+        {"globalTid": 0, "correlationId": 0, "nameId": -1},
+    )
+    labels = tables.labels(columns["nameId"], "unnamed call")
+    waits = np.array(["Synchronize" in text for text in labels.texts], bool)[labels.index]
+    calls = Rows.of(
+        {
+            "start_ns": columns["start"],
+            "end_ns": columns["end"],
+            "process": process_of(columns["globalTid"]),
+            "thread": columns["globalTid"],
+            "correlation": columns["correlationId"],
+            "name": tables.named(labels),
+            "activity": np.where(waits, Activity.SYNC, Activity.LAUNCH).astype(np.int64),
+        }
+    )
+    calls = calls.where(np.argsort(calls.start_ns, kind="stable"))
+    numbers = calls.calls
+    kept = numbers < 0
+    kept[np.unique(numbers, return_index=True)[1]] = True
+    return Rows.joined((calls.where(kept), _other_waits(tables, numbers)))
+
+
+def _other_waits(tables: Tables, called: NDArray[np.int64]) -> Rows:
+    columns = tables.timed(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        "waits",
+        {"globalPid": 0, "correlationId": 0, "syncType": 0},
+    )
+    kinds, index = np.unique(columns["syncType"], return_inverse=True)
+    labels = Labels(tuple(_WAITS.get(kind, "") for kind in kinds.tolist()), index)
+    waits = Rows.of(
+        {
+            "start_ns": columns["start"],
+            "end_ns": columns["end"],
+            "process": columns["globalPid"],
+            "correlation": columns["correlationId"],
+            "name": tables.named(labels),
+            "activity": np.full(index.size, Activity.SYNC, np.int64),
+        }
+    )
+    blocking = np.isin(columns["syncType"], list(_WAITS))
+    return waits.where(blocking & ~np.isin(waits.calls, called))
+
+
+def nvtx_ranges(tables: Tables) -> Ranges:
+    """Every NVTX range that ends; its text stands in its row or among the strings of the file."""
+    columns = tables.timed(
+        "NVTX_EVENTS",
+        "ranges",
+        {"eventType": -1, "globalTid": 0, "textId": -1, "jsonTextId": -1, "rowid": -1},
+        only=("eventType", _RANGES),
+    )
+    chosen = np.argsort(columns["start"], kind="stable")
+    row = columns["rowid"][chosen]
+    inline = tables.database.texts(
+        "NVTX_EVENTS", "text", row[columns["textId"][chosen] < 0].tolist()
+    )
+    shared = tables.labels(columns["textId"][chosen], "")
+    texts: dict[str, int] = {}
+    index = [
+        texts.setdefault(inline.get(number) or shared.texts[label], len(texts))
+        for number, label in zip(row.tolist(), shared.index.tolist(), strict=True)
+    ]
+    return Ranges(
+        start_ns=columns["start"][chosen],
+        end_ns=columns["end"][chosen],
+        thread=columns["globalTid"][chosen],
+        row=row,
+        payload=columns["jsonTextId"][chosen],
+        labels=Labels(tuple(texts), np.array(index, np.int64)),
+    )

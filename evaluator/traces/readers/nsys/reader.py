@@ -1,0 +1,551 @@
+"""Rows to RankTrace.
+
+The devices of an Nsight Systems export: which process saw which, under what number and name.
+
+Steps of an Nsight Systems export: NVTX ranges that look like steps, on host and devices.
+
+What ran on the devices of an Nsight Systems export: kernels, whole graphs, copies and fills.
+
+The collectives and transfers of one device of an Nsight Systems export.
+
+Reads the traces of all devices of one Nsight Systems export (SQLite, schemas 2.x and 3.x).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Collectives,
+    Device,
+    Group,
+    Lane,
+    RankTrace,
+    Spans,
+    StepWindows,
+    distinct_rows,
+)
+from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
+from evaluator.traces.readers.marks import (
+    NO_STEPS,
+    RENUMBERED,
+    MarkedSteps,
+    collective_kind,
+    communicates,
+    longest_steps,
+)
+from evaluator.traces.readers.nsys.database import (
+    Database,
+    Integers,
+    Labels,
+    Ranges,
+    Rows,
+    Tables,
+    host_calls,
+    nvtx_ranges,
+    open_database,
+    process_of,
+)
+from evaluator.traces.readers.nsys.nccl import NcclCalls, Operation, nccl_calls
+
+_LARGEST_BYTES = 1 << 50
+_MOST_MULTIPROCESSORS = 1 << 16
+_MOST_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Devices by their number on the machine; `seen` tells a process's own numbers for them."""
+
+    by_number: dict[int, Device]
+    by_own_number: dict[int, Device]
+    seen: dict[tuple[int, int], tuple[int, Device]]
+
+    def of(self, process: int, own_number: int) -> Device:
+        """The device that a process calls by this number; nameless where the file has none."""
+        number, seen = self.seen.get(((process >> 24) & 0xFFFFFF, own_number), (own_number, None))
+        described = self.by_number.get(number) if seen else self.by_own_number.get(own_number)
+        return described or seen or Device(name="")
+
+
+def devices(database: Database) -> Devices:
+    """What the file tells of devices, in whichever of its two tables."""
+    columns = database.integers(
+        "TARGET_INFO_GPU", {"rowid": -1, "id": -1, "cuDevice": -1, "smCount": 0, "totalMemory": 0}
+    )
+    rows = np.stack(list(columns.values()), axis=1)[:_MOST_ROWS].tolist()
+    names = database.texts("TARGET_INFO_GPU", "name", [row[0] for row in rows])
+    by_number: dict[int, Device] = {}
+    by_own_number: dict[int, Device] = {}
+    for row, number, own_number, multiprocessors, memory_bytes in rows:
+        device = Device(
+            name=names.get(row, ""),
+            multiprocessor_count=_within(multiprocessors, _MOST_MULTIPROCESSORS),
+            memory_bytes=_within(memory_bytes, _LARGEST_BYTES),
+        )
+        by_number[number] = device
+        by_own_number[number if own_number < 0 else own_number] = device
+    return Devices(by_number, by_own_number, _seen(database))
+
+
+def _seen(database: Database) -> dict[tuple[int, int], tuple[int, Device]]:
+    columns = database.integers(
+        "TARGET_INFO_CUDA_DEVICE", {"pid": -1, "cudaId": -1, "gpuId": -1, "numMultiprocessors": 0}
+    )
+    rows = np.stack(list(columns.values()), axis=1)[:_MOST_ROWS]
+    return {
+        (process, own_number): (
+            number,
+            Device(name="", multiprocessor_count=_within(count, _MOST_MULTIPROCESSORS)),
+        )
+        for process, own_number, number, count in rows.tolist()
+    }
+
+
+def _within(value: int, largest: int) -> int | None:
+    return value if 0 < value <= largest else None
+
+
+# `ProfilerStep#3`, `step 3`, `Step: 3`, `train_step[3]`, `iteration 3`, `iter_3`, `global step 3/9`
+# or a bare `step`, `train_step`, `iteration`; torch adds `, op_id = 7` or `, seq = 7` to ranges.
+_STEP = re.compile(
+    r"(?P<label>(?:(?:profiler|train|training|global|model|eval)[ _-]?)?(?:step|iteration|iter))"
+    r"(?:[ _#:=\[-]{1,3}(?P<number>\d{1,18})(?:/\d{1,18})?\]?)?(?:, (?:op_id|seq) = .*)?",
+    re.IGNORECASE,
+)
+_LONGEST_LABEL = 200
+
+
+def host_steps(ranges: Ranges, processes: Iterable[int]) -> Mapping[int, MarkedSteps]:
+    """The steps of each of these processes that marked any, by the global id of the process.
+
+    Of several sets of ranges, by thread and by what stands before the number, the one that covers
+    most time is the steps.
+    """
+    labels, numbers = _steps_of(ranges.labels.texts)
+    chosen = np.flatnonzero(labels[ranges.labels.index] >= 0)
+    text = ranges.labels.index[chosen]
+    _, source = distinct_rows(ranges.thread[chosen], labels[text])
+    process = process_of(ranges.thread[chosen])
+    found = {}
+    for number in np.intersect1d(process, list(processes)).tolist():
+        own = process == number
+        rows = chosen[own]
+        found[number] = longest_steps(
+            source[own], numbers[text[own]], ranges.start_ns[rows], ranges.end_ns[rows]
+        )
+    return found
+
+
+def device_steps(
+    steps: StepWindows, launched_ns: Nanoseconds, start_ns: Nanoseconds, end_ns: Nanoseconds
+) -> StepWindows:
+    """The same steps on a device: from the first work launched in each to the end of the last.
+
+    The times of the work are in order of its launch. A step that launched nothing stays as the
+    host saw it.
+    """
+    first = np.searchsorted(launched_ns, steps.start_ns, side="left")
+    behind = np.searchsorted(launched_ns, steps.end_ns, side="left")
+    window_ns = np.stack((steps.start_ns, steps.end_ns))
+    for step in np.flatnonzero(first < behind):
+        work = slice(first[step], behind[step])
+        window_ns[:, step] = start_ns[work].min(), end_ns[work].max()
+    return StepWindows.plain(steps.number, window_ns[0], window_ns[1])
+
+
+def _steps_of(texts: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The label of each text that names a step, as a number (-1: none), and the step's number."""
+    labels: dict[str, int] = {}
+    found = np.full((2, len(texts)), -1, np.int64)
+    for index, text in enumerate(texts):
+        match = _STEP.fullmatch(text) if len(text) <= _LONGEST_LABEL else None
+        if match:
+            numbered = match["number"] is not None
+            label = f"{match['label'].lower()} {numbered}"
+            found[0, index] = labels.setdefault(label, len(labels))
+            found[1, index] = int(match["number"]) if numbered else -1
+    return found[0], found[1]
+
+
+GRAPH = "CUDA graph"
+
+_PLACE = {"deviceId": 0, "streamId": 0, "correlationId": 0, "globalPid": 0}
+_GRID = {"gridX": 0, "gridY": 0, "gridZ": 0}
+_MOST_BLOCKS = 1 << 62
+_PEER_TO_PEER = 10
+_COPIES = {
+    1: "Memcpy HtoD",
+    2: "Memcpy DtoH",
+    3: "Memcpy HtoA",
+    4: "Memcpy AtoH",
+    5: "Memcpy AtoA",
+    6: "Memcpy AtoD",
+    7: "Memcpy DtoA",
+    8: "Memcpy DtoD",
+    9: "Memcpy HtoH",
+    _PEER_TO_PEER: "Memcpy PtoP",
+    11: "Memcpy HtoD (unified)",
+    12: "Memcpy DtoH (unified)",
+    13: "Memcpy DtoD (unified)",
+}
+
+
+def device_work(tables: Tables) -> Rows:
+    """Everything that ran on a device.
+
+    A copy between two devices communicates. A graph that was recorded as a whole computes:
+    nothing tells what ran inside.
+    """
+    return Rows.joined((_kernels(tables), _graphs(tables), _copies(tables), _fills(tables)))
+
+
+def _kernels(tables: Tables) -> Rows:
+    columns = tables.timed(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "kernels",
+        _PLACE | _GRID | {"demangledName": -1, "shortName": -1},
+    )
+    full, short = columns["demangledName"], columns["shortName"]
+    labels = tables.labels(np.where(full >= 0, full, short), "unnamed kernel")
+    communication = np.array([communicates(text) for text in labels.texts], bool)[labels.index]
+    grid = np.prod([np.maximum(columns[side], 0).astype(np.float64) for side in _GRID], axis=0)
+    return _rows(
+        tables,
+        columns,
+        labels,
+        np.where(communication, Activity.COMMUNICATION, Activity.COMPUTE),
+        blocks=np.where((grid > 0) & (grid < _MOST_BLOCKS), grid, -1).astype(np.int64),
+    )
+
+
+def _graphs(tables: Tables) -> Rows:
+    columns = tables.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", _PLACE | {"graphId": -1})
+    ids, index = np.unique(columns["graphId"], return_inverse=True)
+    labels = Labels(tuple(f"{GRAPH} {number}" for number in ids.tolist()), index)
+    return _rows(tables, columns, labels, np.full(index.size, Activity.COMPUTE))
+
+
+def _copies(tables: Tables) -> Rows:
+    columns = tables.timed(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        "copies",
+        _PLACE | {"bytes": 0, "copyKind": 0, "srcDeviceId": -1, "dstDeviceId": -1},
+    )
+    kinds, index = np.unique(columns["copyKind"], return_inverse=True)
+    labels = Labels(tuple(_COPIES.get(kind, "Memcpy") for kind in kinds.tolist()), index)
+    between = columns["copyKind"] == _PEER_TO_PEER
+    return _rows(
+        tables,
+        columns,
+        labels,
+        np.where(between, Activity.COMMUNICATION, Activity.COPY),
+        bytes=np.maximum(columns["bytes"], 0),
+        source=np.where(between, columns["srcDeviceId"], -1),
+        target=np.where(between, columns["dstDeviceId"], -1),
+    )
+
+
+def _fills(tables: Tables) -> Rows:
+    columns = tables.timed("CUPTI_ACTIVITY_KIND_MEMSET", "fills", _PLACE | {"bytes": 0})
+    count = columns["start"].size
+    labels = Labels(("Memset",), np.zeros(count, np.int64))
+    sizes = np.maximum(columns["bytes"], 0)
+    return _rows(tables, columns, labels, np.full(count, Activity.FILL), bytes=sizes)
+
+
+def _rows(
+    tables: Tables,
+    columns: Integers,
+    labels: Labels,
+    activity: NDArray[np.integer],
+    **more: NDArray[np.int64],
+) -> Rows:
+    return Rows.of(
+        {
+            "start_ns": columns["start"],
+            "end_ns": columns["end"],
+            "process": columns["globalPid"],
+            "device": columns["deviceId"],
+            "stream": columns["streamId"],
+            "correlation": columns["correlationId"],
+            "name": tables.named(labels),
+            "activity": activity.astype(np.int64),
+            **more,
+        }
+    )
+
+
+_UNKNOWN = Group("")
+
+
+def collectives(
+    rows: Rows,
+    spans: NDArray[np.int64],
+    names: tuple[str, ...],
+    ranks: Mapping[tuple[int, int], int],
+    asked: list[Operation | None],
+) -> Collectives:
+    """What the communicating rows do; `spans` are their numbers among all spans, rising.
+
+    NCCL's own ranges tell kind, group and size where they were recorded; else a kernel's name tells
+    the kind and nothing the size. `ranks` are the ranks of devices, by process and device.
+    """
+    kinds = {number: collective_kind(names[number]) for number in np.unique(rows.name).tolist()}
+    done = [
+        _between(process, source, target, moved, ranks)
+        if moved >= 0
+        else operation or Operation(kinds[name], _UNKNOWN, 0)
+        for process, source, target, moved, name, operation in zip(
+            rows.process.tolist(),
+            rows.source.tolist(),
+            rows.target.tolist(),
+            rows.bytes.tolist(),
+            rows.name.tolist(),
+            asked,
+            strict=True,
+        )
+    ]
+    groups = {operation.group: None for operation in done}
+    numbers = {group: number for number, group in enumerate(groups)}
+    return Collectives(
+        span=spans,
+        kind=np.array([operation.kind for operation in done], np.int8),
+        group_id=np.array([numbers[operation.group] for operation in done], np.int32),
+        bytes=np.array([operation.bytes for operation in done], np.int64),
+        sequence=np.full(len(done), -1, np.int64),
+        groups=tuple(groups),
+    )
+
+
+def _between(
+    process: int, source: int, target: int, moved: int, ranks: Mapping[tuple[int, int], int]
+) -> Operation:
+    """A copy from one device to another of the same process."""
+    ends = [ranks.get((process, device)) for device in (source, target)]
+    known = tuple(sorted({rank for rank in ends if rank is not None}))
+    group = Group("", known, 2) if len(known) == 2 else _UNKNOWN
+    return Operation(CollectiveKind.PUT, group, moved)
+
+
+_MOST_DEVICES = 1024
+_LATEST_EPOCH_NS = 1 << 61
+_NUMBER_BITS = (1 << 24) - 1
+
+
+def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[RankTrace, ...]:
+    """The trace of each device that a kernel ran on, as ranks from 0.
+
+    The world is as large as there are devices, unless a communicator of NCCL has more ranks.
+    Ranks are in order of the devices' numbers and, where several processes call their device by
+    the same number, of the processes' ids. What one process did on a device without running a
+    kernel there is left out. Steps are NVTX ranges that look like steps (`nsys_steps`).
+
+    Raises TraceError when the file is no SQLite database, is damaged, passes a limit, or holds no
+    work of a device.
+    """
+    with open_database(path, limits) as database:
+        return _Export(path, database).traces()
+
+
+class _Export:
+    """Everything that the file holds, and which of it belongs to which rank.
+
+    `_places` are the process and device of each rank. `_launch` has for each row of work the row
+    of the call that launched it, -1: none was recorded.
+    """
+
+    def __init__(self, path: Path, database: Database) -> None:
+        tables = Tables(database)
+        work = device_work(tables)
+        if not work.count:
+            raise TraceError(path, "holds no work of a device")
+        calls, ranges = host_calls(tables), nvtx_ranges(tables)
+        if not work.process.any():  # an older file that does not tell processes apart
+            calls = replace(calls, process=np.zeros(calls.count, np.int64))
+            ranges = replace(ranges, thread=ranges.thread - process_of(ranges.thread))
+        self._places, self._work_rank = _placed(path, work)
+        self._work, self._calls = work, calls
+        self._launch = _launches(work, calls)
+        self._calls_rank = self._ranked_calls()
+        self._steps = host_steps(ranges, {process for process, _ in self._places})
+        self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
+        self._asked = self._operations(nccl_calls(tables, ranges))
+        self._devices = devices(database)
+        self._epoch_ns = _epoch_ns(database)
+        self._names = tables.names
+        strays = int((self._work_rank < 0).sum())
+        told = f"{strays} copies and fills of processes that ran no kernel on the device left out"
+        self._caveats = (*tables.caveats, *([told] if strays else []))
+
+    def traces(self) -> tuple[RankTrace, ...]:
+        """One trace for each rank."""
+        work = _by_rank(self._work_rank, len(self._places))
+        calls = _by_rank(self._calls_rank, len(self._places))
+        return tuple(
+            self._trace(rank, own, own_calls)
+            for rank, (own, own_calls) in enumerate(zip(work, calls, strict=True))
+        )
+
+    def _world_size(self) -> int | None:
+        """As many ranks as there are devices, unless a communicator has more."""
+        sizes = [operation.group.size or 0 for operation in self._asked if operation]
+        return len(self._places) if max(sizes, default=0) <= len(self._places) else None
+
+    def _ranked_calls(self) -> NDArray[np.int64]:
+        """The rank that each call is of, -1: none.
+
+        A launch is of the rank of what it launched; a wait of the rank that its thread last
+        launched something on, else of the first rank of its process.
+        """
+        calls, launched = self._calls, self._launch >= 0
+        rank = np.full(calls.count, -1, np.int64)
+        rank[self._launch[launched]] = self._work_rank[launched]
+        order = np.lexsort((calls.start_ns, calls.thread, calls.process))
+        last = np.maximum.accumulate(np.where(rank[order] >= 0, np.arange(order.size), 0))
+        before = order[last]
+        same = (calls.thread[before] == calls.thread[order]) & (
+            calls.process[before] == calls.process[order]
+        )
+        waits = calls.activity[order] == Activity.SYNC
+        processes, first = np.unique([place[0] for place in self._places], return_index=True)
+        place = np.minimum(np.searchsorted(processes, calls.process[order]), processes.size - 1)
+        fallback = np.where(processes[place] == calls.process[order], first[place], -1)
+        rank[order] = np.where(
+            waits, np.where(same & (rank[before] >= 0), rank[before], fallback), rank[order]
+        )
+        return rank
+
+    def _trace(self, rank: int, own: NDArray[np.int64], own_calls: NDArray[np.int64]) -> RankTrace:
+        process, number = self._places[rank]
+        work, launch = self._work.where(own), self._launch[own]
+        rows = Rows.joined((work, self._calls.where(own_calls)))
+        device = self._devices.of(process, number)
+        steps = self._steps.get(process, NO_STEPS)
+        trace = RankTrace(
+            rank=rank,
+            world_size=self._world_size(),
+            backend=None,
+            device=device,
+            source="nsys",
+            spans=_spans(rows, self._names, device),
+            collectives=self._collectives(own, rows),
+            steps=self._device_steps(steps.windows, work, launch),
+            host_steps=steps.windows,
+            caveats=(*self._caveats, *self._own_caveats(work, launch, steps)),
+        )
+        return trace.shifted(self._epoch_ns)
+
+    def _device_steps(
+        self, steps: StepWindows, work: Rows, launch: NDArray[np.int64]
+    ) -> StepWindows:
+        launched = np.flatnonzero(launch >= 0)
+        launched_ns = self._calls.start_ns[launch[launched]]
+        order = np.argsort(launched_ns, kind="stable")
+        work = work.where(launched[order])
+        return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
+
+    def _operations(self, nccl: NcclCalls) -> list[Operation | None]:
+        """What NCCL was asked for when it launched each of the communicating rows of work."""
+        launch = self._launch[self._communicating]
+        threads, start_ns = self._calls.thread, self._calls.start_ns
+        return nccl.operations(
+            [threads[row] if row >= 0 else -1 for row in launch.tolist()],
+            [start_ns[row] if row >= 0 else -1 for row in launch.tolist()],
+        )
+
+    def _collectives(self, own: NDArray[np.int64], rows: Rows) -> Collectives:
+        chosen = np.flatnonzero(np.isin(self._communicating, own, assume_unique=True))
+        return collectives(
+            self._work.where(self._communicating[chosen]),
+            np.flatnonzero(rows.activity == Activity.COMMUNICATION),
+            self._names,
+            {place: rank for rank, place in enumerate(self._places)},
+            [self._asked[index] for index in chosen.tolist()],
+        )
+
+    def _own_caveats(self, work: Rows, launch: NDArray[np.int64], steps: MarkedSteps) -> list[str]:
+        graphs = {number for number, name in enumerate(self._names) if name.startswith(GRAPH)}
+        graph_count = int(np.isin(work.name, list(graphs)).sum())
+        orphan_count = int((launch < 0).sum())
+        told = (
+            (graph_count, "CUDA graphs were recorded as a whole: what ran inside is not told"),
+            (orphan_count, f"of {work.count} spans on the device have no recorded launch"),
+        )
+        renumbered = [RENUMBERED] if steps.renumbered else []
+        return [f"{count} {what}" for count, what in told if count] + renumbered
+
+
+def _placed(path: Path, work: Rows) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
+    """Process and device of each rank, and the rank of each row of work, -1: none."""
+    places, place = distinct_rows(work.device, work.process)
+    computes = np.zeros(places.shape[1], bool)
+    computes[place[work.blocks >= 0]] = True
+    computes[place[work.activity == Activity.COMPUTE]] = True
+    if not computes.any():
+        computes[:] = True
+    if computes.sum() > _MOST_DEVICES:
+        raise TraceError(path, f"names {computes.sum()} devices, more than {_MOST_DEVICES}")
+    rank = np.where(computes, np.cumsum(computes) - 1, -1)
+    device, process = places[:, computes].tolist()
+    return list(zip(process, device, strict=True)), rank[place]
+
+
+def _launches(work: Rows, calls: Rows) -> NDArray[np.int64]:
+    """For each row of work the row of the call that launched it, -1: none was recorded."""
+    numbers, wanted = calls.calls, work.calls
+    if not numbers.size:
+        return np.full(work.count, -1, np.int64)
+    order = np.argsort(numbers, kind="stable")
+    place = np.minimum(np.searchsorted(numbers[order], wanted), numbers.size - 1)
+    found = (numbers[order][place] == wanted) & (wanted >= 0)
+    return np.where(found, order[place], -1)
+
+
+def _by_rank(rank: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """The rows of each rank, in the order they stand."""
+    order = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[order], np.arange(count + 1))
+    return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
+
+
+def _spans(rows: Rows, names: tuple[str, ...], device: Device) -> Spans:
+    on_device = rows.device >= 0
+    line = np.where(on_device, rows.stream, rows.thread)
+    places, lane = distinct_rows(on_device, rows.process, rows.device, line)
+    own_names, name = np.unique(rows.name, return_inverse=True)
+    count = device.multiprocessor_count or np.nan
+    return Spans.build(
+        start_ns=rows.start_ns,
+        end_ns=rows.end_ns,
+        name_id=name.astype(np.int32),
+        lane_id=lane.astype(np.int32),
+        activity=rows.activity.astype(np.int8),
+        names=tuple(names[number] for number in own_names.tolist()),
+        lanes=tuple(_lane(*place) for place in places.T.tolist()),
+        correlation=np.maximum(rows.correlation, 0),
+        bytes=np.maximum(rows.bytes, 0),
+        blocks_per_sm=np.where(rows.blocks >= 0, rows.blocks / count, np.nan).astype(np.float32),
+    )
+
+
+def _lane(on_device: int, process: int, device: int, line: int) -> Lane:
+    if on_device:
+        return Lane(str(device), str(line), f"stream {line}")
+    number = (process >> 24) & _NUMBER_BITS
+    return Lane(str(number), str(line & _NUMBER_BITS), "")
+
+
+def _epoch_ns(database: Database) -> int:
+    """When the file's clock was 0, since the Unix epoch; 0 where it does not say."""
+    told = database.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
+    return int(told[0]) if told.size and 0 < told[0] < _LATEST_EPOCH_NS else 0

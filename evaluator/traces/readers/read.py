@@ -1,0 +1,519 @@
+"""read_traces(path): find, read in worker processes, check.
+
+Reads the traces of all ranks of one job.
+
+What a process runs that reads trace files for another: one request a line, one reply a line.
+
+Reads trace files in processes side by side, each of which reads one after the other.
+
+Reads several trace files, each once: from a cache, here, or in processes side by side.
+
+Reads the traces that lie in a folder as those of one run, whatever wrote them.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from evaluator.rank.protocol import die_with
+from evaluator.traces.analysis.stragglers import aligned
+from evaluator.traces.errors import TraceError
+from evaluator.traces.model import Activity, Collectives, Group, RankTrace, TraceSet
+from evaluator.traces.readers.cache import (
+    cache_path,
+    cached,
+    read_and_keep,
+    read_columns,
+    read_header,
+    write_columns,
+)
+from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
+from evaluator.traces.readers.formats import Format, found_at, read_file, some
+
+_NAMELESS = Group("")
+_TWO = 2
+_APART = "read each run from a folder of its own"
+
+
+def read_traces(
+    paths: Sequence[Path], limits: ReadLimits = STANDARD_LIMITS, only_rank: int | None = None
+) -> TraceSet:
+    """The traces in these files of one job, in any order, their clocks aligned; at least one.
+
+    A file that names no rank is of `only_rank`, the one rank of a job of one. Nothing that lies
+    beside the files is looked at. Raises TraceError when a file is refused, lacks the device work
+    of a job that ran on devices, two hold the same rank, or they do not agree on the size of the
+    job.
+    """
+    read = [(path, read_file(path, limits, only_rank)) for path in paths]
+    for path, traces in read:
+        if any(trace.on_device and not trace.has_work for trace in traces):
+            raise TraceError(path, "holds no device work, though the job ran on devices")
+    return joined(read)
+
+
+def joined(
+    files: Iterable[tuple[Path, Sequence[RankTrace]]], remarks: Sequence[str] = ()
+) -> TraceSet:
+    """What was read from files, as one job; what is in one file is on one clock already.
+
+    Raises TraceError when two hold the same rank, or they do not agree on the size of the job.
+    """
+    read: dict[int, tuple[Path, RankTrace]] = {}
+    clocks: dict[Path, int] = {}
+    for path, traces in files:
+        clocks[path] = len(clocks)
+        for trace in map(of_main_device, traces):
+            if trace.rank in read:
+                raise TraceError(
+                    path, f"holds rank {trace.rank}, and so does {read[trace.rank][0]}; {_APART}"
+                )
+            read[trace.rank] = path, trace
+    _refuse_other_sizes(read.values())
+    ranks = [read[rank] for rank in sorted(read)]
+    job = TraceSet(ranks=tuple(trace for _, trace in ranks), remarks=tuple(remarks))
+    return aligned(_with_the_whole_job(job), [clocks[path] for path, _ in ranks])
+
+
+def by_device(trace: RankTrace) -> tuple[RankTrace, ...]:
+    """The trace of a process that is the whole job as one of each device, numbered from 0.
+
+    Steps are those of the process: a device idles while another one works. What the allocator
+    handed out is of all devices, and left out.
+    """
+    devices = sorted(_busy_ns(trace), key=lambda name: (len(name), name))
+    if len(devices) < _TWO or trace.world_size not in {None, 1}:
+        return (trace,)
+    return tuple(
+        replace(
+            _on(trace, device, [other for other in devices if other != device]),
+            rank=number,
+            world_size=None,
+            caveats=(*trace.caveats, f"is device {device} of {len(devices)} that one process uses"),
+        )
+        for number, device in enumerate(devices)
+    )
+
+
+def of_main_device(trace: RankTrace) -> RankTrace:
+    """The trace without the work of all devices but the busiest one, as a caveat then says."""
+    busy_ns = _busy_ns(trace)
+    if len(busy_ns) < _TWO:
+        return trace
+    main, *others = sorted(busy_ns, key=lambda name: -busy_ns[name])
+    share = sum(busy_ns[name] for name in others) / max(1, sum(busy_ns.values()))
+    caveat = (
+        f"device {', '.join(sorted(others))} is left out with {share:.1%} of the device time: what "
+        f"counts is device {main}"
+    )
+    return replace(_on(trace, main, others), caveats=(*trace.caveats, caveat))
+
+
+def _busy_ns(trace: RankTrace) -> dict[str, int]:
+    """How long each device of a process worked, spans added up; empty where the host did."""
+    spans = trace.spans
+    if not trace.on_device or trace.source != "kineto":
+        return {}
+    work = spans.doing(Activity.COMPUTE, Activity.COPY, Activity.FILL)
+    lane_ns = np.bincount(spans.lane_id[work], spans.duration_ns[work], len(spans.lanes))
+    count = np.bincount(spans.lane_id[work], minlength=len(spans.lanes))
+    busy_ns = Counter[str]()
+    for lane in np.flatnonzero(count).tolist():
+        busy_ns[spans.lanes[lane].process] += int(lane_ns[lane])
+    return dict(busy_ns)
+
+
+def _on(trace: RankTrace, device: str, others: Sequence[str]) -> RankTrace:
+    """The trace without work on other devices, and without what launched nothing else."""
+    spans, table = trace.spans, trace.collectives
+    process = np.array([lane.process for lane in spans.lanes])[spans.lane_id]
+    away = np.isin(process, others)
+    launched = np.setdiff1d(spans.correlation[away], spans.correlation[process == device])
+    away |= spans.doing(Activity.LAUNCH) & np.isin(spans.correlation, launched[launched != 0])
+    number = np.cumsum(~away) - 1
+    here = ~away[table.span]
+    return replace(
+        trace,
+        spans=spans.kept(~away),
+        collectives=replace(
+            table,
+            span=number[table.span[here]],
+            kind=table.kind[here],
+            group_id=table.group_id[here],
+            bytes=table.bytes[here],
+            sequence=table.sequence[here],
+        ),
+        memory=None,
+    )
+
+
+def _with_the_whole_job(job: TraceSet) -> TraceSet:
+    """The job with collectives that name no group as those of all ranks, if all left a trace.
+
+    Profilers before torch 2.3 record neither group nor number. Of one rank alone nothing follows;
+    of all, that order, counts and sizes agree, which matching then looks at. Two ranks make one
+    group only, so that nothing is taken for granted there.
+    """
+    size = job.world_size
+    counts = [_groupless_count(trace) for trace in job.ranks]
+    if size is None or size != len(job.ranks) or size == _TWO or not any(counts):
+        return job
+    everyone = Group(_NAMELESS.name, tuple(range(size)), size)
+    ranks = (
+        replace(
+            trace,
+            collectives=replace(
+                trace.collectives,
+                groups=tuple(
+                    everyone if group == _NAMELESS else group for group in trace.collectives.groups
+                ),
+            ),
+        )
+        for trace in job.ranks
+    )
+    remark = (
+        f"{sum(counts)} collectives name no group and are taken to be of all {size} ranks; they "
+        "are matched in order where counts and sizes agree"
+    )
+    return replace(job, ranks=tuple(ranks), remarks=(*job.remarks, remark))
+
+
+def _groupless_count(trace: RankTrace) -> int:
+    """Collectives of which nothing says who takes part."""
+    table = trace.collectives
+    nameless = [place for place, group in enumerate(table.groups) if group == _NAMELESS]
+    return int(np.isin(table.group_id, nameless).sum())
+
+
+def _refuse_other_sizes(read: Collection[tuple[Path, RankTrace]]) -> None:
+    sized = [(path, trace.world_size) for path, trace in read if trace.world_size is not None]
+    for path, size in sized:
+        if size != sized[0][1]:
+            raise TraceError(
+                path,
+                f"is of a job of {size} ranks, {sized[0][0]} of one of {sized[0][1]}; {_APART}",
+            )
+    for path, trace in read:
+        if sized and trace.rank >= sized[0][1]:
+            raise TraceError(
+                path, f"is of rank {trace.rank}, {sized[0][0]} of a job of {sized[0][1]} ranks"
+            )
+
+
+class Request(msgspec.Struct):
+    """Read a file, leave its cache if that is wanted and worth it, else write `columns`."""
+
+    path: bytes
+    limits: ReadLimits
+    use_cache: bool
+    columns: bytes
+
+
+class Reply(msgspec.Struct):
+    """Where the columns of the file are, or why there are none."""
+
+    columns: bytes | None = None
+    refusal: str = ""
+
+
+def answer(request: Request) -> Reply:
+    """Do what is requested."""
+    path, columns = Path(os.fsdecode(request.path)), Path(os.fsdecode(request.columns))
+    try:
+        if request.use_cache:
+            traces, kept = read_and_keep(path, request.limits, None)
+            if kept:
+                return Reply(columns=os.fsencode(cache_path(path)))
+        else:
+            traces = read_file(path, request.limits, None)
+        with columns.open("wb") as file:
+            write_columns(file, traces)
+    except TraceError as error:
+        return Reply(refusal=_printable(str(error).removeprefix(f"{path}: ")))
+    except OSError as error:
+        return Reply(refusal=_printable(f"cannot be handed over: {error}"))
+    return Reply(columns=request.columns)
+
+
+def _printable(text: str) -> str:
+    """File names need not be text."""
+    return text.encode(errors="replace").decode()
+
+
+def main() -> None:
+    """Answer until nobody asks; die with the process that asks, and before it if memory ends."""
+    die_with(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C means the process that asks
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    for line in sys.stdin.buffer:
+        reply = answer(msgspec.json.decode(line, type=Request))
+        sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
+
+
+def read_in_processes(
+    files: Sequence[Path], limits: ReadLimits, *, use_cache: bool, count: int
+) -> Generator[tuple[Path, tuple[RankTrace, ...]], None, None]:
+    """Each file with its traces, the last ones first. Every process ends with this iterator.
+
+    Raises TraceError for the first file that is refused, or whose process ends on its own.
+    """
+    waiting = list(files)
+    with ExitStack() as opened, DefaultSelector() as selector:
+        try:
+            folder = Path(opened.enter_context(TemporaryDirectory(prefix="cclsearch-")))
+            for number in range(min(count, len(files))):
+                process = _Process(folder / str(number), limits, use_cache)
+                opened.callback(process.end)
+                selector.register(process.replies, EVENT_READ, process)
+        except OSError as error:
+            raise TraceError(
+                waiting[-1], f"no process can be started to read it: {error}"
+            ) from error
+        for key in selector.get_map().values():
+            key.data.begin(waiting.pop())
+        while selector.get_map():
+            for key, _ in selector.select():
+                process = key.data
+                file, traces = process.finish()
+                if waiting:
+                    process.begin(waiting.pop())
+                else:
+                    selector.unregister(process.replies)
+                yield file, traces
+
+
+class _Process:
+    """A process that reads files on request; it dies with this one."""
+
+    def __init__(self, place: Path, limits: ReadLimits, use_cache: bool) -> None:
+        self._columns = place.with_suffix(".columns")
+        self._log = place.with_suffix(".log")
+        self._limits = limits
+        self._use_cache = use_cache
+        self._file = place
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "evaluator.traces.readers.read", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self.replies = self._process.stdin, self._process.stdout
+
+    def begin(self, file: Path) -> None:
+        """Have a file read; its reply can be read when it is."""
+        self._file = file
+        request = Request(
+            os.fsencode(file), self._limits, self._use_cache, os.fsencode(self._columns)
+        )
+        with suppress(BrokenPipeError):  # the missing reply tells
+            self._requests.write(msgspec.json.encode(request) + b"\n")
+            self._requests.flush()
+
+    def finish(self) -> tuple[Path, tuple[RankTrace, ...]]:
+        """The traces of the file."""
+        line = self.replies.readline()
+        if not line.endswith(b"\n"):
+            raise TraceError(self._file, self._end_in_words())
+        reply = msgspec.json.decode(line, type=Reply)
+        if reply.columns is None:
+            raise TraceError(self._file, reply.refusal)
+        try:
+            with Path(os.fsdecode(reply.columns)).open("rb") as columns:
+                return self._file, read_columns(columns, read_header(columns))
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise TraceError(self._file, f"what was read of it is lost: {error}") from error
+        finally:
+            self._columns.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Kill it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._requests.close()
+        self.replies.close()
+
+    def _end_in_words(self) -> str:
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "the process that read it was killed, as happens when memory runs out"
+        if code < 0:
+            return f"the process that read it was ended by {signal.Signals(-code).name}"
+        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"the process that read it failed: {said[-1] if said else f'exit code {code}'}"
+
+
+OnFile: TypeAlias = Callable[[int, int, Path], None]
+"""Told after each file: how many are read, of how many, and which one it was."""
+
+# What is read in the time that a process takes to start.
+_WORTH_A_PROCESS_BYTES = 64 << 20
+_USUAL_RATIO = 13
+_MOST_PROCESSES = 16
+
+
+def read_files(
+    files: Sequence[Path], limits: ReadLimits, *, use_cache: bool, on_file: OnFile | None = None
+) -> list[tuple[RankTrace, ...]]:
+    """The traces of each file, in the same order; a file that lies alone may name no rank.
+
+    Raises TraceError when one is refused, or a process that reads one is killed.
+    """
+    only_rank = 0 if len(files) == 1 else None
+    read: dict[Path, tuple[RankTrace, ...]] = {}
+
+    def done(file: Path, traces: tuple[RankTrace, ...]) -> None:
+        read[file] = traces
+        if on_file:
+            on_file(len(read), len(files), file)
+
+    for file in files if use_cache else ():
+        traces = cached(file, limits, only_rank)
+        if traces is not None:
+            done(file, traces)
+    rest = sorted((file for file in files if file not in read), key=_text_bytes)
+    count = _process_count(rest)
+    if count > 1:
+        with closing(read_in_processes(rest, limits, use_cache=use_cache, count=count)) as reading:
+            for file, traces in reading:
+                done(file, traces)
+        rest = []
+    for file in rest:
+        if use_cache:
+            traces, _ = read_and_keep(file, limits, only_rank)
+        else:
+            traces = read_file(file, limits, only_rank)
+        done(file, traces)
+    return [read[file] for file in files]
+
+
+def _process_count(files: Sequence[Path]) -> int:
+    """How many processes pay, files by rising size; 1 where all but the last are read at once."""
+    if sum(_text_bytes(file) for file in files[:-1]) < _WORTH_A_PROCESS_BYTES:
+        return 1
+    return min(len(files), len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+
+
+def _text_bytes(file: Path) -> int:
+    """About how much there is to read; whether it can be read shows when it is."""
+    try:
+        return file.stat().st_size * (_USUAL_RATIO if file.suffix in {".gz", ".zst"} else 1)
+    except OSError:
+        return 0
+
+
+# Clocks of one job may be seconds apart; a second run starts later than that.
+_FARTHEST_APART_NS = 60 * 10**9
+_IN_1973_NS = 10**17
+
+
+def read_folder(
+    path: Path,
+    *,
+    limits: ReadLimits = LARGE_LIMITS,
+    use_cache: bool = True,
+    on_file: OnFile | None = None,
+) -> TraceSet:
+    """The traces of one run, by rank, their clocks aligned: all in a folder, or one file.
+
+    Looks at `*.json`, `*.sqlite` and `*.xplane.pb`, packed or not, in the folder or else in the one
+    folder below it that holds any; what no profiler wrote is left out, and so is the export of a
+    profile that is there itself, as `TraceSet.remarks` then say. A trace
+    that lies alone and names no rank is of rank 0. What was read from large files is kept beside
+    them and read from there the next time, unless `use_cache` is False.
+
+    Raises TraceError when there is no trace, one is damaged, or they are not of one run.
+    """
+    found = found_at(path, limits)
+    remarks = [f"left out: {some(found.others)}"] if found.others else []
+    if found.folder not in {path, path.parent}:
+        remarks.append(f"read from {found.folder}")
+    formats = {format_: file.name for file, format_ in found.files}
+    if len(formats) > 1:
+        named = some([f"{name} ({format_})" for format_, name in sorted(formats.items())])
+        raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
+    files = [file for file, _ in found.files]
+    read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
+    if len(files) == 1:
+        read = [tuple(part for trace in read[0] for part in by_device(trace))]
+    if len(files) > 1 and Format.KINETO not in formats:
+        read = _numbered(found.folder, read)
+        remarks.append("devices of several files are numbered in the order of the files' names")
+    _refuse_two_runs(files, read)
+    return joined(list(zip(files, read, strict=True)), remarks)
+
+
+def _numbered(folder: Path, read: Sequence[tuple[RankTrace, ...]]) -> list[tuple[RankTrace, ...]]:
+    """Devices of all files numbered on, where each file counts its own from 0."""
+    names = sorted({trace.device.name if trace.device else "CPU" for own in read for trace in own})
+    if len(names) > 1:
+        raise TraceError(folder, f"holds traces of different devices, {some(names)}; name one file")
+    numbered, count = [], 0
+    for traces in read:
+        numbered.append(
+            tuple(
+                replace(
+                    trace,
+                    rank=count + place,
+                    world_size=None,
+                    collectives=_counted_on(trace.collectives, count),
+                )
+                for place, trace in enumerate(traces)
+            )
+        )
+        count += len(traces)
+    return numbered
+
+
+def _counted_on(told: Collectives, count: int) -> Collectives:
+    """With the ranks of groups numbered like those of the file's devices."""
+    groups = (
+        replace(group, ranks=tuple(rank + count for rank in group.ranks)) if group.ranks else group
+        for group in told.groups
+    )
+    return replace(told, groups=tuple(groups))
+
+
+def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]]) -> None:
+    """Tell runs apart by a pause between them that is longer than either."""
+    times = sorted(
+        (*_extent_ns(trace), file)
+        for file, traces in zip(files, read, strict=True)
+        for trace in traces
+        if trace.spans.count and _extent_ns(trace)[0] > _IN_1973_NS
+    )
+    for place in range(1, len(times)):
+        start_ns, _, file = times[place]
+        _, end_ns, other = max(times[:place], key=lambda each: each[1])
+        longest_ns = max(end - start for start, end, _ in times)
+        apart_ns = start_ns - end_ns
+        if apart_ns > max(longest_ns, _FARTHEST_APART_NS):
+            raise TraceError(
+                file,
+                f"begins {apart_ns / 1e9:.0f} s after {other.name} ended: they are of different "
+                "runs; read each run from a folder of its own",
+            )
+
+
+def _extent_ns(trace: RankTrace) -> tuple[int, int]:
+    return int(trace.spans.start_ns[0]), int(trace.spans.end_ns.max())

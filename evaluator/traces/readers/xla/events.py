@@ -1,0 +1,390 @@
+"""Events and lines.
+
+Events of an XLA trace as columns: the arguments that matter, and what processes and threads are.
+
+What a line is about stands only in its name, which may come after its events, so nothing is
+judged here but host frames: only those of functions that may be steps are kept.
+
+What the lines of an XLA trace are: of which device, and whether operations, steps or modules.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.files import ReadLimits
+
+Told: TypeAlias = str | int | float | bool | None
+Place: TypeAlias = tuple[str, str]
+"""Process and thread, by the numbers that the file has for them."""
+Times: TypeAlias = tuple[int, int]
+"""Start and end, ns."""
+
+LATEST_NS = 1 << 61
+_LARGEST = 1 << 60
+_MOST_EVENTS = 1_000_000
+_BLOCK_ROWS = 1 << 14
+_MOST_FLOPS = 1e30
+
+MEETING = "Rendezvous"
+"""A host that plays several devices has them meet in events of this name."""
+
+# `$core.py:985 _process_engine_step`: a Python frame. Never by line: it moves with each release.
+_FRAME = re.compile(r"\$\S* (?P<function>\S+)")
+_STEP_FRAMES = {
+    "step",
+    "train_step",
+    "training_step",
+    "_process_engine_step",
+    "run_batch",
+    "execute_model",
+}
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """What is told beside a name; TPUs write numbers as strings."""
+
+    name: Told = None
+    device_offset_ps: Told = None
+    device_duration_ps: Told = None
+    hlo_category: Told = None
+    long_name: Told = None
+    model_flops: Told = None
+    bytes_accessed: Told = None
+    hlo_op: Told = None
+    device_ordinal: Told = None
+    correlation_id: Told = None
+    memcpy_details: Told = None
+    kernel_details: Told = None
+    step_num: Told = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; the last one of a file is empty."""
+
+    ph: str = ""
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Told = None
+    dur: Told = None
+    args: Arguments | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """Columns of shape (events,) in file order, and the tables that they index.
+
+    `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for what is not told.
+    """
+
+    line: NDArray[np.int64]
+    name: NDArray[np.int64]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    offset_ps: NDArray[np.int64]
+    duration_ps: NDArray[np.int64]
+    details: NDArray[np.int64]
+    ordinal: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    step: NDArray[np.int64]
+    is_op: NDArray[np.bool_]
+    flops: NDArray[np.float64]
+    names: tuple[str, ...]
+    all_details: tuple[tuple[str, str], ...]
+    """Category of an operation and its text, or the details of a kernel or copy."""
+    lines: tuple[tuple[str, str], ...]
+    """Names of the process and of the thread of each line."""
+    line_ids: tuple[tuple[str, str], ...]
+    caveats: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        return int(self.line.size)
+
+
+def read_events(path: Path, limits: ReadLimits) -> Events:
+    """All complete events of a file. Raises TraceError when it is damaged or passes a limit."""
+    file = open_chrome(path, limits, Event)
+    table = EventTable()
+    event_count = 0
+    with closing(file.batches()) as batches:
+        for batch in batches:
+            event_count += sum(map(table.add_json, batch))
+    told = (
+        (file.control_count, "control characters inside strings were read as spaces"),
+        (
+            event_count if event_count >= _MOST_EVENTS else 0,
+            "events: XLA's export to JSON stops at a million without a word, so the end may be "
+            "missing; read the .xplane.pb, which has all of them",
+        ),
+    )
+    return table.events([f"{count} {what}" for count, what in told if count])
+
+
+class EventTable:
+    """Collects the events that may matter, with the names of processes and threads."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._details: dict[tuple[str, str], int] = {}
+        self._lines: dict[tuple[str, str], int] = {}
+        self._process_names: dict[str, str] = {}
+        self._thread_names: dict[tuple[str, str], str] = {}
+        self._blocks: list[NDArray[np.int64]] = [np.empty((0, 12), np.int64)]
+        self._flops: list[NDArray[np.float64]] = [np.empty(0)]
+        self._rows: list[tuple[int, ...]] = []
+        self._row_flops: list[float] = []
+        self._left_out_count = 0
+
+    def name_process(self, process: str, name: str) -> None:
+        """Say what a process is, before its events where that is possible."""
+        self._process_names[process] = name
+
+    def name_thread(self, place: Place, name: str) -> None:
+        """Say what a thread of a process is."""
+        self._thread_names[place] = name
+
+    def matters(self, process: str, name: str, args: Arguments) -> bool:
+        """Whether anything needs such an event."""
+        if name.startswith("$"):
+            frame = _FRAME.fullmatch(name)
+            return frame is not None and frame["function"] in _STEP_FRAMES
+        told = (args.hlo_op, args.correlation_id, args.step_num)
+        if name == MEETING or told != (None, None, None):
+            return True
+        # Most of what a host does is nothing but its own; what is no host may be a device.
+        return not self._process_names.get(process, "").startswith("/host:")
+
+    def add(self, place: Place, name: str, times_ns: Times | None, args: Arguments) -> None:
+        """Keep an event; without times only the count of it."""
+        if times_ns is None:
+            self._left_out_count += 1
+            return
+        self._rows.append(
+            (
+                self._lines.setdefault(place, len(self._lines)),
+                self._names.setdefault(name, len(self._names)),
+                *times_ns,
+                _whole(args.device_offset_ps),
+                _whole(args.device_duration_ps),
+                self._details_of(args),
+                _whole(args.device_ordinal),
+                _whole(args.correlation_id),
+                _whole(args.bytes_accessed),
+                _whole(args.step_num),
+                args.hlo_op is not None,
+            )
+        )
+        self._row_flops.append(_flops(args))
+        if len(self._rows) >= _BLOCK_ROWS:
+            self._pack()
+
+    def add_json(self, event: Event) -> bool:
+        """Keep what may matter of an event; whether it counts as one in the file."""
+        args, process = event.args or _NO_ARGUMENTS, str(event.pid)
+        if event.ph == "M":
+            if event.name == "process_name" and isinstance(args.name, str):
+                self.name_process(process, args.name)
+            elif event.name == "thread_name" and isinstance(args.name, str):
+                self.name_thread((process, str(event.tid)), args.name)
+        elif event.ph == "X" and self.matters(process, event.name, args):
+            self.add((process, str(event.tid)), event.name, _times_ns(event), args)
+        return event.ph not in {"M", ""}
+
+    def _pack(self) -> None:
+        self._blocks.append(np.array(self._rows, np.int64).reshape(-1, 12))
+        self._flops.append(np.array(self._row_flops))
+        self._rows, self._row_flops = [], []
+
+    def _details_of(self, args: Arguments) -> int:
+        text = args.long_name or args.kernel_details or args.memcpy_details
+        if text is None and args.hlo_category is None:
+            text = args.name  # of whom a host operation waits for
+        details = str(args.hlo_category or ""), str(text or "")
+        return self._details.setdefault(details, len(self._details))
+
+    def events(self, caveats: Sequence[str] = ()) -> Events:
+        """All that was added, of a file with these caveats."""
+        self._pack()
+        left_out = (
+            f"{self._left_out_count} events without a proper start and duration were left out"
+        )
+        columns = np.ascontiguousarray(np.concatenate(self._blocks).T)
+        return Events(
+            line=columns[0],
+            name=columns[1],
+            start_ns=columns[2],
+            end_ns=columns[3],
+            offset_ps=columns[4],
+            duration_ps=columns[5],
+            details=columns[6],
+            ordinal=columns[7],
+            correlation=columns[8],
+            bytes=columns[9],
+            step=columns[10],
+            is_op=columns[11] > 0,
+            flops=np.concatenate(self._flops),
+            names=tuple(self._names),
+            all_details=tuple(self._details),
+            lines=tuple(
+                (self._process_names.get(place[0], ""), self._thread_names.get(place, ""))
+                for place in self._lines
+            ),
+            line_ids=tuple(self._lines),
+            caveats=(*caveats, left_out) if self._left_out_count else tuple(caveats),
+        )
+
+
+_NO_ARGUMENTS = Arguments()
+
+
+def _times_ns(event: Event) -> Times | None:
+    start_us, duration_us = _real(event.ts), _real(event.dur)
+    # Nothing that compares with NaN is true.
+    if not (abs(start_us) * 1000 < LATEST_NS and 0 <= duration_us * 1000 < LATEST_NS):
+        return None
+    start_ns = round(start_us * 1000)
+    return start_ns, max(round((start_us + duration_us) * 1000), start_ns)
+
+
+def _real(told: Told) -> float:
+    """A number, however it is written; NaN where it is none."""
+    if told is None:
+        return math.nan
+    try:
+        number = float(told)
+    except (ValueError, OverflowError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _flops(args: Arguments | None) -> float:
+    flops = _real(args.model_flops) if args else math.nan
+    if not 0 <= flops < _MOST_FLOPS or (flops == 0 and _is_opaque(args)):
+        return math.nan
+    return flops
+
+
+def _is_opaque(args: Arguments | None) -> bool:
+    """Whether XLA cannot count what an operation computes, and writes 0: a Pallas kernel, say."""
+    return args is not None and (
+        args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
+    )
+
+
+def _whole(told: Told) -> int:
+    """A count from 0 to a limit that sums cannot overflow, however it is written; else -1."""
+    if told is None:
+        return -1
+    number = _real(told)
+    return int(number) if 0 <= number < _LARGEST else -1
+
+
+_DEVICE = re.compile(r"(?P<host>.*)/device:(?P<kind>[A-Za-z_]+):(?P<number>\d{1,9})")
+_HOST_DEVICE = "CPU"
+_MOST_DEVICES = 4096
+
+
+class Role(IntEnum):
+    """What the events of a line tell."""
+
+    NOTHING = 0
+    OPERATIONS = 1
+    ASYNC_OPERATIONS = 2
+    """Whole spans of what is started and ended on another line."""
+    KERNELS = 3
+    STEPS = 4
+    MODULES = 5
+    HOST = 6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Chip:
+    """A device: its host, where a file holds several hosts, and its kind and number there."""
+
+    host: str
+    kind: str
+    number: int
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is a part of the host that plays a device."""
+        return self.kind == _HOST_DEVICE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """For each event, shape (events,), its role and its device, an index of `chips`; -1: none."""
+
+    role: NDArray[np.int64]
+    chip: NDArray[np.int64]
+    chips: tuple[Chip, ...]
+
+    def only(self, kept: NDArray[np.bool_]) -> Self:
+        """Without the other devices; `kept` has shape (chips,)."""
+        renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)
+        chips = tuple(chip for chip, stays in zip(self.chips, kept, strict=True) if stays)
+        return type(self)(self.role, renumbered[self.chip], chips)
+
+    def rows(self) -> list[NDArray[np.int64]]:
+        """The events of each device, in the order they stand."""
+        order = np.argsort(self.chip, kind="stable")
+        bounds = np.searchsorted(self.chip[order], np.arange(len(self.chips) + 1))
+        return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
+
+
+def lines_of(events: Events) -> Lines:
+    """What each event is part of.
+
+    Devices are processes called `/device:TPU:0`. Where no device did anything, operations of the
+    host are those of the devices that it plays, by their ordinal: only events that name an `hlo_op`
+    are, for a Python frame may be called `all_gather` too.
+    """
+    found = [_line(*names) for names in events.lines]
+    role = np.array([role for role, _ in found], np.int64)[events.line]
+    chips = sorted({chip for _, chip in found if chip})[:_MOST_DEVICES]
+    numbers = {chip: number for number, chip in enumerate(chips)}
+    chip = np.array([numbers.get(chip, -1) if chip else -1 for _, chip in found], np.int64)
+    chip = chip[events.line]
+    working = np.unique(chip[np.isin(role, (Role.OPERATIONS, Role.KERNELS)) & (chip >= 0)])
+    if working.size:
+        return Lines(role, chip, tuple(chips)).only(np.isin(np.arange(len(chips)), working))
+    played = events.is_op & (events.ordinal >= 0) & (role == Role.HOST)
+    ordinals, place = np.unique(events.ordinal[played], return_inverse=True)
+    chip = np.full(events.count, -1, np.int64)
+    chip[played] = np.where(place < _MOST_DEVICES, place, -1)
+    return Lines(
+        np.where(played, Role.OPERATIONS, role),
+        chip,
+        tuple(Chip("", _HOST_DEVICE, number) for number in ordinals[:_MOST_DEVICES].tolist()),
+    )
+
+
+def _line(process: str, thread: str) -> tuple[Role, Chip | None]:
+    match = _DEVICE.match(process)
+    if not match:
+        return Role.HOST, None
+    chip = Chip(match["host"], match["kind"], int(match["number"]))
+    if thread.startswith("XLA Modules"):
+        return Role.MODULES, chip
+    if thread == "Steps" or thread.startswith("Steps -"):
+        return Role.STEPS, chip
+    if chip.kind == "GPU":
+        # Every other line of a GPU is derived from these.
+        return (Role.KERNELS if thread.startswith("Stream #") else Role.NOTHING), chip
+    roles = {"XLA Ops": Role.OPERATIONS, "Async XLA Ops": Role.ASYNC_OPERATIONS}
+    return roles.get(thread, Role.NOTHING), chip

@@ -1,0 +1,624 @@
+"""HLO operations, collectives, steps to RankTrace.
+
+What an HLO instruction does, how large its result is and who takes part, told by its text.
+
+What ran on one device of an XLA trace, as spans: asynchronous operations from start to done.
+
+The steps of an XLA trace, as devices and the host tell them.
+
+The collectives of one device of an XLA trace.
+
+Reads the traces of all devices of one XLA trace: its own profile, or the export to JSON.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Collectives,
+    Device,
+    Group,
+    Lane,
+    RankTrace,
+    Spans,
+    distinct_rows,
+)
+from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
+from evaluator.traces.readers.marks import (
+    NO_STEPS,
+    RENUMBERED,
+    MarkedSteps,
+    collective_kind,
+    communicates,
+    longest_steps,
+)
+from evaluator.traces.readers.xla.events import (
+    MEETING,
+    Chip,
+    Events,
+    Lines,
+    Role,
+    lines_of,
+    read_events,
+)
+from evaluator.traces.readers.xla.xplane import holds_xspace, read_xspace
+
+# XLA's own names with `-`, and the primitives after which newer JAX names operations, with `_`.
+_COLLECTIVE = re.compile(
+    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|nccl|rccl"
+    r"|psum|ppermute|p(?:max|min)\b|(?:^|[^a-z])(?:send|recv)\b"
+)
+_PRIMITIVES = (
+    ("all-reduce-scatter", CollectiveKind.REDUCE_SCATTER),
+    ("psum_scatter", CollectiveKind.REDUCE_SCATTER),
+    ("psum", CollectiveKind.ALL_REDUCE),
+    ("pmax", CollectiveKind.ALL_REDUCE),
+    ("pmin", CollectiveKind.ALL_REDUCE),
+    ("permute", CollectiveKind.SEND_RECV),
+)
+# What only contains other operations, each with a span of its own.
+_CONTAINER = re.compile(r"(?:while|conditional|call)(?:[.\d]*)")
+_COPY = re.compile(r"(?:copy|slice|dynamic-slice|dynamic-update-slice)-(?:start|done)")
+_HOST_COPIES = {"infeed", "outfeed", "host send", "host recv"}
+_ENDS = re.compile(r"(?P<what>.+?)-(?P<end>start|done)(?P<number>[.\d]*)")
+_ITS_START = re.compile(r"-done\([^%]*%(?P<start>[\w.-]+)")
+_SHAPE = re.compile(r"\b(?P<type>\w+)\[(?P<sides>[\d,]*)\]")
+_BITS = re.compile(r"[a-z]+(?P<bits>\d{1,4})")
+_EXPLICIT = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_LARGEST_BYTES = 1 << 50
+_MOST_RANKS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """Start or done of an asynchronous operation, and the name of the start that it belongs to."""
+
+    start: str
+    is_start: bool
+
+
+def activity_of(name: str, category: str, text: str) -> Activity | None:
+    """What an operation does; None where it only contains others.
+
+    `category` is `hlo_category`, empty where there is none; then the name decides.
+    """
+    what = category or name.lower()
+    if _CONTAINER.fullmatch(what):
+        return None
+    if what in _HOST_COPIES or "is_host_transfer=true" in text:
+        return Activity.COPY
+    if category in {"async-start", "async-done"}:
+        # It wraps anything: the name of the instruction says what, or the computation's.
+        wrapped = f"{name} {text.rpartition('calls=')[2]}" if "calls=" in text else name
+        return Activity.COMMUNICATION if _COLLECTIVE.search(wrapped) else Activity.COPY
+    if _COLLECTIVE.search(what):
+        return Activity.COMMUNICATION
+    return Activity.COPY if _COPY.match(what) else Activity.COMPUTE
+
+
+def kind_of(name: str, category: str) -> CollectiveKind:
+    """What a communicating operation does."""
+    for what in (category, name.lower()):
+        for primitive, kind in _PRIMITIVES:
+            if primitive in what:
+                return kind
+        if what and (kind := collective_kind(what)) != CollectiveKind.OTHER:
+            return kind
+    return CollectiveKind.OTHER
+
+
+def half_of(name: str, text: str) -> Half | None:
+    """Which half of an asynchronous operation this is, if it is one."""
+    match = _ENDS.fullmatch(name)
+    if not match:
+        return None
+    if match["end"] == "start":
+        return Half(name, True)
+    told = _ITS_START.match(text, max(text.find("-done("), 0))  # found once: texts may be large
+    return Half(told["start"] if told else f"{match['what']}-start{match['number']}", False)
+
+
+def result_bytes(text: str) -> int:
+    """Size of what an instruction gives, `%name = type operation(...)`; 0 where it is not told."""
+    result = _result_type(text.partition(" = ")[2])
+    total_bits = 0
+    for shape in _SHAPE.finditer(result):
+        sides = [int(side[:19]) for side in shape["sides"].split(",") if side]
+        total_bits += prod(sides[:16]) * _bits(shape["type"])
+    return min((total_bits + 7) // 8, _LARGEST_BYTES)
+
+
+def buffer_bytes(kind: CollectiveKind, text: str, rank_count: int | None) -> int:
+    """S of a collective from its result: that is the part of one rank of a reduce-scatter."""
+    size = result_bytes(text)
+    if kind == CollectiveKind.REDUCE_SCATTER:
+        size *= rank_count or 0
+    return min(size, _LARGEST_BYTES)
+
+
+def taking_part(text: str, device: int) -> tuple[int, ...] | None:
+    """The devices, in order, that an instruction makes communicate, this one among them.
+
+    None where the text does not say, as where all devices of the job take part.
+    """
+    told = _EXPLICIT.search(text)
+    if told:
+        groups = [
+            [int(number[:9]) for number in re.findall(r"\d+", group)]
+            for group in told[1].split("}")
+        ]
+        if "source_target_pairs" in told[0]:
+            groups = [[device for pair in groups for device in pair]]
+    else:
+        groups = _iota_groups(text, device)
+    return next((tuple(sorted(set(group))) for group in groups if device in group), None)
+
+
+def _iota_groups(text: str, device: int) -> list[list[int]]:
+    """A device's group. `[2,4]<=[4,2]T(1,0)`: 0 to 7 as 4 x 2, transposed, as 2 groups of 4."""
+    told = _IOTA.search(text)
+    if not told:
+        return []
+    shape, sides, order = (
+        [int(number[:9]) for number in (numbers or "").split(",") if number]
+        for numbers in told.groups()
+    )
+    if not 0 < prod(sides) <= _MOST_RANKS or prod(shape) != prod(sides) or len(shape) != 2:
+        return []
+    if order and sorted(order) != list(range(len(sides))):
+        return []
+    devices = np.arange(prod(sides)).reshape(sides).transpose(order or None).reshape(shape)
+    groups: list[list[int]] = devices[np.any(devices == device, axis=1)].tolist()
+    return groups
+
+
+def _result_type(text: str) -> str:
+    """The type at the beginning, `f32[2,3]{1,0}` or `(f32[2], (u32[], s32[4]))`."""
+    if not text.startswith("("):
+        return text.partition(" ")[0]
+    depth = 0
+    for bracket in re.finditer(r"[()]", text):
+        depth += 1 if bracket[0] == "(" else -1
+        if not depth:
+            return text[: bracket.end()]
+    return text
+
+
+def _bits(type_name: str) -> int:
+    """Bits of one element: the number in the name; a truth value takes a byte, a token nothing."""
+    if type_name == "pred":
+        return 8
+    number = _BITS.match(type_name)
+    return min(int(number["bits"]), 128) if number else 0
+
+
+_NOTHING = -1
+_ASYNCHRONOUS = (Activity.COPY, Activity.COMMUNICATION)
+_COPY_KERNEL = re.compile(r"memcpy|copyBuffer", re.IGNORECASE)
+_FILL_KERNEL = re.compile(r"memset|fillBuffer", re.IGNORECASE)
+_COPY_SIZE = re.compile(r"size:(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operations:
+    """Columns of shape (operations,), in order of start.
+
+    `event` is the row of the event, `done` that of the event that tells the result: another one
+    where an operation was started and done.
+    """
+
+    event: NDArray[np.int64]
+    done: NDArray[np.int64]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    activity: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+    def where(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Only these."""
+        return type(self)(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+
+
+def times_ns(events: Events, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nanoseconds]:
+    """Starts and ends of events of one device.
+
+    The device's own picoseconds where all of them tell these, brought to the file's clock by the
+    first of them, so that spans that touch do so after rounding.
+    """
+    offset_ps, duration_ps = events.offset_ps[rows], events.duration_ps[rows]
+    if not rows.size or np.any(offset_ps < 0) or np.any(duration_ps < 0):
+        return events.start_ns[rows], events.end_ns[rows]
+    shift_ns = events.start_ns[rows[0]] - offset_ps[0] // 1000
+    return offset_ps // 1000 + shift_ns, (offset_ps + duration_ps) // 1000 + shift_ns
+
+
+def operations_of(events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]) -> Operations:
+    """The operations among these events of one device.
+
+    Operations that contain others are left out, for each of those has its own span. A start and the
+    done that waits for it are one span. Where a line shows such spans whole, they are taken from
+    there.
+    """
+    activity = _activities(events, rows, role)
+    start_ns, end_ns = times_ns(events, rows)
+    order = np.argsort(start_ns, kind="stable")
+    order = order[activity[order] != _NOTHING]
+    found = Operations(
+        event=rows[order],
+        done=rows[order],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        activity=activity[order],
+        bytes=np.maximum(events.bytes[rows[order]], 0),
+    )
+    whole = role[order] == Role.ASYNC_OPERATIONS
+    return _joined(events, found, whole)
+
+
+def _activities(
+    events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """What each event does; -1 where it only contains others. Judged once for each distinct one."""
+    distinct, index = distinct_rows(events.name[rows], events.details[rows], role == Role.KERNELS)
+    found = [
+        _kernel_activity(events.names[name])
+        if is_kernel
+        else activity_of(events.names[name], *events.all_details[details])
+        for name, details, is_kernel in distinct.T.tolist()
+    ]
+    judged = [_NOTHING if activity is None else int(activity) for activity in found]
+    return np.array(judged, np.int64)[index]
+
+
+def _kernel_activity(name: str) -> Activity:
+    if communicates(name):
+        return Activity.COMMUNICATION
+    if _COPY_KERNEL.search(name):
+        return Activity.COPY
+    return Activity.FILL if _FILL_KERNEL.search(name) else Activity.COMPUTE
+
+
+def _joined(events: Events, found: Operations, whole: NDArray[np.bool_]) -> Operations:
+    """With each start and its done made one, or left out where the whole is there as well."""
+    halves = np.isin(found.activity, _ASYNCHRONOUS) & ~whole
+    has_whole = bool(whole.any())
+    waiting: dict[str, deque[int]] = {}
+    known: dict[tuple[int, int], Half | None] = {}
+    kept = np.ones(found.event.size, bool)
+    for row in np.flatnonzero(halves).tolist():
+        event = found.event[row]
+        key = (int(events.name[event]), int(events.details[event]))
+        if key not in known:
+            known[key] = half_of(events.names[key[0]], events.all_details[key[1]][1])
+        half = known[key]
+        if half is None:
+            continue
+        if has_whole:
+            kept[row] = False
+        elif half.is_start:
+            waiting.setdefault(half.start, deque()).append(row)
+        elif waiting.get(half.start):
+            start = waiting[half.start].popleft()
+            kept[row] = False
+            found.done[start] = event
+            found.end_ns[start] = found.end_ns[row]
+    _size_copies(events, found)
+    return found.where(kept)
+
+
+def _size_copies(events: Events, found: Operations) -> None:
+    """A copy moves what it gives; what it accesses counts reading and writing."""
+    rows = np.flatnonzero(found.activity == Activity.COPY)
+    details, index = np.unique(events.details[found.done[rows]], return_inverse=True)
+    texts = [events.all_details[number][1] for number in details.tolist()]
+    sizes = [_COPY_SIZE.search(text) for text in texts]
+    told = np.array([int(size[1]) if size else -1 for size in sizes], np.int64)[index]
+    given = np.array([result_bytes(text) for text in texts], np.int64)[index]
+    whole = found.done[rows] != found.event[rows]
+    found.bytes[rows] = np.where(told >= 0, told, np.where(whole, given, found.bytes[rows]))
+
+
+# `jit_step_fun(5120112285394406626)`, `jit_train_step(3)`, `pmap_step(1)`: the compiled function of
+# a step, among those that only prepare or finish one.
+_STEP_MODULE = re.compile(r"(?:jit|pjit|pmap|xmap)?_*(?:[a-z]+_)*?step(?:_[a-z]+)*(?:[.(].*)?")
+
+_LONGEST_NAME = 200
+
+
+def host_steps(events: Events, role: NDArray[np.int64]) -> MarkedSteps:
+    """Steps that the program marked with a number, else frames of functions that are steps.
+
+    Of several threads or functions, the one that covers most time.
+    """
+    on_host = role == Role.HOST
+    marked = np.flatnonzero(on_host & (events.step >= 0))
+    if marked.size:
+        return _longest(events, marked, events.step[marked])
+    frames = np.array([name.startswith("$") for name in events.names], bool)
+    rows = np.flatnonzero(on_host & frames[events.name]) if frames.any() else marked
+    return _longest(events, rows, np.full(rows.size, -1))
+
+
+def device_steps(events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]) -> MarkedSteps:
+    """Steps that a device shows: its line of steps, else its runs of the function of a step.
+
+    Runs are counted, for their numbers differ between devices.
+    """
+    shown = rows[role == Role.STEPS]
+    if shown.size:
+        texts = [events.names[name] for name in events.name[shown].tolist()]
+        told = [int(text) if re.fullmatch(r"\d{1,18}", text) else -1 for text in texts]
+        same = np.zeros(shown.size, np.int64)
+        return _longest(events, shown, np.array(told, np.int64), same)
+    is_step = np.array([_is_step(name) for name in events.names], bool)
+    runs = rows[role == Role.MODULES]
+    runs = runs[is_step[events.name[runs]]]
+    return _longest(events, runs, np.full(runs.size, -1), events.name[runs])
+
+
+def _is_step(module: str) -> bool:
+    return len(module) <= _LONGEST_NAME and _STEP_MODULE.fullmatch(module) is not None
+
+
+def _longest(
+    events: Events,
+    rows: NDArray[np.int64],
+    number: NDArray[np.int64],
+    source: NDArray[np.int64] | None = None,
+) -> MarkedSteps:
+    if not rows.size:
+        return NO_STEPS
+    if source is None:
+        _, source = distinct_rows(events.line[rows], events.name[rows])
+    start_ns, end_ns = times_ns(events, rows)
+    order = np.argsort(start_ns, kind="stable")
+    return longest_steps(source[order], number[order], start_ns[order], end_ns[order])
+
+
+_THOSE_WHO_MEET = re.compile(r"global_devices=\[([\d, ]{1,100000})\]")
+
+
+class Meetings:
+    """Who met inside the operations of a host that plays devices: it tells that apart from them."""
+
+    def __init__(self, events: Events, role: NDArray[np.int64]) -> None:
+        named = np.array([name == MEETING for name in events.names], bool)
+        rows = np.flatnonzero(named[events.name] & (role == Role.HOST))
+        rows = rows[np.lexsort((events.start_ns[rows], events.line[rows]))]
+        self._line, self._start_ns = events.line[rows], events.start_ns[rows]
+        self._details = events.details[rows]
+        self._texts = events.all_details
+        self._known: dict[int, tuple[int, ...] | None] = {}
+
+    def inside(self, line: int, start_ns: int, end_ns: int) -> tuple[int, ...] | None:
+        """The devices that met on this line during this time; None where nothing says."""
+        first, behind = np.searchsorted(self._line, (line, line + 1))
+        row = first + np.searchsorted(self._start_ns[first:behind], start_ns)
+        if row >= behind or self._start_ns[row] >= end_ns:
+            return None
+        details = int(self._details[row])
+        if details not in self._known:
+            self._known[details] = _met(self._texts[details][1])
+        return self._known[details]
+
+
+def collectives_of(
+    events: Events,
+    operations: Operations,
+    spans: NDArray[np.int64],
+    meetings: Meetings,
+    ranks: Mapping[int, int],
+    device: int,
+) -> Collectives:
+    """What the communicating operations do; `spans` are their rows among all spans, rising.
+
+    Kind, size of the result and who takes part stand in the text of an instruction. `ranks` are
+    those of the devices of the same host by their numbers, `device` the number of this one.
+    """
+    groups: dict[Group, int] = {}
+    known: dict[tuple[int, int, int], tuple[CollectiveKind, Group, int]] = {}
+    told: list[tuple[int, int, int]] = []
+    for event, done, start_ns, end_ns in zip(
+        operations.event.tolist(),
+        operations.done.tolist(),
+        operations.start_ns.tolist(),
+        operations.end_ns.tolist(),
+        strict=True,
+    ):
+        key = (int(events.name[event]), int(events.details[event]), int(events.details[done]))
+        if key not in known:
+            known[key] = _told(events, key, ranks, device)
+        kind, group, size = known[key]
+        if events.is_op[event]:
+            met = meetings.inside(int(events.line[event]), start_ns, end_ns)
+            group = _group(met, ranks) if met else group
+        told.append((kind, groups.setdefault(group, len(groups)), size))
+    kinds, group_ids, sizes = np.array(told, np.int64).reshape(-1, 3).T
+    return Collectives(
+        span=spans,
+        kind=kinds.astype(np.int8),
+        group_id=group_ids.astype(np.int32),
+        bytes=sizes,
+        sequence=np.full(len(told), -1, np.int64),
+        groups=tuple(groups),
+    )
+
+
+def _told(
+    events: Events, key: tuple[int, int, int], ranks: Mapping[int, int], device: int
+) -> tuple[CollectiveKind, Group, int]:
+    name, (category, text), (_, result) = (
+        events.names[key[0]],
+        events.all_details[key[1]],
+        events.all_details[key[2]],
+    )
+    kind = kind_of(name, category)
+    devices = taking_part(text, device)
+    group = _group(devices, ranks) if devices else Group("")
+    return kind, group, buffer_bytes(kind, result, group.size)
+
+
+def _group(devices: tuple[int, ...], ranks: Mapping[int, int]) -> Group:
+    """Devices as ranks; by their own numbers, as a name, where the file lacks some of them."""
+    if all(device in ranks for device in devices):
+        return Group("", tuple(sorted(ranks[device] for device in devices)), len(devices))
+    return Group(",".join(map(str, devices)), None, len(devices))
+
+
+def _met(text: str) -> tuple[int, ...] | None:
+    told = _THOSE_WHO_MEET.search(text)
+    numbers = re.findall(r"\d+", told[1]) if told else []
+    return tuple(sorted({int(number[:9]) for number in numbers})) or None
+
+
+_OPERATIONS = (Role.OPERATIONS, Role.ASYNC_OPERATIONS, Role.KERNELS)
+_WORK = (Activity.COMPUTE, Activity.COMMUNICATION)
+
+
+def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[RankTrace, ...]:
+    """The trace of each device that computed, as ranks from 0 in order of their numbers.
+
+    Devices that neither compute nor communicate are left out where others do: a host moves data to
+    each GPU that it sees, even if another process works on it.
+    The world is as large as there are devices, unless a collective names others. Steps are those
+    that a device shows, else runs of its step function, else what the program marked as steps,
+    else Python functions that are steps.
+
+    Raises TraceError when the file is damaged, passes a limit, or holds no operation of a device.
+    """
+    read = read_xspace if holds_xspace(path, limits) else read_events
+    events = read(path, limits)
+    lines = lines_of(events)
+    if not lines.chips:
+        raise TraceError(path, "holds no operation of a device")
+    trace = _Trace(events, lines)
+    traces = tuple(trace.of(rank) for rank in range(trace.rank_count))
+    known = all(group.ranks is not None or not group.name for group in _groups(traces))
+    return traces if known else tuple(replace(one, world_size=None) for one in traces)
+
+
+def _groups(traces: Sequence[RankTrace]) -> Iterator[Group]:
+    return chain.from_iterable(trace.collectives.groups for trace in traces)
+
+
+class _Trace:
+    """All events of a file, and what its devices share."""
+
+    def __init__(self, events: Events, lines: Lines) -> None:
+        self._events, self._lines = events, lines
+        self._host_steps = host_steps(events, lines.role)
+        self._meetings = Meetings(events, lines.role)
+        self._rows = lines.rows()
+        self._operations = [self._operations_among(rows) for rows in self._rows]
+        self._caveats = events.caveats
+        self._leave_out_movers()
+        called = np.flatnonzero((lines.role == Role.HOST) & (events.correlation > 0))
+        numbers, first = np.unique(events.correlation[called], return_index=True)
+        self._called, self._calls = numbers, called[first]
+
+    @property
+    def rank_count(self) -> int:
+        """How many devices there are."""
+        return len(self._lines.chips)
+
+    def _operations_among(self, rows: NDArray[np.int64]) -> Operations:
+        role = self._lines.role[rows]
+        working = np.isin(role, _OPERATIONS)
+        return operations_of(self._events, rows[working], role[working])
+
+    def _leave_out_movers(self) -> None:
+        """Leave out the devices that only copy and fill, unless all do."""
+        kept = np.array([np.isin(each.activity, _WORK).any() for each in self._operations], bool)
+        if kept.all() or not kept.any():
+            return
+        self._lines = self._lines.only(kept)
+        self._rows = [rows for rows, stays in zip(self._rows, kept, strict=True) if stays]
+        self._operations = [
+            each for each, stays in zip(self._operations, kept, strict=True) if stays
+        ]
+        left_out = f"{np.sum(~kept)} of {kept.size} devices, which only copied, were left out"
+        self._caveats = (*self._caveats, left_out)
+
+    def of(self, rank: int) -> RankTrace:
+        """The trace of one device."""
+        events, chip = self._events, self._lines.chips[rank]
+        rows = self._rows[rank]
+        operations, role = self._operations[rank], self._lines.role[rows]
+        spans, communicating = self._spans(operations)
+        shown = device_steps(events, rows, role)
+        steps = shown if shown.windows.count else self._host_steps
+        same = np.array_equal(steps.windows.number, self._host_steps.windows.number)
+        marked = self._host_steps if same else shown
+        return RankTrace(
+            rank=rank,
+            world_size=self.rank_count,
+            backend=None,
+            device=None if chip.is_host else Device(name=chip.kind),
+            source="xla",
+            spans=spans,
+            collectives=collectives_of(
+                events,
+                operations.where(operations.activity == Activity.COMMUNICATION),
+                communicating,
+                self._meetings,
+                self._ranks(chip),
+                chip.number,
+            ),
+            steps=steps.windows,
+            host_steps=marked.windows,
+            caveats=self._caveats + ((RENUMBERED,) if steps.renumbered else ()),
+        )
+
+    def _ranks(self, chip: Chip) -> dict[int, int]:
+        chips = enumerate(self._lines.chips)
+        return {other.number: rank for rank, other in chips if other.host == chip.host}
+
+    def _launches(self, operations: Operations) -> NDArray[np.int64]:
+        """The rows of the host's calls that launched any of these."""
+        launched = np.isin(self._called, self._events.correlation[operations.event])
+        return self._calls[launched]
+
+    def _spans(self, operations: Operations) -> tuple[Spans, NDArray[np.int64]]:
+        """All spans of a device, and the rows among them that communicate."""
+        events, calls = self._events, self._launches(operations)
+        event = np.concatenate((operations.event, calls))
+        start_ns = np.concatenate((operations.start_ns, events.start_ns[calls]))
+        end_ns = np.concatenate((operations.end_ns, events.end_ns[calls]))
+        launching = np.full(calls.size, Activity.LAUNCH)
+        activity = np.concatenate((operations.activity, launching)).astype(np.int8)
+        size = np.concatenate((operations.bytes, np.zeros(calls.size, np.int64)))
+        order = np.argsort(start_ns, kind="stable")
+        event = event[order]
+        names, name = np.unique(events.name[event], return_inverse=True)
+        lines, lane = np.unique(events.line[event], return_inverse=True)
+        spans = Spans.build(
+            start_ns=start_ns[order],
+            end_ns=end_ns[order],
+            name_id=name.astype(np.int32),
+            lane_id=lane.astype(np.int32),
+            activity=activity[order],
+            names=tuple(events.names[number] for number in names.tolist()),
+            lanes=tuple(self._lane(number) for number in lines.tolist()),
+            correlation=np.maximum(events.correlation[event], 0),
+            bytes=size[order],
+            flops=events.flops[event],
+        )
+        return spans, np.flatnonzero(spans.activity == Activity.COMMUNICATION)
+
+    def _lane(self, line: int) -> Lane:
+        process, thread = self._events.line_ids[line]
+        return Lane(process, thread, self._events.lines[line][1])

@@ -1,0 +1,434 @@
+"""Reads XLA's own profile, `.xplane.pb`: every event, where its export to JSON stops at a million.
+
+A file is an XSpace: planes (the host, each device) of lines of events. What events are called and
+told stands in tables of their plane, behind its lines. The schema is `xplane.proto` of XLA, of
+which the fields below are read; messages are at most five deep, so nothing here recurses. The names
+of processes, threads and arguments become those that XLA's export to JSON would give them.
+"""
+
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
+from evaluator.traces.readers.xla.events import (
+    LATEST_NS,
+    Arguments,
+    Events,
+    EventTable,
+    Place,
+    Times,
+    Told,
+)
+
+_MESSAGE_BYTES = (1 << 31) - 1  # protobuf's own limit
+_MOST_NAMES = 2_000_000
+_MOST_LINES = 100_000
+_MOST_FIELDS = 250
+_BLOCK_EVENTS = 1 << 13
+_UNNAMED: Final = -1 << 63
+
+_HOST_PLANE = "/host:CPU"
+_DEVICE_PLANES = ("/device:GPU:", "/device:TPU:", "/device:CUSTOM:")
+_HOST_PROCESS, _FIRST_DEVICE_PROCESS = 701, 1
+_STEP_NAME = "step_name"
+_ARGUMENTS = {*Arguments.__struct_fields__, _STEP_NAME}
+
+_NUMBER, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_WIDTHS: Final = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+_WIDTH_OF: Final = np.array([0, 8, 0, -1, -1, 4, -1, -1])  # -1: no such field
+
+# Keys of fields: number * 8 + how the value is written.
+_ID: Final = 1 << 3 | _NUMBER  # of a plane or line; of an event or stat, that of its metadata
+_NAME: Final = 2 << 3 | _BYTES  # of a plane, line or metadata
+_PLANE: Final = 1 << 3 | _BYTES
+_LINE: Final = 3 << 3 | _BYTES
+_EVENT_METADATA: Final = 4 << 3 | _BYTES
+_STAT_METADATA: Final = 5 << 3 | _BYTES
+_MAP_VALUE: Final = 2 << 3 | _BYTES
+_LINE_TIMESTAMP_NS: Final = 3 << 3 | _NUMBER
+_LINE_DISPLAY_ID: Final = 10 << 3 | _NUMBER
+_LINE_DISPLAY_NAME: Final = 11 << 3 | _BYTES
+_EVENT: Final = 4 << 3 | _BYTES
+_OFFSET_PS: Final = 2 << 3 | _NUMBER
+_DURATION_PS: Final = 3 << 3 | _NUMBER
+_EVENT_STAT: Final = 4 << 3 | _BYTES
+_OCCURRENCES: Final = 5 << 3 | _NUMBER
+_DISPLAY_NAME: Final = 4 << 3 | _BYTES
+_METADATA_STAT: Final = 5 << 3 | _BYTES
+_DOUBLE: Final = 2 << 3 | _EIGHT_BYTES
+_UNSIGNED: Final = 3 << 3 | _NUMBER
+_SIGNED: Final = 4 << 3 | _NUMBER
+_TEXT: Final = 5 << 3 | _BYTES
+_REFERENCE: Final = 7 << 3 | _NUMBER
+
+_LINE_HEADER: Final = (_ID, _NAME, _LINE_TIMESTAMP_NS, _LINE_DISPLAY_ID, _LINE_DISPLAY_NAME)
+
+# The first field of the first plane, after its number if it has one: its name.
+_BEGINNING = re.compile(
+    rb"\x0a[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?"
+    rb"\x12[\x80-\xff]?[\x01-\x7f][!-~]"
+)
+
+Span: TypeAlias = tuple[int, int]
+"""Where a message begins and ends in the file."""
+
+
+class _DamagedError(Exception):
+    """What stands here is no message of protobuf."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What all events of one metadata share."""
+
+    name: str
+    told: dict[str, Told]
+    args: Arguments
+
+
+_UNTOLD = _Kind("", {}, Arguments())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Block:
+    """Some events of a line, columns of shape (events,); `told` has their own arguments by row."""
+
+    plane: "_Plane"
+    kind: NDArray[np.int64]
+    offset_ps: NDArray[np.int64]
+    duration_ps: NDArray[np.int64]
+    is_timed: NDArray[np.bool_]
+    told: dict[int, dict[str, Told]]
+
+
+def is_xspace(start: bytes) -> bool:
+    """Whether a file that begins like this is an XSpace."""
+    return _BEGINNING.match(start) is not None
+
+
+def holds_xspace(path: Path, limits: ReadLimits) -> bool:
+    """Whether a file is an XSpace, by how it begins. Raises TraceError as `pieces`."""
+    return is_xspace(next(pieces(path, limits, 1 << 10), b""))
+
+
+def read_xspace(path: Path, limits: ReadLimits) -> Events:
+    """All events of a file. Raises TraceError when it is damaged or passes a limit."""
+    limits = replace(
+        limits,
+        file_bytes=min(limits.file_bytes, _MESSAGE_BYTES),
+        decompressed_bytes=min(limits.decompressed_bytes, _MESSAGE_BYTES),
+    )
+    data = read_bytes(path, limits)
+    try:
+        return _Space(path, data, limits.event_count).events()
+    except (_DamagedError, IndexError) as error:
+        raise TraceError(path, "is a damaged or truncated XLA profile") from error
+
+
+class _Space:
+    """A file, plane by plane."""
+
+    def __init__(self, path: Path, data: bytearray, most_events: int) -> None:
+        self._path, self._data = path, data
+        self._table = EventTable()
+        self._left = {"events": most_events, "lines": _MOST_LINES, "names": _MOST_NAMES}
+        self._most = dict(self._left)
+
+    def events(self) -> Events:
+        """Those of the host, and of the kind of devices that the job ran on."""
+        data = self._data
+        planes: list[tuple[str, Span]] = []
+        for key, start, end in _fields(data, 0, len(data)):
+            if key == _PLANE:
+                self._count("lines")
+                planes.append((_name(data, (start, end)), (start, end)))
+        kinds = (
+            kind for kind in _DEVICE_PLANES if any(name.startswith(kind) for name, _ in planes)
+        )
+        devices = next(kinds, _HOST_PLANE)
+        for name, span in planes:
+            if name == _HOST_PLANE or name.startswith(devices):
+                self._read_plane(name, span)
+        return self._table.events()
+
+    def _read_plane(self, name: str, span: Span) -> None:
+        data = self._data
+        lines: list[Span] = []
+        kinds: dict[int, Span] = {}
+        stats: dict[int, Span] = {}
+        tables = {_EVENT_METADATA: kinds, _STAT_METADATA: stats}
+        number = 0
+        for key, start, end in _fields(data, *span):
+            if key == _LINE:
+                self._count("lines")
+                lines.append((start, end))
+            elif key in tables:
+                self._count("names")
+                entry = _header(data, (start, end), _ID, _MAP_VALUE)
+                tables[key][_signed(entry[_ID][0])] = entry[_MAP_VALUE]
+            elif key == _ID:
+                number = start
+        process = _HOST_PROCESS if name == _HOST_PLANE else _FIRST_DEVICE_PROCESS + number
+        self._table.name_process(str(process), name)
+        plane = _Plane(data, kinds, stats)
+        for line in lines:
+            self._read_line(str(process), plane, line)
+
+    def _read_line(self, process: str, plane: "_Plane", span: Span) -> None:
+        data = self._data
+        header = dict.fromkeys(_LINE_HEADER, (0, 0))
+        starts, ends, most = array("q"), array("q"), self._left["events"]
+        for key, start, end in _fields(data, *span):
+            if key == _EVENT:
+                starts.append(start)
+                ends.append(end)
+                if len(starts) > most:
+                    break
+            elif key in header:
+                header[key] = start, end
+        self._count("events", len(starts))
+        place = process, str(header[_LINE_DISPLAY_ID][0] or header[_ID][0])
+        name = _text(data, header[_LINE_DISPLAY_NAME]) or _text(data, header[_NAME])
+        self._table.name_thread(place, name)
+        line_ps = _signed(header[_LINE_TIMESTAMP_NS][0]) * 1000
+        for first in range(0, len(starts), _BLOCK_EVENTS):
+            block = slice(first, first + _BLOCK_EVENTS)
+            events = plane.events(np.array(starts[block]), np.array(ends[block]))
+            self._add(place, line_ps, events)
+
+    def _add(self, place: Place, line_ps: int, events: "_Block") -> None:
+        """Keep what may matter of a block of events."""
+        numbers, kind = np.unique(events.kind, return_inverse=True)
+        kinds = [events.plane.kind(number) for number in numbers.tolist()]
+        matter = [self._table.matters(place[0], each.name, each.args) for each in kinds]
+        may_matter = np.array(matter, bool)[kind]
+        may_matter[list(events.told)] = True
+        for row in np.flatnonzero(may_matter & events.is_timed).tolist():
+            shared = kinds[kind[row]]
+            name, args = shared.name, shared.args
+            if own := events.told.get(row):
+                told = shared.told | own
+                name, args = str(told.pop(_STEP_NAME, name)), Arguments(**told)
+                if not self._table.matters(place[0], name, args):
+                    continue
+            offset_ps, duration_ps = int(events.offset_ps[row]), int(events.duration_ps[row])
+            self._table.add(place, name, _times_ns(line_ps + offset_ps, duration_ps), args)
+
+    def _count(self, what: str, count: int = 1) -> None:
+        self._left[what] -= count
+        if self._left[what] < 0:
+            raise TraceError(self._path, f"holds more than {self._most[what]} {what}")
+
+
+class _Plane:
+    """The tables of a plane: what its events and their arguments are called."""
+
+    def __init__(self, data: bytearray, kinds: dict[int, Span], stats: dict[int, Span]) -> None:
+        self._data, self._kind_spans, self._stat_spans = data, kinds, stats
+        self._bytes = np.frombuffer(data, np.uint8)
+        self._kinds: dict[int, _Kind] = {}
+        self._texts: dict[int, str] = {}
+        names = ((number, _name(data, span)) for number, span in stats.items())
+        self._wanted = {number: name for number, name in names if name in _ARGUMENTS}
+
+    def kind(self, number: int) -> _Kind:
+        """What the events of this metadata share."""
+        found = self._kinds.get(number)
+        if found is None:
+            if number not in self._kind_spans:
+                return _UNTOLD
+            found = self._kinds[number] = self._read_kind(self._kind_spans[number])
+        return found
+
+    def events(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> "_Block":
+        """Some events of a line, all fields of all of them in a few steps."""
+        row, key, value, end = _fields_of_many(self._bytes, starts, ends)
+
+        def numbers(wanted: int) -> NDArray[np.int64]:
+            column = np.zeros(starts.size, np.int64)
+            column[row[key == wanted]] = value[key == wanted]
+            return column
+
+        is_timed = np.ones(starts.size, bool)
+        is_timed[row[key == _OCCURRENCES]] = False  # a sum of many, which is at no time
+        stats = key == _EVENT_STAT
+        return _Block(
+            plane=self,
+            kind=numbers(_ID),
+            offset_ps=numbers(_OFFSET_PS),
+            duration_ps=numbers(_DURATION_PS),
+            is_timed=is_timed,
+            told=self._told(row[stats], value[stats], end[stats]),
+        )
+
+    def _told(
+        self, owner: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> dict[int, dict[str, Told]]:
+        """The arguments that matter, by the row that each of these stats belongs to."""
+        stat, key, value, end = _fields_of_many(self._bytes, starts, ends)
+        number = np.full(starts.size, _UNNAMED)
+        number[stat[key == _ID]] = value[key == _ID]
+        rows = np.flatnonzero((key != _ID) & np.isin(number, list(self._wanted))[stat])
+        told: dict[int, dict[str, Told]] = {}
+        for row in rows.tolist():
+            found = self._value(int(key[row]), int(value[row]), int(end[row]))
+            if found is not None:
+                own = told.setdefault(int(owner[stat[row]]), {})
+                own[self._wanted[int(number[stat[row]])]] = found
+        return told
+
+    def _read_kind(self, span: Span) -> _Kind:
+        header = _header(self._data, span, _NAME, _DISPLAY_NAME)
+        name, display_name = (_text(self._data, where) for where in header.values())
+        fields = _fields(self._data, *span)
+        stats = list(
+            islice((where for key, *where in fields if key == _METADATA_STAT), _MOST_FIELDS + 1)
+        )
+        if len(stats) > _MOST_FIELDS:
+            raise _DamagedError
+        starts, ends = np.array(stats, np.int64).reshape(-1, 2).T
+        told = self._told(np.zeros_like(starts), starts, ends).get(0, {})
+        if display_name:
+            told["long_name"] = name
+        shown = str(told.pop(_STEP_NAME, display_name or name))
+        return _Kind(shown, told, Arguments(**told))
+
+    def _referred(self, number: int) -> Told:
+        """A text that stands once for many arguments."""
+        if number not in self._texts and number in self._stat_spans:
+            self._texts[number] = _name(self._data, self._stat_spans[number])
+        return self._texts.get(number)
+
+    def _value(self, key: int, start: int, end: int) -> Told:
+        if key == _REFERENCE:
+            return self._referred(start)
+        if key == _TEXT:
+            return _text(self._data, (start, end))
+        if key == _DOUBLE:
+            return float(struct.unpack_from("<d", self._data, start)[0])
+        return start if key in {_SIGNED, _UNSIGNED} else None
+
+
+def _header(data: bytearray, span: Span, *keys: int) -> dict[int, Span]:
+    """The last value of each of these fields: a number and 0, or where it lies; zeros if absent."""
+    found = dict.fromkeys(keys, (0, 0))
+    for key, start, end in _fields(data, *span):
+        if key in found:
+            found[key] = start, end
+    return found
+
+
+def _name(data: bytearray, span: Span) -> str:
+    return _text(data, _header(data, span, _NAME)[_NAME])
+
+
+def _text(data: bytearray, span: Span) -> str:
+    return data[span[0] : span[1]].decode(errors="replace")
+
+
+def _fields(data: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a message: key, then a number and 0, or where the value lies.
+
+    Raises _DamagedError, and IndexError at the end of the file.
+    """
+    while at < end:
+        key = data[at]
+        at += 1
+        if key > 127:
+            key, at = _varint(data, at - 1)
+        how = key & 7
+        if how in _WIDTHS:
+            value = _WIDTHS[how]
+        elif how in {_NUMBER, _BYTES}:
+            value = data[at]
+            at += 1
+            if value > 127:
+                value, at = _varint(data, at - 1)
+        else:
+            raise _DamagedError
+        if how == _NUMBER:
+            yield key, value, 0
+        elif at + value <= end:
+            yield key, at, at + value
+            at += value
+        else:
+            raise _DamagedError
+    if at > end:
+        raise _DamagedError
+
+
+def _fields_of_many(
+    data: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """What `_fields` gives of many small messages, behind the row of each: first fields first.
+
+    Numbers are as int64. Raises as `_fields`, and where a message has very many fields.
+    """
+    row = np.arange(at.size)
+    found = [np.empty((4, 0), np.int64)]
+    for _ in range(_MOST_FIELDS):
+        is_open = at < end
+        row, at, end = row[is_open], at[is_open], end[is_open]
+        if not row.size:
+            return tuple(np.concatenate(found, axis=1))
+        key, at = _varints(data, at)
+        how = key & 7
+        value = _WIDTH_OF[how]
+        varied = (how == _NUMBER) | (how == _BYTES)
+        value[varied], at[varied] = _varints(data, at[varied])
+        is_number = how == _NUMBER
+        size = np.where(is_number, 0, value)
+        if np.any((size < 0) | (size > end - at) | (at > end)):
+            raise _DamagedError
+        found.append(
+            np.stack((row, key, np.where(is_number, value, at), np.where(is_number, 0, at + size)))
+        )
+        at = at + size
+    raise _DamagedError
+
+
+def _varints(
+    data: NDArray[np.uint8], at: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What `_varint` gives, of many places; numbers as int64."""
+    number, at, rows = np.zeros(at.size, np.int64), at.copy(), np.arange(at.size)
+    for shift in range(0, 70, 7):
+        byte = data[at[rows]].astype(np.int64)
+        number[rows] |= (byte & 127) << shift
+        at[rows] += 1
+        rows = rows[byte > 127]
+        if not rows.size:
+            return number, at
+    raise _DamagedError
+
+
+def _varint(data: bytearray, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, least first, and what follows it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number & (1 << 64) - 1, at
+    raise _DamagedError
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _times_ns(start_ps: int, duration_ps: int) -> Times | None:
+    if not (abs(start_ps) < LATEST_NS * 1000 and 0 <= duration_ps < LATEST_NS * 1000):
+        return None
+    return (start_ps + 500) // 1000, (start_ps + duration_ps + 500) // 1000

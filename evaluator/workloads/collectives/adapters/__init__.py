@@ -1,1 +1,0 @@
-"""One way to call collectives, whatever library carries them out."""

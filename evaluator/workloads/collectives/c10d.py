@@ -1,0 +1,181 @@
+"""Collectives of torch.distributed, over its own backends or routed through torchcomms."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from evaluator.workloads.collectives.adapters import BaseAdapter, Membership, arguments, lack_of
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    Operation,
+    Pending,
+    ReduceOp,
+    Start,
+    Tensors,
+    UnavailableError,
+)
+from evaluator.workloads.collectives.torchcomms import torchcomms_absence
+
+_TUNED_GLOO: Final = "cclsearch_gloo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What gloo is told of threads and interfaces; None leaves it to gloo and its environment.
+
+    Interfaces are separated by commas: gloo opens a connection over each and spreads calls over
+    them, also where one is named twice. Its threads serve those connections.
+    """
+
+    gloo_threads: int | None = None
+    gloo_interfaces: str | None = None
+
+
+class C10dAdapter(BaseAdapter):
+    """All ranks of the default process group, in a group of their own where one is there already.
+
+    With `C10D_TORCHCOMMS` torch.distributed routes its calls through torchcomms, which takes no
+    tuning.
+    """
+
+    def __init__(self, name: AdapterName = AdapterName.C10D, tuning: Tuning | None = None) -> None:
+        super().__init__(name)
+        self._tuning = tuning or Tuning()
+        self._group: dist.ProcessGroup | None = None
+        self._routed_before: bool | None = None
+
+    def init(self, backend: str, device: torch.device, rank: int, world_size: int) -> None:
+        """Join or make the group; raises `UnavailableError` if backend and device do not fit."""
+        reason = c10d_absence(self.name) or _misfit(self.name, backend, device)
+        if reason is not None:
+            raise UnavailableError(reason)
+        if self.name is AdapterName.C10D_TORCHCOMMS:
+            self._routed_before = dist.config.use_torchcomms
+            dist.config.use_torchcomms = True
+        try:
+            self._join(backend, device, rank, world_size)
+        except BaseException:
+            self._restore_routing()
+            raise
+        self._membership = Membership(rank=rank, size=world_size, backend=backend)
+
+    def finalize(self) -> None:
+        """Leave the group that `init` made; the second time nothing happens."""
+        if self._membership is None:
+            return
+        self._membership = None
+        try:
+            if dist.is_initialized():
+                dist.destroy_process_group(self._group)
+        finally:
+            self._group = None
+            self._restore_routing()
+
+    def get_backend_version(self) -> str | None:
+        """NCCL's version; gloo has none."""
+        if self.membership.backend != "nccl":
+            return None
+        return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+
+    def _join(self, backend: str, device: torch.device, rank: int, world_size: int) -> None:
+        routed = self.name is AdapterName.C10D_TORCHCOMMS
+        if backend == "gloo" and not routed and self._tuning != Tuning():
+            _register_tuned_gloo(self._tuning)
+            backend = _TUNED_GLOO
+        if dist.is_initialized():
+            self._group = dist.new_group(backend=backend)
+            return
+        dist.init_process_group(
+            backend=backend,
+            # A launcher that forks ranks side by side gives each launch a meeting place of its own.
+            init_method=os.environ.get("CCLSEARCH_INIT_METHOD", "env://"),
+            rank=rank,
+            world_size=world_size,
+            device_id=device if device.type == "cuda" else None,
+        )
+
+    def _restore_routing(self) -> None:
+        if self._routed_before is not None:
+            dist.config.use_torchcomms = self._routed_before
+            self._routed_before = None
+
+    def _reduce_ops(self) -> Mapping[ReduceOp, object]:
+        return {op: getattr(dist.ReduceOp, op.name) for op in ReduceOp}
+
+    def _lack(self, operation: Operation) -> str | None:
+        return lack_of(dist, operation)
+
+    def _bind(self, operation: Operation, tensors: Tensors, *, async_op: bool) -> Start:
+        function: Callable[..., Pending] = getattr(dist, operation.collective.value)
+        given = arguments(operation, tensors, self.get_reduce_op(operation.reduce_op))
+        if operation.collective is Collective.GATHER:
+            output, source, root = given
+            given = (source, output, root)
+        # What is bound costs time in every call, so nothing is that is the default anyway.
+        named: dict[str, object] = {"async_op": True} if async_op else {}
+        if self._group is not None:
+            named["group"] = self._group
+        return partial(function, *given, **named)
+
+    def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
+        function: Callable[..., Pending] = getattr(dist, "isend" if async_op else "send")
+        return partial(function, tensor, peer, self._group)
+
+    def _bind_receive(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
+        function: Callable[..., Pending] = getattr(dist, "irecv" if async_op else "recv")
+        return partial(function, tensor, peer, self._group)
+
+
+def c10d_absence(name: AdapterName) -> str | None:
+    """Why torch.distributed, routed or not, cannot be used here; None if it can."""
+    if not dist.is_available():
+        return f"{name} needs a torch that was built with torch.distributed; install another one"
+    if name is not AdapterName.C10D_TORCHCOMMS:
+        return None
+    reason = torchcomms_absence()
+    if reason is None and not dist.distributed_c10d._TORCHCOMM_AVAILABLE:
+        # Asked to route its calls, such a torch would use its own backends and not say so.
+        reason = "torch cannot route calls through this torchcomms; install a newer one"
+    return reason and f"{name} cannot be used: {reason}"
+
+
+def _misfit(name: AdapterName, backend: str, device: torch.device) -> str | None:
+    routed = name is AdapterName.C10D_TORCHCOMMS
+    if not routed and not dist.is_backend_available(backend):
+        return f"this torch has no backend {backend!r}; install one that was built with it"
+    if backend == "nccl" and device.type != "cuda":
+        return f"{name}: the backend 'nccl' needs a GPU, not {device}; use 'gloo'"
+    return None
+
+
+def _register_tuned_gloo(tuning: Tuning) -> None:
+    dist.Backend.register_backend(
+        _TUNED_GLOO, partial(_tuned_gloo, tuning), devices=["cpu", "cuda"]
+    )
+
+
+def _tuned_gloo(
+    tuning: Tuning, store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> dist.ProcessGroupGloo:
+    """Gloo with these threads and interfaces; torch has no public way to give them."""
+    gloo = dist.ProcessGroupGloo
+    options = gloo._Options()  # type: ignore[attr-defined]  # missing in its stub
+    options._timeout = timeout
+    if tuning.gloo_threads is not None:
+        options._threads = tuning.gloo_threads
+    # Gloo without options reads this variable; with options only what they say counts.
+    variable = os.environ.get("GLOO_SOCKET_IFNAME")
+    names = tuning.gloo_interfaces or variable
+    if names:
+        options._devices = [gloo.create_device(interface=name) for name in names.split(",")]
+    else:
+        options._devices = [gloo.create_default_device()]
+    return gloo(store, rank, size, options)

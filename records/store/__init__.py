@@ -1,0 +1,1 @@
+"""The store: journals, the database made from them, and kept files."""

@@ -1,0 +1,81 @@
+"""Opens the SQLite database of a store, and turns what it refuses into a sentence."""
+
+import logging
+import shlex
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from records.errors import StoreError
+from records.store.connection import Database
+from records.store.journal import DATABASE, sizes
+from records.store.locks import NETWORK_FILE_SYSTEMS, file_system, opening
+
+NAME = DATABASE
+BUSY_S = 30
+NEWEST = "keep_what_was_expected_of_a_policy"
+"""The last migration: where it is the last that was applied, a database lacks none."""
+
+_log = logging.getLogger(__name__)
+
+
+def opened(root: Path) -> Database:
+    """The database of a store, created or brought up to date where that is needed."""
+    db = Database(sqlite3.connect(root / NAME, timeout=BUSY_S))
+    try:
+        with opening(root):
+            _choose_journal_mode(db, root)
+            db.execute("PRAGMA synchronous=FULL")
+            if _last_migration(db) != NEWEST:
+                # Imported here: what makes tables loads slowly, and most stores have them.
+                from records.store.schema import upgrade
+
+                upgrade(db.connection)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _last_migration(db: Database) -> str | None:
+    if not db.execute("select 1 from sqlite_master where name = '_sqlite_migrations'").fetchone():
+        return None
+    row = db.execute(
+        "select name from _sqlite_migrations where migration_set = 'cclsearch'"
+        " order by rowid desc limit 1"
+    ).fetchone()
+    return str(row[0]) if row else None
+
+
+def _choose_journal_mode(db: Database, root: Path) -> None:
+    """Let readers and the writer work at once, where the file system can do what it takes."""
+    kind = file_system(root)
+    wanted = "delete" if kind in NETWORK_FILE_SYSTEMS else "wal"
+    (mode,) = db.execute(f"PRAGMA journal_mode={wanted}").fetchone()
+    if mode != "wal":
+        _log.warning(
+            "%s is on %s, where SQLite keeps no write-ahead log: readers wait while a trial is "
+            "written; nothing else changes",
+            root,
+            kind,
+        )
+
+
+@contextmanager
+def refusals(root: Path, verb: str) -> Iterator[None]:
+    """Turn what SQLite and the file system refuse into a `StoreError`."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, OverflowError, UnicodeEncodeError) as error:
+        raise StoreError(f"cannot {verb} the store {root}: {error}; {_remedy(root, error)}") from (
+            error
+        )
+
+
+def _remedy(root: Path, error: Exception) -> str:
+    code = getattr(error, "sqlite_errorcode", None)
+    damaged = code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    if damaged and sizes(root):
+        return f"rebuild it with `cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
+    return "free or unlock it, or give another with --store"

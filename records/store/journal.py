@@ -1,0 +1,377 @@
+"""Append-only journal: entry types, checksummed lines, fsync.
+
+What can change in the records of a study: every change is one value, and one line of a journal.
+
+An entry holds all that its rows need, so that a journal alone tells a study.
+
+What has to be safe on disk before it counts.
+
+The journal of a study: a file to which every change of its records is appended as one line.
+
+A line is a JSON object that begins with a checksum of all that follows it. Knows nothing of
+tables.
+"""
+
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, ClassVar, TypeAlias, get_args
+from zlib import crc32
+
+from records.codec import from_json, now, to_json
+from records.errors import CodecError, StoreError
+from records.llm_exchange import Paid
+from records.store.rows import ComputedMetric, Run
+from records.study import Study
+from records.trial import Policy, Repeat, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCreated:
+    """A study came on record; `version` is that of the cclsearch that recorded it."""
+
+    kind: ClassVar[str] = "study_created"
+
+    study: Study
+    version: str
+    created_at: str
+    status: str = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyChanged:
+    """How far a study is, its closing summary, or what it asks; None is what stays as it was."""
+
+    kind: ClassVar[str] = "study_changed"
+
+    status: str | None = None
+    summary: str | None = None
+    study: Study | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBegan:
+    """A search began or went on, from where `run` says; the study is running from then on."""
+
+    kind: ClassVar[str] = "run_began"
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialBegun:
+    """A trial was proposed and is about to be launched.
+
+    `exchange` is the digest of the conversation that proposed it, `paid` what that conversation
+    cost, where it was held for this trial.
+    """
+
+    kind: ClassVar[str] = "trial_begun"
+
+    ordinal: int
+    policy: Policy
+    started_at: str
+    exchange: str | None = None
+    paid: Paid | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A trial ended, however it did, and is under way no more."""
+
+    kind: ClassVar[str] = "trial_finished"
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchesRepeated:
+    """Launches of earlier trials' configurations that ran together."""
+
+    kind: ClassVar[str] = "launches_repeated"
+
+    repeats: tuple[Repeat, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesRemoved:
+    """Kept files that the study cites were removed for their space, by a rule in words."""
+
+    kind: ClassVar[str] = "files_removed"
+
+    removed_at: str
+    rule: str
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsComputed:
+    """Metrics of finished trials that were computed long after them, by the ordinal of each."""
+
+    kind: ClassVar[str] = "metrics_computed"
+
+    metrics: Mapping[int, tuple[ComputedMetric, ...]]
+
+
+Entry: TypeAlias = (
+    StudyCreated
+    | StudyChanged
+    | RunBegan
+    | TrialBegun
+    | TrialFinished
+    | LaunchesRepeated
+    | FilesRemoved
+    | MetricsComputed
+)
+
+KINDS: dict[str, type[Entry]] = {kind.kind: kind for kind in get_args(Entry)}
+"""Every kind of entry by the name under which journals hold it, which never changes."""
+
+
+def with_study(entry: Entry, change: Callable[[Study], Study]) -> Entry:
+    """The entry with a change made to the study in it, if it holds one."""
+    match entry:
+        case StudyCreated(study=study):
+            return replace(entry, study=change(study))
+        case StudyChanged(study=Study() as study):
+            return replace(entry, study=change(study))
+        case RunBegan(run=run):
+            return replace(entry, run=replace(run, study=change(run.study)))
+        case _:
+            return entry
+
+
+DATABASE = "cclsearch.db"
+PRIVATE = ("artifacts", "journal", "service", "trusted", "work")
+"""What of a store tells policies, conversations with a model and logs."""
+
+
+def sync(path: Path) -> None:
+    """Force the content of a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def keep_private(root: Path) -> None:
+    """Close what a store holds to other users of the machine, where this user owns it.
+
+    The folder itself is left as it is: it may be one that somebody made for more than the store.
+    """
+    database = root / DATABASE
+    if not database.exists():  # what is written next to it is as private as it is
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
+    for path in (database, *(root / name for name in PRIVATE)):
+        with suppress(OSError):  # it is not there, or on a disk that cannot be written
+            found = path.lstat()
+            is_ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+            if is_ours and found.st_mode & 0o077:
+                path.chmod(stat.S_IMODE(found.st_mode) & ~0o077)
+
+
+FOLDER = "journal"
+SUFFIX = ".jsonl"
+INCOMING = ".incoming-"
+LONGEST_LINE_BYTES = 1 << 28
+LONGEST_NAME_BYTES = 200
+STUDY_ID = re.compile(f"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{LONGEST_NAME_BYTES - 1}}}")
+_OPENING = b'{"crc32":"%08x",'
+_OPENING_BYTES = len(_OPENING % 0)
+_ENTRY = b',"entry":'
+_CUT_OFF, _CHANGED = _TORN = ("it is cut off", "its checksum does not fit")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a journal: after so many entries and bytes."""
+
+    entry_count: int = 0
+    byte_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line that is whole; `end` is where the next one begins."""
+
+    entry: Entry
+    end: Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A line that cannot be used, and why; lines count from 1.
+
+    `is_torn` is whether it was not written to its end, as a kill or a full disk may leave it.
+    """
+
+    line: int
+    why: str
+    is_torn: bool
+
+
+def journal_path(root: Path, study_id: str) -> Path:
+    """Where the journal of a study lies; raises `StoreError` for an id that none of ours is like.
+
+    An id is a file name here and a word of commands that are printed to be typed.
+    """
+    if not STUDY_ID.fullmatch(study_id):
+        raise StoreError(
+            f"study id {study_id[:40]!a} cannot name a file; it may have letters, digits, dots, _ "
+            f"and -, {LONGEST_NAME_BYTES} at most, and neither . nor - first"
+        )
+    return root / FOLDER / f"{study_id}{SUFFIX}"
+
+
+def sizes(root: Path) -> dict[str, int]:
+    """Bytes of every journal by its study."""
+    try:
+        with os.scandir(root / FOLDER) as found:
+            return {
+                file.name.removesuffix(SUFFIX): file.stat().st_size
+                for file in found
+                if file.name.endswith(SUFFIX) and not file.name.startswith(".")
+            }
+    except FileNotFoundError:
+        return {}
+
+
+def size(path: Path) -> int:
+    """Bytes of a journal, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def lines_of(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
+    """Entries as the lines that follow so many others; raises `StoreError` for one too long."""
+    at = now()
+    for number, entry in enumerate(entries, after + 1):
+        head = f'"number":{number},"at":"{at}","kind":"{entry.kind}"'
+        try:
+            body = head.encode() + _ENTRY + to_json(entry).encode() + b"}"
+        except UnicodeEncodeError as error:
+            raise StoreError(f"{entry.kind} holds a character that is none: {error}") from error
+        line = _OPENING % crc32(body) + body + b"\n"
+        if len(line) > LONGEST_LINE_BYTES:
+            raise StoreError(
+                f"{entry.kind} takes {len(line)} bytes; a record may have {LONGEST_LINE_BYTES}"
+            )
+        yield line
+
+
+def append(path: Path, lines: Iterable[bytes]) -> None:
+    """Add lines at the end, and wait until they are on disk."""
+    is_new = not path.exists()
+    if is_new:
+        _make_folder(path.parent)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        _write(handle, b"".join(lines))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if is_new:
+        sync(path.parent)
+
+
+def cut(path: Path, mark: Mark) -> None:
+    """Take away what follows a place; of a journal without entries nothing stays."""
+    if not mark.byte_count:
+        path.unlink(missing_ok=True)
+    elif size(path) > mark.byte_count:
+        handle = os.open(path, os.O_WRONLY)
+        try:
+            os.ftruncate(handle, mark.byte_count)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
+    """Write a journal anew, which appears when all of its lines are on disk, or not at all."""
+    _make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=INCOMING)
+    entry_count = 0
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for line in lines:
+                out.write(line)
+                entry_count += 1
+            out.flush()
+            os.fsync(out.fileno())
+            mark = Mark(entry_count, out.tell())
+        Path(name).chmod(0o600)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    sync(path.parent)
+    return mark
+
+
+def incoming(root: Path) -> list[Path]:
+    """Journals that are being written whole, or were when their writers were killed."""
+    return list((root / FOLDER).glob(f"{INCOMING}*"))
+
+
+def read(path: Path, start: Mark) -> Iterator[Line | Damage]:
+    """Every line after a place in its order, those that are damaged too."""
+    with path.open("rb") as file:
+        file.seek(start.byte_count)
+        number, at_line, follows_damage = start.entry_count, start.entry_count, False
+        while raw := file.readline(LONGEST_LINE_BYTES + 1):
+            at_line += 1
+            found = _parsed(raw, number, follows_damage=follows_damage)
+            if isinstance(found, str):
+                _skip_rest(raw, file)
+                follows_damage = True
+                yield Damage(line=at_line, why=found, is_torn=found in _TORN)
+            else:
+                number, entry = found
+                follows_damage = False
+                yield Line(entry=entry, end=Mark(number, file.tell()))
+
+
+def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry] | str:
+    """Number and entry of a line, or why it has none."""
+    if not raw.endswith(b"\n"):
+        return _CUT_OFF
+    body = raw[_OPENING_BYTES:-1]
+    if raw[:_OPENING_BYTES] != _OPENING % crc32(body):
+        return _CHANGED
+    head, _, text = body.partition(_ENTRY)
+    try:
+        told = json.loads(b"{" + head + b"}")
+        number, kind = int(told["number"]), str(told["kind"])
+        if number <= last or (number > last + 1 and not follows_damage):
+            return f"it is number {number} and follows number {last}"
+        if kind not in KINDS:
+            return f"its kind {kind!r} is that of a newer cclsearch"
+        return number, from_json(KINDS[kind], text[:-1].decode())
+    except (ValueError, KeyError, TypeError, CodecError) as error:
+        return f"it is no entry: {error}"
+
+
+def _skip_rest(raw: bytes, file: BinaryIO) -> None:
+    while raw and not raw.endswith(b"\n"):
+        raw = file.readline(LONGEST_LINE_BYTES)
+
+
+def _write(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync(folder.parent)

@@ -1,0 +1,135 @@
+"""Process locks, network file systems.
+
+Locks of a store, which go with the process that holds them, however it ends.
+
+Which kind of file system a folder is on, and what that means for records.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from records.errors import StoreBusy, WriterBusy
+
+WAIT_S = 600
+"""For another writer, who may be importing a million trials."""
+PROBE_S = 0.2
+"""For those who hold a study for a moment, to change what it asks."""
+POLL_S = 0.005
+
+
+@contextmanager
+def opening(root: Path) -> Iterator[None]:
+    """Hold the store while its database is set up; SQLite refuses, rather than waits, there."""
+    handle = _lock_file(root, "opening")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Hold the store for its one writer; raises `WriterBusy` when another goes on for so long."""
+    handle = _lock_file(root, ".writing")
+    try:
+        until = time.monotonic() + wait_s
+        while not _taken(handle):
+            if time.monotonic() >= until:
+                raise WriterBusy(
+                    f"another process has been writing to {root} for {wait_s:g} s; "
+                    "wait for it or stop it"
+                )
+            time.sleep(POLL_S)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def running(root: Path, study_id: str) -> Iterator[None]:
+    """Hold a study for this process; raises `StoreBusy` when another one does."""
+    handle = _lock_file(root, study_id)
+    try:
+        until = time.monotonic() + PROBE_S
+        while not _taken(handle):
+            if _is_only_looked_at(handle):
+                until = time.monotonic() + PROBE_S
+            elif time.monotonic() >= until:
+                holder = os.pread(handle, 20, 0).decode()
+                raise StoreBusy(
+                    f"study {study_id} is being run by process {holder}; wait for it or stop it"
+                )
+            time.sleep(POLL_S)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def holder(root: Path, study_id: str) -> int | None:
+    """The process that holds a study; None where none does, 0 where it has not said its number."""
+    try:
+        handle = os.open(root / "locks" / study_id, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        number = os.pread(handle, 20, 0).decode()
+        return int(number) if number.isdecimal() else 0
+    finally:
+        os.close(handle)
+
+
+def _lock_file(root: Path, name: str) -> int:
+    path = root / "locks" / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def _taken(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_only_looked_at(handle: int) -> bool:
+    """Whether those in the way share the lock, as `holder` does: they are gone in a moment."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    return True
+
+
+NETWORK_FILE_SYSTEMS = (
+    *("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+    *("glusterfs", "orangefs", "fuse.sshfs", "fuse.glusterfs"),
+)
+VOLATILE_FILE_SYSTEMS = ("tmpfs", "ramfs")
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The type of the file system that a folder is on; `unknown` where nothing tells."""
+    held = {folder.resolve(), *folder.resolve().parents}
+    found = (0, "unknown")
+    try:
+        told = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return found[1]
+    for line in told.splitlines():
+        _, point, kind, *_ = line.split()
+        # A later mount on the same point hides an earlier one.
+        if Path(point) in held and len(point) >= found[0]:
+            found = len(point), kind
+    return found[1]

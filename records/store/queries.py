@@ -1,0 +1,807 @@
+"""Everything that can be read: studies, trials, pages, outlines.
+
+Policies of a study in outline, out of columns: who wrote which, and how their trials ended.
+
+Which studies to show, as SQL.
+
+Which trials of a study to show, and in which order, as SQL.
+
+Trials in outline, out of their columns: enough to draw a hundred thousand, none of them parsed.
+
+What is asked of all trials is answered by the database, so that only what is drawn becomes
+values.
+
+What can be asked of a store: studies, trials and what belongs to them, read from its rows.
+
+Trials and repeated launches never change, so that each is parsed once. Nothing here writes.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from records.codec import from_json
+from records.errors import CodecError, StoreError, StudyError, shown
+from records.llm_exchange import SUBMITTED, Exchange, ModelUse, Usage
+from records.machine import Machine
+from records.store.artifacts import Artifacts
+from records.store.connection import Database
+from records.store.database import refusals
+from records.store.rows import (
+    ComputedMetric,
+    Counts,
+    Intent,
+    Row,
+    Run,
+    StudyRow,
+    computed_metrics,
+    metric_definitions,
+    metric_values,
+    to_counts,
+    to_intent,
+    to_model_use,
+    to_policy,
+    to_repeat,
+    to_run,
+    to_study,
+    to_trial,
+    to_usage,
+)
+from records.store.views import ADMISSIBLE
+from records.study import MEASURE
+from records.trial import Config, FailureKind, History, MetricValue, Policy, Repeat, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOutline:
+    """A policy that a study tried, without its text; the rest is of the trial that had it first."""
+
+    digest: str
+    author: str
+    parent: str | None
+    rationale: str
+    first_trial: int
+    trial_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult:
+    """How a trial of a policy ended: with a value, or by a failure."""
+
+    ordinal: int
+    value: float | None
+    unit: str
+    failure: FailureKind | None
+    was_asked: bool = False
+    """Whether a model was asked for it."""
+
+
+class PolicyRecords:
+    """The read side of a store, as far as it is asked about the policies of a study."""
+
+    root: Path
+    _db: Database
+
+    def policy_outlines(
+        self, study_id: str, limit: int, offset: int
+    ) -> tuple[tuple[PolicyOutline, ...], int]:
+        """Some policies of a study, in the order of their first trials, and how many it has."""
+        with refusals(self.root, "read"):
+            (total,) = self._db.execute(
+                "select count(distinct policy_digest) from trials where study_id = ?", (study_id,)
+            ).fetchone()
+            rows = self._db.query(
+                "select t.policy_digest, t.author, t.parent, t.rationale, f.first_trial,"
+                " f.trial_count from (select min(ordinal) as first_trial, count(*) as trial_count"
+                " from trials where study_id = ? group by policy_digest order by first_trial"
+                " limit ? offset ?) f join trials t on t.study_id = ? and t.ordinal = f.first_trial"
+                " order by f.first_trial",
+                (study_id, limit, offset, study_id),
+            )
+            return tuple(map(_outline, rows)), int(total)
+
+    def policy_results(
+        self, study_id: str, digests: Sequence[str], most: int
+    ) -> Mapping[str, tuple[PolicyResult, ...]]:
+        """How the first so many trials of each of these policies ended."""
+        found: dict[str, tuple[PolicyResult, ...]] = {}
+        with refusals(self.root, "read"):
+            rows = self._db.query(
+                "select t.policy_digest, t.ordinal, t.score_value, t.score_unit,"
+                " t.failure_kind, t.exchange_digest from (select ordinal, row_number() over"
+                " (partition by policy_digest order by ordinal) as place from trials"
+                " where study_id = ? and policy_digest in (select value from json_each(?))) f"
+                " join trials t on t.study_id = ? and t.ordinal = f.ordinal"
+                " where f.place <= ? order by t.ordinal",
+                (study_id, json.dumps([*digests]), study_id, most),
+            )
+            for row in rows:
+                digest = str(row["policy_digest"])
+                found[digest] = (*found.get(digest, ()), _result(row))
+        return found
+
+    def policy_trial_count(self, study_id: str, digest: str) -> int:
+        """How many trials of a study had a policy."""
+        with refusals(self.root, "read"):
+            (count,) = self._db.execute(
+                "select count(*) from trials where study_id = ? and policy_digest = ?",
+                (study_id, digest),
+            ).fetchone()
+            return int(count)
+
+    def policy(self, study_id: str, digest: str) -> Policy | None:
+        """A policy as the first trial of a study had it; None where none had."""
+        with refusals(self.root, "read"):
+            rows = self._db.query(
+                "select t.author, t.parent, t.rationale, t.predicted_speedup, t.predicted_over,"
+                " p.source from trials t"
+                " join policies p on p.digest = t.policy_digest"
+                " where t.study_id = ? and t.policy_digest = ? order by t.ordinal limit 1",
+                (study_id, digest),
+            )
+            return next(map(to_policy, rows), None)
+
+
+def _outline(row: Row) -> PolicyOutline:
+    parent = row["parent"]
+    return PolicyOutline(
+        digest=str(row["policy_digest"]),
+        author=str(row["author"]),
+        parent=None if parent is None else str(parent),
+        rationale=str(row["rationale"]),
+        first_trial=int(row["first_trial"] or 0),
+        trial_count=int(row["trial_count"] or 0),
+    )
+
+
+def _result(row: Row) -> PolicyResult:
+    value, kind = row["score_value"], row["failure_kind"]
+    return PolicyResult(
+        ordinal=int(row["ordinal"] or 0),
+        value=None if value is None else float(value),
+        unit=str(row["score_unit"] or ""),
+        failure=None if kind is None else FailureKind(str(kind)),
+        was_asked=row["exchange_digest"] is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyQuery:
+    """A page of studies, newest first.
+
+    `text` is looked for in their ids, names and objectives. With a `status` only those that have
+    it: on record, unless another place knows better: it has them `among` or `except_for`.
+    """
+
+    text: str | None = None
+    status: str | None = None
+    among: Sequence[str] = ()
+    except_for: Sequence[str] = ()
+    limit: int = 50
+    offset: int = 0
+
+    def where(self) -> tuple[str, list[str | int]]:
+        """A condition on `studies`, and its arguments."""
+        parts, arguments = ["1"], list[str | int]()
+        if self.text:
+            places = ("id", "name", "objective")
+            parts.append(f"({' or '.join(f'instr(lower({place}), ?)' for place in places)})")
+            arguments += [self.text.lower()] * len(places)
+        if self.status is not None:
+            parts.append(
+                "(id in (select value from json_each(?))"
+                " or (status = ? and id not in (select value from json_each(?))))"
+            )
+            arguments += [json.dumps([*self.among]), self.status, json.dumps([*self.except_for])]
+        return " and ".join(parts), arguments
+
+
+class ListedStudies:
+    """The read side of a store, as far as it lists studies."""
+
+    root: Path
+    _db: Database
+
+    def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
+        """Some of the studies, and how many there are of that kind."""
+        where, values = query.where()
+        with refusals(self.root, "read"):
+            (total,) = self._db.execute(
+                f"select count(*) from studies where {where}", values
+            ).fetchone()
+            rows = self._db.query(
+                f"select * from studies where {where} order by created_at desc, id desc"
+                " limit ? offset ?",
+                (*values, query.limit, query.offset),
+            )
+            return tuple(map(to_study, rows)), int(total)
+
+    def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
+        """The recorded status of each of these studies that is there."""
+        with refusals(self.root, "read"):
+            rows = self._db.execute(
+                "select id, status from studies where id in (select value from json_each(?))",
+                (json.dumps([*study_ids]),),
+            )
+            return {str(study_id): str(status) for study_id, status in rows}
+
+    def begun_studies(self) -> tuple[str, ...]:
+        """Studies whose search began and never ended, be it that its process was killed."""
+        with refusals(self.root, "read"):
+            rows = self._db.execute("select id from studies where status = 'running' order by id")
+            return tuple(str(study_id) for (study_id,) in rows)
+
+
+COLUMNS = {
+    "ordinal": "t.ordinal",
+    "score": "t.score_cost",
+    "author": "t.author",
+    "status": "t.status",
+    "kind": "t.failure_kind",
+    "started_at": "t.started_at",
+}
+KNOB, METRIC = "config.", "metric."
+
+
+def score_cost(costs: Mapping[int, float]) -> tuple[str, list[str | int]]:
+    """The cost of each of `trials t`, and its arguments: by these where they name the trial."""
+    if not costs:
+        return COLUMNS["score"], []
+    known = json.dumps({str(ordinal): cost for ordinal, cost in costs.items()})
+    return f"""coalesce(json_extract(?, '$."' || t.ordinal || '"'), {COLUMNS["score"]})""", [known]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialQuery:
+    """A page of the trials of a study.
+
+    `sort` is one of `COLUMNS`, `config.KNOB` or `metric.NAME`; a lower cost sorts as a lower score.
+    `costs` are those of trials that were launched again, which count before that of their first
+    launch. `text` is looked for in the configuration and in what went wrong.
+    """
+
+    sort: str = "ordinal"
+    descending: bool = False
+    status: Literal["measured", "failed"] | None = None
+    kind: FailureKind | None = None
+    author: str | None = None
+    text: str | None = None
+    limit: int = 100
+    offset: int = 0
+    costs: Mapping[int, float] = field(default_factory=dict)
+
+    def where(self, study_id: str) -> tuple[str, list[str | int]]:
+        """A condition on `trials t`, and its arguments."""
+        parts, arguments = ["t.study_id = ?"], list[str | int]([study_id])
+        if self.status is not None:  # in the words of an index
+            parts.append(f"t.failure_kind is {'not ' if self.status == 'failed' else ''}null")
+        exact = {"t.failure_kind": self.kind, "t.author": self.author}
+        for column, value in exact.items():
+            if value is not None:
+                parts.append(f"{column} = ?")
+                arguments.append(str(value))
+        if self.text:
+            parts.append("(instr(lower(t.config), ?) or instr(lower(t.message), ?))")
+            arguments += [self.text.lower()] * 2
+        return " and ".join(parts), arguments
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every trial of the study is of that kind."""
+        return not (self.status or self.kind or self.author or self.text)
+
+    def order(self) -> tuple[str, list[str | int]]:
+        """The order, and its arguments: what lacks the value comes last, ties by ordinal."""
+        expression, arguments = self._sorted_by()
+        direction = "desc" if self.descending else "asc"
+        if expression == COLUMNS["ordinal"]:
+            return f"{expression} {direction}", arguments
+        return f"{expression} {direction} nulls last, t.ordinal {direction}", arguments
+
+    def _sorted_by(self) -> tuple[str, list[str | int]]:
+        if self.sort == "score":
+            return score_cost(self.costs)
+        if self.sort in COLUMNS:
+            return COLUMNS[self.sort], []
+        if self.sort.startswith(KNOB) and '"' not in self.sort:
+            return "json_extract(t.config, ?)", [f'$."{self.sort.removeprefix(KNOB)}"']
+        if self.sort.startswith(METRIC):
+            return (
+                "(select m.value from newest_metrics m where m.study_id = t.study_id"
+                " and m.ordinal = t.ordinal and m.name = ?)",
+                [self.sort.removeprefix(METRIC)],
+            )
+        raise StudyError(
+            f"cannot sort by {shown(self.sort)}; known are {', '.join(COLUMNS)}, config.KNOB "
+            "and metric.NAME"
+        )
+
+
+PICKS = 4
+"""Trials of a run at most: its best, its worst, one that breaks a limit, one that failed."""
+_OF_RUNS = (
+    f"select ordinal, min(score_cost) from trials where study_id = ? and {ADMISSIBLE}",
+    f"select ordinal, max(score_cost) from trials where study_id = ? and {ADMISSIBLE}",
+    "select min(ordinal), 0 from trials where study_id = ? and failure_kind is not null",
+)
+_LIMITED = (
+    "select min(ordinal), 0 from trials where study_id = ? and score_cost is not null"
+    " and coalesce(score_broken, '[]') != '[]'"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A trial without what was measured in it: `value` is its score, None where it failed.
+
+    It is that of its first launch unless whoever reads it replaces it; then `launch_count` says so.
+    """
+
+    ordinal: int
+    author: str
+    config: Config | None
+    value: float | None
+    cost: float | None
+    unit: str
+    is_limited: bool
+    failure: FailureKind | None
+    started_at: str
+    launch_count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether it may lead: it was measured and breaks no limit."""
+        return self.cost is not None and not self.is_limited
+
+
+@dataclass(frozen=True, slots=True)
+class NamedValue:
+    """A metric of a trial, without its definition."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a trial scored; `leads` where it breaks no limit, so that it may lead."""
+
+    value: float
+    leads: bool
+
+
+class OutlinedRecords:
+    """The read side of a store, as far as it is asked about all trials of a study at once."""
+
+    root: Path
+    _db: Database
+
+    def stamp(self, study_id: str) -> tuple[int, int]:
+        """What changes with every change of a study's records: entries and bytes of its journal."""
+        with refusals(self.root, "read"):
+            row = self._db.execute(
+                "select entry_count, byte_count from journals where study_id = ?", (study_id,)
+            ).fetchone()
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+    def stamp_of_all(self) -> tuple[int, int, int]:
+        """What changes with every change of any study: how many, their entries and bytes."""
+        with refusals(self.root, "read"):
+            row = self._db.execute(
+                "select count(*), coalesce(sum(entry_count), 0), coalesce(sum(byte_count), 0)"
+                " from journals"
+            ).fetchone()
+        return int(row[0]), int(row[1]), int(row[2])
+
+    def file_bytes(self, study_id: str) -> int:
+        """How much the kept files of a study's trials take, before they are packed."""
+        with refusals(self.root, "read"):
+            row = self._db.execute(
+                "select coalesce(sum(size_bytes), 0) from artifacts where study_id = ?",
+                (study_id,),
+            ).fetchone()
+        return int(row[0])
+
+    def ordinals(self, study_id: str, limit: int, offset: int) -> tuple[int, ...]:
+        """Ordinals of some of the finished trials, in their order."""
+        with refusals(self.root, "read"):
+            rows = self._db.execute(
+                "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?",
+                (study_id, limit, offset),
+            )
+            return tuple(int(ordinal) for (ordinal,) in rows)
+
+    def telling(self, study_id: str, most: int, *, limited: bool = True) -> tuple[int, ...]:
+        """Ordinals of about so many trials that keep the shape of all, oldest first.
+
+        Of every run of trials that share a mark the best, the worst and a failure stay, so that the
+        best so far looks as it is; and the first and the last of all. `limited` is whether the
+        study has limits that trials may break.
+        """
+        with refusals(self.root, "read"):
+            ends = "select min(ordinal), max(ordinal) from trials where study_id = ?"
+            first, last = self._db.execute(ends, (study_id,)).fetchone()
+            if first is None:
+                return ()
+            width = -(-(last + 1) * PICKS // most)
+            found = {int(first), int(last)}
+            for select in (*_OF_RUNS, *([_LIMITED] if limited else [])):
+                rows = self._db.execute(f"{select} group by ordinal / ?", (study_id, width))
+                found.update(int(ordinal) for ordinal, _ in rows)
+        return tuple(sorted(found))
+
+    def outlines(self, study_id: str, ordinals: Iterable[int] | None = None) -> tuple[Outline, ...]:
+        """Finished trials of a study in outline, oldest first: these, or all."""
+        which, arguments = "study_id = ?", [study_id]
+        if ordinals is not None:
+            which += " and ordinal in (select value from json_each(?))"
+            arguments.append(json.dumps([*ordinals]))
+        with refusals(self.root, "read"):
+            rows = self._db.query(
+                "select ordinal, author, config, score_value, score_cost, score_unit,"
+                f" score_broken, failure_kind, started_at from trials where {which}"
+                " order by ordinal",
+                arguments,
+            )
+            return tuple(map(_outlines_outline, rows))
+
+    def scores(self, study_id: str) -> Mapping[int, Scored]:
+        """The score of every measured trial, by its ordinal."""
+        with refusals(self.root, "read"):
+            rows = self._db.execute(
+                "select ordinal, score_value, coalesce(score_broken, '[]') = '[]' from trials"
+                " where study_id = ? and score_cost is not null order by ordinal",
+                (study_id,),
+            )
+            return {int(n): Scored(float(value), bool(leads)) for n, value, leads in rows}
+
+    def ranks(
+        self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
+    ) -> Mapping[int, int]:
+        """The place of each of these trials among all that may lead, 0 for the best.
+
+        `costs` are those of trials that were launched again. Equals are in the order of their
+        trials.
+        """
+        cost, arguments = score_cost(costs)
+        with refusals(self.root, "read"):
+            rows = self._db.execute(
+                "select ordinal, place from (select t.ordinal, row_number() over"
+                f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
+                f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))",
+                (*arguments, study_id, json.dumps([*ordinals])),
+            )
+            return {int(ordinal): int(place) for ordinal, place in rows}
+
+    def named_values(
+        self, study_id: str, names: Sequence[str]
+    ) -> Mapping[int, Mapping[str, NamedValue]]:
+        """The newest values of these metrics of every measured trial that has any of them."""
+        found: dict[int, dict[str, NamedValue]] = {}
+        with refusals(self.root, "read"):
+            for name in names:
+                for ordinal, value in self._values_of(study_id, name).items():
+                    found.setdefault(ordinal, {})[name] = value
+        return found
+
+    def _values_of(self, study_id: str, name: str) -> Mapping[int, NamedValue]:
+        """What launches measured, and over it what was computed afterwards by a newer version."""
+        where, which = "where study_id = ? and name = ?", (study_id, name)
+        versions: dict[int, int] = {}
+        found: dict[int, NamedValue] = {}
+        for ordinal, value, unit, version in self._db.execute(
+            f"select ordinal, value, unit, version from metrics {where}", which
+        ):
+            versions[ordinal], found[ordinal] = version, NamedValue(float(value), str(unit))
+        for ordinal, value, unit, version in self._db.execute(
+            f"select ordinal, value, unit, version from computed_metrics {where} order by version",
+            which,
+        ):
+            if version >= versions.get(ordinal, version):
+                found.pop(ordinal, None)
+                if value is not None:
+                    found[ordinal] = NamedValue(float(value), str(unit))
+        return found
+
+
+def _outlines_outline(row: Row) -> Outline:
+    kind, value, cost = row["failure_kind"], row["score_value"], row["score_cost"]
+    return Outline(
+        ordinal=int(row["ordinal"] or 0),
+        author=str(row["author"]),
+        config=Config(json.loads(str(row["config"]))) if row["config"] else None,
+        value=None if value is None else float(value),
+        cost=None if cost is None else float(cost),
+        unit=str(row["score_unit"] or ""),
+        is_limited=str(row["score_broken"] or "[]") != "[]",
+        failure=None if kind is None else FailureKind(str(kind)),
+        started_at=str(row["started_at"]),
+    )
+
+
+SHOWN_IDS = 5
+MACHINE_BYTES = 16 << 20
+"""More than any description takes, with every package that is installed."""
+_TRIALS = (
+    "select t.rowid, t.*, p.source from trials t join policies p on p.digest = t.policy_digest"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Parsed:
+    """What was parsed of the study that was read last, and up to which rows."""
+
+    study_id: str = ""
+    history: History = field(default_factory=History)
+    last_trial: int = 0
+    repeats: tuple[Repeat, ...] = ()
+    last_repeat: int = 0
+
+
+class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
+    """The read side of a store; every question may raise `StoreError`."""
+
+    root: Path
+    artifacts: Artifacts
+    _db: Database
+    _parsed: Parsed
+    _most_parsed: int | None
+
+    def studies(self, limit: int | None = None, offset: int = 0) -> tuple[StudyRow, ...]:
+        """All studies, newest first, or a page of them."""
+        rows = self._rows(
+            "select * from studies order by created_at desc, id desc limit ? offset ?",
+            -1 if limit is None else limit,
+            offset,
+        )
+        return tuple(to_study(row) for row in rows)
+
+    def study_count(self) -> int:
+        """How many studies there are."""
+        (row,) = self._rows("select count(*) as found from studies")
+        return int(row["found"] or 0)
+
+    def find(self, prefix: str) -> StudyRow:
+        """The one study whose id starts with `prefix`, or the newest search for an empty one.
+
+        What was imported is someone else's until it is named, so it is never the newest.
+        """
+        if not prefix:
+            rows = self._rows(
+                "select * from studies where strategy != ? and json_extract(study, '$.origin')"
+                " is null order by created_at desc, id desc limit 1",
+                MEASURE,
+            )
+            found = tuple(to_study(row) for row in rows)
+            if not found and self.study_count():
+                raise StudyError(
+                    f"every study in {self.root} was imported or measured for a replay; give the "
+                    "id of the one you mean, from `cclsearch list`"
+                )
+        else:
+            rows = self._rows(
+                "select * from studies where id >= ? and substr(id, 1, ?) = ? order by id limit ?",
+                prefix,
+                len(prefix),
+                prefix,
+                SHOWN_IDS + 1,
+            )
+            found = tuple(to_study(row) for row in rows)
+        if not found:
+            raise StudyError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
+        # The whole id sorts before every longer one.
+        if len(found) > 1 and found[0].id != prefix:
+            ids = ", ".join(row.id for row in found[:SHOWN_IDS])
+            raise StudyError(f"{prefix!r} fits several studies: {ids}; give more of the id")
+        return found[0]
+
+    def counts(self, study_id: str) -> Counts:
+        """How much is on record of a study, at once however much it is."""
+        rows = self._rows("select * from studies where id = ?", study_id)
+        return to_counts(rows[0]) if rows else Counts()
+
+    def runs(self, study_id: str) -> tuple[Run, ...]:
+        """Every run of a study's search, oldest first; none where it is not known."""
+        rows = self._rows("select * from runs where study_id = ? order by rowid", study_id)
+        return tuple(to_run(row) for row in rows)
+
+    def pending(self, study_id: str) -> tuple[Intent, ...]:
+        """The trials that were begun and never finished, oldest first."""
+        rows = self._rows(
+            "select i.*, p.source from intents i join policies p on p.digest = i.policy_digest"
+            " where study_id = ? order by ordinal",
+            study_id,
+        )
+        return tuple(to_intent(row) for row in rows)
+
+    def history(self, study_id: str) -> History:
+        """All finished trials of a study, oldest first."""
+        parsed = self._parsed_of(study_id)
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
+        )
+        if rows:
+            trials = (*parsed.history.trials, *(to_trial(row) for row in rows))
+            parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
+            parsed.last_trial = _last(rows)
+        self._forget_many(parsed)
+        return parsed.history
+
+    def trial(self, study_id: str, ordinal: int) -> Trial | None:
+        """One finished trial, or None."""
+        rows = self._rows(f"{_TRIALS} where t.study_id = ? and t.ordinal = ?", study_id, ordinal)
+        return to_trial(rows[0]) if rows else None
+
+    def trial_page(self, study_id: str, query: TrialQuery) -> tuple[tuple[Trial, ...], int]:
+        """Some of the finished trials of a study, and how many there are of that kind."""
+        where, values = query.where(study_id)
+        order, sorted_by = query.order()
+        if query.is_whole:
+            total = self.counts(study_id).trials
+        else:
+            (found,) = self._rows(f"select count(*) as found from trials t where {where}", *values)
+            total = int(found["found"] or 0)
+        # Sorted without what trials hold, which is read of this page alone.
+        chosen = self._rows(
+            f"select t.ordinal from trials t where {where} order by {order} limit ? offset ?",
+            *values,
+            *sorted_by,
+            query.limit,
+            query.offset,
+        )
+        ordinals = [int(row["ordinal"] or 0) for row in chosen]
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.ordinal in (select value from json_each(?))",
+            study_id,
+            json.dumps(ordinals),
+        )
+        trials = {trial.ordinal: trial for trial in map(to_trial, rows)}
+        return tuple(trials[ordinal] for ordinal in ordinals), total
+
+    def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
+        """The policy of each finished trial, by its ordinal."""
+        rows = self._rows(
+            "select t.ordinal, t.policy_digest, t.author, t.parent, t.rationale,"
+            " t.predicted_speedup, t.predicted_over, p.source"
+            " from trials t join policies p on p.digest = t.policy_digest"
+            " where t.study_id = ? order by t.ordinal",
+            study_id,
+        )
+        return tuple((int(row["ordinal"] or 0), to_policy(row)) for row in rows)
+
+    def best(self, study_id: str) -> Trial | None:
+        """The trial with the lowest cost of those that break no limit, the earliest of equals."""
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and {ADMISSIBLE} order by score_cost, ordinal limit 1",
+            study_id,
+        )
+        return to_trial(rows[0]) if rows else None
+
+    def first_measured(self, study_id: str) -> Trial | None:
+        """The earliest trial with a score, which objectives name as the seed."""
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.score_cost is not null"
+            " order by t.ordinal limit 1",
+            study_id,
+        )
+        return to_trial(rows[0]) if rows else None
+
+    def leading(self, study_id: str, count: int) -> tuple[int, ...]:
+        """The best so many trials of those that break no limit, the best first."""
+        rows = self._rows(
+            f"select ordinal from trials where study_id = ? and {ADMISSIBLE}"
+            " order by score_cost, ordinal limit ?",
+            study_id,
+            count,
+        )
+        return tuple(int(row["ordinal"] or 0) for row in rows)
+
+    def latest(self, study_id: str, count: int) -> tuple[Trial, ...]:
+        """The last so many trials of a study, oldest first."""
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? order by t.ordinal desc limit ?", study_id, count
+        )
+        return tuple(to_trial(row) for row in reversed(rows))
+
+    def failures(self, study_id: str) -> dict[FailureKind, int]:
+        """How many trials failed by each kind of failure, the most frequent first."""
+        rows = self._rows(
+            "select failure_kind, count(*) as found from trials where study_id = ?"
+            " and failure_kind is not null group by failure_kind order by found desc, failure_kind",
+            study_id,
+        )
+        return {FailureKind(str(row["failure_kind"])): int(row["found"] or 0) for row in rows}
+
+    def repeats(self, study_id: str) -> tuple[Repeat, ...]:
+        """All re-measuring launches of a study, in the order of launches."""
+        parsed = self._parsed_of(study_id)
+        rows = self._rows(
+            "select rowid, * from confirmations where study_id = ? and rowid > ? order by rowid",
+            study_id,
+            parsed.last_repeat,
+        )
+        if rows:
+            repeats = (*parsed.repeats, *(to_repeat(row) for row in rows))
+            # Sorting is stable: launches of one place stay in the order of their rows.
+            parsed.repeats = tuple(sorted(repeats, key=lambda r: (r.series, r.round, r.position)))
+            parsed.last_repeat = _last(rows)
+        self._forget_many(parsed)
+        return parsed.repeats
+
+    def computed_metrics(
+        self, study_id: str, ordinal: int | None = None
+    ) -> Mapping[int, tuple[ComputedMetric, ...]]:
+        """What was computed afterwards of each trial, or of one: every version of every metric."""
+        with refusals(self.root, "read"):
+            return computed_metrics(self._db, study_id, ordinal)
+
+    def metric_values(
+        self, study_id: str, ordinal: int | None = None
+    ) -> Mapping[int, tuple[MetricValue, ...]]:
+        """The newest version of each metric of each trial, or of one, measured or computed."""
+        with refusals(self.root, "read"):
+            return metric_values(self._db, study_id, ordinal)
+
+    def metric_definitions(self) -> tuple[tuple[str, int, str], ...]:
+        """Name, version and digest of all definitions, not our own, that computed metrics."""
+        with refusals(self.root, "read"):
+            return metric_definitions(self._db)
+
+    def exchange(self, digest: str) -> Exchange:
+        """A stored LLM exchange."""
+        text = self.artifacts.read(digest)
+        return from_json(Exchange, text.decode("utf-8", "surrogatepass"))
+
+    def machine(self, digest: str) -> Machine | None:
+        """The machine of a launch; None where its description is not kept here."""
+        if self.artifacts.size(digest) is None:
+            return None
+        text = self.artifacts.read(digest, MACHINE_BYTES).decode("utf-8", "replace")
+        try:
+            return from_json(Machine, text)
+        except CodecError as error:
+            raise StoreError(f"artifact {digest} describes no machine: {error}") from error
+
+    def model_uses(self, study_id: str) -> tuple[ModelUse, ...]:
+        """What each model was asked in a study, and what it used; in alphabetical order."""
+        # SQLite takes a bare column from the row of the maximum: the last turn's.
+        rows = self._rows(
+            "select model, count(*) as turn_count, sum(result = ?) as policy_count,"
+            " sum(request_count) as request_count, sum(input_tokens) as input_tokens,"
+            " sum(output_tokens) as output_tokens, sum(cache_read_tokens) as cache_read_tokens,"
+            " sum(cache_write_tokens) as cache_write_tokens, result as last_result, max(ordinal)"
+            " from exchanges where study_id = ? group by model order by model",
+            SUBMITTED,
+            study_id,
+        )
+        return tuple(to_model_use(row) for row in rows)
+
+    def turn_usages(self, study_id: str) -> tuple[Usage, ...]:
+        """What each turn of a model used in a study, oldest first."""
+        rows = self._rows(
+            "select input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"
+            " from exchanges where study_id = ? order by ordinal",
+            study_id,
+        )
+        return tuple(to_usage(row) for row in rows)
+
+    def _parsed_of(self, study_id: str) -> Parsed:
+        if self._parsed.study_id != study_id:
+            self._parsed = Parsed(study_id=study_id)
+        return self._parsed
+
+    def _forget_many(self, parsed: Parsed) -> None:
+        """Keep no more than asked for: in a service every thread would keep a study."""
+        count = len(parsed.history) + len(parsed.repeats)
+        if self._most_parsed is not None and count > self._most_parsed:
+            self._parsed = Parsed()
+
+    def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
+        with refusals(self.root, "read"):
+            return list(self._db.query(sql, arguments))
+
+
+def _last(rows: list[Row]) -> int:
+    return max(int(row["rowid"] or 0) for row in rows)

@@ -1,0 +1,232 @@
+"""The store: journals, one SQLite database and one artifact folder; the only writer of records.
+
+Intent is written before a launch and a result in one transaction after it, so that a kill at any
+point loses no finished trial and leaves only those under way to repeat.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+
+from records.codec import now, to_json
+from records.errors import StoreError
+from records.llm_exchange import Exchange, Paid
+from records.machine import Machine
+from records.store.artifacts import Artifacts, Citations
+from records.store.database import opened, refusals
+from records.store.journal import (
+    Damage,
+    Entry,
+    FilesRemoved,
+    LaunchesRepeated,
+    Mark,
+    MetricsComputed,
+    RunBegan,
+    StudyChanged,
+    StudyCreated,
+    TrialBegun,
+    TrialFinished,
+    journal_path,
+    keep_private,
+    read,
+    sync,
+)
+from records.store.locks import WAIT_S, holder, running
+from records.store.queries import Parsed, StoredRecords
+from records.store.rows import ComputedMetric, Intent, Run
+from records.store.writer import Ledger
+from records.study import Study
+from records.trial import Repeat, Trial
+
+
+class Store(StoredRecords):
+    """Opens or creates the store in `root`; raises `StoreError` when it cannot be used.
+
+    What a write raises is not on record.
+    """
+
+    def __init__(
+        self, root: Path, *, wait_s: float = WAIT_S, most_parsed: int | None = None
+    ) -> None:
+        self.root = root = root.absolute()
+        self.artifacts = Artifacts(root / "artifacts")
+        self._parsed, self._most_parsed = Parsed(), most_parsed
+        with refusals(root, "open"):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            keep_private(root)
+            self._db = opened(root)
+            self._ledger = Ledger(root, self._db, wait_s)
+            self.citations = Citations(root, self._db)
+            try:
+                self._ledger.recover()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    def workdir(self, study_id: str) -> Path:
+        """Folder for the launches under way of one study; emptied after each."""
+        return self.root / "work" / study_id
+
+    @contextmanager
+    def lock(self, study_id: str) -> Iterator[None]:
+        """Hold the study for this process; raises `StoreBusy` when another one does.
+
+        The lock goes with the process, however it ends.
+        """
+        journal_path(self.root, study_id)
+        with ExitStack() as held:
+            with refusals(self.root, "lock"):
+                held.enter_context(running(self.root, study_id))
+                self._ledger.catch_up(study_id)
+            yield
+
+    def holder(self, study_id: str) -> int | None:
+        """The process that holds a study; None where none does, 0 where it is not told yet."""
+        journal_path(self.root, study_id)
+        with refusals(self.root, "lock"):
+            return holder(self.root, study_id)
+
+    def trust(self, digest: str) -> None:
+        """Record that what an imported bundle with this digest launches may run here."""
+        path = self._trusted(digest)
+        with refusals(self.root, "write to"):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.touch()
+            sync(path.parent)
+
+    def is_trusted(self, digest: str) -> bool:
+        """Whether `trust` was called for this digest, by any process."""
+        return self._trusted(digest).is_file()
+
+    def _trusted(self, digest: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise StoreError(f"{digest[:80]!r} is no digest of a bundle; the record was changed")
+        return self.root / "trusted" / digest
+
+    def keep_machine(self, machine: Machine) -> str:
+        """Keep a description that launches refer to by its digest; any thread may call it."""
+        return self.artifacts.keep_text(to_json(machine), "machine.json").digest
+
+    def create(self, study_id: str, study: Study, version: str, *, status: str = "running") -> None:
+        """Record a new study."""
+        created = StudyCreated(study=study, version=version, created_at=now(), status=status)
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, created)
+
+    def add_study(
+        self,
+        study_id: str,
+        study: Study,
+        version: str,
+        trials: Iterable[Trial],
+        repeats: Sequence[Repeat] = (),
+        summary: str | None = None,
+    ) -> None:
+        """Record a study that ended elsewhere, with all its trials, all or nothing.
+
+        Trials may come from a generator: there may be more of them than memory holds.
+        """
+        entries: Iterable[Entry] = chain(
+            [StudyCreated(study=study, version=version, created_at=now())],
+            (TrialFinished(trial=trial) for trial in trials),
+            [LaunchesRepeated(repeats=tuple(repeats))] if repeats else [],
+            [StudyChanged(status="finished", summary=summary)],
+        )
+        with refusals(self.root, "write to"):
+            self._ledger.add(study_id, entries)
+
+    def restore(self, study_id: str, entries: Iterable[Entry]) -> None:
+        """Record a study with the very entries that another store has of it, all or nothing."""
+        with refusals(self.root, "write to"):
+            self._ledger.add(study_id, entries)
+
+    def entries(self, study_id: str) -> Iterator[Entry]:
+        """Every change of a study's records, oldest first; raises `StoreError` for damage."""
+        path = journal_path(self.root, study_id)
+        self._ledger.catch_up(study_id)
+        with refusals(self.root, "read"):
+            for line in read(path, Mark()):
+                if isinstance(line, Damage):
+                    root = shlex.quote(str(self.root))
+                    raise StoreError(
+                        f"{path}, line {line.line}: {line.why}; restore the file, or go on without "
+                        f"the line: `cclsearch doctor --rebuild --store {root}`"
+                    )
+                yield line.entry
+
+    def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
+        """Record how far a study is, and its closing summary if it has one."""
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, StudyChanged(status=status, summary=summary))
+
+    def replace_study(self, study_id: str, study: Study) -> None:
+        """Record a study whose budget was extended."""
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, StudyChanged(study=study))
+
+    def start_run(self, study_id: str, study: Study) -> None:
+        """Record that the search begins, or goes on, and from where."""
+        counts = self.counts(study_id)
+        run = Run(
+            trials=counts.trials,
+            repeats=counts.repeats,
+            begun=len(self.pending(study_id)),
+            study=study,
+        )
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, RunBegan(run=run))
+
+    def begin(self, study_id: str, intent: Intent, exchange: Exchange | None) -> Intent:
+        """Record that a trial begins, with what was paid for it; gives the intent as stored."""
+        digest, paid = intent.exchange, None
+        if exchange is not None:
+            digest = self.artifacts.keep_text(to_json(exchange), "exchange.json").digest
+            paid = Paid.of(digest, exchange)
+        begun = TrialBegun(
+            ordinal=intent.ordinal,
+            policy=intent.policy,
+            started_at=intent.started_at,
+            exchange=digest,
+            paid=paid,
+        )
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, begun)
+        return Intent(
+            ordinal=intent.ordinal,
+            policy=intent.policy,
+            started_at=intent.started_at,
+            exchange=digest,
+        )
+
+    def finish(self, study_id: str, trial: Trial) -> None:
+        """Record a finished trial and all that belongs to it, in one transaction."""
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, TrialFinished(trial=trial))
+
+    def repeat(self, study_id: str, *repeats: Repeat) -> None:
+        """Record re-measuring launches, those that ran together in one transaction."""
+        if repeats:
+            with refusals(self.root, "write to"):
+                self._ledger.write(study_id, LaunchesRepeated(repeats=repeats))
+
+    def record_metrics(
+        self, study_id: str, metrics: Mapping[int, tuple[ComputedMetric, ...]]
+    ) -> None:
+        """Record what was computed of trials, by their ordinals, after they had ended."""
+        if metrics:
+            with refusals(self.root, "write to"):
+                self._ledger.write(study_id, MetricsComputed(metrics=metrics))
+
+    def remove_files(self, study_id: str, digests: Sequence[str], rule: str) -> str:
+        """Record that files of a study are about to be removed, and give the instant of it."""
+        removal = FilesRemoved(removed_at=now(), rule=rule, digests=tuple(digests))
+        with refusals(self.root, "write to"):
+            self._ledger.write(study_id, removal)
+        return removal.removed_at

@@ -1,0 +1,439 @@
+"""The only writer: append an entry, apply it to the tables.
+
+Applies entries to the tables: the only place that changes a row.
+
+Whoever calls it holds the one lock for writing, and a transaction.
+
+The records of a study as entries, read from its rows: for a study that has no journal yet.
+
+Keeps the journals and the database the same: what is in one of them comes to be in both.
+
+A change is on record when it is in the journal of its study, on disk, and then in the database.
+One process writes at a time; whoever finds that another was killed between the two finishes its
+work.
+"""
+
+import logging
+import shlex
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal, assert_never
+
+from records.codec import to_json
+from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
+from records.store.connection import Database
+from records.store.journal import (
+    Damage,
+    Entry,
+    FilesRemoved,
+    LaunchesRepeated,
+    Line,
+    Mark,
+    MetricsComputed,
+    RunBegan,
+    StudyChanged,
+    StudyCreated,
+    TrialBegun,
+    TrialFinished,
+    append,
+    cut,
+    incoming,
+    journal_path,
+    lines_of,
+    read,
+    size,
+    sizes,
+    write_whole,
+)
+from records.store.locks import writing
+from records.store.rows import (
+    Row,
+    artifact_rows,
+    computed_columns,
+    computed_metrics,
+    metric_rows,
+    paid_columns,
+    policy_columns,
+    to_intent,
+    to_paid,
+    to_repeat,
+    to_run,
+    to_study,
+    to_trial,
+    trial_columns,
+)
+from records.trial import Policy
+
+
+def apply(db: Database, study_id: str, entry: Entry) -> None:
+    """Change what an entry says has changed."""
+    match entry:
+        case StudyCreated():
+            _create(db, study_id, entry)
+        case StudyChanged():
+            study = None if entry.study is None else to_json(entry.study)
+            _change(db, study_id, status=entry.status, summary=entry.summary, study=study)
+        case RunBegan():
+            _begin_run(db, study_id, entry)
+        case TrialBegun():
+            _begin(db, study_id, entry)
+        case TrialFinished():
+            _finish(db, study_id, entry)
+        case LaunchesRepeated():
+            _repeat(db, study_id, entry)
+        case FilesRemoved():
+            _remove_files(db, study_id, entry)
+        case MetricsComputed():
+            _compute(db, study_id, entry)
+        case _:
+            assert_never(entry)
+
+
+def _create(db: Database, study_id: str, entry: StudyCreated) -> None:
+    study = entry.study
+    row = {
+        "id": study_id,
+        "name": study.name,
+        "objective": study.objective.expression,
+        "strategy": study.strategy,
+        "status": entry.status,
+        "created_at": entry.created_at,
+        "version": entry.version,
+        "study": to_json(study),
+    }
+    insert(db, "studies", row)
+
+
+def _change(db: Database, study_id: str, **changes: str | None) -> None:
+    for column, value in changes.items():
+        if value is not None:
+            db.execute(f"update studies set {column} = ? where id = ?", [value, study_id])
+
+
+def _begin_run(db: Database, study_id: str, entry: RunBegan) -> None:
+    run = entry.run
+    _change(db, study_id, status="running")
+    counts = {"trials": run.trials, "repeats": run.repeats, "begun": run.begun}
+    insert(db, "runs", {"study_id": study_id, **counts, "study": to_json(run.study)})
+
+
+def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
+    _keep_policy(db, entry.policy)
+    place = {"study_id": study_id, "ordinal": entry.ordinal}
+    if entry.paid is not None:
+        insert(db, "exchanges", {**place, **paid_columns(entry.paid)})
+    row = {
+        **place,
+        "started_at": entry.started_at,
+        "exchange_digest": entry.exchange,
+        **policy_columns(entry.policy),
+    }
+    insert(db, "intents", row)
+
+
+def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
+    trial = entry.trial
+    _keep_policy(db, trial.policy)
+    insert(db, "trials", {"study_id": study_id, **trial_columns(trial)})
+    for row in metric_rows(study_id, trial):
+        insert(db, "metrics", row)
+    for row in artifact_rows(study_id, trial):
+        insert(db, "artifacts", row)
+    db.execute("delete from intents where study_id = ? and ordinal = ?", [study_id, trial.ordinal])
+    db.execute(
+        "update studies set trial_count = trial_count + 1, measured_count = measured_count + ?,"
+        " launch_count = launch_count + ? where id = ?",
+        [trial.score is not None, trial.attempts if trial.reached_launch else 0, study_id],
+    )
+
+
+def _repeat(db: Database, study_id: str, entry: LaunchesRepeated) -> None:
+    for repeat in entry.repeats:
+        row = {
+            "study_id": study_id,
+            "series": repeat.series,
+            "round": repeat.round,
+            "ordinal": repeat.ordinal,
+            "purpose": repeat.purpose.value,
+            "position": repeat.position,
+            "outcome": to_json(repeat.outcome),
+        }
+        insert(db, "confirmations", row)
+    count = len(entry.repeats)
+    db.execute(
+        "update studies set repeat_count = repeat_count + ?, launch_count = launch_count + ?"
+        " where id = ?",
+        [count, count, study_id],
+    )
+
+
+def _compute(db: Database, study_id: str, entry: MetricsComputed) -> None:
+    for ordinal, metrics in entry.metrics.items():
+        for metric in metrics:
+            row = {"study_id": study_id, **computed_columns(ordinal, metric)}
+            insert(db, "computed_metrics", row, verb="replace")
+
+
+def _remove_files(db: Database, study_id: str, entry: FilesRemoved) -> None:
+    for digest in entry.digests:
+        db.execute(
+            "insert or replace into removed_files (study_id, digest, removed_at, rule)"
+            " values (?, ?, ?, ?)",
+            [study_id, digest, entry.removed_at, entry.rule],
+        )
+
+
+def _keep_policy(db: Database, policy: Policy) -> None:
+    db.execute(
+        "insert or ignore into policies (digest, source) values (?, ?)",
+        [policy.digest, policy.source],
+    )
+
+
+def insert(
+    db: Database,
+    table: str,
+    row: Mapping[str, object],
+    verb: Literal["insert", "replace"] = "insert",
+) -> None:
+    """Insert one row; a text of SQL for each set of columns, which SQLite then knows already."""
+    places = ", ".join("?" * len(row))
+    db.execute(f"{verb} into {table} ({', '.join(row)}) values ({places})", list(row.values()))
+
+
+WITH_POLICY = "select t.*, p.source from {} t join policies p on p.digest = t.policy_digest"
+
+
+def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
+    """Entries that make these very rows; raises `CodecError` for a row that is damaged."""
+    (row,) = db.query("select * from studies where id = ?", [study_id])
+    study = to_study(row)
+    yield StudyCreated(study=study.study, version=str(row["version"]), created_at=study.created_at)
+    paid = {
+        int(each["ordinal"]): each
+        for each in db.query("select * from exchanges where study_id = ?", [study_id])
+    }
+    yield from chain.from_iterable(
+        _trial_entries(each, paid) for each in _rows(db, WITH_POLICY.format("trials"), study_id)
+    )
+    for each in _rows(db, "select * from confirmations t", study_id):
+        yield LaunchesRepeated(repeats=(to_repeat(each),))
+    computed = computed_metrics(db, study_id)
+    if computed:
+        yield MetricsComputed(metrics=computed)
+    for each in _rows(db, "select * from runs t", study_id):
+        yield RunBegan(run=to_run(each))
+    for each in _rows(db, WITH_POLICY.format("intents"), study_id):
+        yield _begun(each, paid.get(int(each["ordinal"] or 0)))
+    for each in _rows(db, "select * from removed_files t", study_id):
+        yield FilesRemoved(
+            removed_at=str(each["removed_at"]),
+            rule=str(each["rule"]),
+            digests=(str(each["digest"]),),
+        )
+    yield StudyChanged(status=study.status, summary=study.summary)
+
+
+def _trial_entries(row: Row, paid: Mapping[int, Row]) -> Iterator[Entry]:
+    trial = to_trial(row)
+    if trial.ordinal in paid:
+        yield _begun(row, paid[trial.ordinal])
+    yield TrialFinished(trial=trial)
+
+
+def _begun(row: Row, paid: Row | None) -> TrialBegun:
+    intent = to_intent(row)
+    return TrialBegun(
+        ordinal=intent.ordinal,
+        policy=intent.policy,
+        started_at=intent.started_at,
+        exchange=intent.exchange,
+        paid=None if paid is None else to_paid(paid),
+    )
+
+
+def _rows(db: Database, select: str, study_id: str) -> Iterator[Row]:
+    return db.query(f"{select} where t.study_id = ? order by t.rowid", [study_id])
+
+
+AT_ONCE = 1000
+"""Entries that are applied in one transaction."""
+
+_log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """The only writer of rows of a study; what raises is not on record.
+
+    Raises `WriterBusy` where another process goes on writing for `wait_s`.
+    """
+
+    def __init__(self, root: Path, db: Database, wait_s: float) -> None:
+        self._root = root
+        self._db = db
+        self._wait_s = wait_s
+
+    def write(self, study_id: str, *entries: Entry) -> None:
+        """Record these changes of a study, all or none."""
+        path = journal_path(self._root, study_id)
+        with writing(self._root, self._wait_s):
+            self._catch_up(study_id)
+            mark = self._mark(study_id) or Mark()
+            if not mark.entry_count and not isinstance(entries[0], StudyCreated):
+                raise StoreError(f"no study {study_id!r} in {self._root}; see `cclsearch list`")
+            lines = list(lines_of(entries, mark.entry_count))
+            try:
+                with self._db.atomic():
+                    for entry in entries:
+                        apply(self._db, study_id, entry)
+                    byte_count = mark.byte_count + sum(map(len, lines))
+                    note(self._db, study_id, Mark(mark.entry_count + len(lines), byte_count))
+                    append(path, lines)
+            except BaseException:
+                self._take_back(study_id)
+                raise
+
+    def add(self, study_id: str, entries: Iterable[Entry]) -> None:
+        """Record a whole study that is new, all of it or nothing, in the memory of one entry."""
+        path = journal_path(self._root, study_id)
+        with writing(self._root, self._wait_s):
+            self._catch_up(study_id)
+            if self._mark(study_id) is not None:
+                raise StoreError(f"study {study_id} is on record in {self._root} already")
+            try:
+                with self._db.atomic():
+                    applied = self._applied(study_id, entries)
+                    note(self._db, study_id, write_whole(path, lines_of(applied, 0)))
+            except BaseException:
+                self._take_back(study_id)
+                raise
+
+    def catch_up(self, study_id: str) -> None:
+        """Finish what a process that was killed had begun to write of a study."""
+        path = journal_path(self._root, study_id)
+        if size(path) != (self._mark(study_id) or Mark()).byte_count:
+            with writing(self._root, self._wait_s):
+                self._catch_up(study_id)
+
+    def recover(self) -> None:
+        """Finish what processes that were killed had begun to write, and write missing journals.
+
+        Whoever is writing now has done so: then nothing is waited for. What cannot be finished is
+        told, and stays as it is: the other studies are usable.
+        """
+        lacking = self._lacking()
+        if not lacking and not incoming(self._root):
+            return
+        with suppress(StoreBusy), writing(self._root, wait_s=0):
+            for path in incoming(self._root):
+                path.unlink(missing_ok=True)
+            for study_id in lacking:
+                try:
+                    self._catch_up(study_id)
+                except CclsearchError as error:
+                    _log.warning("%s", error)
+
+    def _lacking(self) -> list[str]:
+        """Studies of which journal and database are not known to be the same."""
+        journals = sizes(self._root)
+        noted = {
+            str(row["study_id"]): int(row["byte_count"])
+            for row in self._db.query("select study_id, byte_count from journals")
+        }
+        unwritten = self._db.query(
+            "select id from studies where id not in (select study_id from journals)"
+        )
+        differ = (s for s in {*journals, *noted} if journals.get(s) != noted.get(s))
+        return sorted({*differ, *(str(row["id"]) for row in unwritten)})
+
+    def _catch_up(self, study_id: str) -> None:
+        path = journal_path(self._root, study_id)
+        mark = self._mark(study_id)
+        if mark is None and self._is_listed(study_id):
+            self._write_journal(study_id, path)
+        elif mark is not None and size(path) < mark.byte_count:
+            _log.warning("%s lacks what the database has; it is written anew", path)
+            with suppress(FileNotFoundError):
+                path.replace(path.with_name(f"{path.name}.replaced"))
+            self._write_journal(study_id, path)
+        else:
+            while size(path) > (self._mark(study_id) or Mark()).byte_count:
+                self._advance(study_id, path)
+
+    def _write_journal(self, study_id: str, path: Path) -> None:
+        try:
+            with self._db.atomic():
+                entries = entries_of(self._db, study_id)
+                note(self._db, study_id, write_whole(path, lines_of(entries, 0)))
+        except CodecError as error:
+            raise StoreError(
+                f"study {study_id} has no journal and a damaged record, so that nothing can be "
+                f"added to it: {error}"
+            ) from error
+
+    def _advance(self, study_id: str, path: Path) -> None:
+        """Apply the next lines that the database lacks, and cut what was not written to its end."""
+        start = mark = self._mark(study_id) or Mark()
+        damage: Damage | None = None
+        with self._db.atomic():
+            for line in islice(read(path, mark), AT_ONCE):
+                if isinstance(line, Damage):
+                    damage = line
+                    break
+                self._apply_line(study_id, path, line)
+                mark = line.end
+            if mark != start:
+                note(self._db, study_id, mark)
+        if damage is None:
+            return
+        if not damage.is_torn or len(list(islice(read(path, mark), 2))) > 1:
+            raise StoreError(_broken(path, damage.line, damage.why, self._root))
+        cut(path, mark)
+
+    def _apply_line(self, study_id: str, path: Path, line: Line) -> None:
+        try:
+            apply(self._db, study_id, line.entry)
+        except (sqlite3.IntegrityError, OverflowError) as error:
+            number = line.end.entry_count
+            raise StoreError(_broken(path, number, str(error), self._root)) from error
+
+    def _applied(self, study_id: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for number, entry in enumerate(entries, 1):
+            if (number == 1) != isinstance(entry, StudyCreated):
+                raise StoreError(f"entry {number} of study {study_id} is {entry.kind}")
+            apply(self._db, study_id, entry)
+            yield entry
+
+    def _take_back(self, study_id: str) -> None:
+        """Cut a journal back to what the database has."""
+        path = journal_path(self._root, study_id)
+        with suppress(sqlite3.Error, OSError):  # the next writer sees to it
+            cut(path, self._mark(study_id) or Mark())
+
+    def _mark(self, study_id: str) -> Mark | None:
+        rows = self._db.query(
+            "select entry_count, byte_count from journals where study_id = ?", [study_id]
+        )
+        marks = [Mark(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
+        return marks[0] if marks else None
+
+    def _is_listed(self, study_id: str) -> bool:
+        return bool(list(self._db.query("select 1 from studies where id = ?", [study_id])))
+
+
+def note(db: Database, study_id: str, mark: Mark) -> None:
+    """Remember up to where the rows stand for the journal of a study."""
+    db.execute(
+        "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",
+        [study_id, mark.entry_count, mark.byte_count],
+    )
+
+
+def _broken(path: Path, line: int, why: str, root: Path) -> str:
+    return (
+        f"{path}, line {line}: {why}; restore the file, or go on without the line: "
+        f"`cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
+    )

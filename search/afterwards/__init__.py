@@ -1,1 +1,0 @@
-"""Metrics of trials on record, computed long after they ran."""

@@ -1,1 +1,0 @@
-"""What a recorded history got wrong, as far as its own record shows it."""

@@ -1,1 +1,0 @@
-"""Analyses results of collective benchmarks: summaries, verdicts against a baseline, plots."""

@@ -1,1 +1,0 @@
-"""Charts as SVG to put into a page: plain functions from values to text, without any library."""

@@ -1,1 +1,0 @@
-"""Offline strategies: each chooses the next configuration from what is on record."""

@@ -1,0 +1,1 @@
+"""The commands of `cclsearch`, one module per group."""

@@ -1,0 +1,436 @@
+"""bench ....
+
+`bench analyze`: what folders of benchmark results say, beside each other.
+
+`bench mix`: what a recorded job communicates, as messages that a study can exchange.
+
+`bench search`: how many trials each search strategy needs, where the answer is known.
+
+`bench collectives|analyze|mix|search`: how fast libraries carry messages, how well we search.
+"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from records.codec import to_json
+from records.errors import StoreError, StudyError
+from records.study import Llm
+from search.cli.options import JsonOption, NoCacheOption, StoreOption, TraceArgument, examples
+from search.views.console import Terminal
+
+if TYPE_CHECKING:
+    from search.collective_bench.verdicts import Analysis
+
+
+def analyze(
+    folders: Annotated[
+        list[str],
+        typer.Option(
+            "--dir",
+            metavar="LABEL:PATH",
+            help="Folder of CSV files of one benchmark; repeat it. Without a label, its own name.",
+        ),
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="What all others are compared with."),
+    ] = None,
+    outdir: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where tables, plots and verdicts go.")
+    ] = Path("perf_results"),
+    regression_threshold: Annotated[
+        float, typer.Option(metavar="PERCENT", help="Slower by more than this is a regression.")
+    ] = 5.0,
+    improvement_threshold: Annotated[
+        float, typer.Option(metavar="PERCENT", help="Faster by more than this is an improvement.")
+    ] = 5.0,
+    alpha: Annotated[
+        float, typer.Option(metavar="SHARE", help="How often a verdict may be wrong.")
+    ] = 0.05,
+    summary_only: Annotated[
+        bool, typer.Option("--summary-only", help="Summarise each label, and compare nothing.")
+    ] = False,
+    unreplicated: Annotated[
+        bool,
+        typer.Option(
+            "--unreplicated",
+            help="Judge by the bare change what was measured too seldom to decide.",
+        ),
+    ] = False,
+    fail_on_regression: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-regression",
+            help="Exit with 3 if anything regressed or failed, with 5 if points stay undecided.",
+        ),
+    ] = False,
+    allow_undecided: Annotated[
+        bool,
+        typer.Option("--allow-undecided", help="Let --fail-on-regression pass undecided points."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Summarise benchmark results, compare them with a baseline, and draw them.
+
+    Reads the CSV files of `cclsearch bench collectives` and of torchcomms. A point is a regression
+    or an improvement where rounds that both sides share (equal RunId with LaunchId or Block) show a
+    change beyond the threshold, after Holm's correction for the number of points; what was measured
+    once is shown and not judged.
+    """
+    # Imported here: what decides and draws takes a second to load.
+    from search.collective_bench.analyze import AnalysisAsked
+    from search.collective_bench.analyze import analyze as analysed
+    from search.collective_bench.output import analysis_facts
+    from search.collective_bench.verdicts import UNDECIDED, Limits
+
+    console = Terminal(stderr=True)
+    with console.status("reading") as line:
+        found = analysed(
+            AnalysisAsked(
+                folders=tuple(folders),
+                outdir=outdir,
+                baseline=baseline,
+                limits=Limits(
+                    regression_percent=regression_threshold,
+                    improvement_percent=improvement_threshold,
+                    alpha=alpha,
+                    unreplicated=unreplicated,
+                ),
+                summary_only=summary_only,
+                fail_on_regression=fail_on_regression,
+                allow_undecided=allow_undecided,
+                warn=lambda text: typer.echo(f"warning: {text}", err=True),
+                doing=lambda text: line.update(Text(text)),
+            )
+        )
+    if as_json:
+        typer.echo(json.dumps(analysis_facts(found), allow_nan=False))
+    else:
+        _print(found, outdir, summary_only=summary_only)
+    if found.exit_status == UNDECIDED:
+        typer.echo(
+            f"undecided: a regression may hide at {found.open_count} points, so the gate does not "
+            "pass (exit code 5); measure both sides in turns (cclsearch bench collectives with "
+            "--rounds 8), or accept these points with --allow-undecided",
+            err=True,
+        )
+    if found.exit_status:
+        raise typer.Exit(found.exit_status)
+
+
+def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
+    for results in found.results:
+        count = len(results.rows)
+        points = f"{count} point{'s' if count != 1 else ''}"
+        typer.echo(f"{results.label}: {points} in {results.folder}")
+    for pair in found.pairs:
+        told = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
+        typer.echo(f"{pair.label} against {pair.baseline}: {', '.join(told)}")
+    for caveat in found.caveats:
+        typer.echo(f"caveat: {caveat}")
+    typer.echo(f"written: {outdir}")
+    typer.echo(f"look first at {outdir / _first(found)}")
+    if found.baseline is None and len(found.results) > 1 and not summary_only:
+        typer.echo("next: add --baseline LABEL to compare them")
+
+
+def _first(found: "Analysis") -> Path:
+    """The file that tells most."""
+    if not found.pairs:
+        return Path(f"perf_summary_{found.results[0].label}.txt")
+    worst = max(found.pairs, key=lambda pair: pair.regression_count)
+    return Path(worst.name, "perf_regress.txt" if worst.regression_count else "perf_highlights.txt")
+
+
+def mix(
+    trace: TraceArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.toml", help="Write it into this file.")
+    ] = None,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Print the collectives of a recorded job's step as a study file that tunes them.
+
+    It can be run as it is, or its [[message]] tables be pasted into another study file.
+    """
+    from search.traces.message_mix import mix_of
+    from search.traces.open import traced
+
+    text = mix_of(traced(trace, store, use_cache=not no_cache)).toml()
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror}") from error
+    typer.echo(f"written: {out}")
+    typer.echo(f"next: cclsearch run -c {shlex.quote(str(out))}")
+
+
+EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
+
+
+def search(
+    landscapes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LANDSCAPE...",
+            help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
+            "[-anonymous], study:ID for what is on record of a study, or ccl:FOLDER with recorded "
+            "searches. [default: three generated ones]",
+            show_default=False,
+        ),
+    ] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Strategies to compare. [default: all offline ones]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Searches of each.")] = 20,
+    trials: Annotated[int, typer.Option(min=2, metavar="N", help="Trials of a search.")] = 40,
+    target: Annotated[
+        str, typer.Option(metavar="SHARE", help="A hit is at most this much worse than the best.")
+    ] = "5%",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="seed|random",
+            help="Begin at the landscape's seed, or each search somewhere else.",
+        ),
+    ] = "seed",
+    transcripts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For hybrid and llm: what the model answered is taken from here; with "
+            "ANTHROPIC_API_KEY set it is asked what is missing, and that is kept.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model. [default: that of studies]")
+    ] = None,
+    outdir: Annotated[
+        Path | None,
+        typer.Option("-o", "--outdir", metavar="FOLDER", help="For one JSON and one picture."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare search strategies on landscapes of which every configuration is known.
+
+    All strategies begin at the same configuration, see only what is feasible and never repeat a
+    launch. A launch draws one noisy sample; a challenger that looks better is raced by two more of
+    each. What counts is how good the configuration truly is that the search would announce. Nothing
+    is launched.
+    """
+    # Imported here: what draws and sums up takes a second to load.
+    from search.strategy_bench.comparison import compare, strategies_of, write
+    from search.strategy_bench.run import Asking, landscapes_of
+    from search.strategy_bench.summary import TABLE_WIDTH, print_reports
+    from search.views.format import share_of
+
+    if start not in ("seed", "random"):
+        raise StudyError(f"--start {start!r} is unknown; use seed or random")
+    asking = None
+    if transcripts is not None:
+        asking = Asking(transcripts=transcripts, llm=Llm() if model is None else Llm(model=model))
+    console = Terminal(stderr=True)
+    with console.status("starting") as line:
+        found = compare(
+            landscapes_of(landscapes or EXAMPLES, store, lambda words: console.print(Text(words))),
+            strategies_of(strategies, asking),
+            seed_count=seeds,
+            trial_count=trials,
+            reach=share_of(target, "--target"),
+            start="random" if start == "random" else "seed",
+            asking=asking,
+            done=lambda landscape, strategy, done, count: line.update(
+                Text(f"{done} of {count}: {strategy} on {landscape}")
+            ),
+        )
+        written = () if outdir is None else write(found, outdir)
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        wide = Terminal(width=max(Terminal().width, TABLE_WIDTH))
+        print_reports(wide, found.reports, trial_count=trials, seed_count=seeds)
+        _print_end(written)
+
+
+def _print_end(written: tuple[Path, ...]) -> None:
+    for path in written:
+        typer.echo(f"written: {path}")
+    if not written:
+        typer.echo("next: add -o FOLDER for the JSON and the picture")
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure communication libraries, tell what changed, and compare search strategies.",
+)
+ADAPTERS = "torchcomms, c10d, c10d_torchcomms or mpi"
+MORE = """\b
+Ranks are started here, by torchrun or mpirun, or are there already:
+  torchrun --nproc-per-node 4 --no-python cclsearch bench collectives all_reduce --c10d
+  mpirun -n 4 cclsearch bench collectives all_reduce --mpi
+"""
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch bench collectives all_reduce --min-size 4 --max-size 64M --csv",
+        "cclsearch bench collectives all_reduce --reduce-op all --csv --quiet",
+        "cclsearch bench collectives all --all-comm-adapters --rounds 6 --csv --output-dir new",
+    )
+    + "\n\n"
+    + MORE
+)
+def collectives(
+    collective: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTIVE|all", help="Such as all_reduce or barrier.", show_default=False
+        ),
+    ] = "",
+    comm_adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Library: {ADAPTERS}. [default: torchcomms if it is here, else c10d]",
+        ),
+    ] = None,
+    torchcomms: Annotated[
+        bool, typer.Option("--torchcomms", help="Short for --comm-adapter torchcomms.")
+    ] = False,
+    c10d: Annotated[bool, typer.Option("--c10d", help="Short for --comm-adapter c10d.")] = False,
+    c10d_torchcomms: Annotated[
+        bool, typer.Option("--c10d-torchcomms", help="c10d, routed through torchcomms.")
+    ] = False,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Short for --comm-adapter mpi.")] = False,
+    all_comm_adapters: Annotated[
+        bool, typer.Option("--all-comm-adapters", help="Every library that can be used here.")
+    ] = False,
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME", help="[default: that of library and device]")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda where there are GPUs]")
+    ] = None,
+    min_size: Annotated[str, typer.Option(metavar="BYTES", help="Or as in 64K, 1M, 1G.")] = "4",
+    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Likewise.")] = "64M",
+    size_scaling_factor: Annotated[str, typer.Option(metavar="N", help="Between sizes.")] = "2",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="float32, float16, bfloat16, float64, int32, int64 or an alias."
+        ),
+    ] = "float32",
+    reduce_op: Annotated[
+        str | None,
+        typer.Option(metavar="OP|all", help="sum, min, max, avg or product. [default: sum]"),
+    ] = None,
+    warmup: Annotated[str, typer.Option(metavar="N", help="Calls before the timed ones.")] = "5",
+    iters: Annotated[str, typer.Option(metavar="N", help="Timed calls.")] = "1000",
+    sync_interval: Annotated[
+        str,
+        typer.Option(
+            metavar="N", help="Calls between two looks at the clock; 0: one look at the end."
+        ),
+    ] = "0",
+    async_op: Annotated[
+        bool, typer.Option("--async", help="Start each call, then wait for it.")
+    ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Write a CSV for each collective, and all samples.")
+    ] = False,
+    output_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="[default: named like the library]")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+    bw_convention: Annotated[
+        str, typer.Option(metavar="nccl-tests|torchcomms", help="Whose bus bandwidth.")
+    ] = "nccl-tests",
+    nproc_per_node: Annotated[
+        str | None, typer.Option(metavar="N", help="Ranks to start. [default: the GPUs, else 2]")
+    ] = None,
+    rounds: Annotated[
+        str, typer.Option(metavar="N", help="Start each library anew so often, in turns.")
+    ] = "1",
+    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="For one point.")] = "60",
+    window: Annotated[
+        str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure latency and bandwidth of a collective over message sizes."""
+    if window is not None:
+        raise StudyError(
+            "there is no --window; --sync-interval N looks at the clock after every N calls"
+        )
+    # Imported here: it takes torch, and help does without.
+    from evaluator.bench.request import Asked
+    from search.collective_bench.run import bench_collectives
+
+    short = {
+        "torchcomms": torchcomms,
+        "c10d": c10d,
+        "c10d_torchcomms": c10d_torchcomms,
+        "mpi": mpi,
+    }
+    asked = Asked(
+        collective=collective,
+        adapters=(*(comm_adapter or ()), *(name for name, given in short.items() if given)),
+        all_adapters=all_comm_adapters,
+        backend=backend,
+        device=device,
+        min_size=min_size,
+        max_size=max_size,
+        size_scaling_factor=size_scaling_factor,
+        dtype=dtype,
+        reduce_op=reduce_op,
+        warmup=warmup,
+        iters=iters,
+        sync_interval=sync_interval,
+        async_op=async_op,
+        csv=csv,
+        output_dir=output_dir,
+        quiet=quiet,
+        as_json=as_json,
+        bw_convention=bw_convention,
+        rank_count=nproc_per_node,
+        rounds=rounds,
+        timeout=timeout,
+    )
+    raise typer.Exit(bench_collectives(asked))
+
+
+app.command(
+    "analyze",
+    epilog=examples(
+        "cclsearch bench analyze --dir c10d --dir mpi --baseline c10d",
+        "cclsearch bench analyze --dir old:runs/1 --dir new:runs/2 --baseline old "
+        "--fail-on-regression",
+    ),
+)(analyze)
+app.command(
+    "mix",
+    epilog=examples(
+        "cclsearch bench mix traces/", "cclsearch bench mix trial:3 --out messages.toml"
+    ),
+)(mix)
+app.command(
+    "search",
+    epilog=examples(
+        "cclsearch bench search",
+        "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
+        "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
+        "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
+    ),
+)(search)

@@ -1,0 +1,525 @@
+"""metrics ....
+
+`metrics list|show|compute`: what can be measured, what it means, and the values of traces.
+
+Prints what metrics there are and what they mean.
+
+Prints the values of metrics that traces have, and why the others have none.
+
+Prints what metrics of trials on record come to, while they are computed and kept.
+"""
+
+import json
+import shlex
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from evaluator.metrics.base import Metric, MetricError
+from evaluator.metrics.ccl_bench import CCL_BENCH, mismatches
+from evaluator.metrics.registry import (
+    Definition,
+    Measures,
+    definitions,
+    loaded_metrics,
+    measure_each,
+    metric,
+    read_metrics_file,
+)
+from records.errors import StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import MetricValue
+from search.cli.options import (
+    BandwidthsOption,
+    BatchSizeOption,
+    CardOption,
+    GpusOption,
+    JsonOption,
+    MetricsFileOption,
+    NoCacheOption,
+    StoreOption,
+    TraceArgument,
+    card_given,
+    examples,
+    store_flag,
+)
+from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
+from search.replay.metrics import Done, computed_afterwards
+from search.settings import Interrupted, recorded
+from search.study.card_reader import Given
+from search.study.study_file import suggestion
+from search.traces.open import Traced, traced
+from search.views.console import Terminal, on_terminal
+from search.views.format import absences, number, one_line
+from search.views.study import definition_facts
+from search.views.terminal import PAGE_CELLS, Column, numbers, page_cells, print_table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Metrics: what there is, what it means, and the values of traces.",
+)
+
+
+@app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
+def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = False) -> None:
+    """List every metric with its unit, which way is better, and what it is computed from."""
+    print_list(metrics_file, as_json=as_json)
+
+
+@app.command(
+    epilog=examples("cclsearch metrics show mfu", "cclsearch metrics show straggler bw_allgather")
+)
+def show(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Metrics.", show_default=False)
+    ],
+    metrics_file: MetricsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what metrics mean, what they need, and how the published toolkit's differ."""
+    print_definitions(names, metrics_file, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch metrics compute traces/",
+        "cclsearch metrics compute traces/ mfu tokens_per_s --card card.yaml",
+        "cclsearch metrics compute traces/rank0.json.gz compute_comm_overlap --json",
+        "cclsearch metrics compute trial:3 straggler",
+        "cclsearch metrics compute --study 20260131-120000-ab12 --metrics-file mine.py",
+        "cclsearch metrics compute --all mfu",
+    )
+)
+def compute(
+    trace: TraceArgument = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Metrics. [default: all]", show_default=False),
+    ] = None,
+    card: CardOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    metrics_file: MetricsFileOption = None,
+    compat: Annotated[
+        Literal["ccl-bench"] | None,
+        typer.Option("--compat", help="As the published toolkit defines them, in its units."),
+    ] = None,
+    no_cache: NoCacheOption = False,
+    study: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Compute what the trials of this study lack, and keep it on record; then all "
+            "arguments are metrics. May be given several times.",
+        ),
+    ] = None,
+    every_study: Annotated[
+        bool, typer.Option("--all", help="The same of every study on record.")
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute metrics of traces: each value with its unit, or why there is none.
+
+    With --study or --all, of trials on record: each metric that a trial lacks, or that an older
+    version of its definition computed. It can be interrupted; the same command goes on.
+
+    Ends with exit code 3 where nothing that was asked for has a value.
+    """
+    if study or every_study:
+        if card is not None or compat is not None:
+            raise StudyError("--card and --compat are for traces; trials on record know their work")
+        wanted = Afterwards(
+            studies=study or (),
+            names=[*([trace] if trace else []), *(names or ())],
+            metrics_file=metrics_file,
+            store=store,
+        )
+        print_computed(wanted, as_json=as_json)
+        return
+    if not trace:
+        raise StudyError("name a TRACE, a trial as in trial:3, or studies with --study or --all")
+    asked = Asked(
+        trace=trace,
+        names=names or (),
+        card=card,
+        given=card_given(card_bandwidths, batch_size, gpus),
+        metrics_file=metrics_file,
+        store=store,
+        as_published=compat is not None,
+        use_cache=not no_cache,
+    )
+    print_values(asked, as_json=as_json)
+
+
+TRACES: Final = frozenset({"kineto", "xla", "nsys"})
+LETTERS: Final = {"samples": "T", "kineto": "K", "xla": "X", "nsys": "N", "card": "C"}
+NEEDED: Final = {
+    "samples": "the timed steps of a trial",
+    "kineto": "a trace of PyTorch's profiler",
+    "xla": "a trace of XLA",
+    "nsys": "a trace of Nsight Systems",
+}
+
+
+def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
+    """The metrics of the user's own file, none without one."""
+    return () if metrics_file is None else read_metrics_file(metrics_file)
+
+
+def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
+    """Every metric by rising name, and why those that are broken cannot be asked."""
+    found, broken = loaded_metrics(added)
+    return list(found.values()), broken
+
+
+def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
+    """Print a line for each metric."""
+    metrics, broken = loaded(added_metrics(metrics_file))
+    if as_json:
+        typer.echo(json.dumps([definition_facts(each) for each in metrics]))
+        return
+    print_table(
+        Column(heading="metric", cells=[each.name for each in metrics]),
+        Column(heading="v", cells=[str(each.version) for each in metrics]),
+        Column(heading="from", cells=[_letters(each) for each in metrics]),
+        Column(heading="", cells=["↑" if each.better == "higher" else "↓" for each in metrics]),
+        Column(heading="unit", cells=[each.unit for each in metrics]),
+        Column(heading="label", cells=[each.label for each in metrics], yielding=True),
+    )
+    for reason in broken.values():
+        typer.echo(reason)
+    typer.echo("from: T timed steps, K kineto, X xla, N nsys, C card; ↑ higher is better, ↓ lower")
+    typer.echo("next: cclsearch metrics show NAME, or cclsearch metrics compute TRACE")
+
+
+def print_definitions(names: Sequence[str], metrics_file: Path | None, *, as_json: bool) -> None:
+    """Print what each of these metrics means. Raises MetricError for a name that is none."""
+    added = added_metrics(metrics_file)
+    metrics = [metric(name, added) for name in names]
+    if as_json:
+        typer.echo(json.dumps([definition_facts(each) for each in metrics]))
+    else:
+        typer.echo("\n\n".join("\n".join(_lines(each)) for each in metrics))
+
+
+def _lines(of: Metric) -> list[str]:
+    """A metric's definition for people, wrapped to the page."""
+    paragraphs = (
+        f"{of.name}: {of.label}; {of.unit}, {of.better} is better, version {of.version}",
+        of.description,
+        f"Needs: {_needs_words(of)}.",
+        f"CCL-Bench: {of.differs}" if of.differs else "",
+    )
+    width = min(page_cells(), PAGE_CELLS)
+    return [
+        line
+        for place, paragraph in enumerate(paragraphs)
+        for line in textwrap.wrap(
+            paragraph, width, initial_indent="  " if place else "", subsequent_indent="  "
+        )
+    ]
+
+
+def _letters(of: Metric) -> str:
+    """What a metric can be computed from, a letter each."""
+    return "".join(letter for source, letter in LETTERS.items() if source in of.sources)
+
+
+def _needs_words(of: Metric) -> str:
+    sources = sorted(of.sources - {"card"})
+    told = ["a trace"] if of.sources >= TRACES else []
+    told += [NEEDED[each] for each in sources if not (told and each in TRACES)]
+    card = "; and what ran, from a workload card or a trial" if "card" in of.sources else ""
+    return f"{' or '.join(told)}{card}"
+
+
+NOTHING_MEASURED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which metrics are to be computed, and from what; all of them where `names` is empty."""
+
+    trace: str
+    names: Sequence[str]
+    card: Path | None
+    given: Given
+    metrics_file: Path | None
+    as_published: bool
+    """As CCL-Bench's toolkit computes them, instead of as here."""
+    store: Path | None
+    use_cache: bool
+
+
+def print_values(asked: Asked, *, as_json: bool) -> None:
+    """Print each metric's value, or why there is none; leaves with 3 where none has one.
+
+    Raises MetricError for a name that is none, before any trace is read.
+    """
+    known, broken = _published(asked.names) if asked.as_published else _ours(asked)
+    found, unfit, inferences = _with_card(asked)
+    measures = measure_each(known, found.evidence)
+    values = {value.name: value for value in measures.values}
+    if as_json:
+        facts = {
+            "mismatches": unfit,
+            "inferences": inferences,
+            "broken": broken,
+            "metrics": [_facts(each, measures, values) for each in known],
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}, allow_nan=False))
+    else:
+        print_head(found)
+        _print_measures(known, measures, values)
+        for line in absences(broken):
+            typer.echo(line)
+        split = found.evidence.split
+        print_caveats(*(f"card: {words}" for words in inferences))
+        print_caveats(*(f"{words}; is it the right card?" for words in unfit))
+        print_caveats(*(split.caveats if split else ()), *trace_caveats(found.traces))
+    if not any(each.name in values for each in known):
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+def _ours(asked: Asked) -> tuple[Sequence[Metric], Mapping[str, str]]:
+    """The metrics asked for, and why some of all are broken."""
+    added = added_metrics(asked.metrics_file)
+    if not asked.names:
+        return loaded(added)
+    return [metric(name, added) for name in asked.names], {}
+
+
+def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str]]:
+    """Those of the published toolkit; none is broken."""
+    known = {each.name: each for each in CCL_BENCH}
+    for name in names:
+        if name not in known:
+            told = suggestion(name, list(known))
+            raise MetricError(f"CCL-Bench's Table 3 has no metric {name!r}; {told}")
+    return [known[name] for name in names or known], {}
+
+
+def _with_card(asked: Asked) -> tuple[Traced, Sequence[str], Sequence[str]]:
+    """The traces with what the card says of them, what of that does not fit, and was concluded."""
+    if asked.card is None:
+        return traced(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
+    # Imported here: without a card nothing of it is needed.
+    from search.study.card_reader import Card, CardReader
+
+    # First the card: it is small, and reading traces may take minutes.
+    reader = CardReader(Card(asked.card), asked.given)
+    workload, environment = reader.workload(), reader.stated_environment()
+    if len(reader.batch_sizes()) > 1:
+        raise StudyError(
+            f"{asked.card}: lists several batch sizes; say with --batch-size which one the traces "
+            "are of"
+        )
+    found = traced(asked.trace, asked.store, use_cache=asked.use_cache)
+    seen = replace(found.evidence, workload=workload, environment=environment)
+    unfit = mismatches(found.traces, workload, environment)
+    return replace(found, evidence=seen), unfit, reader.inferences
+
+
+def _facts(of: Metric, measures: Measures, values: dict[str, MetricValue]) -> dict[str, object]:
+    """A value for programs; null with a reason where there is none."""
+    value = values.get(of.name)
+    return {
+        "name": of.name,
+        "label": of.label,
+        "value": value.value if value else None,
+        "unit": of.unit,
+        "better": of.better,
+        "version": of.version,
+        "absent": measures.absent.get(of.name),
+    }
+
+
+def _print_measures(
+    known: Sequence[Metric], measures: Measures, values: dict[str, MetricValue]
+) -> None:
+    told = [values[each.name] for each in known if each.name in values]
+    if told:
+        print_table(
+            Column(heading="metric", cells=[value.name for value in told]),
+            numbers("value", [number(value.value) for value in told]),
+            Column(heading="unit", cells=[value.unit for value in told]),
+            Column(
+                heading="what",
+                cells=[each.label for each in known if each.name in values],
+                yielding=True,
+            ),
+        )
+    for line in absences(measures.absent):
+        typer.echo(line)
+
+
+TOLD_VALUES = 4
+REASON_CHARS = 200
+OnStudy = Callable[[StudyRow, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Afterwards:
+    """Which metrics of which studies; all metrics without names, every study without studies."""
+
+    studies: Sequence[str]
+    names: Sequence[str]
+    metrics_file: Path | None
+    store: Path | None
+
+
+def print_computed(asked: Afterwards, *, as_json: bool) -> None:
+    """Compute, keep and print; raises `Interrupted` on Ctrl-C, when all is kept so far."""
+    found = definitions(asked.metrics_file, asked.names)
+    with recorded(asked.store) as records:
+        rows = [records.find(study) for study in asked.studies] or list(records.studies())
+        tally = _Tally()
+        with (
+            _bar(shown=not as_json) as (on_study, on_trial),
+            closing(
+                computed_afterwards(rows, records, found.known, asked.metrics_file, on_study)
+            ) as computed,
+        ):
+            try:
+                for done in computed:
+                    tally.add(done)
+                    typer.echo(
+                        json.dumps(_metrics_afterwards_facts(done)) if as_json else _line(done)
+                    )
+                    on_trial()
+            except KeyboardInterrupt:
+                what = "interrupted; what was computed is on record"
+                raise Interrupted(f"{what}\nnext: the same command goes on") from None
+        if not as_json:
+            _print_summary(tally, found.known, found.broken, rows, records)
+
+
+class _Tally:
+    """How often each metric got a value, had none, could not be read, or replaced an older one."""
+
+    def __init__(self) -> None:
+        self.trial_count = 0
+        self.values: Counter[str] = Counter()
+        self.absent: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
+        self.replaced: dict[str, set[int]] = defaultdict(set)
+
+    def add(self, done: Done) -> None:
+        """Count what was computed of one trial."""
+        self.trial_count += 1
+        self.values.update(value.name for value in done.answer.values)
+        self.absent.update(list(done.answer.absent))
+        self.unread.update(list(done.answer.unread))
+        for name, value in done.before.items():
+            if name not in done.answer.unread:
+                self.replaced[name].add(value.version)
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
+    """Show how many trials of how many are done, where somebody looks."""
+    console = Terminal(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=on_terminal(),
+        disable=not shown or not console.is_terminal or console.is_dumb_terminal,
+    ) as progress:
+        task = progress.add_task("", total=None)
+
+        def on_study(row: StudyRow, count: int) -> None:
+            progress.reset(task, total=count, description=f"computing {row.id}")
+
+        yield on_study, lambda: progress.advance(task)
+
+
+def _line(done: Done) -> str:
+    """One trial: the first values, and why others could not be computed."""
+    answer = done.answer
+    told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
+    if len(told) > TOLD_VALUES:
+        told = [*told[:TOLD_VALUES], f"{len(told) - TOLD_VALUES} more"]
+    if answer.absent:
+        named = ", ".join(list(answer.absent)[:TOLD_VALUES])
+        first = next(iter(answer.absent.values()))
+        alike = set(answer.absent.values()) == {first}
+        many = len(answer.absent) > TOLD_VALUES or not alike
+        words = f"no value of {len(answer.absent)} metrics" if many else f"no {named}: {first}"
+        told.append(one_line(words, REASON_CHARS))
+    told += [one_line(line, REASON_CHARS) for line in absences(answer.unread)]
+    return f"trial {answer.study_id}:{answer.ordinal}: {'; '.join(told)}"
+
+
+def _value_words(value: MetricValue, before: MetricValue | None) -> str:
+    words = f"{value.name} {number(value.value)} {value.unit}".rstrip()
+    if before is None:
+        return words
+    return f"{words} (version {before.version}: {number(before.value)})"
+
+
+def _metrics_afterwards_facts(done: Done) -> dict[str, object]:
+    """One trial for programs, on a line of its own."""
+    answer = done.answer
+    return {
+        "study_id": answer.study_id,
+        "ordinal": answer.ordinal,
+        "values": [asdict(value) for value in answer.values],
+        "absent": dict(answer.absent),
+        "unread": dict(answer.unread),
+        "before": [asdict(value) for value in done.before.values()],
+    }
+
+
+def _print_summary(
+    tally: _Tally,
+    known: Sequence[Definition],
+    broken: Mapping[str, str],
+    rows: Sequence[StudyRow],
+    records: Store,
+) -> None:
+    """How it went metric by metric, and what to type next."""
+    for line in absences(broken):
+        typer.echo(line)
+    looked_at = f"{len(rows)} {'study' if len(rows) == 1 else 'studies'}"
+    if not tally.trial_count:
+        typer.echo(f"nothing to compute: every trial of {looked_at} has all of these metrics")
+        return
+    touched = {*tally.values, *tally.absent, *tally.unread}
+    shown = [each.metric for each in known if each.metric.name in touched]
+    typer.echo("")
+    print_table(
+        Column(heading="metric", cells=[each.name for each in shown], yielding=True),
+        numbers("version", [str(each.version) for each in shown]),
+        numbers("values", [str(tally.values[each.name]) for each in shown]),
+        numbers("absent", [str(tally.absent[each.name]) for each in shown]),
+        numbers("not read", [str(tally.unread[each.name]) for each in shown]),
+        Column(heading="in place of", cells=[_versions(tally.replaced[e.name]) for e in shown]),
+    )
+    typer.echo(f"computed of {tally.trial_count} trials of {looked_at}, and on record")
+    if tally.unread:
+        typer.echo("what could not be read is computed once its files are back: compute again")
+    new = next((each for each in shown if tally.values[each.name]), None)
+    if new is not None:
+        one = f"cclsearch show {rows[0].id} --objective {shlex.quote(new.name)}"
+        command = one if len(rows) == 1 else f"cclsearch leaderboard --by {shlex.quote(new.name)}"
+        typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+def _versions(versions: Iterable[int]) -> str:
+    return ", ".join(f"version {version}" for version in sorted(versions))

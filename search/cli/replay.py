@@ -1,0 +1,797 @@
+"""replay.
+
+`replay`: a study on record once more, in one of several ways.
+
+`replay --mode policy`: prints what the policies of a study decide elsewhere.
+
+`replay --mode score`: prints how a study scores by today's definitions of its metrics.
+
+Prints what came of a replay: a line for each trial, and the verdict.
+
+Prints what holds of trials that were launched again.
+
+`replay --mode measure`: trials on record launched again, and whether their results hold here.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from records.errors import StoreError, StudyError
+from records.machine import Machine
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import MEASURE, Study
+from records.trial import Config, Failed, Measured, MetricValue, Outcome, Score, Trial
+from search.cli.options import (
+    Asked,
+    BandwidthsOption,
+    BatchSizeOption,
+    CardOption,
+    CommandOption,
+    ConfigOption,
+    GpusOption,
+    JsonOption,
+    LimitOption,
+    MaximizeOption,
+    MetricsFileOption,
+    MinimizeOption,
+    OtherObjectiveOption,
+    StoreOption,
+    StudyArgument,
+    TrustOption,
+    TuningOption,
+    card_given,
+    chosen_study,
+    examples,
+    store_flag,
+)
+from search.cli.run import Stop, face
+from search.compose import check_here, here, new_study_id
+from search.loop.finding import Rescored, leader_of
+from search.replay.claims import (
+    SEED,
+    Claim,
+    Decision,
+    Holds,
+    Source,
+    all_hold,
+    require_search,
+    source_of,
+)
+from search.replay.measure import begin, measuring, measuring_study
+from search.replay.other_machine import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
+from search.replay.rerun import Recorded, recorded_study, replayed
+from search.replay.scores import Checks, ScoredTrial, Today, TrialCheck, checked, scored_today
+from search.report.summary import Line, print_lines
+from search.settings import installed_version, recorded, status
+from search.study.card_reader import Given
+from search.study.policy_check import varied_values
+from search.study.spaces import parts, space_of
+from search.transfer.trust import require_trust, trust
+from search.views.console import Terminal
+from search.views.format import NO_CONFIG, difference, duration, number, one_line, score_words, size
+from search.views.machine import differences, disturbed_among, disturbed_words
+from search.views.study import objective_words
+
+app = typer.Typer(rich_markup_mode=None)
+
+OTHERWISE = 7
+BELONGS: Mapping[str, tuple[str, ...]] = {
+    "--trial": ("measure", "policy"),
+    "--rounds": ("measure",),
+    "--within": ("measure",),
+    "--vary": ("policy",),
+    "--config": ("policy",),
+    "--card": ("policy",),
+    "--tuning": ("policy",),
+    "--card-bandwidths": ("policy",),
+    "--batch-size": ("policy",),
+    "--gpus": ("policy",),
+    "--command": ("policy",),
+    "--objective": ("score",),
+    "--minimize": ("score",),
+    "--maximize": ("score",),
+    "--limit": ("score",),
+    "--metrics-file": ("score",),
+    "--trust": ("measure",),
+}
+"""Options that only some modes have."""
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch replay 20260131-120000-ab12 --strict --json",
+        "cclsearch replay --mode measure --trial all --within 5%",
+        "cclsearch replay --mode policy --vary world_size=4,8 --vary global_batch=16,32",
+        "cclsearch replay --mode score --objective tokens_per_s",
+    )
+)
+def replay(
+    study_id: StudyArgument = "",
+    mode: Annotated[
+        Literal["llm", "policy", "measure", "score"],
+        typer.Option(
+            help="What is done again. llm: the search as it was conducted; only what the model "
+            "answered and how launches ended is taken from the record. policy: its policies "
+            "decide once more, for another workload or environment; nothing is launched. "
+            "measure: the best, or others, are launched here, and it is decided whether their "
+            "results hold. score: metrics are computed again of the samples and traces it kept, "
+            "and its trials scored by them.",
+        ),
+    ] = "llm",
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="best|seed|N|all",
+            help="Which trials are measured again, or whose policies decide. "
+            "[default: best for measure, all for policy]",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="For measure: the most rounds of launches for each trial. "
+            "[default: the study's, at least 12]",
+        ),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="For measure: how much worse a value may be than the record is sure of, for the "
+            "time between. [default: 10%]",
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=A,B",
+            help="For policy: ask for these values of a workload or environment field; of several "
+            "fields for every combination.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    objective: OtherObjectiveOption = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
+    metrics_file: MetricsFileOption = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help=f"Exit with {OTHERWISE} when anything comes out otherwise, or is undecided.",
+        ),
+    ] = False,
+    trust: TrustOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Do again what a study on record did, and tell where it comes out otherwise.
+
+    Only --mode measure launches anything, in a new study that names the old one; the old one is
+    never changed. With --json that mode prints one event per line, the others one document.
+    """
+    chosen = {"--trial": trial, "--rounds": rounds, "--within": within, "--vary": vary}
+    place = {"--config": config, "--card": card, "--tuning": tuning, "--command": command}
+    question = {"--objective": objective, "--limit": limit, "--metrics-file": metrics_file}
+    ways = {"--minimize": minimize or None, "--maximize": maximize or None}
+    instead = {"--card-bandwidths": card_bandwidths, "--batch-size": batch_size, "--gpus": gpus}
+    given = {**chosen, **place, **question, **ways, **instead}
+    given["--trust"] = trust or None
+    _refuse_others(mode, given)
+    match mode:
+        case "llm":
+            same = print_search_again(study_id, store, as_json=as_json)
+        case "measure":
+            from search.views.format import share_of
+
+            worse = WITHIN if within is None else share_of(within, "--within")
+            asked = MeasureOptions(trial=trial, rounds=rounds, within=worse, trusted=trust)
+            same = print_measured_again(study_id, asked, store, as_json=as_json)
+        case "policy":
+            elsewhere = Elsewhere(
+                config=config,
+                card=card,
+                tuning=tuning,
+                given=card_given(card_bandwidths, batch_size, gpus),
+                command=command,
+                vary=tuple(vary or ()),
+            )
+            same = print_policies_again(study_id, trial or "all", elsewhere, store, as_json=as_json)
+        case "score":
+            from search.cli import options
+
+            wanted = options.Asked(
+                objectives=objective or (),
+                minimize=minimize,
+                maximize=maximize,
+                limits=limit or (),
+            )
+            same = print_scored_today(study_id, wanted, metrics_file, store, as_json=as_json)
+    if strict and not same:
+        raise typer.Exit(OTHERWISE)
+
+
+def _refuse_others(mode: str, given: Mapping[str, object]) -> None:
+    """Raise `StudyError` for an option that the mode has not."""
+    for option, value in given.items():
+        modes = BELONGS[option]
+        if value is not None and value != [] and mode not in modes:
+            raise StudyError(f"{option} belongs to --mode {' and '.join(modes)}, not to {mode}")
+
+
+FAULT_CHARS = 300
+KINDS = {
+    Kind.ADAPTS: "decide by where they are",
+    Kind.FIXED: "decide the same everywhere",
+    Kind.FAILS: "give no valid configuration somewhere",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Which other workload or environment the policies are asked for; all as options give it."""
+
+    config: Path | None
+    card: Path | None
+    tuning: Path | None
+    given: Given
+    command: Path | None
+    vary: tuple[str, ...]
+
+    def of(self, study: Study) -> Study:
+        """The study on record with these laid over it."""
+        return chosen_study(self.config, self.card, self.tuning, self.given, self.command, study)
+
+
+def print_policies_again(
+    study_id: str, which: str, elsewhere: Elsewhere, store: Path | None, *, as_json: bool
+) -> bool:
+    """Ask the policies of a study elsewhere; gives whether all are valid everywhere."""
+    varied = varied_values(elsewhere.vary)
+    with recorded(store) as records:
+        row = records.find(study_id)
+        history = records.history(row.id)
+        best = leader_of(row, records) if which == "best" else None
+        trials = _chosen(which, history.trials, best, row.id)
+    study = elsewhere.of(as_given(row.study))
+    console = Terminal(stderr=True)
+    with console.status("asking policies") as line:
+        found = policies_elsewhere(
+            trials, study, varied, lambda count: line.update(f"policies asked: {count}")
+        )
+    if as_json:
+        typer.echo(json.dumps(_document(row.id, found)))
+    else:
+        typer.echo(f"study {row.id}: {len(found)} policies; nothing was launched")
+        for each in found:
+            _print(each)
+        _print_summary(found)
+    return all(each.kind is not Kind.FAILS for each in found)
+
+
+def _chosen(
+    which: str, trials: Sequence[Trial], best: Trial | None, study_id: str
+) -> Sequence[Trial]:
+    if which == "all" and trials:
+        return trials
+    ordinal = SEED if which == "seed" else int(which) if which.isdecimal() else None
+    found = [best] if best is not None else [t for t in trials if t.ordinal == ordinal]
+    if not found:
+        raise StudyError(
+            f"study {study_id} has no trial {which!r}; write best, seed, all or the number of a "
+            f"trial, see `cclsearch show {study_id}`"
+        )
+    return found
+
+
+def _print(each: PolicyElsewhere) -> None:
+    ordinals = ", ".join(map(str, each.ordinals))
+    trials = f"trial{'s' if len(each.ordinals) > 1 else ''} {ordinals}"
+    typer.echo(f"{trials}, by {one_line(each.policy.author, 40)}: {each.kind}")
+    typer.echo(f"  on record: {each.recorded or NO_CONFIG}")
+    for answer in each.answers:
+        held_out = " (held out)" if answer.held_out else ""
+        typer.echo(f"  {answer.place}{held_out}: {_words(answer, each.recorded)}")
+
+
+def _words(answer: Answer, recorded_config: Config | None) -> str:
+    """What was decided, told by what differs from the record, with what is estimated of it."""
+    given = answer.answer
+    if isinstance(given, Failed):
+        return f"none, {one_line(str(given), FAULT_CHARS)}"
+    told = str(given) if recorded_config is None else difference(given, recorded_config)
+    estimates = []
+    if answer.step_s is not None:
+        estimates.append(f"step {duration(answer.step_s)}")
+    if answer.memory_bytes is not None:
+        estimates.append(f"memory of a rank {size(answer.memory_bytes)}")
+    return f"{told} (estimated: {', '.join(estimates)})" if estimates else told
+
+
+def _print_summary(found: Sequence[PolicyElsewhere]) -> None:
+    counts = Counter(each.kind for each in found)
+    for kind, words in KINDS.items():
+        typer.echo(f"{counts[kind]} of {len(found)} {words}")
+    for place, order in _ranks(found).items():
+        typer.echo(f"fastest by estimate at {place}: trial {', '.join(map(str, order[:3]))}")
+
+
+def _ranks(found: Sequence[PolicyElsewhere]) -> dict[str, list[int]]:
+    """By place, the first trials of the policies in the order of what is estimated of them."""
+    steps: dict[str, list[tuple[float, int]]] = {}
+    for each in found:
+        for answer in each.answers:
+            if answer.step_s is not None:
+                steps.setdefault(answer.place, []).append((answer.step_s, each.ordinals[0]))
+    return {place: [ordinal for _, ordinal in sorted(known)] for place, known in steps.items()}
+
+
+def _document(study_id: str, found: Sequence[PolicyElsewhere]) -> dict[str, object]:
+    ranks = _ranks(found)
+    counts = Counter(each.kind.value for each in found)
+    return {
+        "study_id": study_id,
+        "mode": "policy",
+        **{kind.value: counts[kind.value] for kind in Kind},
+        "policies": [
+            {
+                "trials": list(each.ordinals),
+                "author": each.policy.author,
+                "kind": each.kind.value,
+                "recorded": None if each.recorded is None else dict(each.recorded.values),
+                "places": [_answer_facts(answer, each, ranks) for answer in each.answers],
+            }
+            for each in found
+        ],
+    }
+
+
+def _answer_facts(
+    answer: Answer, each: PolicyElsewhere, ranks: dict[str, list[int]]
+) -> dict[str, object]:
+    given = answer.answer
+    rank = None
+    if answer.step_s is not None:
+        rank = ranks[answer.place].index(each.ordinals[0]) + 1
+    return {
+        "place": answer.place,
+        "held_out": answer.held_out,
+        "config": dict(given.values) if isinstance(given, Config) else None,
+        "fault": str(given) if isinstance(given, Failed) else None,
+        "same_as_recorded": given == each.recorded,
+        "estimated_step_s": answer.step_s,
+        "estimated_rank": rank,
+        "estimated_memory_bytes": answer.memory_bytes,
+    }
+
+
+REASON_CHARS = 300
+
+
+def print_scored_today(
+    study_id: str, asked: Asked, metrics_file: Path | None, store: Path | None, *, as_json: bool
+) -> bool:
+    """Score a study again and print what changes; gives whether nothing does."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        leader = leader_of(row, records)
+        won = None if leader is None else leader.ordinal
+        today = scored_today(row, records, asked.of(row.study), metrics_file)
+        flag = store_flag(records.root)
+    if as_json:
+        typer.echo(json.dumps(_facts(row.id, won, today)))
+        return today.same
+    question = objective_words(today.now.row.study)
+    typer.echo(f"study {row.id}: scored by {question}; nothing was launched or stored")
+    for each in today.trials:
+        typer.echo(_line(each))
+    won_words = "nobody" if won is None else f"trial {won}"
+    typer.echo(f"led: {won_words}, by {objective_words(row.study)}, as the search found it")
+    typer.echo(f"leads by the values on record: {_leader_words(today.then)}")
+    typer.echo(f"leads by those of today: {_leader_words(today.now)}")
+    for line in _newer_lines(today, row.id, flag):
+        typer.echo(line)
+    typer.echo(_verdict(today))
+    return today.same
+
+
+def _line(each: ScoredTrial) -> str:
+    config = str(each.trial.config) if each.trial.config is not None else NO_CONFIG
+    words = [f"then {_score(each.then)}, now {_score(each.now)}: {_change(each)}"]
+    words += [_changed_words(*pair) for pair in each.changed]
+    if each.unread is not None:
+        words.append(f"as on record, since {one_line(each.unread, REASON_CHARS)}")
+    return f"trial {each.trial.ordinal}  {config}  {'; '.join(words)}"
+
+
+def _score(score: Score | None) -> str:
+    return "none" if score is None else score_words(score)
+
+
+def _change(each: ScoredTrial) -> str:
+    if each.is_same:
+        return "same"
+    if each.then is None or each.now is None or not each.then.value:
+        return "differs"
+    share = each.now.value / each.then.value - 1
+    return f"{share:+.2%}" if share else "other limits are broken"
+
+
+def _changed_words(was: MetricValue | None, now: MetricValue | None) -> str:
+    told = was or now
+    name = "" if told is None else told.name
+    return f"{name} {_value(was)} -> {_value(now)}"
+
+
+def _value(value: MetricValue | None) -> str:
+    return "none" if value is None else f"{number(value.value)} (version {value.version})"
+
+
+def _leader_words(scored: Rescored) -> str:
+    best = scored.history.best
+    if best is None or best.score is None:
+        return "nobody"
+    return f"trial {best.ordinal}, {number(_centre(scored, best.score))} {best.score.unit}".rstrip()
+
+
+def _centre(scored: Rescored, score: Score) -> float:
+    """What the leader has over all its launches."""
+    result = scored.finding.result
+    return score.value if result is None else result.centre
+
+
+def _newer_lines(today: Today, study_id: str, flag: str) -> Iterator[str]:
+    if today.newer:
+        told = (f"{name} {new} (on record {old})" for name, (old, new) in today.newer.items())
+        yield f"newer versions: {', '.join(told)}"
+        yield f"next: cclsearch metrics compute --study {study_id}{flag}"
+
+
+def _verdict(today: Today) -> str:
+    if today.same:
+        return f"same: {len(today.trials)} trials, the leader"
+    changed = sum(not each.is_same for each in today.trials)
+    moved = today.then.finding.winner != today.now.finding.winner
+    return f"differs: {changed} of {len(today.trials)} trials{', the leader' if moved else ''}"
+
+
+def _facts(study_id: str, won: int | None, today: Today) -> dict[str, object]:
+    """The scores for programs; absent values are null."""
+    return {
+        "study_id": study_id,
+        "mode": "score",
+        "same": today.same,
+        "objective": today.now.row.study.objective.expression,
+        "led": won,
+        "leads_on_record": today.then.finding.winner,
+        "leads_today": today.now.finding.winner,
+        "newer_versions": {name: list(pair) for name, pair in today.newer.items()},
+        "trials": [
+            {
+                "ordinal": each.trial.ordinal,
+                "then": None if each.then is None else each.then.value,
+                "now": None if each.now is None else each.now.value,
+                "unit": "" if each.now is None else each.now.unit,
+                "same": each.is_same,
+                "changed": [[_fact(was), _fact(now)] for was, now in each.changed],
+                "unread": each.unread,
+            }
+            for each in today.trials
+        ],
+    }
+
+
+def _fact(value: MetricValue | None) -> dict[str, object] | None:
+    return None if value is None else asdict(value)
+
+
+WORDS_CHARS = 400
+
+
+def print_search_again(study_id: str, store: Path | None, *, as_json: bool) -> bool:
+    """Replay a search and print how it went; gives whether all came out as recorded."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        require_search(row)
+        record = recorded_study(row.id, records)
+        replay = replayed(record, records)
+        checks = checked(record, replay.again)
+        same = checks.first is None and replay.stopped is None
+        if as_json:
+            typer.echo(json.dumps(_replay_views_facts(record, checks, replay.stopped, same=same)))
+            return same
+        typer.echo(f"study {row.id}: {row.study.name}, strategy {row.strategy}")
+        for trial in checks.trials:
+            typer.echo(_replay_views_line(trial))
+        if record.finding is not None:
+            typer.echo(f"finding  {_result(checks.finding)}")
+        typer.echo(_replay_views_verdict(record, checks, replay.stopped))
+        if same and record.finding is None and status(row, records) != "running":
+            typer.echo(f"next: cclsearch resume {row.id}{store_flag(records.root)}")
+    return same
+
+
+def _replay_views_line(trial: TrialCheck) -> str:
+    config = str(trial.config) if trial.config is not None else "(no configuration)"
+    return f"trial {trial.ordinal}  {trial.author}  {config}  {_result(trial.differs)}"
+
+
+def _result(differs: tuple[str, ...]) -> str:
+    return f"differs: {one_line('; '.join(differs), WORDS_CHARS)}" if differs else "same"
+
+
+def _replay_views_verdict(record: Recorded, checks: Checks, stopped: str | None) -> str:
+    if checks.first is not None or stopped is not None:
+        where = f" at {one_line(checks.first, WORDS_CHARS)}" if checks.first is not None else ""
+        why = f"\nwhy: {one_line(stopped, WORDS_CHARS)}" if stopped is not None else ""
+        return f"diverged{where}{why}"
+    parts = f"{len(record.trials)} trials, {len(record.repeats)} further launches"
+    if record.finding is None:
+        return f"same as far as the record goes: {parts}; the study is not finished"
+    return f"same: {parts}, the finding"
+
+
+def _replay_views_facts(
+    record: Recorded, checks: Checks, stopped: str | None, *, same: bool
+) -> dict[str, object]:
+    """The replay for programs; absent values are null."""
+    return {
+        "study_id": record.row.id,
+        "mode": "llm",
+        "same": same,
+        "finished": record.finding is not None,
+        "first_difference": checks.first,
+        "stopped": stopped,
+        "trials": [
+            {
+                "ordinal": trial.ordinal,
+                "author": trial.author,
+                "config": dict(trial.config.values) if trial.config is not None else None,
+                "same": not trial.differs,
+                "differs": list(trial.differs),
+            }
+            for trial in checks.trials
+        ],
+        "further_launches": len(record.repeats),
+        "finding_differs": list(checks.finding),
+    }
+
+
+def print_decisions(
+    study_id: str,
+    study: Study,
+    source: Source,
+    decisions: Sequence[Decision],
+    records: Store,
+    go_on: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print every claim with its verdict, and what follows; `go_on` is what launches more."""
+    holds = all_hold(decision.holds for decision in decisions)
+    launches = [*(d.again for d in decisions), *(r.outcome for r in records.repeats(study_id))]
+    differs = _differences(decisions, records)
+    if as_json:
+        facts = {
+            "event": "finished",
+            "study_id": study_id,
+            "mode": "measure",
+            "replay_of": source.row.id,
+            "holds": holds.value,
+            "trials": [_measure_views_facts(decision) for decision in decisions],
+            "machine_differs": list(differs),
+            "launches": len(launches),
+        }
+        typer.echo(json.dumps(facts, allow_nan=False))
+        return
+    print_lines(
+        (
+            *(line for decision in decisions for line in _lines(decision)),
+            *(("machine differs", words) for words in differs),
+            *_disturbed(launches),
+            ("replay", _measure_views_verdict(decisions, holds)),
+            ("record", f"study {study_id} in {records.root}, of study {source.row.id}"),
+            *(("next", each) for each in _next(study_id, source, decisions, records)),
+            *_more_rounds(study, decisions, go_on),
+        )
+    )
+
+
+def _lines(decision: Decision) -> Iterator[Line]:
+    config = decision.trial.config
+    settings = NO_CONFIG if config is None else str(config)
+    yield f"trial {decision.trial.ordinal}", f"{decision.holds}: {settings}"
+    for claim in decision.claims:
+        yield claim.name, f"{claim.holds}, {claim.why}"
+        if claim.decides is not None:
+            yield "to decide it", claim.decides
+
+
+def _measure_views_verdict(decisions: Sequence[Decision], holds: Holds) -> str:
+    """The verdict over all, and which trials stand against it."""
+    if len(decisions) == 1:
+        return holds.value
+    count = sum(decision.holds is Holds.CONFIRMED for decision in decisions)
+    open_ = [d for d in decisions if d.holds is not Holds.CONFIRMED]
+    told = [f"trial {d.trial.ordinal} {d.holds}" for d in open_]
+    return ", ".join([f"{holds}: {count} of {len(decisions)} trials confirmed", *told])
+
+
+def _differences(decisions: Sequence[Decision], records: Store) -> tuple[str, ...]:
+    """What the machine here has that the one on record had not; nothing where nobody knows."""
+    for decision in decisions:
+        then = _machine(decision.trial.outcome, records)
+        here = _machine(decision.again, records)
+        if then is not None and here is not None:
+            return differences(then, here)
+    return ()
+
+
+def _machine(outcome: Outcome, records: Store) -> Machine | None:
+    """The machine of a launch; None where none is on record, or no longer there."""
+    if outcome.launched is None or outcome.launched.machine is None:
+        return None
+    try:
+        return records.machine(outcome.launched.machine)
+    except StoreError:
+        return None
+
+
+def _disturbed(launches: Sequence[Outcome]) -> Iterator[Line]:
+    found = disturbed_among(launches)
+    if found is not None:
+        yield "disturbed", disturbed_words(found)
+
+
+def _next(
+    study_id: str, source: Source, decisions: Sequence[Decision], records: Store
+) -> Iterator[str]:
+    flag = store_flag(records.root)
+    failed = next((d for d in decisions if d.holds is Holds.NOT_CONFIRMED), None)
+    if failed is not None:
+        ordinal = failed.trial.ordinal
+        outcomes = failed.trial.outcome, failed.again
+        if all(isinstance(o, Measured) and o.breakdown is not None for o in outcomes):
+            sides = f"trial:{source.row.id}:{ordinal} trial:{study_id}:{ordinal}"
+            yield f"cclsearch trace diff {sides}{flag}"
+        else:
+            yield f"cclsearch trial show {study_id} {ordinal}{flag}"
+    if not decisions or all_hold(d.holds for d in decisions) is Holds.CONFIRMED:
+        yield f"cclsearch show {study_id}{flag}"
+
+
+def _more_rounds(study: Study, decisions: Sequence[Decision], go_on: str) -> Iterator[Line]:
+    if any(decision.holds is Holds.UNDECIDED for decision in decisions):
+        yield "next", f"{go_on} --rounds {2 * study.measure.max_confirm_rounds}"
+
+
+def _measure_views_facts(decision: Decision) -> dict[str, object]:
+    trial = decision.trial
+    return {
+        "ordinal": trial.ordinal,
+        "config": None if trial.config is None else dict(trial.config.values),
+        "holds": decision.holds.value,
+        "claims": [_claim_facts(claim) for claim in decision.claims],
+        "launches": decision.launch_count,
+    }
+
+
+def _claim_facts(claim: Claim) -> dict[str, object]:
+    return {**asdict(claim), "holds": claim.holds.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """What is launched again, in how many rounds at most, and what a value may be worse by."""
+
+    trial: str | None
+    rounds: int | None
+    within: float
+    trusted: bool = False
+    """Whether an imported study may launch what it names, now and later."""
+
+
+WITHIN = 0.10
+"""Launches months apart meet another machine, even where it is the same one."""
+
+
+def print_measured_again(
+    study_id: str, asked: MeasureOptions, store: Path | None, *, as_json: bool
+) -> bool:
+    """Launch trials again and print what holds; gives whether all was confirmed.
+
+    A study that holds an unfinished replay is gone on with.
+    """
+    with recorded(store) as records:
+        row = records.find(study_id)
+        if asked.trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
+        if row.strategy == MEASURE:
+            decisions = _gone_on(row, asked, records, as_json=as_json)
+        else:
+            decisions = _begun(row, asked, records, as_json=as_json)
+    return all_hold(decision.holds for decision in decisions) is Holds.CONFIRMED
+
+
+def _begun(
+    row: StudyRow, asked: MeasureOptions, records: Store, *, as_json: bool
+) -> tuple[Decision, ...]:
+    source = source_of(row, records)
+    trials = source.chosen(asked.trial or "best")
+    study = measuring_study(row.study, row.id, len(trials), asked.rounds)
+    check_here(study)
+    study_id = new_study_id()
+    records.create(study_id, study, installed_version())
+    begin(study_id, trials, records)
+    return _measured(study_id, study, source, asked, records, as_json=as_json)
+
+
+def _gone_on(
+    row: StudyRow, asked: MeasureOptions, records: Store, *, as_json: bool
+) -> tuple[Decision, ...]:
+    """Go on with a replay; with more rounds where they are asked for."""
+    if asked.trial is not None:
+        raise StudyError(
+            f"study {row.id} is a replay with its own trials; leave out --trial to go on with it, "
+            f"or replay {row.study.replay_of}"
+        )
+    source = source_of(records.find(row.study.replay_of or ""), records)
+    study = row.study
+    if asked.rounds is not None:
+        again = measuring_study(source.row.study, source.row.id, study.budget.trials, asked.rounds)
+        study = replace(study, measure=again.measure, budget=again.budget)
+        records.replace_study(row.id, study)
+    check_here(study)
+    return _measured(row.id, study, source, asked, records, as_json=as_json)
+
+
+def _measured(
+    study_id: str,
+    study: Study,
+    source: Source,
+    asked: MeasureOptions,
+    records: Store,
+    *,
+    as_json: bool,
+) -> tuple[Decision, ...]:
+    words = "" if asked.within == WITHIN else f" --within {100 * asked.within:g}%"
+    command = f"cclsearch replay {study_id} --mode measure{words}{store_flag(records.root)}"
+    with (
+        face(as_json, records.history(study_id)) as observer,
+        Stop(command) as stop,
+        here(study, records, _first(study, source), source.history.trials[0].policy) as around,
+    ):
+        replay = measuring(study_id, study, source, records, around, observer, within=asked.within)
+
+        def work() -> tuple[Decision, ...]:
+            what = f"launches of study {source.row.id} again"
+            observer.study_started(study_id, study, what)
+            return replay.run()
+
+        decisions = stop.heard(work)
+    print_decisions(study_id, study, source, decisions, records, command, as_json=as_json)
+    return decisions
+
+
+def _first(study: Study, source: Source) -> Config:
+    """A configuration that the launchers can be made ready for."""
+    known = (trial.config for trial in source.history if trial.config is not None)
+    config = next(known, None) or space_of(study).feasible[0]
+    return next(parts(study, config)).config

@@ -1,0 +1,419 @@
+"""report, leaderboard.
+
+`report`: a study as one page.
+
+Writes the report of a study into a file.
+
+`leaderboard`: the best of studies on record and entries of others, side by side.
+
+Prints or writes a leaderboard as a table, CSV, JSON or HTML.
+"""
+
+import csv
+import io
+import json
+import os
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, assert_never
+
+import typer
+
+from evaluator.metrics.base import PREFIX
+from records.errors import StoreError, StudyError
+from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
+from search.leaderboard.ranking import Column, Group, Leaderboard, Ranked, gathered, leaderboard
+from search.leaderboard.view import (
+    PUBLISHED,
+    RULE,
+    columns_in,
+    defects,
+    interval_words,
+    launches_words,
+    leaderboard_facts,
+    legend,
+    letter_of,
+    mark_letters,
+    rank_words,
+    ranked_words,
+    short_heading,
+    submissions_of,
+    value_words,
+)
+from search.settings import has_records, recorded
+from search.views.console import Terminal, on_terminal
+from search.views.html import html_page
+from search.views.markdown import markdown_page
+from search.views.terminal import (
+    Column as TextColumn,
+)
+from search.views.terminal import (
+    numbers,
+    page_cells,
+    print_words,
+    table_lines,
+)
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch report",
+        "cclsearch report 20260131-120000-ab12 -o report.html --open",
+        "cclsearch report -o report.md",
+    )
+)
+def report(
+    study_id: StudyArgument = "",
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File or folder to put it in. [default: STUDY.html or STUDY.md, here]",
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["html", "markdown"] | None,
+        typer.Option("--format", help="[default: as the file's name ends, else html]"),
+    ] = None,
+    opened: Annotated[
+        bool, typer.Option("--open", help="Show it in the browser when it is written.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that -o names.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a study as one page: what was asked, the best with its evidence, every trial, the cost.
+
+    It is one file that needs nothing beside it and reaches for nothing: charts, tables and programs
+    are within. Any study on record has one, also while its search is running.
+    """
+    write_report(study_id, to, form, store, opened=opened, force=force, as_json=as_json)
+
+
+Form: TypeAlias = Literal["html", "markdown"]
+
+ENDINGS: dict[Form, str] = {"html": ".html", "markdown": ".md"}
+
+
+def write_report(
+    study_id: str,
+    to: Path | None,
+    form: Form | None,
+    store: Path | None,
+    *,
+    opened: bool,
+    force: bool = False,
+    as_json: bool,
+) -> None:
+    """Write the report and say where it is; a file that was named is not replaced without force."""
+    from search.report.report import study_report
+
+    if form is None:
+        form = "markdown" if to is not None and to.suffix == ENDINGS["markdown"] else "html"
+    with recorded(store) as records:
+        row = records.find(study_id)
+        page = study_report(row, records, store_flag(records.root))
+    path = to or Path()
+    if not path.is_dir() and os.path.lexists(path) and not force:
+        raise StudyError(f"{path} is there already; give --force to replace it, or another with -o")
+    if path.is_dir():
+        path /= f"{row.id}{ENDINGS[form]}"
+    _write(path, html_page(page) if form == "html" else markdown_page(page))
+    if as_json:
+        sections = [section.name for section in page.sections]
+        facts = {"study_id": row.id, "path": str(path), "format": form, "sections": sections}
+        typer.echo(json.dumps(facts))
+    else:
+        typer.echo(f"written: {path}")
+    if opened and not webbrowser.open(path.absolute().as_uri()):
+        typer.echo(f"no browser could be started; open {path} in one", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write it whole or not at all."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; give another with -o") from error
+
+
+@app.command(
+    "leaderboard",
+    epilog=examples(
+        "cclsearch leaderboard",
+        "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
+        "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
+        "cclsearch leaderboard -o leaderboard.html",
+    ),
+)
+def leaderboard_command(
+    studies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[STUDY]...",
+            help="Studies, by their ids or the beginnings. [default: all on record]",
+            show_default=False,
+        ),
+    ] = None,
+    entries: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--entries",
+            metavar="PATH",
+            help="Entries of others: a file of leaderboard rows (JSON lines), a CCL-Bench card "
+            "with metrics, or a folder of them. May be given several times.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="METRIC",
+            help="What submissions are ranked by. [default: the step time]",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this work: a model, or a standard name as WL4."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Show this metric; may be given several times. [default: all; text has the few "
+            "that fit a page]",
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["table", "csv", "json", "html"] | None,
+        typer.Option("--format", help="[default: as the file's name ends, else table]"),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write it into this file."),
+    ] = None,
+    absent: Annotated[
+        bool, typer.Option("--absent", help="Say in the text why cells are empty.")
+    ] = False,
+    store: StoreOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Rank the best of each study, beside entries of others: metrics as columns, works as groups.
+
+    Only what did the same work is ranked together: model, phase, batch, sequence length, precision
+    and tokens per step. What cannot be told apart shares a rank. A published number is never in one
+    column with ours, as it was computed in another way; -1 and the like are empty.
+    """
+    print_leaderboard(
+        Wanted(
+            studies=studies or (),
+            entries=entries or (),
+            by=by,
+            workload=workload,
+            metrics=metric or (),
+            form="json" if as_json else form,
+            to=to,
+            absent=absent,
+        ),
+        store,
+    )
+
+
+LeaderboardFormat: TypeAlias = Literal["table", "csv", "json", "html"]
+SUFFIXES: dict[str, LeaderboardFormat] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+}
+TEXT_METRICS = 3
+PIPE_CELLS = 1000
+"""A pipe has no width: nothing is cut for it."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to rank, and how to write it; everything on record where no study is named."""
+
+    studies: Sequence[str]
+    entries: Sequence[Path]
+    by: str | None
+    workload: str | None
+    metrics: Sequence[str]
+    form: LeaderboardFormat | None
+    to: Path | None
+    absent: bool
+
+
+def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
+    """Gather, rank, and print or write; raises `StudyError` where there is nothing to rank."""
+    with ExitStack() as opened:
+        # Entries of others need no store; studies that are named do.
+        needed = wanted.studies or not wanted.entries or has_records(store)
+        records = opened.enter_context(recorded(store)) if needed else None
+        status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
+        submissions, notes = gathered(
+            records,
+            wanted.studies,
+            wanted.entries,
+            wanted.workload,
+            lambda count: status.update(f"studies read: {count}"),
+        )
+        flag = "" if records is None else store_flag(records.root)
+    if not submissions:
+        of = "" if wanted.workload is None else f" of workload {wanted.workload!r}"
+        told = f" ({'; '.join(notes)})" if notes else ""
+        raise StudyError(f"no submission{of}{told}; see `cclsearch list`")
+    board = leaderboard(submissions, wanted.by, wanted.metrics, notes)
+    form = wanted.form or SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
+    if form == "table" and wanted.to is None:
+        _print_text(board, wanted, flag)
+        return
+    text = _written(board, form, wanted)
+    if wanted.to is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        wanted.to.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+    except OSError as error:
+        raise StoreError(f"cannot write {wanted.to}: {error.strerror}") from error
+    typer.echo(f"{wanted.to}: {len(submissions)} submissions in {len(board.groups)} groups")
+
+
+def _written(board: Leaderboard, form: LeaderboardFormat, wanted: Wanted) -> str:
+    match form:
+        case "csv":
+            return _csv(board)
+        case "json":
+            return json.dumps(leaderboard_facts(board), allow_nan=False) + "\n"
+        case "html":
+            # Imported here: it is a page's worth of code that text does without.
+            from search.leaderboard.view import leaderboard_page
+
+            return leaderboard_page(board)
+        case "table":
+            raise StudyError(
+                f"{wanted.to}: a table is for reading here; name a .csv, .json or .html file, or "
+                "say which with --format"
+            )
+        case _:
+            assert_never(form)
+
+
+def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
+    shown: dict[str, Column] = {}
+    marks = legend(board)
+    for group in board.groups:
+        columns = columns_in(group, board.columns)
+        if not wanted.metrics:
+            columns = columns[:TEXT_METRICS]
+        shown |= {column.name: column for column in columns}
+        typer.echo(f"{group.work.title}; {ranked_words(group)}")
+        _print_group(group, columns, list(marks))
+        if wanted.absent:
+            for line in _absent_lines(group, columns):
+                typer.echo(line)
+        typer.echo("")
+    for place, (name, words) in enumerate(marks.items()):
+        print_words(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
+    for name, words in defects(shown.values()):
+        print_words(f"{name}: {words}")
+    if any(name.startswith(PREFIX) for name in shown):
+        print_words(
+            f"{PUBLISHED}: published_..., as it was published, by other definitions than ours"
+        )
+    if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
+        typer.echo("?: cannot be what it is called; not ranked by it")
+    for note in board.notes:
+        print_words(note)
+    print_words(f"ranks: {RULE}")
+    typer.echo(f"next: cclsearch leaderboard -o leaderboard.html{flag}")
+
+
+def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) -> None:
+    """The table of a group; columns in which nothing is told are left out."""
+    told = group.ranked
+    by = [None if group.by is None else group.by.of(each.submission) for each in told]
+    some = [
+        TextColumn(heading="interval", cells=[interval_words(each) for each in by]),
+        numbers("launches", [launches_words(each.submission) for each in told]),
+        TextColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in told]),
+    ]
+    columns_told = [
+        numbers("#", [rank_words(each, group) for each in told]),
+        TextColumn(
+            heading="submission", cells=[each.submission.name for each in told], yielding=True
+        ),
+        *(
+            numbers(short_heading(column), [value_words(column.of(e.submission)) for e in told])
+            for column in columns
+        ),
+        *(column for column in some if any(column.cells)),
+    ]
+    for line in table_lines(columns_told, page_cells() if on_terminal() else PIPE_CELLS):
+        typer.echo(line)
+
+
+def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:
+    for each in group.ranked:
+        for column in columns:
+            reading = each.submission.readings.get(column.name)
+            if reading is not None and reading.absent is not None:
+                yield f"no {column.name} of {each.submission.name}: {reading.absent}"
+
+
+def _csv(board: Leaderboard) -> str:
+    """A row for each submission; a text that a spreadsheet would run begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    heads = ("work", "ranked_by", "rank", "submission", "source", "low", "high", "launches", "ties")
+    names = [f"{column.name} [{column.unit}]" for column in board.columns]
+    about = ("machine", "devices", "software", "settings", "marks")
+    writer.writerow([*heads, *(_defused(name) for name in names), *about])
+    for group in board.groups:
+        for each in group.ranked:
+            writer.writerow(_csv_row(each, group, board.columns))
+    return out.getvalue()
+
+
+def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> list[object]:
+    submission, by = each.submission, group.by
+    reading = None if by is None else by.of(submission)
+    readings = [column.of(submission) for column in columns]
+    marks = "; ".join(f"{mark.name}: {mark.words}" for mark in submission.marks)
+    cells: list[object] = [
+        group.work.title,
+        "" if by is None else by.name,
+        each.rank,
+        submission.name,
+        submission.source,
+        None if reading is None else reading.low,
+        None if reading is None else reading.high,
+        submission.launch_count,
+        ", ".join(submission.ties),
+        *(None if told is None else told.value for told in readings),
+        submission.machine,
+        submission.rank_count,
+        submission.software,
+        submission.settings,
+        marks,
+    ]
+    return [_defused(cell) if isinstance(cell, str) else cell for cell in cells]
+
+
+def _defused(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text

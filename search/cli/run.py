@@ -1,0 +1,491 @@
+"""run, resume.
+
+`run` and `resume`: a search from its first trial, or from where it stopped.
+
+Conducts a search for `run` and `resume`: progress, interruption, and the report at its end.
+
+What a process of the service runs: the search of one study, as `cclsearch resume --json` does.
+
+python -P -m search.commands.searching STORE STUDY
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, NoReturn, Self, TypeVar
+
+import typer
+
+from records.codec import to_json
+from records.errors import CclsearchError, StoreBusy, StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import MEASURE, Budget, Study
+from records.trial import History
+from search.cli.options import (
+    Asked,
+    BandwidthsOption,
+    BatchSizeOption,
+    CardOption,
+    CommandOption,
+    ConfigOption,
+    GpusOption,
+    JsonOption,
+    LimitOption,
+    MaximizeOption,
+    MinimizeOption,
+    StoreOption,
+    StudyArgument,
+    TrustOption,
+    TuningOption,
+    card_given,
+    chosen_study,
+    examples,
+    store_flag,
+    with_model,
+)
+from search.loop.budget import extended, priced
+from search.loop.finding import Finding
+from search.loop.ports import Observer, scrubbed_study
+from search.loop.standing import standing_of
+from search.report.summary import Record, print_report
+from search.service.runner import LOCK, REFUSAL, run_folder
+from search.settings import Interrupted, installed_version, recorded, scrubber, store_root
+from search.transfer.trust import require_trust, trust
+from search.views.console import Terminal, on_terminal
+from search.views.terminal import JsonProgress, LiveProgress, PlainProgress
+
+if TYPE_CHECKING:
+    from search.loop.loop import Search
+
+
+app = typer.Typer(rich_markup_mode=None)
+
+NOTHING_MEASURED = 3
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model to ask, by the name its provider has for it. [default: the study's]",
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch run --objective step_time --trials 15",
+        "cclsearch run --objective tokens_per_s -c study.toml",
+        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
+        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
+    )
+)
+def run(
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="Metric name, or an expression over metrics; step_time@seed is what the seed "
+            "had. Given several times, the first is the main one and the search looks for all "
+            "trials that no other beats in every one. [default: step_time]",
+        ),
+    ] = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="hybrid, llm, offline, ranked, coordinate, tpe, random, grid, replay, or auto: "
+            "hybrid if ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN is set, else offline. "
+            "[default: auto]",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Launches that the search may use, before the best are launched again. "
+            "[default: the study's; built-in 10]",
+        ),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Stop after so many launches in a row without improvement. "
+            "[default: the study's; built-in 6]",
+        ),
+    ] = None,
+    max_wall: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Propose nothing more after so many seconds. [default: no limit]",
+        ),
+    ] = None,
+    model: ModelOption = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Tokens that the model may use, in and out; then the search goes on without it. "
+            "[default: no limit]",
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="USD",
+            help="Money that the model may cost; then the search goes on without it. "
+            "[default: no limit]",
+        ),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Trials to measure at once, where their ranks fit beside each other: each has "
+            "GPUs, or cores, of its own. [default: the study's; built-in 1]",
+        ),
+    ] = None,
+    seed_policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Built-in seed or policy file to start from. [default: sharded]",
+        ),
+    ] = None,
+    replay_of: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STUDY",
+            help="Strategy replay: launch every policy of this study again, in order, as a new "
+            "study; what else is given here changes how it is measured, and what for.",
+        ),
+    ] = None,
+    trust: TrustOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search: launch trials, learn from each, prove the best.
+
+    Without a study it trains a small decoder on this machine, with GPUs if there are any. The best
+    few and the seed are launched again, in turns, before one of them is called the best.
+    """
+    # Imported here, as wherever a command works: help does not wait for what it does not need.
+    from search.study.spaces import completed
+
+    base = None
+    if replay_of is not None:
+        base = launched_again(replay_of, strategy, store, trusted=trust)
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
+    )
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = asked.of(chosen_study(config, card, tuning, given, command, base))
+    # Whether all ranks must be used depends on the objectives.
+    study = _with_budget(completed(study), trials, patience, max_wall)
+    study = replace(with_model(study, model), budget=_model_limits(study, max_tokens, max_cost))
+    if seed_policy is not None:
+        study = replace(study, seed_policy=seed_policy)
+    if parallel is not None:
+        study = replace(study, parallel=parallel)
+    if base is not None:  # whatever a study file says of its own search
+        study, strategy = replace(study, replay_of=base.replay_of), base.strategy
+    finding = begin(study, strategy or study.strategy, store, as_json=as_json)
+    if finding.winner is None:
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+@app.command(
+    epilog=examples("cclsearch resume", "cclsearch resume 20260131-120000-ab12 --trials 5")
+)
+def resume(
+    study_id: StudyArgument = "",
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Launches to add, from where the study stands."),
+    ] = None,
+    model: ModelOption = None,
+    trust: TrustOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a study where it stopped, or add launches to it.
+
+    Finished trials are neither lost nor repeated.
+    """
+    finding = go_on(study_id, trials, store, model=model, trusted=trust, as_json=as_json)
+    if finding.winner is None:
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+def _with_budget(
+    study: Study, trials: int | None, patience: int | None, max_wall_s: float | None
+) -> Study:
+    budget = study.budget
+    return replace(
+        study,
+        budget=replace(
+            budget,
+            trials=budget.trials if trials is None else trials,
+            patience=budget.patience if patience is None else patience,
+            max_wall_s=budget.max_wall_s if max_wall_s is None else max_wall_s,
+        ),
+    )
+
+
+def _model_limits(study: Study, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
+    budget = study.budget
+    return replace(
+        budget,
+        max_tokens=budget.max_tokens if max_tokens is None else max_tokens,
+        max_cost_usd=budget.max_cost_usd if max_cost_usd is None else max_cost_usd,
+    )
+
+
+INTERRUPTED_TWICE = 130
+Found = TypeVar("Found")
+
+
+def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
+    """Record a new study and search it to its end."""
+    from search.compose import new_study_id, resolved_strategy, search_of
+
+    chosen, why = resolved_strategy(strategy)
+    # The price goes on record too: the known one may be another tomorrow.
+    study = replace(study, strategy=chosen, llm=priced(study.llm))
+    study = scrubbed_study(study, scrubber())
+    study_id = new_study_id()
+    with closing(Store(store_root(store))) as records:
+        with (
+            face(as_json, History()) as observer,
+            Stop(_resume(study_id, records)) as stop,
+            search_of(study_id, study, records, observer) as search,
+        ):
+            records.create(study_id, study, installed_version())
+            finding = _searched(search, why, stop)
+        _report(finding, study_id, records, as_json)
+    return finding
+
+
+def go_on(
+    study_id: str,
+    more: int | None,
+    store: Path | None,
+    *,
+    model: str | None = None,
+    trusted: bool = False,
+    as_json: bool,
+) -> Finding:
+    """Search a study on record to its end, with `more` launches from here if they are given.
+
+    Another `model` is asked from here, if it is given.
+
+    An imported one has to be `trusted` once.
+    """
+    from search.compose import search_of
+
+    with recorded(store) as records:
+        row = records.find(study_id)
+        if row.strategy == MEASURE:
+            raise StudyError(
+                f"study {row.id} holds launches of a replay, and no search; "
+                f"go on with `cclsearch replay {row.id} --mode measure`"
+            )
+        _refuse_import(row)
+        if trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
+        before = _launches_on_record(row.id, records)
+        study = row.study if more is None else extended(row.id, more, records)
+        if model is not None:
+            study = _asking(model, study, row.id, records)
+        with (
+            face(as_json, standing_of(row, records).history) as observer,
+            Stop(_resume(row.id, records)) as stop,
+            search_of(row.id, study, records, observer) as search,
+        ):
+            words = f"strategy {study.strategy}"
+            words += f"; resumed with {before[0]} trials on record" if any(before) else ""
+            finding = _searched(search, words, stop)
+        if _launches_on_record(row.id, records) == before:
+            typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)
+        _report(finding, row.id, records, as_json)
+    return finding
+
+
+def _asking(model: str, study: Study, study_id: str, records: Store) -> Study:
+    """The study with another model to ask, as it is now recorded."""
+    study = with_model(study, model)
+    study = replace(study, llm=priced(study.llm))
+    with records.lock(study_id):
+        records.replace_study(study_id, study)
+    return study
+
+
+def _refuse_import(row: StudyRow) -> None:
+    from search.replay.claims import LAUNCHABLE_ORIGINS
+
+    origin = row.study.origin
+    if origin is not None and origin.kind not in LAUNCHABLE_ORIGINS:
+        raise StudyError(
+            f"study {row.id} was imported from {origin.source} and cannot go on, as nothing here "
+            f"launches its trials; see `cclsearch show {row.id}`"
+        )
+
+
+def launched_again(
+    study_id: str, strategy: str | None, store: Path | None, *, trusted: bool
+) -> Study:
+    """A new study that launches the policies of one on record."""
+    from search.strategies.proposers import ReplayProposer, study_again
+
+    if strategy not in {None, ReplayProposer.name}:
+        raise StudyError(
+            f"--from launches what is on record, and strategy {strategy!r} proposes anew; "
+            "leave out one of them"
+        )
+    with recorded(store) as records:
+        row = records.find(study_id)
+        _refuse_import(row)
+        if trusted:
+            trust(row.study, records)
+        require_trust(row.study, records)
+        return study_again(row, records)
+
+
+def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
+    return len(records.history(study_id)), len(records.repeats(study_id))
+
+
+@contextmanager
+def face(as_json: bool, history: History) -> Iterator[Observer]:
+    """The face that fits whoever looks: JSON on request, a live view on a terminal, else lines."""
+    if as_json:
+        yield JsonProgress(sys.stdout)
+    elif on_terminal():
+        with LiveProgress(Terminal(), history) as live:
+            yield live
+    else:
+        yield PlainProgress(sys.stdout)
+
+
+def _searched(search: "Search", strategy: str, stop: "Stop") -> Finding:
+    """Search to the end; an interruption or a fault of the surroundings says how to go on."""
+
+    def work() -> Finding:
+        search.observer.study_started(search.study_id, search.study, strategy)
+        return search.run()
+
+    return stop.heard(work)
+
+
+def _resume(study_id: str, records: Store) -> str:
+    return f"cclsearch resume {study_id}{store_flag(records.root)}"
+
+
+def _give_up_closed_output() -> None:
+    """Point standard output elsewhere if nobody reads it, or leaving would fail to flush it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Stop:
+    """Ctrl-C, termination and a closed terminal end the search in order, and the second at once.
+
+    `command` is how to go on after it.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.again = f"next: {command}"
+        self._was_asked = False
+        self._previous: dict[int, signal.Handlers | int | Callable[..., object] | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def heard(self, work: Callable[[], Found]) -> Found:
+        """Hear while this works; an interruption or a fault outside of it says how to go on."""
+        try:
+            self._listen()
+            return work()
+        except KeyboardInterrupt:
+            _give_up_closed_output()
+            what = "interrupted; every finished trial is on record"
+            raise Interrupted(f"{what}\n{self.again}") from None
+        except CclsearchError as error:
+            raise type(error)(f"{error}\n{self.again}") from error
+
+    def _listen(self) -> None:
+        """Hear to the end of the context, except what this process ignores."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._ask)
+
+    def _ask(self, _signal: int, _frame: object) -> NoReturn:
+        if self._was_asked:
+            # No cleaning up: ranks end with their parent, and the store holds what is finished.
+            Terminal(stderr=True).show_cursor()
+            os.write(sys.stderr.fileno(), f"\n{self.again}\n".encode())
+            os._exit(INTERRUPTED_TWICE)
+        self._was_asked = True
+        raise KeyboardInterrupt
+
+
+def _report(finding: Finding, study_id: str, records: Store, as_json: bool) -> None:
+    if as_json:
+        event = {"event": "finished", "study_id": study_id, **json.loads(to_json(finding))}
+        typer.echo(json.dumps(event, allow_nan=False))
+    else:
+        print_report(finding, Record.of(study_id, records), store_flag(records.root))
+
+
+def main(store: Path, study_id: str) -> None:
+    """Search a study to its end, and leave the reason where it cannot be searched."""
+    folder = run_folder(store, study_id)
+    (folder / LOCK).write_text(str(os.getpid()), encoding="ascii")
+    try:
+        go_on(study_id, None, store, as_json=True)
+    except (Interrupted, StoreBusy):
+        pass  # what comes of it is told by the record, and by whoever searches it by hand
+    except (CclsearchError, OSError) as error:
+        words = str(error) or type(error).__name__
+        (folder / REFUSAL).write_text(words.splitlines()[0], encoding="utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

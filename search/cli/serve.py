@@ -1,0 +1,91 @@
+"""serve, mcp.
+
+`serve`: the service with its web pages.
+
+`mcp`: a service as tools for a language model.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from records.errors import EnvironmentFault
+from search.cli.options import StoreOption, examples
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch serve",
+        "cclsearch serve -c service.toml --port 9000",
+        "cclsearch serve --new-token ci:submit",
+    )
+)
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="What is offered to whom (TOML). [default: the built-in study, on loopback]",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, metavar="N", help="Port; 0 takes a free one. [default: 8765]"
+        ),
+    ] = None,
+    new_token: Annotated[
+        str | None,
+        typer.Option(
+            "--new-token",
+            metavar="NAME:ROLE",
+            help="Make a token (roles: read, submit, admin), print what to hand out and what to "
+            "configure, and leave.",
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Serve studies over HTTP and in a browser: submit, watch, explore, cancel.
+
+    As it stands only this machine can reach it, with the link that it prints. Searches are
+    processes of their own: they outlive the service, which finds them again when it comes back.
+    """
+    from search.service.app import print_new_token, serve_until_told
+
+    if new_token is not None:
+        print_new_token(new_token)
+        return
+    serve_until_told(config, port, store)
+
+
+@app.command(epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"))
+def mcp(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Address of the service. [default: $CCLSEARCH_URL, else http://127.0.0.1:8765]",
+        ),
+    ] = None,
+) -> None:
+    """Offer a service to language models, by the Model Context Protocol over standard input.
+
+    Models can read studies, trials, policies, comparisons and the leaderboard, and submit studies
+    as far as the token in $CCLSEARCH_TOKEN allows. Nothing is asked of the service before a model
+    asks.
+    """
+    if find_spec("mcp") is None:
+        raise EnvironmentFault(
+            "the Model Context Protocol takes its SDK: pip install 'cclsearch[mcp]'"
+        )
+    from search.client.client import Client
+    from search.client.mcp_server import server_over
+
+    with Client(url) as client:
+        server_over(client).run()

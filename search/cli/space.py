@@ -1,0 +1,389 @@
+"""space, policy.
+
+`space size|check|sample|estimate|explain`: the search space before anything is launched.
+
+`policy check`: what a policy decides, wherever it may be asked; nothing is launched.
+
+What the estimate says of configurations, in words and as JSON; nothing here was measured.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Annotated
+
+import typer
+
+from evaluator.recipes.catalog import recipe_of
+from policies.space import Space
+from records.errors import StudyError
+from records.expression import told
+from records.study import Study, Value
+from records.trial import Config
+from search.cli.options import (
+    BandwidthsOption,
+    BatchSizeOption,
+    CardOption,
+    CommandOption,
+    ConfigOption,
+    GpusOption,
+    JsonOption,
+    TuningOption,
+    card_given,
+    chosen_study,
+    examples,
+)
+from search.study.spaces import estimate as estimate_in_contexts
+from search.views.format import duration, share
+from search.views.terminal import Column, page_cells, table_lines
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at a search space; nothing is launched.",
+)
+
+
+@app.command(epilog=examples("cclsearch space size", "cclsearch space size -c study.toml"))
+def size(
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the points, and those that satisfy the constraints."""
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
+    if as_json:
+        typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
+    else:
+        typer.echo(f"{space.size} points, {len(space.feasible)} satisfy the constraints")
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch space check dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=4 \\",
+        "    activation_checkpointing=none",
+    )
+)
+def check(
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KNOB=VALUE",
+            help="One for each knob that is not to be what it is if left out.",
+            show_default=False,
+        ),
+    ],
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a configuration is valid and what memory it may take, or why it is not."""
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
+    answer = space.check(dict(_setting(text) for text in settings))
+    if isinstance(answer, Config):
+        derived = space.derived(answer)
+        if as_json:
+            typer.echo(json.dumps({"config": dict(answer.values), **derived}))
+        else:
+            typer.echo(f"valid: {answer}")
+            for name, value in derived.items():
+                typer.echo(f"{name}: {told(name, value)}")
+        return
+    if as_json:
+        typer.echo(json.dumps({"faults": answer}))
+        raise typer.Exit(2)
+    raise StudyError("; ".join(answer))
+
+
+@app.command(epilog=examples("cclsearch space sample -n 3", "cclsearch space sample --json"))
+def sample(
+    count: Annotated[int, typer.Option("-n", metavar="N", help="How many.", min=1)] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Same seed, same sample.")] = 42,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw feasible configurations without replacement."""
+    given = card_given(card_bandwidths, batch_size, gpus)
+    space = _space(chosen_study(config, card, tuning, given, command))
+    drawn = space.sample(count, Random(seed))
+    if as_json:
+        typer.echo(json.dumps([dict(point.values) for point in drawn]))
+    else:
+        for point in drawn:
+            typer.echo(str(point))
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch space estimate", "cclsearch space estimate tp=2 pp=2 micro_batch=4 --json"
+    )
+)
+def estimate(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KNOB=VALUE",
+            help="The configuration, by each knob that is not to be what it is if left out; "
+            "without any, the best of all are listed.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="How many are listed.", min=1)] = 10,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Guess the time of a step from sizes alone; it orders configurations, and is no result."""
+    from search.study.spaces import completed, space_of
+
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = completed(chosen_study(config, card, tuning, given, command))
+    space = space_of(study)
+    if not settings:
+        best = cheapest(study, space, count)
+        lines = [list_document(best, space)] if as_json else list_lines(best, space)
+    else:
+        answer = space.check(dict(_setting(text) for text in settings))
+        if not isinstance(answer, Config):
+            raise StudyError("; ".join(answer))
+        told_of = estimated(study, space, answer)
+        lines = [json.dumps(told_of.document)] if as_json else parts_lines(told_of)
+    for line in lines:
+        typer.echo(line)
+
+
+@app.command(epilog=examples("cclsearch space explain", "cclsearch space explain --card card.yaml"))
+def explain(
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the knobs and constraints in the words that a model reads."""
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = chosen_study(config, card, tuning, given, command)
+    space = _space(study)
+    facts = {"inferences": study.inferences, **_facts(space)}
+    typer.echo(json.dumps(facts) if as_json else space.words())
+
+
+def _facts(space: Space) -> dict[str, object]:
+    """The space for programs, ranges listed as choices."""
+    return {
+        "knobs": [
+            {
+                "name": knob.name,
+                "choices": knob.choices,
+                "when": knob.dimension.when,
+                "description": knob.dimension.description,
+            }
+            for knob in space.knobs
+        ],
+        "constraints": [asdict(rule.constraint) for rule in space.rules],
+    }
+
+
+def _space(study: Study) -> Space:
+    # Imported here: recipes reach for what reads traces, and help does without.
+    from search.study.spaces import completed, space_of
+
+    return space_of(completed(study))
+
+
+def _setting(text: str) -> tuple[str, object]:
+    knob, equals, value = text.partition("=")
+    if not equals:
+        raise StudyError(f"{text!r} is not KNOB=VALUE")
+    try:
+        return knob, json.loads(value)
+    except json.JSONDecodeError:
+        return knob, value
+
+
+INVALID = 2
+
+policy_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at a policy; nothing is launched."
+)
+
+
+@policy_app.callback()
+def group() -> None:
+    """Keep the group a group while it has one command."""
+
+
+@policy_app.command(
+    "check",
+    epilog=examples(
+        "cclsearch policy check my_policy.py -c study.toml",
+        "cclsearch policy check sharded --vary global_batch=16,32 --vary world_size=2,4",
+    ),
+)
+def check_policy_file(
+    policy: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="Policy file, or a built-in seed.", show_default=False),
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=A,B",
+            help="Ask it for these values of a workload or environment field, too; of several "
+            "fields for every combination.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    card: CardOption = None,
+    tuning: TuningOption = None,
+    card_bandwidths: BandwidthsOption = None,
+    batch_size: BatchSizeOption = None,
+    gpus: GpusOption = None,
+    command: CommandOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a policy decides in every context of a study, or what is wrong there.
+
+    A line for the study's own workload and environment, for each [[context]] of its file, and for
+    each combination of varied values.
+    """
+    from policies.contract import seed_policy
+    from search.study.policy_check import check_policy, varied_values
+    from search.study.spaces import completed, space_of
+
+    given = card_given(card_bandwidths, batch_size, gpus)
+    study = chosen_study(config, card, tuning, given, command)
+    varied = varied_values(vary or [])
+    asked = seed_policy(policy, space_of(completed(study)))
+    invalid = False
+    facts: list[dict[str, object]] = []
+    for checked in check_policy(asked, study, varied):
+        answer, held_out = checked.answer, " (held out)" if checked.held_out else ""
+        valid = isinstance(answer, Config)
+        invalid = invalid or not valid
+        facts.append(
+            {
+                "context": checked.name,
+                "held_out": checked.held_out,
+                "config": dict(answer.values) if isinstance(answer, Config) else None,
+                "fault": None if isinstance(answer, Config) else str(answer),
+            }
+        )
+        if not as_json:
+            typer.echo(f"{checked.name}{held_out}: {'valid: ' if valid else ''}{answer}")
+    if as_json:
+        typer.echo(json.dumps(facts))
+    if invalid:
+        raise typer.Exit(INVALID)
+
+
+CAVEAT = "an estimate from sizes alone, no result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated:
+    """A configuration, the seconds of its step by what takes them, and what follows from it."""
+
+    config: Config
+    parts_s: Mapping[str, float]
+    derived: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def step_s(self) -> float:
+        """All parts together."""
+        return sum(self.parts_s.values())
+
+    @property
+    def document(self) -> Mapping[str, object]:
+        """The same for programs, which shall not take it for a result either."""
+        return {
+            "estimate": CAVEAT,
+            "config": dict(self.config.values),
+            "step_s": self.step_s,
+            "parts_s": dict(self.parts_s),
+            **self.derived,
+        }
+
+
+def estimated(study: Study, space: Space, config: Config) -> Estimated:
+    """The estimate of one configuration; raises `StudyError` where nothing can be said."""
+    parts = estimate_in_contexts(recipe_of(study), study, config)
+    if parts is None:
+        raise StudyError(
+            "nothing can be estimated: neither sizes nor knobs tell enough; give [workload] model "
+            "or its sizes (layer_count, hidden_size, head_count, ffn_size, vocab_size), and call "
+            "degrees tp, pp, dp, cp, ep and the batch of a pass micro_batch"
+        )
+    return Estimated(config=config, parts_s=parts, derived=space.derived(config))
+
+
+def cheapest(study: Study, space: Space, count: int) -> Sequence[Estimated]:
+    """The configurations that the estimate alone ranks best, the cheapest first."""
+    every = [estimated(study, space, config) for config in space.feasible]
+    return sorted(every, key=lambda each: each.step_s)[:count]
+
+
+def parts_lines(one: Estimated) -> Iterator[str]:
+    """The parts of one configuration, the largest first, and the memory that it may take."""
+    yield f"{duration(one.step_s)} a step of {one.config}: {CAVEAT}"
+    parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
+    shown = [(name, seconds) for name, seconds in parts if seconds]
+    yield from table_lines(
+        [
+            Column(heading="part", cells=[name for name, _ in shown]),
+            Column(heading="time", cells=[duration(s) for _, s in shown], align="right"),
+            Column(heading="share", cells=[share(s / one.step_s) for _, s in shown], align="right"),
+        ],
+        page_cells(),
+    )
+    yield from (f"{name}: {told(name, value)}" for name, value in one.derived.items())
+
+
+def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
+    """Configurations in the order of their estimates."""
+    yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
+    yield from table_lines(
+        [
+            Column(heading="step", cells=[duration(each.step_s) for each in best], align="right"),
+            Column(heading="configuration", cells=[str(each.config) for each in best]),
+        ],
+        page_cells(),
+    )
+
+
+def list_document(best: Sequence[Estimated], space: Space) -> str:
+    """The same for programs."""
+    return json.dumps(
+        {
+            "estimate": CAVEAT,
+            "feasible": len(space.feasible),
+            "configurations": [each.document for each in best],
+        }
+    )

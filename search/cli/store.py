@@ -1,0 +1,379 @@
+"""doctor, gc.
+
+`doctor` and `version`: what this machine can do for a search, and what is installed.
+
+`gc`: free the space of kept files.
+
+Frees the space of kept files, and prints what goes and what stays.
+
+Builds the database of the records again, and prints what came of every study.
+
+Reads every kept file against its digest, and prints what is wrong.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from evaluator.doctor import Finding, State
+from records.errors import StoreError, StudyError
+from records.store.artifacts import Kept
+from records.store.rebuild import Rebuilt, RebuiltStudy, rebuild
+from records.store.store import Store
+from search import settings
+from search.cli.options import JsonOption, StoreOption, examples, store_flag
+from search.settings import installed_version, recorded, store_root
+from search.storage import Fault, Plan, Rules, Verified, collect, planned, verified
+from search.views.console import Terminal, on_terminal
+from search.views.format import size
+
+app = typer.Typer(rich_markup_mode=None)
+
+CANNOT_RUN = 4
+
+
+@app.command(epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))
+def doctor(
+    noise: Annotated[
+        bool, typer.Option("--noise", help="Take a minute to measure the noise more closely.")
+    ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Only build the database of the records again, from the journals beside it; the "
+            "old one is kept.",
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Only read every kept file of the records, and compare its digest."
+        ),
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what this machine can do, and what to do about what is missing."""
+    if rebuild:
+        print_rebuild(store, as_json=as_json)
+        return
+    if verify:
+        print_verified(store, as_json=as_json)
+        return
+    # Imported here: it takes a second, and no other command needs it.
+    from search.doctor import findings
+
+    found: list[Finding] = []
+    for finding in findings(settings.store_root(store), long_noise=noise):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    lacking = [x.subject for x in found if x.needed and x.state is State.MISSING]
+    if as_json:
+        facts = [asdict(finding) for finding in found]
+        typer.echo(json.dumps({"can_run": not lacking, "findings": facts}))
+    elif lacking:
+        typer.echo(f"a search cannot run here: {', '.join(lacking)}")
+    else:
+        typer.echo("next: cclsearch run --objective step_time")
+    if lacking:
+        raise typer.Exit(CANNOT_RUN)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed_version())
+
+
+def _print(finding: Finding) -> None:
+    # Imported here: help does without.
+    from search.views.terminal import echo_words
+
+    echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.told}", indent=22)
+    if finding.remedy is not None:
+        echo_words(f"{'':<22}{finding.remedy}", indent=22)
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(h|d|w)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+_MOST_HOURS = 24 * 365 * 1000
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch gc --dry-run",
+        "cclsearch gc --traces-older-than 30d --keep-best 3",
+        "cclsearch gc --max-size 10GB --yes",
+    )
+)
+def gc(
+    traces_older_than: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Remove traces of trials that ended before, as in 30d."),
+    ] = None,
+    keep_best: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Leave the traces of the best N trials of each study; alone: remove all others.",
+        ),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Remove the oldest traces until all files take no more: 10GB."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be removed.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before traces are removed.")
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove kept files that no record cites, and what killed processes left.
+
+    What a trial cites stays, unless an option says which traces may go; the record then tells for
+    ever when and why they went. Everything else of a trial stays.
+    """
+    from search.storage import Rules
+
+    older_than = None if traces_older_than is None else _duration(traces_older_than)
+    rules = Rules(
+        older_than=older_than,
+        keep_best=keep_best,
+        max_bytes=None if max_size is None else _bytes(max_size),
+        words=_words(traces_older_than, keep_best, max_size),
+    )
+    free_space(rules, store, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _words(older_than: str | None, keep_best: int | None, max_size: str | None) -> str:
+    """The rules as the records tell them."""
+    told = [f"traces older than {older_than}"] if older_than is not None else []
+    told += [f"the oldest traces beyond {max_size}"] if max_size is not None else []
+    if not keep_best:
+        return ", ".join(told) or "all traces"
+    best = f"of all but the best {keep_best} trials" if keep_best > 1 else "of all but the best"
+    return f"{', '.join(told)}, {best}" if told else f"traces {best}"
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text.strip())
+    hours = float(found[1]) * _HOURS[found[2]] if found else None
+    if hours is None or hours > _MOST_HOURS:
+        raise StudyError(f"--traces-older-than {text!r} is no time; write it as 12h, 30d or 8w")
+    return timedelta(hours=hours)
+
+
+def _bytes(text: str) -> int:
+    # Imported here: what measures loads slowly, and help needs none of it.
+    from evaluator.objective import UNITS
+
+    found = _SIZE.fullmatch(text.strip())
+    kind, unit = UNITS.get(found[2], ("", 0.0)) if found else ("", 0.0)
+    if found is None or kind != "size":
+        raise StudyError(f"--max-size {text!r} is no size; write it as 500MB, 10GB or 2TiB")
+    return int(float(found[1]) * unit)
+
+
+def free_space(
+    rules: Rules, store: Path | None, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Remove what can go, or only tell it; asks before what a record cites is removed."""
+    console = Terminal(stderr=True)
+    with recorded(store) as records:
+        with console.status("looking through the records"):
+            plan = planned(records, rules)
+        if plan.traces and not (dry_run or yes) and (as_json or not on_terminal()):
+            raise StudyError(
+                f"{_trace_words(plan)} would be removed for good; "
+                "look at them with --dry-run, or add --yes"
+            )
+        if not as_json:
+            _print_plan(plan)
+        asked = bool(plan.traces) and not (dry_run or yes)
+        if asked and not typer.confirm("Remove these traces for good?"):
+            typer.echo("nothing was removed")
+            return
+        with console.status("removing"):
+            count, freed_bytes = (0, 0) if dry_run else collect(records, plan)
+        if as_json:
+            typer.echo(json.dumps(_facts(plan, count, freed_bytes)))
+            return
+        flag = store_flag(records.root)
+    if dry_run:
+        would = sum(kept.disk_bytes for kept in _going(plan))
+        typer.echo(f"{size(would)} would be freed of {size(plan.disk_bytes)}")
+    else:
+        typer.echo(f"{_count(count, 'file')} removed, {size(freed_bytes)} freed")
+        typer.echo(f"next: cclsearch doctor --verify{flag}")
+
+
+def _going(plan: Plan) -> Iterator[Kept]:
+    yield from plan.orphans
+    yield from (kept for kept, _ in plan.unfinished)
+    yield from (trace.kept for trace in plan.traces)
+
+
+def _print_plan(plan: Plan) -> None:
+    for line in _trace_lines(plan):
+        typer.echo(line)
+    unfinished = [kept for kept, _ in plan.unfinished]
+    for files, what in (
+        (plan.orphans, "that no record cites"),
+        (unfinished, "that the records know as removed"),
+    ):
+        if files:
+            typer.echo(f"{_count(len(files), 'file')} {what}: {_disk(files)}")
+    if plan.traces:
+        typer.echo(f"{_trace_words(plan)}: {_disk(trace.kept for trace in plan.traces)}")
+    if plan.young:
+        typer.echo(
+            f"{_count(len(plan.young), 'file')} of the last day, {_disk(plan.young)}, that no "
+            "record cites yet: a trial under way may do so, they stay"
+        )
+
+
+def _trace_lines(plan: Plan) -> Iterator[str]:
+    """A line for each trial of which traces go."""
+    cited = sorted(
+        (each.study_id, each.ordinal, each.ended_at or "", trace.kept.disk_bytes)
+        for trace in plan.traces
+        for each in trace.cited
+    )
+    for (study_id, ordinal, ended_at), found in groupby(cited, key=lambda each: each[:3]):
+        sizes = [disk_bytes for *_, disk_bytes in found]
+        yield (
+            f"study {study_id}, trial {ordinal} of {ended_at[:10]}: {_count(len(sizes), 'trace')}, "
+            f"{size(sum(sizes))}"
+        )
+
+
+def _trace_words(plan: Plan) -> str:
+    trials = {(each.study_id, each.ordinal) for trace in plan.traces for each in trace.cited}
+    return f"{_count(len(plan.traces), 'trace')} of {_count(len(trials), 'trial')}"
+
+
+def _count(count: int, of: str) -> str:
+    return f"1 {of}" if count == 1 else f"{count} {of}s"
+
+
+def _disk(files: Iterable[Kept]) -> str:
+    return size(sum(kept.disk_bytes for kept in files))
+
+
+def _facts(plan: Plan, count: int, freed_bytes: int) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "disk_bytes": plan.disk_bytes,
+        "removed": count,
+        "freed_bytes": freed_bytes,
+        "rule": plan.rules.words if plan.rules.is_any else None,
+        "uncited": [str(kept.path) for kept in plan.orphans],
+        "uncited_of_the_last_day": [str(kept.path) for kept in plan.young],
+        "removed_before": [str(kept.path) for kept, _ in plan.unfinished],
+        "traces": [
+            {
+                "study_id": each.study_id,
+                "trial": each.ordinal,
+                "name": each.name,
+                "digest": each.digest,
+                "disk_bytes": trace.kept.disk_bytes,
+                "ended_at": each.ended_at,
+            }
+            for trace in plan.traces
+            for each in trace.cited
+        ],
+    }
+
+
+def print_rebuild(store: Path | None, *, as_json: bool) -> None:
+    """Build it, with a line for each study as it is read."""
+    root = store_root(store).absolute()
+    rebuilt = rebuild(root, (lambda _study: None) if as_json else _print_study)
+    if as_json:
+        kept = None if rebuilt.kept is None else str(rebuilt.kept)
+        typer.echo(json.dumps({**asdict(rebuilt), "kept": kept}))
+        return
+    _print_end(rebuilt, root)
+
+
+def _print_study(study: RebuiltStudy) -> None:
+    typer.echo(f"study {study.study_id}: {study.entries} entries, {study.trials} trials")
+    for why in study.unread:
+        typer.echo(f"  not read: {why}")
+
+
+def _print_end(rebuilt: Rebuilt, root: Path) -> None:
+    if rebuilt.kept is not None:
+        typer.echo(f"kept: the database that was there is {rebuilt.kept}")
+    for study_id in rebuilt.without_journal:
+        typer.echo(f"left behind: study {study_id} has no journal; it is only in the old database")
+    trials = sum(study.trials for study in rebuilt.studies)
+    typer.echo(f"rebuilt: {len(rebuilt.studies)} studies, {trials} trials in {root}")
+    typer.echo(f"next: cclsearch list{store_flag(root)}")
+
+
+def print_verified(store: Path | None, *, as_json: bool) -> None:
+    """Print which kept files are changed or missing; raises `StoreError` where any is."""
+    with recorded(store) as records:
+        found = _verified(records)
+        root = records.root
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        typer.echo(f"{found.file_count} kept files read, {size(found.disk_bytes)} on disk")
+        if found.removed_count:
+            typer.echo(f"{found.removed_count} were removed by gc, and the records say so")
+        for fault in found.faults:
+            typer.echo(f"{_whose(fault)}: {fault.what}")
+    if found.faults:
+        raise StoreError(
+            f"{len(found.faults)} kept files of {root} are changed or missing; restore them from "
+            "a copy of the store, all else of their trials is as it was"
+        )
+    if not as_json:
+        typer.echo("all are what was recorded")
+
+
+def _verified(records: Store) -> Verified:
+    console = Terminal(stderr=True)
+    with Progress(
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or console.is_dumb_terminal,
+    ) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def on_file(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return verified(records, on_file)
+
+
+def _whose(fault: Fault) -> str:
+    """The files that it was recorded as."""
+    if not fault.cited_by:
+        return "a file that no record cites"
+    return "; ".join(
+        f"study {study_id}, trial {ordinal}, {name}" for study_id, ordinal, name in fault.cited_by
+    )

@@ -1,0 +1,589 @@
+"""list, show, best.
+
+`list`, `show` and `best`: what is on record.
+
+Prints studies that have too many trials to read them all for one look.
+
+Prints studies on record: all of them, one in full, or its best configuration.
+
+Prints and draws the front of a study with several objectives.
+
+Shows what a study learnt from its failures, and takes single constraints back.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from evaluator.objective import scoring_of
+from evaluator.recipes.command import settings
+from records.codec import from_json, to_json
+from records.errors import StoreError, StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import MEASURE, Study
+from records.trial import Config, History, Trial
+from search.cli.options import (
+    Asked,
+    JsonOption,
+    LimitOption,
+    MaximizeOption,
+    MinimizeOption,
+    OtherObjectiveOption,
+    PlotOption,
+    StoreOption,
+    StudyArgument,
+    examples,
+    store_flag,
+)
+from search.loop.finding import Finding, best_result, ended_with, leader_of, rescored, values_again
+from search.loop.standing import Member, standing_of
+from search.report.summary import (
+    Line,
+    Record,
+    origin_lines,
+    print_lines,
+    print_report,
+    report_lines,
+    spread_words,
+)
+from search.settings import has_records, recorded, status, store_root
+from search.study.spaces import part_named, space_of
+from search.study.study_file import suggestion
+from search.transfer.trust import is_foreign, launch_lines
+from search.views.console import Terminal, on_terminal
+from search.views.format import flags, reached_words, remarks, spelled
+from search.views.study import front_words, objective_words, settings_words, use_facts, use_words
+from search.views.terminal import print_trials, trial_line, trial_summary
+
+if TYPE_CHECKING:
+    from search.loop.learned import Learnt
+
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))
+def list_studies(
+    count: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Only so many, the newest.")
+    ] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the studies on record, newest first."""
+    print_studies(store, count, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch show",
+        "cclsearch show 20260131-120000-ab12",
+        "cclsearch show --front --objective step_time --objective gpus --plot front.png",
+    )
+)
+def show(
+    study_id: StudyArgument = "",
+    objective: OtherObjectiveOption = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help="Only trials that no other beats in all of its objectives."),
+    ] = False,
+    plot: PlotOption = None,
+    constraints: Annotated[
+        bool,
+        typer.Option(
+            "--constraints", help="Only what must hold: as given, and as learnt from failures."
+        ),
+    ] = False,
+    revoke: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Take a learnt constraint back; with --constraints."),
+    ] = None,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=1, help="Only so many trials, the last ones.")
+    ] = 100,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a study: its trials and what it found.
+
+    With --objective or --limit it is as if the study had been asked that: what is on record is
+    scored again, and nothing is launched.
+    """
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
+    )
+    if constraints or revoke is not None:
+        print_constraints(study_id, revoke, store, as_json=as_json)
+        return
+    if front:
+        print_front(study_id, asked, plot, store, as_json=as_json)
+        return
+    if plot is not None:
+        raise StudyError("--plot draws a front; add --front")
+
+    print_study(study_id, asked, last, store, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch best --format args",
+        "cclsearch best --objective rank_seconds --limit 'step_time < 500 ms'",
+    )
+)
+def best(
+    study_id: StudyArgument = "",
+    form: Annotated[
+        Literal["json", "env", "args", "policy"],
+        typer.Option(
+            "--format",
+            help="The knobs as a JSON object, as KEY=value lines, or as command-line arguments; or "
+            "the program that decided them.",
+        ),
+    ] = "json",
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What it is in this context. [default: the study's own]"),
+    ] = None,
+    objective: OtherObjectiveOption = None,
+    minimize: MinimizeOption = False,
+    maximize: MaximizeOption = False,
+    limit: LimitOption = None,
+    store: StoreOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with the whole trial instead.")
+    ] = False,
+) -> None:
+    """Print the best configuration in a form that other programs take.
+
+    With --objective or --limit the best by that: what is on record is scored again, and nothing is
+    launched.
+    """
+    asked = Asked(
+        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
+    )
+    print_best(study_id, asked, form, context, store, as_json=as_json)
+
+
+READ_WHOLE = 2000
+"""Trials that are read at once; of more only those that are shown, and what is counted."""
+
+
+def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool) -> None:
+    """Print the last trials of a study, and in short what there is and what it found."""
+    leader, latest = leader_of(row, records), records.latest(row.id, last)
+    if as_json:
+        typer.echo(
+            json.dumps({**study_facts(row, leader, records), **_details(row, last, records)})
+        )
+        return
+    first = records.trial(row.id, 0)
+    others = {trial.ordinal: trial for trial in (first, leader) if trial is not None}
+    seen = {**others, **{trial.ordinal: trial for trial in latest}}
+    history = History(
+        tuple(seen[ordinal] for ordinal in sorted(seen)),
+        incumbent=None if leader is None else leader.ordinal,
+        again=values_again(row, records),
+    )
+    typer.echo(study_words(row))
+    print_last_trials(history, len(latest), records.counts(row.id).trials)
+    print_lines(_lines(row, leader, records))
+
+
+def study_words(row: StudyRow) -> str:
+    """Which study this is: `study 20260101-120000-abcd: llama, step_time, imported (optuna)`."""
+    origin = row.study.origin
+    imported = "" if origin is None else f", imported ({origin.kind})"
+    return f"study {row.id}: {row.study.name}, objective {objective_words(row.study)}{imported}"
+
+
+def print_last_trials(history: History, last: int, trial_count: int) -> None:
+    """Print the last trials of a history, and how many there are before them."""
+    shown = history.trials[-last:]
+    if len(shown) < trial_count:
+        typer.echo(f"the last {len(shown)} of {trial_count} trials; --last shows more", err=True)
+    if on_terminal():
+        print_trials(Terminal(), shown, history)
+        return
+    for trial in shown:
+        typer.echo(trial_line(trial, history))
+
+
+def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
+    """A study in short for programs; absent values are null.
+
+    `low` and `high` bound the 95 % interval of `best` over its `launches`; of two launches there
+    are `both` values instead.
+    """
+    result = best_result(row, leader, records)
+    score = leader.score if leader is not None else None
+    return {
+        "id": row.id,
+        "name": row.study.name,
+        "objective": row.study.objective.expression,
+        "more_objectives": [more.expression for more in row.study.more_objectives],
+        "limits": list(row.study.limits),
+        "strategy": row.strategy,
+        "status": status(row, records),
+        "created_at": row.created_at,
+        "trials": records.counts(row.id).trials,
+        "best": None if result is None else result.centre,
+        "low": None if result is None else result.low,
+        "high": None if result is None else result.high,
+        "launches": None if result is None else result.launch_count,
+        "both": None if result is None else result.both,
+        "unit": score.unit if score is not None else None,
+        "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
+    }
+
+
+def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
+    finding, known = ended_with(row), History(again=values_again(row, records))
+    return {
+        "scored_again": False,
+        "finding": None if finding is None else json.loads(to_json(finding)),
+        "study": json.loads(to_json(row.study)),
+        "models": use_facts(records.model_uses(row.id), row.study.llm),
+        "trial_count": records.counts(row.id).trials,
+        "trials": [trial_summary(trial, known) for trial in records.latest(row.id, last)],
+    }
+
+
+def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
+    if (finding := ended_with(row)) is not None:
+        yield "stopped", finding.stop_reason
+    yield from launch_lines(row.study)
+    counts = records.counts(row.id)
+    launches = f"{counts.launches} launches, {counts.repeats} of them made again"
+    yield "trials", f"{counts.measured} measured, {counts.failed} failed; {launches}"
+    for kind, count in records.failures(row.id).items():
+        yield "failed", f"{count} {kind}"
+    for use in records.model_uses(row.id):
+        yield "model", use_words(use, row.study.llm)
+    yield from _best_lines(row, leader, records)
+    yield "status", status(row, records)
+    yield "record", f"study {row.id} in {records.root}"
+    if leader is not None:
+        yield "next", f"cclsearch best {row.id} --format args{store_flag(records.root)}"
+
+
+def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
+    result = best_result(row, leader, records)
+    if leader is None or leader.score is None or result is None:
+        yield "best", "none, because no configuration could be measured that breaks no limit"
+        return
+    settings = settings_words(leader.config, row.study) if leader.config is not None else ""
+    yield "best", f"trial {leader.ordinal}: {settings}"
+    yield row.study.objective.expression, spread_words(result, leader.score.unit)
+    for caveat in remarks(leader):
+        yield "caveat", caveat
+
+
+PIPE_WIDTH = 1000
+"""A pipe has no width: nothing is cut for it."""
+
+
+def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
+    """Print a line for each of the newest studies; none at all is no error."""
+    rows: tuple[StudyRow, ...] = ()
+    facts: list[dict[str, object]] = []
+    best: list[str] = []
+    all_count = 0
+    if has_records(store):
+        with recorded(store) as records:
+            rows = records.studies(limit=count)
+            leaders = [leader_of(row, records) for row in rows]
+            found = list(zip(rows, leaders, strict=True))
+            facts = [study_facts(row, leader, records) for row, leader in found]
+            best = [_best_words(leader, row, records) for row, leader in found]
+            all_count = records.study_count()
+    if as_json:
+        typer.echo(json.dumps(facts))
+    elif rows:
+        _print_table(facts, best)
+    else:
+        root = store_root(store).absolute()
+        typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
+    if len(rows) < all_count:
+        told = f"the newest {len(rows)} of {all_count} studies; for more: cclsearch list --limit"
+        typer.echo(f"{told} {all_count}{store_flag(store_root(store).absolute())}", err=True)
+
+
+def print_study(
+    study_id: str, asked: Asked, last: int, store: Path | None, *, as_json: bool
+) -> None:
+    """Print the last trials of a study, and what it found or how to go on."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
+            print_large_study(row, last, records, as_json=as_json)
+            return
+        record, leader = _seen(study_id, asked, records)
+        row = record.row
+        if as_json:
+            facts = {**study_facts(row, leader, records), "scored_again": asked.is_given}
+            typer.echo(json.dumps({**facts, **_study_records_details(record, last)}))
+            return
+        typer.echo(study_words(row))
+        print_last_trials(record.history, last, len(record.history))
+        if asked.is_given:
+            print_lines(_scored_again_lines(record, asked))
+            return
+        now = status(row, records)
+        if (finding := ended_with(row)) is not None:
+            print_report(finding, record, store_flag(records.root))
+            return
+        for label, words in origin_lines(record):
+            typer.echo(f"{label}: {words}")
+        for use in record.uses:
+            typer.echo(f"model: {use_words(use, row.study.llm)}")
+        typer.echo(f"status: {now}")
+        if now != "running":
+            replay = row.strategy == MEASURE
+            command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
+            trusts = " --trust" if is_foreign(row.study) else ""
+            typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
+
+
+def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
+    """A study with its leader, as it is on record or scored again by what is asked."""
+    row = records.find(study_id)
+    counts = records.counts(row.id)
+    if counts.trials > READ_WHOLE and not asked.is_given:
+        leader = leader_of(row, records)
+        known = History(() if leader is None else (leader,), again=values_again(row, records))
+        found = Record(row=row, history=known, launch_count=counts.launches, store=records.root)
+        return found, leader
+    record = Record.of(row.id, records)
+    if not asked.is_given:
+        return record, leader_of(row, records)
+    again = rescored(row, records, asked.of(row.study))
+    return replace(record, row=again.row, history=again.history), again.history.best
+
+
+def _scored_again_lines(record: Record, asked: Asked) -> Iterator[Line]:
+    """The report without why the search stopped, and with the same question for the best."""
+    finding = from_json(Finding, record.row.summary or "")
+    found = report_lines(finding, record, store_flag(record.store))
+    yield "scored again", f"by {objective_words(record.row.study)}; nothing was launched"
+    yield from (line for line in found if line[0] not in ("stopped", "next"))
+    if finding.winner is not None:
+        command = f"cclsearch best {record.row.id} --format args{asked.flags}"
+        yield "next", f"{command}{store_flag(record.store)}"
+
+
+def print_best(
+    study_id: str,
+    asked: Asked,
+    form: Literal["json", "env", "args", "policy"],
+    context: str | None,
+    store: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the configuration that won, or is best so far."""
+    with recorded(store) as records:
+        record, trial = _seen(study_id, asked, records)
+    row = record.row
+    if trial is None:
+        which = "no trial that breaks no limit" if record.history.measured else "no measured trial"
+        command = f"cclsearch show {row.id}{asked.flags}{store_flag(record.store)}"
+        raise StoreError(f"study {row.id} has {which}; see `{command}`")
+    if trial.config is None:
+        raise StoreError(f"trial {trial.ordinal} of study {row.id} has no configuration on record")
+    part = part_named(trial.policy, trial.config, row.study, context)
+    if as_json:
+        facts = {
+            "study_id": row.id,
+            "scored_again": asked.is_given,
+            **trial_summary(trial, record.history),
+        }
+        typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
+        return
+    typer.echo(study_words(row), err=True)
+    for words in _notes(record, trial, asked):
+        typer.echo(words, err=True)
+    match form:
+        case "json":
+            typer.echo(json.dumps(dict(part.config.values), indent=1))
+        case "env":
+            for name, value in _variables(part.study, part.config).items():
+                typer.echo(f"{name}={value}")
+        case "args":
+            typer.echo(flags(part.config))
+        case "policy":
+            typer.echo(trial.policy.source.rstrip())
+
+
+def _variables(study: Study, config: Config) -> dict[str, str]:
+    """The settings as shells take them, under the names that a script of the user's knows."""
+    if study.command is None:
+        return {knob.upper(): spelled(value) for knob, value in config.values.items()}
+    told = settings(study, study.command, config)
+    return {name: shlex.quote(value) for name, value in told.items()}
+
+
+def _notes(record: Record, trial: Trial, asked: Asked) -> Iterator[str]:
+    """What a reader of the best alone would miss: how it was scored, and who else is as good."""
+    if asked.is_given:
+        yield f"scored again by {objective_words(record.row.study)}; nothing was launched"
+    others = [str(ordinal) for ordinal in record.history.front if ordinal != trial.ordinal]
+    if others:
+        command = f"cclsearch show {record.row.id} --front{asked.flags}{store_flag(record.store)}"
+        yield f"no trial beats these in all objectives either: {', '.join(others)}; see `{command}`"
+
+
+def _study_records_details(record: Record, last: int) -> dict[str, object]:
+    return {
+        "trial_count": len(record.history),
+        "finding": json.loads(record.row.summary) if record.row.summary else None,
+        "study": json.loads(to_json(record.row.study)),
+        "models": use_facts(record.uses, record.row.study.llm),
+        "trials": [trial_summary(trial, record.history) for trial in record.history.trials[-last:]],
+    }
+
+
+def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("study", "status", "trials", "best", "objective", "strategy", "name"):
+        table.add_column(
+            heading,
+            no_wrap=heading in {"study", "status", "best"},
+            # What people copy is never cut, however narrow the terminal.
+            min_width=max(len(str(facts["id"])) for facts in studies) if heading == "study" else 6,
+        )
+    for facts, words in zip(studies, best, strict=True):
+        table.add_row(
+            *(str(facts[key]) for key in ("id", "status", "trials")),
+            words,
+            *(str(facts[key]) for key in ("objective", "strategy", "name")),
+        )
+    console = Terminal(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
+    console.print(table)
+    for facts in studies:
+        if facts["caveats"]:
+            console.print(f"best of {facts['id']}: {facts['caveats']}")
+
+
+def _best_words(leader: Trial | None, row: StudyRow, records: Store) -> str:
+    found = best_result(row, leader, records)
+    if found is None or leader is None or leader.score is None:
+        return "-"
+    return reached_words(found, leader.score.unit)
+
+
+def print_front(
+    study_id: str, asked: Asked, plot: Path | None, store: Path | None, *, as_json: bool
+) -> None:
+    """Print the trials that no other beats in all objectives, and draw them into `plot`."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        study = asked.of(row.study)
+        if not study.more_objectives:
+            raise StudyError(
+                f"study {row.id} has one objective, so there is no front; ask for more, as in "
+                f"`cclsearch show {row.id} --front --objective step_time --objective rank_count"
+                f"{store_flag(records.root)}`"
+            )
+        if asked.is_given:
+            again = rescored(row, records, study)
+            history, front, scoring = again.history, again.finding.front, again.scoring
+        else:
+            led = standing_of(row, records)
+            history, front = led.history, led.front
+            scoring = scoring_of(study).over(history)
+    if plot is not None:
+        from search.traces.plots import front_figure, save
+
+        save(front_figure(scoring, history, front, f"{study.name}: {row.id}"), plot)
+    if as_json:
+        typer.echo(json.dumps([_facts(member) for member in front]))
+        return
+    how = "; scored again, nothing was launched" if asked.is_given else ""
+    print_lines(
+        [
+            (
+                "front",
+                f"{len(front)} of {len(history.measured)} measured trials, over "
+                f"{objective_words(study)}{how}",
+            ),
+            *(("front", words) for words in front_words(front, history)),
+        ]
+    )
+
+
+def _facts(member: Member) -> object:
+    facts: object = json.loads(to_json(member))
+    return facts
+
+
+def print_constraints(
+    study_id: str, revoke: str | None, store: Path | None, *, as_json: bool
+) -> None:
+    """Print the constraints that hold, those that were learnt and those that were taken back."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        if revoke is not None:
+            row = _without(row, revoke, records)
+        found = _learnt(row, records)
+        if as_json:
+            typer.echo(json.dumps(_constraint_records_facts(row, found)))
+            return
+        for rule in space_of(row.study).rules:
+            typer.echo(f"given: {rule.words}")
+        for each in found:
+            words = each.constraint
+            typer.echo(f"{words.name} ({words.reason})")
+        for name in row.study.revoked:
+            typer.echo(f"taken back: {name}")
+        if not found:
+            typer.echo("nothing was learnt from failures")
+            return
+        name = shlex.quote(found[0].constraint.name)
+        again = f"cclsearch show {row.id} --constraints --revoke {name}"
+        typer.echo(f"next: {again}{store_flag(records.root)}")
+
+
+def _without(row: StudyRow, name: str, records: Store) -> StudyRow:
+    """The study without a constraint that it learnt, as it is now on record."""
+    with records.lock(row.id):
+        names = [each.constraint.name for each in _learnt(row, records)]
+        if name not in names:
+            known = suggestion(name, names) if names else "nothing was learnt from failures"
+            raise StudyError(f"no learnt constraint is called {name!r}; {known}")
+        study = replace(row.study, revoked=(*row.study.revoked, name))
+        records.replace_study(row.id, study)
+    return replace(row, study=study)
+
+
+def _learnt(row: StudyRow, records: Store) -> "Sequence[Learnt]":
+    from search.loop.learned import learnt
+
+    return learnt(space_of(row.study), records.history(row.id), row.study.revoked)
+
+
+def _constraint_records_facts(row: StudyRow, found: "Sequence[Learnt]") -> dict[str, object]:
+    return {
+        "study_id": row.id,
+        "given": [rule.words for rule in space_of(row.study).rules],
+        "learnt": [
+            {
+                "name": each.constraint.name,
+                "expression": each.constraint.expression,
+                "kind": each.kind,
+                "trials": each.ordinals,
+            }
+            for each in found
+        ],
+        "taken_back": row.study.revoked,
+    }

@@ -1,0 +1,649 @@
+"""trace ....
+
+`trace breakdown|collectives|stragglers|kernels|diff|report`: what traces tell.
+
+What every command says of traces before and after its own tables.
+
+Prints where time went: the parts of steps, causes of idling, kernels and launches.
+
+Prints what is communicated and how fast, and which rank the others wait for.
+
+Prints what changed between the traces of two jobs.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from evaluator.traces.analysis.breakdown import JobSplit, StepSplit
+from evaluator.traces.analysis.collectives import Matches, bandwidths
+from evaluator.traces.analysis.difference import Change, Difference, Taken, difference
+from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelRow
+from evaluator.traces.analysis.stragglers import Imbalance, Stragglers, imbalance, stragglers
+from evaluator.traces.model import TraceSet
+from records.errors import StudyError
+from search.cli.options import (
+    JsonOption,
+    NoCacheOption,
+    PlotOption,
+    StoreOption,
+    TraceArgument,
+    examples,
+)
+from search.traces.open import Traced
+from search.traces.tables import (
+    Row,
+    breakdown_rows,
+    collective_rows,
+    group_rows,
+    idle_rows,
+    kernel_rows,
+    launch_rows,
+    queue_rows,
+    rank_rows,
+    step_rows,
+    traffic_rows,
+    wait_rows,
+)
+from search.views.format import ABSENT, change, duration, number, one_line, rate, share, size
+from search.views.terminal import Column, numbers, print_table, print_words
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look into traces: where the time of a step went, and why.",
+)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace breakdown traces/",
+        "cclsearch trace breakdown trial:3 --plot breakdown.png",
+        "cclsearch trace breakdown traces/rank0_trace.json --json",
+    )
+)
+def breakdown(
+    trace: TraceArgument,
+    plot: PlotOption = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE.png", help="Draw what overlaps in one step into this file."
+        ),
+    ] = None,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell where the steps of each rank went, and why its device was idle."""
+    from search.traces.open import traced
+
+    found = traced(trace, store, use_cache=not no_cache)
+    print_breakdown(found, plot, timeline, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace collectives traces/",
+        "cclsearch trace collectives traces/ --plot bandwidth.png",
+    )
+)
+def collectives(
+    trace: TraceArgument,
+    plot: PlotOption = None,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what is communicated, between whom, and how fast."""
+    from search.traces.open import traced
+
+    found = traced(trace, store, use_cache=not no_cache)
+    print_collectives(found, plot, as_json=as_json)
+
+
+@app.command("stragglers", epilog=examples("cclsearch trace stragglers traces/"))
+def stragglers_command(
+    trace: TraceArgument,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Name the rank that the others wait for, and what that costs."""
+    from search.traces.open import traced
+
+    print_stragglers(traced(trace, store, use_cache=not no_cache), as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace kernels traces/ --top 30", "cclsearch trace kernels trial:3 --json"
+    )
+)
+def kernels(
+    trace: TraceArgument,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many to print; --json has all.")
+    ] = 15,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the kernels that take longest, and how they are launched."""
+    from search.traces.open import traced
+
+    print_kernels(traced(trace, store, use_cache=not no_cache), top, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace diff before/ after/", "cclsearch trace diff trial:0 trial:7 --json"
+    )
+)
+def diff(
+    before: TraceArgument,
+    after: TraceArgument,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many to print; --json has all.")
+    ] = 10,
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what changed from one job to another, by its effect on the step."""
+    from search.traces.open import traced
+
+    pair = [traced(name, store, use_cache=not no_cache) for name in (before, after)]
+    print_difference(pair[0], pair[1], top, as_json=as_json)
+
+
+@app.command(epilog=examples("cclsearch trace report traces/ --to report.html"))
+def report(
+    trace: TraceArgument,
+    to: Annotated[Path, typer.Option(metavar="FILE.html", help="Where to put it.")],
+    no_cache: NoCacheOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Write one HTML file with all tables, metrics and plots; it needs nothing else."""
+    from search.traces.open import traced
+    from search.traces.report import write_report
+
+    write_report(traced(trace, store, use_cache=not no_cache), to)
+    typer.echo(f"written: {to}")
+
+
+CAVEAT_CHARS = 300
+MOST_CAVEATS = 8
+MOST_RANKS = 16
+
+
+def head_facts(found: Traced) -> dict[str, object]:
+    """What was read, for programs."""
+    traces = found.traces
+    alignment = traces.alignment
+    return {
+        "trace": found.name,
+        "world_size": traces.world_size,
+        "missing_ranks": list(traces.missing_ranks),
+        "alignment": None
+        if alignment is None
+        else {
+            "residual_s": alignment.residual_ns / 1e9,
+            "matched_count": alignment.matched_count,
+        },
+        "caveats": list(traces.caveats),
+        "ranks": rank_rows(traces),
+    }
+
+
+def print_head(found: Traced) -> None:
+    """Say what was read."""
+    typer.echo(one_line(found.name, CAVEAT_CHARS))
+    typer.echo(one_line("; ".join(_head_parts(found)), CAVEAT_CHARS))
+
+
+def print_caveats(*caveats: str) -> None:
+    """Say what to keep in mind about the numbers."""
+    told = list(dict.fromkeys(caveats))
+    for caveat in told[:MOST_CAVEATS]:
+        typer.echo(f"caveat: {one_line(caveat, CAVEAT_CHARS)}")
+    if len(told) > MOST_CAVEATS:
+        typer.echo(f"caveat: {len(told) - MOST_CAVEATS} more; --json has all")
+
+
+def trace_caveats(traces: TraceSet) -> tuple[str, ...]:
+    """What is wrong with the traces, how well clocks are aligned included."""
+    alignment = traces.alignment
+    if alignment is None or not alignment.residual_ns:
+        return traces.caveats
+    words = (
+        f"aligned clocks still differ by {duration(alignment.residual_ns / 1e9)} at the median "
+        f"over {alignment.matched_count} collectives"
+    )
+    return (*traces.caveats, words)
+
+
+def _head_parts(found: Traced) -> Sequence[str]:
+    traces, split = found.traces, found.evidence.split
+    count = len(traces.ranks)
+    of_all = f" of {traces.world_size}" if traces.world_size not in {None, count} else ""
+    devices = dict.fromkeys(trace.device.name for trace in traces.ranks if trace.device)
+    formats = dict.fromkeys(trace.source for trace in traces.ranks)
+    return (
+        f"{count}{of_all} rank{'s' if count > 1 or of_all else ''}",
+        ", ".join(name or "an unnamed device" for name in devices) or "no accelerator",
+        ", ".join(formats),
+        _steps_words(split),
+    )
+
+
+def _steps_words(split: JobSplit | None) -> str:
+    if split is None:
+        return "no step in common"
+    numbers = split.step_numbers
+    if not numbers:
+        return "no step marked"
+    which = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{len(numbers)} step{'s' if len(numbers) > 1 else ''} ({which})"
+
+
+BAR_CELLS = 12
+NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
+
+
+def print_breakdown(
+    found: Traced, plot: Path | None, timeline: Path | None, *, as_json: bool
+) -> None:
+    """Print where the steps of each rank went, and draw it if asked."""
+    split, causes = found.evidence.split, found.evidence.idle
+    if as_json:
+        tables = {
+            "breakdown": breakdown_rows(split),
+            "steps": step_rows(found.traces, split),
+            "idle": idle_rows(causes, marked=bool(found.traces.common_steps.size)),
+        }
+        split_caveats = list(split.caveats) if split else [NO_SPLIT]
+        typer.echo(json.dumps({**head_facts(found), "split_caveats": split_caveats, **tables}))
+    else:
+        print_head(found)
+        if split is not None:
+            _print_parts(split)
+            for line in (*_sum_words(split.mean), *_idle_words(causes)):
+                print_words(line)
+        print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
+    if plot is not None or timeline is not None:
+        # Imported here: matplotlib takes a second, and only drawing needs it.
+        from search.traces.plots import breakdown_figure, save, timeline_figure
+
+        if plot is not None:
+            save(breakdown_figure(split, found.name), plot)
+        if timeline is not None:
+            save(timeline_figure(found.traces, found.name), timeline)
+
+
+def _print_parts(split: JobSplit) -> None:
+    shown = split.by_rank[:MOST_RANKS]
+    means = [mean for _, mean in shown] + [split.mean]
+    left_out = len(split.by_rank) - len(shown)
+    print_table(
+        numbers("rank", [*(str(rank) for rank, _ in shown), "mean"]),
+        numbers("step" if split.step_numbers else "work", [duration(x.window_s) for x in means]),
+        numbers("compute", [_part(x.compute_s, x) for x in means]),
+        numbers("exposed", [_part(x.exposed_communication_s, x) for x in means]),
+        numbers("copies", [_part(x.exposed_copy_s, x) for x in means]),
+        numbers("fills", [_part(x.fill_s, x) for x in means]),
+        numbers("idle", [_part(x.idle_s, x) for x in means]),
+        numbers("hidden", [_part(x.hidden_communication_s, x) for x in means]),
+        Column(heading="█ ▒ ·", cells=[bar(x) for x in means]),
+    )
+    if left_out:
+        typer.echo(f"{left_out} more ranks are in the mean; --json has all")
+
+
+def bar(split: StepSplit) -> str:
+    """Compute, exposed communication, and the rest of a step as blocks."""
+    if not split.window_s:
+        return ""
+    compute = round(BAR_CELLS * split.compute_s / split.window_s)
+    busy_s = split.compute_s + split.exposed_communication_s
+    busy = round(BAR_CELLS * busy_s / split.window_s)
+    return "█" * compute + "▒" * (busy - compute) + "·" * (BAR_CELLS - busy)
+
+
+def _part(part_s: float, of: StepSplit) -> str:
+    return share(part_s / of.window_s if of.window_s else None)
+
+
+def _sum_words(mean: StepSplit) -> list[str]:
+    """The identity that every step keeps, and what lies within its parts."""
+    parts = (
+        ("compute", mean.compute_s),
+        ("exposed", mean.exposed_communication_s),
+        ("copies", mean.exposed_copy_s),
+        ("fills", mean.fill_s),
+        ("idle", mean.idle_s),
+    )
+    added = " + ".join(f"{number(part_s * 1e3)} {name}" for name, part_s in parts if part_s)
+    lines = [f"ms:     {number(mean.window_s * 1e3)} = {added or 0}"]
+    lines.append(f"hidden: {duration(mean.hidden_communication_s)} of communication behind compute")
+    if mean.pipeline_bubble_s is not None:
+        bubble = duration(mean.pipeline_bubble_s)
+        lines.append(f"bubble: {bubble} of exposed communication waits for a neighbour")
+    return lines
+
+
+def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
+    """Why devices were idle, over all ranks and steps."""
+    if causes is None:
+        return []
+    total_ns = sum(int(each.idle_ns.sum()) for each in causes)
+    if not total_ns:
+        return []
+    named = (
+        ("nothing was launched", [each.host_wait_ns for each in causes]),
+        ("the host synchronised", [each.sync_ns for each in causes]),
+        ("launched work waited", [each.kernel_wait_ns for each in causes]),
+        ("untold", [each.other_ns for each in causes]),
+    )
+    shares = ((name, sum(int(part.sum()) for part in parts) / total_ns) for name, parts in named)
+    return ["idle:   " + ", ".join(f"{name} {share(part)}" for name, part in shares if part)]
+
+
+def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
+    """Print the kernels that take longest, over all ranks, and how they are launched."""
+    tables, launches = found.kernels, found.evidence.launches
+    if as_json:
+        facts = {
+            "kernels": kernel_rows(tables.job),
+            "kernels_by_rank": {str(table.rank): kernel_rows(table) for table in tables.by_rank},
+            "launches": launch_rows(launches),
+            "queues": queue_rows(found.traces),
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+        return
+    print_head(found)
+    _print_kernel_table(tables.job.rows[:top])
+    left_out = len(tables.job.rows) - top
+    if left_out > 0:
+        rest = sum(row.share for row in tables.job.rows[top:])
+        typer.echo(f"{left_out} more names with {share(rest)} of the time; --json has all")
+    for line in _launch_words(launches):
+        typer.echo(line)
+    print_caveats(*trace_caveats(found.traces))
+
+
+def _print_kernel_table(rows: tuple[KernelRow, ...]) -> None:
+    print_table(
+        numbers("share", [share(row.share) for row in rows]),
+        numbers("total", [duration(row.total_s) for row in rows]),
+        numbers("count", [str(row.count) for row in rows]),
+        numbers("mean", [duration(row.mean_s) for row in rows]),
+        Column(heading="what", cells=[row.activity.name.lower()[:4] for row in rows]),
+        Column(
+            heading="name", cells=[row.name.removeprefix("void ") for row in rows], yielding=True
+        ),
+    )
+
+
+def _launch_words(launches: JobLaunches | None) -> list[str]:
+    if launches is None:
+        return []
+    job = launches.job
+    per_step = f", {job.launches_per_step:.0f} per step" if job.launches_per_step else ""
+    lines = [
+        f"launches: {job.launch_count}{per_step}, {duration(job.call_median_s)} each",
+        f"work starts {duration(job.delay_median_s)} after its launch, 90 % within "
+        f"{duration(job.delay_p90_s)}",
+    ]
+    if job.short_kernel_share is not None:
+        lines.append(f"kernels shorter than 10 us: {share(job.short_kernel_share)}")
+    return lines
+
+
+MOST_SIZES = 16
+NONE_MATCHED = "no collective of two ranks could be matched, so nobody can be compared"
+
+
+def print_collectives(found: Traced, plot: Path | None, *, as_json: bool) -> None:
+    """Print collectives by kind, group and size, and the traffic of a step."""
+    traces = found.traces
+    matches = found.matches
+    instances = collective_rows(traces, matches, bandwidths(traces, matches))
+    traffic = traffic_rows(found.evidence.volume, matches)
+    if as_json:
+        unmatched = {lack.name.lower(): count for lack, count in matches.unmatched().items()}
+        facts = {
+            "groups": group_rows(matches),
+            "collectives": instances,
+            "traffic": traffic,
+            "unmatched": unmatched,
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+    else:
+        print_head(found)
+        _print_sizes(instances)
+        _print_traffic(traffic)
+        print_caveats(*_unmatched_words(matches), *_partial_words(instances))
+        print_caveats(*trace_caveats(traces))
+    if plot is not None:
+        # Imported here: matplotlib takes a second, and only drawing needs it.
+        from search.traces.plots import bandwidth_figure, save
+
+        save(bandwidth_figure(instances, found.name), plot)
+
+
+def _print_sizes(instances: Sequence[Row]) -> None:
+    """A line for each kind, group and size, the one that takes longest in all first."""
+    if not instances:
+        typer.echo("no collective that can be matched over ranks")
+        return
+    alike: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in instances:
+        alike[row["kind"], row["group_id"], row["bytes"]].append(row)
+    groups = sorted(alike.values(), key=lambda rows: -sum(_floats(rows, "time_s")))
+    shown = groups[:MOST_SIZES]
+    print_table(
+        Column(heading="collective", cells=[str(rows[0]["kind"]) for rows in shown]),
+        numbers("ranks", [str(rows[0]["group_size"] or ABSENT) for rows in shown]),
+        numbers("size", [size(_number(rows[0]["bytes"])) for rows in shown]),
+        numbers("count", [str(len(rows)) for rows in shown]),
+        numbers("time", [duration(median(_floats(rows, "time_s"))) for rows in shown]),
+        numbers("on the bus", [_speed(rows) for rows in shown]),
+        numbers("waited", [duration(_mean_wait(rows)) for rows in shown]),
+        Column(heading="group", cells=[str(rows[0]["group"]) for rows in shown], yielding=True),
+    )
+    if len(groups) > len(shown):
+        typer.echo(f"{len(groups) - len(shown)} more kinds and sizes; --json has all")
+    typer.echo("time and bandwidth are medians without waiting; waited is per call and rank")
+
+
+def _mean_wait(rows: Sequence[Row]) -> float | None:
+    """Per call; None where each is shown by one rank only, which tells nothing."""
+    shown = [row for row in rows if row["last_rank"] is not None]
+    return sum(_floats(shown, "wait_s")) / sum(_floats(shown, "shown_count")) if shown else None
+
+
+def _speed(rows: Sequence[Row]) -> str:
+    """At the median; at least that where the last to come may have left no trace."""
+    speeds = _floats(rows, "bus_bytes_per_s")
+    if not speeds:
+        return ABSENT
+    least = "≥ " if any(row["partial"] for row in rows) else ""
+    return f"{least}{rate(median(speeds))}"
+
+
+def _print_traffic(traffic: Sequence[Row]) -> None:
+    for row in traffic[:MOST_SIZES]:
+        count, moved = row["calls_per_step"], _number(row["bytes_per_step"])
+        told = size(moved) if moved is not None else "an untold number of bytes"
+        group = row["group"] or "an unnamed group"
+        typer.echo(f"per step and rank: {told} in {count:.4g} {row['kind']} of {group}")
+
+
+def _unmatched_words(matches: Matches) -> list[str]:
+    lacks = matches.unmatched()
+    if not lacks:
+        return []
+    told = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
+    return [f"{sum(lacks.values())} calls are matched to no other rank's: {told}"]
+
+
+def _partial_words(instances: Sequence[Row]) -> list[str]:
+    partial = sum(bool(row["partial"]) for row in instances)
+    if not partial:
+        return []
+    return [
+        f"{partial} of {len(instances)} collectives are not shown by all of their ranks: times "
+        "may include waiting, bandwidths are lower bounds"
+    ]
+
+
+def print_stragglers(found: Traced, *, as_json: bool) -> None:
+    """Print what ranks wait for each other, and how unequally they compute."""
+    traces, split = found.traces, found.evidence.split
+    waits = stragglers(traces, found.matches)
+    unequal = imbalance(split) if split is not None else None
+    rows = wait_rows(waits, split)
+    if as_json:
+        facts = {
+            "straggler": waits.straggler if waits else None,
+            "waiting_share": waits.waiting_share if waits else None,
+            "exposed_share": waits.exposed_share if waits else None,
+            "compute_max_over_min": unequal.max_over_min if unequal else None,
+            "compute_max_over_mean": unequal.max_over_mean if unequal else None,
+            "waits": rows,
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+        return
+    print_head(found)
+    if waits is None:
+        typer.echo(NONE_MATCHED)
+    else:
+        _print_waits(rows)
+        print_words(_verdict(waits))
+    if unequal is not None:
+        typer.echo(_imbalance_words(unequal))
+    partial = waits.partial_count if waits else 0
+    unseen = f"{partial} collectives have ranks without a trace, which may have come later still"
+    print_caveats(*([unseen] if partial else []), *trace_caveats(traces))
+
+
+def _print_waits(rows: Sequence[Row]) -> None:
+    shown = sorted(rows, key=lambda row: -(_number(row["caused_wait_s"]) or 0))[:MOST_RANKS]
+    print_table(
+        numbers("rank", [str(row["rank"]) for row in shown]),
+        numbers("others waited", [duration(_number(row["caused_wait_s"])) for row in shown]),
+        numbers("it waited", [duration(_number(row["waited_s"])) for row in shown]),
+        numbers("came last", [share(_number(row["last_share"])) for row in shown]),
+        numbers("by chance", [share(_number(row["chance_share"])) for row in shown]),
+        numbers("computes", [duration(_number(row["compute_s"])) for row in shown]),
+    )
+    if len(rows) > len(shown):
+        typer.echo(f"{len(rows) - len(shown)} more ranks, which others waited less for")
+    typer.echo("per step; waits in several collectives at once add up")
+
+
+def _verdict(waits: Stragglers) -> str:
+    if waits.straggler is None:
+        return "nobody waited for anybody"
+    exposed, waiting = share(waits.exposed_share), share(waits.waiting_share)
+    return (
+        f"straggler: rank {waits.straggler}; the others wait for it {waiting} of their steps, "
+        f"{exposed} with nothing to compute meanwhile"
+    )
+
+
+def _imbalance_words(unequal: Imbalance) -> str:
+    return (
+        f"compute: rank {unequal.busiest} takes {unequal.max_over_min:.3f} times the quickest "
+        f"rank's time, {unequal.max_over_mean:.3f} times the mean"
+    )
+
+
+def _floats(rows: Sequence[Row], name: str) -> list[float]:
+    told = (_number(row[name]) for row in rows)
+    return [value for value in told if value is not None]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+NOT_COMPARABLE = "of one of the two no step was profiled on every traced rank; nothing to compare"
+
+
+def print_difference(before: Traced, after: Traced, top: int, *, as_json: bool) -> None:
+    """Print changes by their effect on the step. Raises StudyError where a job has no steps."""
+    found = difference(before.traces, after.traces)
+    if found is None:
+        raise StudyError(NOT_COMPARABLE)
+    if as_json:
+        jobs = {"before": head_facts(before), "after": head_facts(after)}
+        typer.echo(json.dumps({**jobs, **_facts(found)}))
+        return
+    for job in (before, after):
+        print_head(job)
+    typer.echo("per step and rank, at the mean")
+    _print_changes("part", found.parts, len(found.parts))
+    _print_changes("kernel", found.kernels, top)
+    _print_changes("collective, with waiting", found.collectives, top)
+    print_caveats(*trace_caveats(before.traces), *trace_caveats(after.traces))
+
+
+def _facts(found: Difference) -> dict[str, object]:
+    sections = {
+        "parts": found.parts,
+        "kernels": found.kernels,
+        "collectives": found.collectives,
+    }
+    return {
+        name: [{**asdict(each), "change_s": each.change_s} for each in changes]
+        for name, changes in sections.items()
+    }
+
+
+def _print_changes(heading: str, changes: Sequence[Change], top: int) -> None:
+    moved = [each for each in changes if each.change_s] or changes[:1]
+    shown = moved[:top]
+    if not shown:
+        return
+    typer.echo("")
+    print_table(
+        numbers("change", [change(each.change_s) for each in shown]),
+        numbers("before", [_taken(each.before) for each in shown]),
+        numbers("after", [_taken(each.after) for each in shown]),
+        *(
+            [numbers("count", [_counts(each) for each in shown])]
+            if any(each.before and each.before.count is not None for each in shown)
+            else []
+        ),
+        Column(
+            heading=heading,
+            cells=[
+                each.name.replace("_", " ") if heading == "part" else each.name for each in shown
+            ],
+            yielding=True,
+        ),
+    )
+    if len(moved) > len(shown):
+        rest = sum(each.change_s for each in moved[top:])
+        typer.echo(f"{change(rest)} by {len(moved) - len(shown)} more; --json has all")
+
+
+def _taken(taken: Taken | None) -> str:
+    return ABSENT if taken is None else duration(taken.time_s)
+
+
+def _counts(each: Change) -> str:
+    """How often before and after, once if that is the same."""
+    counts = [
+        ABSENT if taken is None or taken.count is None else number(taken.count)
+        for taken in (each.before, each.after)
+    ]
+    return counts[0] if counts[0] == counts[1] else " > ".join(counts)

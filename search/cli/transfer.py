@@ -1,0 +1,565 @@
+"""import, export, entry.
+
+`export` and `entry check`: studies for other programs, machines and people.
+
+Exports a study and prints what came of it; checks an entry that lies in a folder.
+
+`import`: histories of other tools, or of another machine, as studies on record.
+
+Records histories from outside, and prints a line for each study.
+"""
+
+import getpass
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from records.errors import StudyError, shown
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import History
+from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
+from search.settings import has_records, installed_version, recorded, scrubber, store_root
+from search.transfer.audit import Fault, audit, counted
+from search.transfer.bundle import SUFFIX
+from search.transfer.entry import Check, checks_of
+from search.transfer.export import Form, Wanted, Written, entry_checks, export
+from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
+from search.transfer.importing import BadRows, Imported
+from search.transfer.redact import (
+    HashedNames,
+    Perturbed,
+    Redactor,
+    TraceChanges,
+    known_names,
+    launches,
+)
+from search.transfer.tables import Exported, Leaving, exported
+from search.transfer.trust import launch_lines
+from search.views.console import Terminal, on_terminal
+from search.views.format import score_words
+
+app = typer.Typer(rich_markup_mode=None)
+entry = typer.Typer(no_args_is_help=True, help="Look at an entry of CCL-Bench.")
+app.add_typer(entry, name="entry")
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "cclsearch export --format csv -o trials.csv",
+        "cclsearch export 20260131 --format bundle -o study.cclsearch",
+        "cclsearch export --format entry -o entry/ --set contributor=Me --set contact=me@b.org",
+        "cclsearch export --format bundle --redact --hash-names --perturb-times 2%",
+    ),
+)
+def export_command(
+    study_id: StudyArgument = "",
+    form: Annotated[
+        Literal["jsonl", "csv", "parquet", "entry", "bundle"],
+        typer.Option(
+            "--format",
+            help="A trial per line or row (jsonl, csv, parquet), an entry of CCL-Bench (a folder), "
+            "or the whole study in one file that `cclsearch import` takes (bundle).",
+        ),
+    ] = "jsonl",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="Where to write it. [default: STUDY.FORMAT here]"
+        ),
+    ] = None,
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|best", help="Only this trial. [default: all; the best for an entry]"
+        ),
+    ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact", help="Put words for names of users, hosts, jobs, places and addresses."
+        ),
+    ] = False,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", metavar="NAME", help="With --redact: another name to take out. May repeat."
+        ),
+    ] = None,
+    hash_names: Annotated[
+        bool,
+        typer.Option(
+            "--hash-names",
+            help="With --redact: hash names of operators and kernels in traces, under a key that "
+            "nobody keeps. Collectives stay known.",
+        ),
+    ] = False,
+    perturb_times: Annotated[
+        str | None,
+        typer.Option(
+            "--perturb-times",
+            metavar="2%",
+            help="With --redact: change times in traces by up to this, in their order.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**62, metavar="N", help="Of --perturb-times.")
+    ] = 0,
+    no_traces: Annotated[
+        bool, typer.Option("--no-traces", help="Leave out what profilers wrote.")
+    ] = False,
+    metrics_only: Annotated[
+        bool,
+        typer.Option(
+            "--metrics-only",
+            help="Only configurations, samples, metrics and failures: no files, policies or "
+            "conversations.",
+        ),
+    ] = False,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Of an entry: a field of its card that the record does not tell. May repeat.",
+        ),
+    ] = None,
+    check_only: Annotated[
+        bool,
+        typer.Option("--check-only", help="Of an entry: tell what it lacks, and write nothing."),
+    ] = False,
+    incomplete: Annotated[
+        bool,
+        typer.Option("--incomplete", help="Write an entry though it lacks something; it says so."),
+    ] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Leave out files that the record has lost.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a study for other programs, for CCL-Bench, or for another machine.
+
+    Nothing is written unless all of it is. The record itself is only read.
+    """
+    asked = ExportOptions(
+        form=form,
+        output=output,
+        trial=trial,
+        redact=redact,
+        names=tuple(name or ()),
+        hash_names=hash_names,
+        perturb_times=perturb_times,
+        seed=seed,
+        no_traces=no_traces,
+        metrics_only=metrics_only,
+        fields=tuple(fields or ()),
+        check_only=check_only,
+        incomplete=incomplete,
+        allow_missing=allow_missing,
+        force=force,
+    )
+    export_study(study_id, asked, store, as_json=as_json)
+
+
+@entry.command(
+    epilog=examples("cclsearch entry check entries/llama-tp4/", "cclsearch entry check .")
+)
+def check(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="Folder of an entry, with its card and traces, or a card.",
+            show_default=False,
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Check an entry of anybody against the rules of CCL-Bench that a program can decide.
+
+    Exits with 3 when it breaks one.
+    """
+    check_entry(path, as_json=as_json)
+
+
+BROKEN = 3
+MOST_PERTURBED = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """The options of an export, as they were given."""
+
+    form: Form
+    output: Path | None
+    trial: str | None
+    redact: bool
+    names: tuple[str, ...]
+    hash_names: bool
+    perturb_times: str | None
+    seed: int
+    no_traces: bool
+    metrics_only: bool
+    fields: tuple[str, ...]
+    check_only: bool
+    incomplete: bool
+    allow_missing: bool
+    force: bool
+
+    def __post_init__(self) -> None:
+        if not self.redact and (self.names or self.hash_names or self.perturb_times):
+            raise StudyError("--name, --hash-names and --perturb-times belong to --redact; add it")
+        if self.form != "entry" and (self.fields or self.check_only or self.incomplete):
+            raise StudyError(
+                "--set, --check-only and --incomplete are of an entry; add --format entry"
+            )
+
+
+def export_study(study_id: str, asked: ExportOptions, store: Path | None, *, as_json: bool) -> None:
+    """Export a study, or tell what its entry lacks."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        wanted = _wanted(asked, row)
+        if asked.check_only:
+            _print_checks(entry_checks(row, records, wanted), as_json=as_json)
+            return
+        changes = _changes(asked, row, records) if asked.redact else None
+        with ExitStack() as shown_work:
+            if on_terminal() and not as_json:
+                shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
+            written = export(row, records, wanted, changes)
+        if as_json:
+            typer.echo(json.dumps(_facts(written, row, changes)))
+            return
+        for line in _lines(written, changes):
+            typer.echo(line)
+        typer.echo(f"next: {_next_command(asked, written)}{_flag(asked, records)}")
+
+
+def check_entry(path: Path, *, as_json: bool) -> None:
+    """Check an entry that lies somewhere."""
+    _print_checks(checks_of(path), as_json=as_json)
+
+
+def _wanted(asked: ExportOptions, row: StudyRow) -> Wanted:
+    suffix = {"entry": "", "bundle": SUFFIX}.get(asked.form, f".{asked.form}")
+    return Wanted(
+        form=asked.form,
+        to=asked.output or Path(f"{row.id}{suffix}"),
+        trial=asked.trial,
+        leaving=Leaving(traces=asked.no_traces, all_but_metrics=asked.metrics_only),
+        given=dict(_given(asked.fields)),
+        made_by=installed_version(),
+        force=asked.force,
+        allow_missing=asked.allow_missing,
+        incomplete=asked.incomplete,
+    )
+
+
+def _given(fields: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for text in fields:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise StudyError(
+                f"--set {shown(text)}: write FIELD=VALUE, as in contact=me@example.org"
+            )
+        yield name.strip(), value.strip()
+
+
+def _changes(asked: ExportOptions, row: StudyRow, records: Store) -> TraceChanges:
+    """What redaction does, by what this machine and the record know."""
+    found = exported(row, records, Leaving())
+    known = known_names(
+        found,
+        hosts=(socket.gethostname(), *_machine_hosts(found, records)),
+        users=(_user(), *asked.names),
+    )
+    share = _share(asked.perturb_times)
+    return TraceChanges(
+        redactor=Redactor(known),
+        names=HashedNames() if asked.hash_names else None,
+        times=None if share is None else Perturbed(share, asked.seed),
+    )
+
+
+def _machine_hosts(found: Exported, records: Store) -> Iterator[str]:
+    for digest in {launched.machine for launched in launches(found) if launched.machine}:
+        machine = records.machine(digest)
+        if machine is not None:
+            yield machine.host
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= MOST_PERTURBED:
+        raise StudyError(f"--perturb-times {shown(text)}: give a share up to 50 %, as in 2%")
+    return share
+
+
+def _lines(written: Written, changes: TraceChanges | None) -> Iterator[str]:
+    trials = f"{written.trials} trial{'s'[: written.trials != 1]}"
+    yield f"wrote {written.path}: {trials}"
+    yield from written.notes
+    for name, why in (written.left_out or {}).items():
+        yield f"left out {name}: {why}"
+    if written.missing:
+        yield f"missing and left out: {len(written.missing)} files"
+    for check in written.checks:
+        for fault in check.faults:
+            yield f"lacks {check.name}: {fault}"
+    if changes is not None:
+        yield "looked through: none of the known names is left"
+
+
+def _next_command(asked: ExportOptions, written: Written) -> str:
+    match asked.form:
+        case "bundle":
+            return f"cclsearch import {shlex.quote(str(written.path))}"
+        case "entry":
+            return f"cclsearch entry check {shlex.quote(str(written.path))}"
+        case _:
+            return "cclsearch export --format bundle"
+
+
+def _flag(asked: ExportOptions, records: Store) -> str:
+    return "" if asked.form in {"bundle", "entry"} else store_flag(records.root)
+
+
+def _facts(written: Written, row: StudyRow, changes: TraceChanges | None) -> dict[str, object]:
+    return {
+        "study_id": row.id,
+        "path": str(written.path),
+        "trials": written.trials,
+        "missing": list(written.missing),
+        "left_out": dict(written.left_out or {}),
+        "notes": list(written.notes),
+        "redacted": None if changes is None else dict(changes.redactor.counts),
+        "checks": _check_facts(written.checks),
+    }
+
+
+def _check_facts(checks: Sequence[Check]) -> Mapping[str, list[str]]:
+    return {check.name: list(check.faults) for check in checks}
+
+
+def _print_checks(checks: Sequence[Check], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_check_facts(checks)))
+    else:
+        for check in checks:
+            typer.echo(f"{check.name:12} {'ok' if not check.faults else 'FAILS'}")
+            for fault in check.faults:
+                typer.echo(f"  {fault}")
+    if any(check.faults for check in checks):
+        raise typer.Exit(BROKEN)
+
+
+@app.command(
+    "import",
+    epilog=examples(
+        "cclsearch import runs/20260429_093910 --card workload_card.yaml",
+        "cclsearch import histories.jsonl --dry-run",
+        "cclsearch import optuna.db --as baseline",
+    ),
+)
+def import_histories(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help="Run folder or results.csv of CCL-Search, workload card with runs, JSON lines of "
+            "recorded searches, storage of Optuna (SQLite file, journal file or URL), or bundle. "
+            "What it is, is told by its content.",
+            show_default=False,
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Name of the study. [default: as it was called]"),
+    ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workload card (YAML) of run folders, which do not hold one; only read.",
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Leave out rows that cannot be read, and say which."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be imported.")
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import recorded searches: afterwards they can be shown, compared, re-scored and reported.
+
+    Nothing that is read is changed, and no policy is run. What is on record already is skipped.
+    An imported study cannot be resumed, as nothing here knows how its trials are launched.
+    """
+    asked = ImportOptions(name=name, card=card, skip_bad=skip_bad, dry_run=dry_run)
+    import_all(sources, asked, store, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """How histories are to be imported."""
+
+    name: str | None
+    card: Path | None
+    skip_bad: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A study that was read; `is_new` where it was not on record."""
+
+    found: Imported
+    is_new: bool
+    faults: tuple[Fault, ...]
+
+
+def import_all(
+    sources: Sequence[str], asked: ImportOptions, store: Path | None, *, as_json: bool
+) -> None:
+    """Import everything and tell what came of it."""
+    taken: list[Taken] = []
+    with ExitStack() as opened:
+        records = _opened(store, asked, opened)
+        known = Known.of(() if records is None else records.studies())
+        if on_terminal() and not as_json:
+            status = Terminal(stderr=True).status("")
+            opened.enter_context(status)
+        for source in sources:
+            for found in _named(source, asked):
+                refuse_steering(found)
+                one = _taken(found, known)
+                if records is not None and not one.is_new:
+                    refuse_other(found, records)
+                if one.is_new and records is not None and not asked.dry_run:
+                    record(found, records, installed_version(), scrubber())
+                taken.append(one)
+                if not as_json:
+                    _print(one, asked)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {"dry_run": asked.dry_run, "studies": [_import_records_facts(t) for t in taken]}
+            )
+        )
+        return
+    _print_end(taken, asked, store_flag(store_root(store).absolute()))
+
+
+def _opened(store: Path | None, asked: ImportOptions, opened: ExitStack) -> Store | None:
+    """The store; None where nothing is to be written and there is none."""
+    if asked.dry_run and not has_records(store):
+        return None
+    return opened.enter_context(closing(Store(store_root(store))))
+
+
+def _bad_rows(asked: ImportOptions) -> BadRows:
+    return BadRows(skip=asked.skip_bad, advice="; leave such rows out with --skip-bad")
+
+
+def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
+    """The studies of one source, the only one under the name that was asked for."""
+    studies = studies_of(source, asked.card, _bad_rows(asked))
+    if asked.name is None:
+        yield from studies
+        return
+    first, second = next(studies, None), next(studies, None)
+    if second is not None:
+        raise StudyError(f"{source}: holds several studies, which cannot all be {asked.name!r}")
+    if first is not None and first.entries:
+        raise StudyError(f"{source}: a bundle keeps the name of its study; leave out --as")
+    if first is not None:
+        yield replace(first, study=replace(first.study, name=asked.name))
+
+
+def _taken(found: Imported, known: Known) -> Taken:
+    faults = audit(found.study, History(tuple(found.trials)), found.repeats)
+    return Taken(found=found, is_new=known.take(found), faults=faults)
+
+
+def _print(one: Taken, asked: ImportOptions) -> None:
+    if not one.is_new:
+        typer.echo(f"{one.found.id}  is on record already; skipped")
+        return
+    best = History(tuple(one.found.trials)).best
+    measured = sum(trial.score is not None for trial in one.found.trials)
+    parts = [
+        f"{len(one.found.trials)} trials, {measured} measured",
+        *([f"best {score_words(best.score)}"] if best is not None and best.score else []),
+        *([f"{counted(len(one.faults), 'fault')}: {_names(one.faults)}"] if one.faults else []),
+    ]
+    verb = "would be imported" if asked.dry_run else "imported"
+    typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
+    origin = one.found.study.origin
+    for sentence in one.found.study.inferences:
+        typer.echo(f"  card: {sentence}")
+    for note in () if origin is None else origin.notes:
+        typer.echo(f"  note: {note}")
+    for label, words in launch_lines(one.found.study):
+        typer.echo(f"  {label}: {words}")
+
+
+def _names(faults: Sequence[Fault]) -> str:
+    return ", ".join(fault.name for fault in faults)
+
+
+def _print_end(taken: Sequence[Taken], asked: ImportOptions, flag: str) -> None:
+    new = [one for one in taken if one.is_new]
+    if not taken:
+        typer.echo("nothing to import: no trial has ended", err=True)
+    elif asked.dry_run:
+        typer.echo(f"{len(new)} of {len(taken)} studies would be imported; nothing was written")
+    elif new:
+        command = f"cclsearch show {new[0].found.id}" if len(new) == 1 else "cclsearch list"
+        typer.echo(f"next: {command}{flag}")
+
+
+def _import_records_facts(one: Taken) -> dict[str, object]:
+    """A study for programs; absent values are null."""
+    best = History(tuple(one.found.trials)).best
+    origin = one.found.study.origin
+    return {
+        "study_id": one.found.id,
+        "name": one.found.study.name,
+        "new": one.is_new,
+        "trials": len(one.found.trials),
+        "measured": sum(trial.score is not None for trial in one.found.trials),
+        "best": best.score.value if best is not None and best.score is not None else None,
+        "launches": dict(launch_lines(one.found.study)),
+        "notes": [] if origin is None else list(origin.notes),
+        "inferences": list(one.found.study.inferences),
+        "faults": [
+            {"name": fault.name, "words": fault.words, "ordinals": list(fault.ordinals)}
+            for fault in one.faults
+        ],
+    }

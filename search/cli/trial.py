@@ -1,0 +1,378 @@
+"""trial show/logs/files/script.
+
+`trial show`, `trial logs`, `trial files` and `trial script`: one trial in full.
+
+Prints one trial on record, what its ranks wrote, or copies its files out.
+
+Writes, or prints, the script that starts the job of a trial on record again.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from records.codec import to_json
+from records.errors import StoreError, StudyError
+from records.store.rows import ComputedMetric, StudyRow
+from records.store.store import Store
+from records.trial import Artifact, Failed, History, Measured, Policy, Trial
+from records.workload import Workload
+from search.cli.options import JsonOption, StoreOption, examples, store_flag
+from search.loop.finding import reached
+from search.loop.standing import standing_of
+from search.report.summary import spread_words
+from search.settings import recorded
+from search.transfer.script import launch_script
+from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
+from search.views.format import absences, message_words, number, one_line, score_words
+from search.views.machine import conditions_words, launch_lines, machine_of
+from search.views.study import results_in_contexts
+from search.views.terminal import echo_words, trial_line, trial_summary
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at one trial of a study.")
+
+WhichTrial = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRIAL",
+        help="Number of the trial, after the id of its study if that is not the newest.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(epilog=examples("cclsearch trial show 3", "cclsearch trial show 20260131-1200 3"))
+def show(which: WhichTrial, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show a trial: its policy, configuration, result, metrics, files and LLM exchange."""
+    print_trial(*_chosen(which), store, as_json=as_json)
+
+
+@app.command(epilog=examples("cclsearch trial logs 3", "cclsearch trial logs 3 --rank 0"))
+def logs(
+    which: WhichTrial,
+    rank: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only this rank. [default: all]")
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the ranks of a trial wrote."""
+    print_logs(*_chosen(which), rank, store, as_json=as_json)
+
+
+@app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
+def files(
+    which: WhichTrial,
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to put them; made if it is missing.")
+    ],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy what a trial left (traces, logs, job) out of the record, under its own names.
+
+    Open a rank's trace in Perfetto. To start the job again by hand, see `cclsearch trial script`.
+    """
+    copy_files(*_chosen(which), to, store, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trial script 3", "cclsearch trial script 3 -o again.sh && sh again.sh"
+    )
+)
+def script(
+    which: WhichTrial,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it. [default: print]"),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The launch in this context. [default: the study's own]"),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a shell script that starts the job of a trial again by hand.
+
+    It holds all that the job needs: its files, its environment and its command. What it was part
+    of, where it ran and what came of it then is told in comments.
+    """
+    write_script(*_chosen(which), output, context, store, as_json=as_json)
+
+
+def _chosen(which: list[str]) -> tuple[str, int]:
+    """Study and ordinal; the empty study id means the newest."""
+    *studies, ordinal = which
+    if len(studies) > 1 or not ordinal.isdecimal():
+        raise StudyError(
+            f"{' '.join(which)!r} names no trial; give its number, as in `cclsearch trial show 3`"
+        )
+    return "".join(studies), int(ordinal)
+
+
+CAUSE_CHARS = 500
+
+
+def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: bool) -> None:
+    """Print a trial in full."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        if as_json:
+            typer.echo(json.dumps(_facts(trial, row, records)))
+            return
+        typer.echo(f"study {row.id}")
+        history = standing_of(row, records).history
+        echo_words(trial_line(trial, history))
+        for words in _value_lines(trial, history):
+            echo_words(words)
+        typer.echo(f"launches: {trial.attempts}")
+        typer.echo("\n".join(_policy_lines(trial.policy)))
+        match trial.outcome:
+            case Measured() as measured:
+                _print_measured(measured, row.study.workload)
+            case Failed() as failed:
+                _print_failed(failed)
+        for computed in _computed(records, row, trial):
+            echo_words(_computed_line(computed))
+        for line in _launch_lines(trial, records):
+            echo_words(line)
+        for found in results_in_contexts(trial, history, row.study):
+            echo_words(f"in context {found.name}: {found.words}")
+        for line in _file_lines(trial, row, records):
+            echo_words(line)
+        for command in _next_commands(trial, row):
+            typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+def _policy_lines(policy: Policy) -> Iterator[str]:
+    """Why it was written, what its author expected of it, and its text."""
+    yield f"rationale: {policy.rationale}"
+    if policy.prediction is not None:
+        over = policy.prediction.over
+        yield f"expected: {policy.prediction.speedup:.2f} times as good as trial {over}"
+    yield f"\n{policy.source.rstrip()}\n"
+
+
+def _value_lines(trial: Trial, history: History) -> Iterator[str]:
+    """When it was launched, how many launches its number is of, and what the first alone gave."""
+    if trial.started_at:  # a record of another tool may not tell
+        yield f"started {trial.started_at}, ended {trial.ended_at}"
+    found = reached(trial, history)
+    if found is None or trial.score is None:
+        return
+    yield f"value: {spread_words(found, trial.score.unit)}"
+    if found.launch_count > 1:
+        yield f"first launch: {score_words(trial.score)}, which does not count with the others"
+
+
+def _file_lines(trial: Trial, row: StudyRow, records: Store) -> Iterator[str]:
+    """Every kept file with where it lies, or why it does not."""
+    for artifact in trial.outcome.artifacts:
+        place = _place(records, row.id, artifact.digest)
+        yield f"{artifact.name}  {artifact.size_bytes} bytes  {place}"
+    if trial.exchange is not None:
+        yield f"exchange.json  {_place(records, row.id, trial.exchange)}"
+
+
+def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
+    commands: list[str] = []
+    if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None:
+        commands.append(f"cclsearch trace breakdown trial:{row.id}:{trial.ordinal}")
+    if trial.outcome.launched is not None:
+        commands.append(f"cclsearch trial script {row.id} {trial.ordinal}")
+    if any(_is_log(artifact) for artifact in trial.outcome.artifacts):
+        commands += [
+            f"cclsearch trial logs {row.id} {trial.ordinal}",
+            f"cclsearch trial files {row.id} {trial.ordinal} --to trial-{trial.ordinal}",
+        ]
+    return commands
+
+
+def _print_measured(measured: Measured, workload: Workload) -> None:
+    for metric in measured.metrics:
+        typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+    times_s = measured.measurement.message_times_s
+    for message, time_s in zip_longest(workload.messages, times_s):
+        each = "" if time_s is None else f": {number(time_s)} s a call"
+        echo_words(f"each step: {message_words(message)}{each}")
+    for line in absences(measured.absent):
+        echo_words(line)
+    if measured.diagnosis is not None:
+        echo_words(f"where time went: {diagnosis_words(measured.diagnosis)}")
+        for line in diagnosis_lines(measured.diagnosis):
+            echo_words(f"  {line}")
+    if measured.measurement.conditions is not None:
+        echo_words(f"machine: {conditions_words(measured.measurement.conditions)}")
+
+
+def _print_failed(failed: Failed) -> None:
+    typer.echo(f"failure: {failed.kind} at {failed.stage}")
+    echo_words(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
+
+
+def print_logs(
+    study_id: str, ordinal: int, rank: int | None, store: Path | None, *, as_json: bool
+) -> None:
+    """Print what each rank, or one of them, wrote, and its stacks if it was given up on."""
+    from search.storage import kept_text
+
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        whose = "" if rank is None else f"rank{rank}."
+        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
+        if as_json:
+            texts = {a.name: kept_text(row.id, ordinal, a, records) for a in found}
+            typer.echo(json.dumps(texts))
+            return
+        if not found:
+            whose = f" of rank {rank}" if rank is not None else ""
+            command = f"cclsearch trial show {row.id} {ordinal}{store_flag(records.root)}"
+            raise StudyError(f"trial {ordinal} has no log{whose}; see `{command}`")
+        for artifact in found:
+            typer.echo(f"== {artifact.name}")
+            typer.echo(kept_text(row.id, ordinal, artifact, records))
+
+
+def copy_files(
+    study_id: str, ordinal: int, folder: Path, store: Path | None, *, as_json: bool
+) -> None:
+    """Copy a trial's files and its policy into a folder, and print their paths.
+
+    Raises `StoreError` at the end where some are missing or changed; all others are copied.
+    """
+    from search.storage import POLICY, copied
+
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = _trial(records, row, ordinal)
+        policy = folder / POLICY
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            policy.write_text(trial.policy.source, encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
+        copies = copied(row.id, ordinal, trial.outcome.artifacts, folder, records)
+    paths = [str(policy), *map(str, copies.paths)]
+    typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
+    for line in copies.removed:
+        typer.echo(line, err=True)
+    if copies.faults:
+        raise StoreError("; ".join(copies.faults))
+
+
+def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
+    history = records.history(row.id)
+    trial = history.find(ordinal)
+    if trial is None:
+        command = f"cclsearch show {row.id}{store_flag(records.root)}"
+        raise StudyError(
+            f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
+        )
+    return trial
+
+
+def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
+    from search.storage import absence
+
+    contexts = results_in_contexts(trial, records.history(row.id), row.study)
+    exchange = None
+    if trial.exchange is not None:
+        exchange = json.loads(to_json(records.exchange(trial.exchange)))
+    diagnosis, expected = diagnosis_of(trial.outcome), trial.policy.prediction
+    machine = machine_of(trial.outcome.launched, records)
+    return {
+        "study_id": row.id,
+        **trial_summary(trial, standing_of(row, records).history),
+        "policy_source": trial.policy.source,
+        "rationale": trial.policy.rationale,
+        "expected_speedup": expected.speedup if expected else None,
+        "expected_over": expected.over if expected else None,
+        "attempts": trial.attempts,
+        "outcome": json.loads(to_json(trial.outcome)),
+        "where_time_went": None if diagnosis is None else diagnosis_words(diagnosis),
+        "contexts": [asdict(found) for found in contexts],
+        "files": {a.name: str(records.artifacts.path(a.digest)) for a in trial.outcome.artifacts},
+        "absent_files": {
+            a.name: why
+            for a in trial.outcome.artifacts
+            if (why := absence(row.id, a.digest, records)) is not None
+        },
+        "exchange": exchange,
+        "machine": None if machine is None else json.loads(to_json(machine)),
+        "computed_metrics": [asdict(each) for each in _computed(records, row, trial)],
+    }
+
+
+def _launch_lines(trial: Trial, records: Store) -> Iterator[str]:
+    """How the trial was launched, and in each context besides the first."""
+    others = [(f"in context {one.name}: ", one.outcome) for one in trial.outcome.contexts[1:]]
+    first = trial.outcome.contexts[0].outcome if trial.outcome.contexts else trial.outcome
+    for prefix, outcome in [("", first), *others]:
+        if outcome.launched is not None:
+            machine = machine_of(outcome.launched, records)
+            yield from (f"{prefix}{line}" for line in launch_lines(outcome.launched, machine))
+
+
+def _computed(records: Store, row: StudyRow, trial: Trial) -> tuple[ComputedMetric, ...]:
+    """What was computed of it after it had ended: every version of every metric."""
+    return records.computed_metrics(row.id, trial.ordinal).get(trial.ordinal, ())
+
+
+def _computed_line(computed: ComputedMetric) -> str:
+    when = f"version {computed.version}, computed {computed.computed_at}"
+    if computed.value is None:
+        return f"no {computed.name} ({when}): {one_line(computed.absent or '', CAUSE_CHARS)}"
+    return f"{computed.name} = {number(computed.value)} {computed.unit} ({when})"
+
+
+def _is_log(artifact: Artifact) -> bool:
+    return artifact.name.endswith((".log", ".stacks.txt"))
+
+
+def _place(records: Store, study_id: str, digest: str) -> str:
+    """Where a kept file lies, or why it does not."""
+    from search.storage import absence
+
+    path = str(records.artifacts.path(digest))
+    return absence(study_id, digest, records) or path
+
+
+def write_script(
+    study_id: str,
+    ordinal: int,
+    output: Path | None,
+    context: str | None,
+    store: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the script to a new file, or to standard output."""
+    with recorded(store) as records:
+        row = records.find(study_id)
+        trial = records.trial(row.id, ordinal)
+        if trial is None:
+            command = f"cclsearch show {row.id}{store_flag(records.root)}"
+            raise StudyError(f"study {row.id} has no trial {ordinal}; see `{command}`")
+        text = launch_script(trial, row, records, context)
+    if output is not None:
+        try:
+            with output.open("x", encoding="utf-8") as file:
+                file.write(text)
+            output.chmod(0o755)
+        except OSError as error:
+            raise StudyError(f"cannot write {output}: {error.strerror}; give another") from error
+    if as_json:
+        typer.echo(json.dumps({"study_id": row.id, "ordinal": ordinal, "script": text}))
+    elif output is None:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(f"next: sh {output}")

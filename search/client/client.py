@@ -1,0 +1,511 @@
+"""Python client.
+
+What can go wrong between a program and a service.
+
+ServiceAway      it cannot be reached, or what answers is no service of ours
+ServiceRefused   it did not do what was asked; the words are its own
+ ├─ NotAllowed   the token is missing, unknown or of a lesser role
+ └─ NotThere     it has nothing of that name
+StillRunning     a study did not end in the time that was given
+
+Requests to a service: tried again while it is away, and its refusals as errors.
+
+A request is sent again only where that cannot do a thing twice.
+
+What a search does now: server-sent events, followed across lost connections.
+
+A service for Python programs: submit studies, follow them, read what they found.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import parse_qs, quote, urlsplit
+
+import httpx2
+from pydantic import JsonValue
+
+from records.codec import from_json
+from records.errors import CodecError, EnvironmentFault, StudyError, shown
+from search.service.models import (
+    Entered,
+    Environment,
+    File,
+    Page,
+    PolicyFull,
+    PolicyShort,
+    StudyFull,
+    StudyShort,
+    TrialFull,
+    TrialShort,
+)
+from search.settings import service_token, service_url
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from search.service.models import Board, TrialsCompared
+
+
+class ServiceAway(EnvironmentFault):
+    """The service cannot be reached, or does not answer as one."""
+
+
+class ServiceRefused(StudyError):
+    """The service did not do what was asked."""
+
+
+class NotAllowed(ServiceRefused):
+    """The token does not allow it."""
+
+
+class NotThere(ServiceRefused):
+    """The service has nothing of that name."""
+
+
+class StillRunning(StudyError):
+    """A study did not end in the time that was given; it goes on."""
+
+
+API = "/api/v1"
+TIMEOUT_S = 60.0
+"""Longer than a service that has nothing to tell is silent."""
+PAUSE_S = 0.5
+MOST_PAUSE_S = 10.0
+ERRORS: Mapping[int, type[ServiceRefused]] = {401: NotAllowed, 403: NotAllowed, 404: NotThere}
+AWAY = frozenset({502, 503, 504})
+TOO_MANY = 429
+
+T = TypeVar("T")
+Query = Mapping[str, str | int]
+Body = Mapping[str, JsonValue]
+
+
+class Connection:
+    """One service, reached with one token; connections are kept open between requests.
+
+    `patience_s` is how long a service that does not answer is waited for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        patience_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url, found = address_of(url)
+        self.patience_s = patience_s
+        self.sleep = sleep
+        given = token or found or service_token()
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {given}"} if given else {},
+            timeout=TIMEOUT_S,
+            # A token goes to the service alone: no redirects, and no proxy on the way to ourselves.
+            follow_redirects=False,
+            trust_env=not _is_here(self.url),
+        )
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._http.close()
+
+    def ask(self, kind: type[T], path: str, query: Query | None = None) -> T:
+        """What the service answers to a GET."""
+        asked = self._http.build_request("GET", f"{API}{path}", params=query)
+        return self._parsed(kind, self._sent(asked, is_repeatable=True))
+
+    def tell(self, kind: type[T], path: str, body: Body, key: str | None = None) -> T:
+        """What the service answers to a POST; with a key it does once what is sent twice."""
+        headers = {} if key is None else {"idempotency-key": key}
+        asked = self._http.build_request("POST", f"{API}{path}", json=body, headers=headers)
+        return self._parsed(kind, self._sent(asked, is_repeatable=key is not None))
+
+    @contextmanager
+    def reading(
+        self, path: str, headers: Mapping[str, str] | None = None, *, is_patient: bool = False
+    ) -> Iterator[httpx2.Response]:
+        """An answer that is read piece by piece; raises `httpx2.TransportError` when it breaks.
+
+        Who `is_patient` waits for a service that is away.
+        """
+        asked = self._http.build_request("GET", f"{API}{path}", headers=dict(headers or {}))
+        if is_patient:
+            answer = self._sent(asked, is_repeatable=True, stream=True)
+        else:
+            answer = self._http.send(asked, stream=True)
+        with closing(answer):
+            self.check(answer)
+            yield answer
+
+    def check(self, answer: httpx2.Response) -> None:
+        """Raise what a refusal says."""
+        if answer.status_code >= 400:
+            answer.read()
+        if 300 <= answer.status_code < 400:
+            raise ServiceAway(f"{self.url} sends elsewhere; give the address of the service itself")
+        if answer.status_code in AWAY:
+            raise ServiceAway(f"{self.url} does not serve now: {_words(answer)}")
+        if answer.status_code >= 500:
+            raise ServiceAway(f"{self.url} failed at this: {_words(answer)}")
+        if answer.status_code >= 400:
+            raise ERRORS.get(answer.status_code, ServiceRefused)(_words(answer))
+
+    def away(self, error: Exception) -> ServiceAway:
+        """The error for a service that was waited for in vain."""
+        return ServiceAway(
+            f"{self.url} cannot be reached ({str(error) or type(error).__name__}); "
+            "is `cclsearch serve` running there?"
+        )
+
+    def _sent(
+        self, request: httpx2.Request, *, is_repeatable: bool, stream: bool = False
+    ) -> httpx2.Response:
+        until_s, pause_s = time.monotonic() + self.patience_s, PAUSE_S
+        while True:
+            is_late = time.monotonic() >= until_s
+            try:
+                answer = self._http.send(request, stream=stream)
+            except httpx2.TransportError as error:
+                was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+                if is_late or (was_sent and not is_repeatable):
+                    raise self.away(error) from error
+            else:
+                if is_late or not _passes(answer, is_repeatable):
+                    self.check(answer)
+                    return answer
+                answer.close()
+            self.sleep(pause_s)
+            pause_s = min(MOST_PAUSE_S, pause_s * 2)
+
+    def _parsed(self, kind: type[T], answer: httpx2.Response) -> T:
+        try:
+            return from_json(kind, answer.content.decode("utf-8", "replace"))
+        except CodecError as error:
+            raise ServiceAway(
+                f"{self.url} does not answer as this version of cclsearch expects: {error}"
+            ) from error
+
+
+def address_of(url: str) -> tuple[str, str | None]:
+    """The address in a URL, and the token where it is the link that `cclsearch serve` prints."""
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise StudyError(f"{shown(url)} is no URL: {error}") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise StudyError(f"{shown(url)} is no URL of a service; it begins with http:// or https://")
+    if "@" in parts.netloc:
+        raise StudyError("the URL of a service has no name or password; give the token by itself")
+    tokens = parse_qs(parts.query).get("token", [])
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", next(iter(tokens), None)
+
+
+def _passes(answer: httpx2.Response, is_repeatable: bool) -> bool:
+    """Whether a refusal is one that waiting ends."""
+    if answer.status_code == TOO_MANY:
+        return "retry-after" in answer.headers
+    return is_repeatable and answer.status_code in AWAY
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _words(answer: httpx2.Response) -> str:
+    """What a refusal says, on one line."""
+    try:
+        body: object = json.loads(answer.content)
+    except ValueError:
+        body = None
+    said = body.get("error", body.get("detail")) if isinstance(body, dict) else None
+    return str(said or f"it answers {answer.status_code} {answer.reason_phrase}")
+
+
+END = "end"
+MOST_LINE_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that a search did; names and facts are those of `cclsearch run --json`.
+
+    `id` is where to go on after it.
+    """
+
+    id: str
+    name: str
+    facts: Mapping[str, JsonValue]
+
+
+def followed(connection: Connection, path: str, after: str | None = None) -> Iterator[Event]:
+    """Every event from the first, or after an id, until the study ends.
+
+    A connection that breaks is made again, and goes on after the last event that came. Raises
+    `ServiceAway` where that fails for as long as the connection's patience.
+    """
+    lost_s: float | None = None
+    pause_s = PAUSE_S
+    while True:
+        headers = {} if after is None else {"last-event-id": after}
+        try:
+            with connection.reading(path, headers) as answer:
+                lost_s = None
+                for event in events_in(lines_in(answer.iter_bytes())):
+                    pause_s = PAUSE_S
+                    if event.name == END:
+                        return
+                    after = event.id or after
+                    yield event
+        except (httpx2.TransportError, ServiceAway) as error:
+            now_s = time.monotonic()
+            lost_s = now_s if lost_s is None else lost_s
+            if now_s - lost_s >= connection.patience_s:
+                raise connection.away(error) from error
+        connection.sleep(pause_s)
+        pause_s = min(MOST_PAUSE_S, pause_s * 2)
+
+
+def lines_in(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Whole lines out of pieces; raises `ServiceAway` for one that does not end."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").removesuffix("\r")
+        if len(rest) > MOST_LINE_BYTES:
+            raise ServiceAway("a line of events does not end; this is no service of cclsearch")
+
+
+def events_in(lines: Iterable[str]) -> Iterator[Event]:
+    """Events out of the lines of a stream; one that is cut off at the end is none."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+            continue
+        if "data" in fields:
+            yield Event(
+                id=fields.get("id", ""),
+                name=fields.get("event", "message"),
+                facts=_facts(fields["data"]),
+            )
+        fields = {}
+
+
+def _facts(data: str) -> dict[str, JsonValue]:
+    """The facts of an event; of what is no JSON object, as a library may print it, its text."""
+    try:
+        facts = json.loads(data)
+    except (ValueError, RecursionError):
+        facts = None
+    return facts if isinstance(facts, dict) else {"text": data}
+
+
+PAGE = 500
+LOOK_EVERY_S = 1.0
+PATIENCE_S = 60.0
+OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
+"""How a study can be that nothing works on."""
+
+
+class Client:
+    """The service at `url`, with what `token` allows; the link that it prints has both.
+
+    Without them they are CCLSEARCH_URL, or this machine, and CCLSEARCH_TOKEN. Each request is
+    tried again for `patience_s` while the service is away, as when it is started anew. Raises
+    `ServiceAway`, `NotAllowed`, `NotThere` or `ServiceRefused`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._connection = Connection(service_url(url), token, patience_s, sleep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+    def environments(self) -> list[Environment]:
+        """What studies may be submitted for."""
+        return self._connection.ask(list[Environment], "/environments")
+
+    def studies(self) -> Iterator[StudyShort]:
+        """Every study on record, newest first."""
+        return _paged(self._connection, Page[StudyShort], "/studies")
+
+    def study_page(self, limit: int, offset: int = 0) -> Page[StudyShort]:
+        """Some of the studies, newest first."""
+        return self._connection.ask(
+            Page[StudyShort], "/studies", {"limit": limit, "offset": offset}
+        )
+
+    def study(self, study_id: str) -> "RemoteStudy":
+        """The study with this id; raises `NotThere`."""
+        found = RemoteStudy(self._connection, study_id)
+        found.now()
+        return found
+
+    def compare(self, a: str, b: str) -> "TrialsCompared":
+        """Whether trial B is faster than trial A, and how sure that is.
+
+        A side is `STUDY:N`, or `STUDY` for its best trial.
+        """
+        from search.service.models import TrialsCompared
+
+        return self._connection.ask(TrialsCompared, "/compare/trials", {"a": a, "b": b})
+
+    def leaderboard(self, query: Query | None = None) -> "Board":
+        """The best of every study, in groups that did the same work.
+
+        `query` is what the API takes: `by`, `workload`, `top`, `limit`, `offset`.
+        """
+        from search.service.models import Board
+
+        return self._connection.ask(Board, "/leaderboard", query)
+
+    def submit(
+        self, environment: str = "builtin", *, key: str | None = None, **asked: JsonValue
+    ) -> "RemoteStudy":
+        """Put a study into the queue.
+
+        `asked` is what the API takes: `objectives`, `limits`, `strategy`, `trials`, `choices`, ...
+        The same `key` with the same request makes one study, however often it is sent.
+        """
+        return self.submit_request({"environment": environment, **asked}, key)
+
+    def submit_request(self, request: Body, key: str | None = None) -> "RemoteStudy":
+        """Put a study into the queue, as one mapping asks for it."""
+        sent = self._connection.tell(Entered, "/studies", request, key or uuid.uuid4().hex)
+        return RemoteStudy(self._connection, sent.id)
+
+
+class RemoteStudy:
+    """One study of a service."""
+
+    def __init__(self, connection: Connection, study_id: str) -> None:
+        if not study_id or study_id.startswith("."):
+            raise NotThere(f"no study {shown(study_id)}")  # as a path it would lead elsewhere
+        self._connection = connection
+        self.id = study_id
+        self._path = f"/studies/{quote(study_id, safe='')}"
+
+    def now(self) -> StudyFull:
+        """How it is now: status, counts, the best, what was asked and found."""
+        return self._connection.ask(StudyFull, self._path)
+
+    def wait(self, timeout_s: float | None = None) -> StudyFull:
+        """How it is once nothing works on it; raises `StillRunning` after `timeout_s`."""
+        connection = self._connection
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (found := self.now()).status not in OVER:
+            if until_s is not None and time.monotonic() >= until_s:
+                raise StillRunning(
+                    f"study {self.id} is {found.status} after {timeout_s:g} s; it goes on"
+                )
+            connection.sleep(LOOK_EVERY_S)
+        return found
+
+    def events(self, after: str | None = None) -> Iterator[Event]:
+        """What it does, from the first event or after the id of one, until it ends.
+
+        A lost connection is made again; no event comes twice, none is left out.
+        """
+        return followed(self._connection, f"{self._path}/events", after)
+
+    def trials(self) -> "pd.DataFrame":
+        """One row per trial, as `cclsearch.trials` has it: config, result and every metric."""
+        from search.client.frames import trial_frame
+
+        return trial_frame(_paged(self._connection, Page[TrialShort], f"{self._path}/trials"))
+
+    def trial_page(self, query: Query) -> Page[TrialShort]:
+        """Some of its trials; `query` is what the API takes: `sort`, `order`, `text`, `limit`..."""
+        return self._connection.ask(Page[TrialShort], f"{self._path}/trials", query)
+
+    def trial(self, ordinal: int) -> TrialFull:
+        """One trial in full: samples, metrics, launches, rationale."""
+        return self._connection.ask(TrialFull, f"{self._path}/trials/{ordinal}")
+
+    def policies(self) -> list[PolicyShort]:
+        """Every policy that it tried, in the order of its first trial."""
+        return [*_paged(self._connection, Page[PolicyShort], f"{self._path}/policies")]
+
+    def policy(self, digest: str) -> PolicyFull:
+        """A policy with its text, and what changed against its parent."""
+        return self._connection.ask(PolicyFull, f"{self._path}/policies/{quote(digest, safe='')}")
+
+    def files(self, ordinal: int) -> list[File]:
+        """Logs, traces and other files of a trial."""
+        return [*_paged(self._connection, Page[File], f"{self._path}/trials/{ordinal}/files")]
+
+    def download(self, ordinal: int, name: str, to: Path) -> Path:
+        """Save one file of a trial as `to`; it is there whole and checked, or not at all."""
+        path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
+        part, digest = to.with_name(f"{to.name}.part"), sha256()
+        try:
+            with self._connection.reading(path, is_patient=True) as answer, part.open("wb") as file:
+                expected = answer.headers.get("etag", "").strip('"')
+                for piece in answer.iter_bytes():
+                    digest.update(piece)
+                    file.write(piece)
+            if expected != digest.hexdigest():
+                raise ServiceAway(f"{name} of trial {ordinal} came damaged; fetch it again")
+            return part.replace(to)
+        except httpx2.TransportError as error:
+            raise self._connection.away(error) from error
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def cancel(self) -> str:
+        """End it; what it measured stays. Gives its status."""
+        return self._connection.tell(Entered, f"{self._path}/cancel", {}).status
+
+    def resume(self, more_trials: int | None = None) -> str:
+        """Go on with it after it ended, with more trials if they are given. Gives its status."""
+        body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
+        return self._connection.tell(Entered, f"{self._path}/resume", body).status
+
+
+def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T]:
+    """Everything of a list, fetched page by page as it is taken."""
+    offset = 0
+    while True:
+        page = connection.ask(kind, path, {"limit": PAGE, "offset": offset})
+        yield from page.items
+        offset += len(page.items)
+        if not page.items or offset >= page.total:
+            return

@@ -1,0 +1,1 @@
+"""The collective benchmark: running it, and what its results say."""

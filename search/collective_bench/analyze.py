@@ -1,0 +1,301 @@
+"""bench analyze, result folders.
+
+The folder of files that an analysis is written to.
+
+Analyses folders of benchmark results: reads, judges against the baseline, writes the tree.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from records.errors import StoreError, StudyError
+from search.collective_bench.output import (
+    Table,
+    analysis_facts,
+    comparison,
+    csv_text,
+    highlights,
+    highlights_lines,
+    history,
+    limit_lines,
+    standing_table,
+    summary,
+    text_lines,
+)
+from search.collective_bench.plots import Scene, history_figures, pair_figures
+from search.collective_bench.results import (
+    DevicePoint,
+    LabelledFolder,
+    Results,
+    labelled_folders,
+    read_results,
+)
+from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, Standing, judge_pair
+from search.traces.plots import save
+
+VERDICT: Final = "verdict.json"
+LEAST_HISTORY: Final = 3
+"""Labels from which on their order tells something."""
+WORDS: Final = {Standing.REGRESSION: "regressed", Standing.IMPROVEMENT: "improved"}
+FILES: Final = {Standing.REGRESSION: "perf_regress", Standing.IMPROVEMENT: "perf_improve"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Files below one folder; raises `StoreError` for what cannot be written."""
+
+    root: Path
+    doing: Callable[[str], None]
+
+    def write(self, found: Analysis, *, summary_only: bool) -> None:
+        """Write everything; the verdicts come last, so that they stand for a whole tree."""
+        self._forget(VERDICT)
+        for results in found.results:
+            self._table(f"perf_summary_{results.label}", *_summary(found, results))
+        if summary_only:
+            return
+        if found.baseline is not None:
+            lines = (*limit_lines(found.limits), "", *text_lines(comparison(found)))
+            self._table("perf_comparison", comparison(found), lines)
+        for pair in found.pairs:
+            self._pair(found, pair)
+        if len(found.results) >= LEAST_HISTORY:
+            self._table("perf_history", history(found), text_lines(history(found)))
+        for name, figure in _figures(found):
+            self.doing(f"drawing {name}")
+            self._figure(name, figure)
+        facts = json.dumps(analysis_facts(found), indent=1, allow_nan=False)
+        self._text(VERDICT, f"{facts}\n")
+
+    def _pair(self, found: Analysis, pair: PairVerdicts) -> None:
+        for standing, name in FILES.items():
+            table = standing_table(found, pair, standing)
+            self._table(f"{pair.name}/{name}", table, _standing_lines(found, pair, standing, table))
+        lines = highlights_lines(found, pair)
+        self._table(f"{pair.name}/perf_highlights", highlights(found, pair), lines)
+
+    def _table(self, name: str, table: Table, lines: Iterable[str]) -> None:
+        self._text(f"{name}.csv", csv_text(table))
+        self._text(f"{name}.txt", "".join(f"{line}\n" for line in lines))
+
+    def _text(self, name: str, text: str) -> None:
+        path = self._path(name)
+        try:
+            path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+    def _figure(self, name: str, figure: Figure) -> None:
+        save(figure, self._path(name))
+
+    def _path(self, name: str) -> Path:
+        """Where a file goes, in a folder that is there."""
+        path = self.root / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot make {path.parent}: {error.strerror}; give another --outdir"
+            ) from error
+        return path
+
+    def _forget(self, name: str) -> None:
+        """Remove what an earlier analysis said, which would pass for this one's."""
+        path = self._path(name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot replace {path}: {error.strerror}") from error
+
+
+def _summary(found: Analysis, results: Results) -> tuple[Table, list[str]]:
+    table = summary(results, found.names)
+    told = (
+        f"not measured: {row.point}, {row.status} ({row.columns.get('Reason', 'no reason')})"
+        for row in results.left_out
+    )
+    left_out = list(dict.fromkeys(told))
+    return table, [*text_lines(table), *([""] if left_out else []), *left_out]
+
+
+def _standing_lines(
+    found: Analysis, pair: PairVerdicts, standing: Standing, table: Table
+) -> Iterator[str]:
+    words = f"{pair.label} against {pair.baseline}"
+    if table.rows:
+        yield f"{words}: {len(table.rows)} of {pair.judged_count} points {WORDS[standing]}"
+    else:
+        yield f"{words}: no {standing} in {pair.judged_count} points"
+    yield from limit_lines(found.limits)
+    if table.rows:
+        yield ""
+        yield from text_lines(table)
+
+
+def _figures(found: Analysis) -> Iterator[tuple[str, Figure]]:
+    """Every plot with its place in the tree."""
+    by_name: dict[tuple[str, str], list[DevicePoint]] = {}
+    for point in found.points():
+        by_name.setdefault((point.point.collective, point.point.operation), []).append(point)
+    for key, points in by_name.items():
+        folder, name = f"plots/{key[0]}", found.names[key]
+        for pair in found.pairs:
+            for kind, figure in _pair_figures(found, pair, name, points):
+                yield f"{folder}/{name}_{pair.name}_{kind}.png", figure
+        if len(found.results) >= LEAST_HISTORY:
+            for kind, figure in history_figures(found, name, tuple(points)):
+                yield f"{folder}/history_{name}_{kind}.png", figure
+
+
+def _pair_figures(
+    found: Analysis, pair: PairVerdicts, name: str, points: list[DevicePoint]
+) -> Iterator[tuple[str, Figure]]:
+    own, baseline = found.named(pair.label), found.named(pair.baseline)
+    here = tuple(point for point in points if point in own.rows or point in baseline.rows)
+    scene = Scene(
+        name=name,
+        own=own,
+        baseline=baseline,
+        verdicts=pair,
+        limits=found.limits,
+        points=here,
+    )
+    yield from pair_figures(scene)
+
+
+def _ignore(_: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisAsked:
+    """What to analyse, by which limits, and where it goes.
+
+    `warn` is told at once what is left out, `doing` what is under way.
+    """
+
+    folders: tuple[str, ...]
+    outdir: Path
+    baseline: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    summary_only: bool = False
+    fail_on_regression: bool = False
+    allow_undecided: bool = False
+    warn: Callable[[str], None] = _ignore
+    doing: Callable[[str], None] = _ignore
+
+
+def analyze(asked: AnalysisAsked) -> Analysis:
+    """Write the tree of an analysis and give what it found.
+
+    Raises `StudyError` for what cannot be analysed as asked, also for a gate that would pass
+    because nothing was compared, and `StoreError` for a folder that cannot be written.
+    """
+    folders = labelled_folders(asked.folders)
+    _check(asked, folders)
+    warnings: list[str] = []
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        asked.warn(text)
+
+    results = read_results(folders, warn)
+    baseline = _baseline(asked.baseline, results)
+    pairs: tuple[PairVerdicts, ...] = ()
+    if baseline is not None and not asked.summary_only:
+        asked.doing("comparing")
+        others = [each for each in results if each is not baseline]
+        pairs = tuple(judge_pair(each, baseline, asked.limits) for each in others)
+    found = Analysis(
+        results=results,
+        baseline=baseline,
+        pairs=pairs,
+        limits=asked.limits,
+        warnings=tuple(warnings),
+        caveats=(
+            *_caveats(pairs, asked.limits),
+            *(_sensitivity(pairs) if asked.fail_on_regression else ()),
+        ),
+        fail_on_regression=asked.fail_on_regression,
+        allow_undecided=asked.allow_undecided,
+    )
+    Tree(root=asked.outdir, doing=asked.doing).write(found, summary_only=asked.summary_only)
+    uncompared = [pair for pair in pairs if not pair.judged_count and not pair.broken]
+    if asked.fail_on_regression and uncompared:
+        raise StudyError(f"--fail-on-regression: {next(_caveats(uncompared, asked.limits))}")
+    return found
+
+
+def _check(asked: AnalysisAsked, folders: Sequence[LabelledFolder]) -> None:
+    labels = [folder.label for folder in folders]
+    if asked.baseline is not None and asked.baseline not in labels:
+        close = get_close_matches(asked.baseline, labels, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(labels)}"
+        raise StudyError(f"--baseline {asked.baseline} is no label of a --dir; {hint}")
+    if asked.allow_undecided and not asked.fail_on_regression:
+        raise StudyError("--allow-undecided is for a gate; add --fail-on-regression")
+    if asked.fail_on_regression and (asked.baseline is None or asked.summary_only):
+        raise StudyError(
+            "--fail-on-regression needs verdicts; add --baseline LABEL and leave out --summary-only"
+        )
+
+
+def _baseline(label: str | None, results: Sequence[Results]) -> Results | None:
+    """The results that others are compared with; a baseline alone would pass for a good end."""
+    if label is None:
+        return None
+    found = next((each for each in results if each.label == label), None)
+    if found is None:
+        raise StudyError(f"the baseline {label} has no results; give it a folder that has some")
+    if len(results) == 1:
+        raise StudyError(
+            f"nothing but the baseline {label} has results; give another --dir to compare with it"
+        )
+    return found
+
+
+def _sensitivity(pairs: Sequence[PairVerdicts]) -> Iterator[str]:
+    """What size of regression a gate could have shown, so that passing is not read as proof."""
+    for pair in pairs:
+        known = [each.detectable_percent for each in pair.points.values()]
+        sizes = sorted(size for size in known if size is not None)
+        if sizes:
+            yield (
+                f"{pair.label}: these rounds show a slowdown of {median(sizes):.3g} % at half of "
+                f"the points and of {sizes[-1]:.3g} % at all {len(sizes)} judged by rounds, in "
+                "four cases of five; a smaller one can pass the gate"
+            )
+
+
+def _caveats(pairs: Sequence[PairVerdicts], limits: Limits) -> Iterator[str]:
+    for pair in pairs:
+        if pair.broken:
+            yield (
+                f"{pair.label} failed at {len(pair.broken)} points that {pair.baseline} was "
+                "measured at; see not_measured in verdict.json"
+            )
+        if pair.unmeasured and pair.judged_count:
+            yield (
+                f"{pair.label} has no row at {len(pair.unmeasured)} of the points that "
+                f"{pair.baseline} was measured at, so they are undecided; see baseline_only in "
+                "verdict.json"
+            )
+        if not pair.judged_count:
+            yield (
+                f"{pair.label} and {pair.baseline} have no point in common, so nothing was "
+                "compared; give results of the same collectives, sizes, ranks and devices"
+            )
+        elif pair.too_seldom_count:
+            yield (
+                f"{pair.too_seldom_count} of {pair.judged_count} points of {pair.label} were "
+                "measured too seldom to decide; measure it and the baseline in turns, "
+                f"{limits.slower.min_rounds} rounds or more, or judge by the bare change with "
+                "--unreplicated"
+            )

@@ -1,0 +1,455 @@
+"""Tables and highlights.
+
+The same table as CSV, unrounded, and as aligned text.
+
+Tables with a row for each point: summaries, comparison, regressions, improvements, history.
+
+How many points of a label improved, regressed or did neither, and by how much.
+
+What an analysis found, for programs.
+"""
+
+import csv
+import io
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from evaluator.timing.bench_csv import ABSENT, BUS_BANDWIDTH
+from search.collective_bench.results import DevicePoint, Figures, Results, device_point
+from search.collective_bench.verdicts import (
+    Analysis,
+    Limits,
+    Names,
+    PairVerdicts,
+    PointVerdict,
+    Standing,
+)
+from search.views.terminal import Column, numbers, table_lines
+
+SIZE: Final = "SendMsgSize(B)"
+FOR_PROGRAMS: Final = (SIZE, "ReduceOp")
+"""Columns of the CSV alone: the text says the same in others."""
+TOLD_ONCE: Final = ("DType", "DispatchMode", "SyncInterval")
+"""Columns that text has only where rows differ in them."""
+ANY_WIDTH: Final = 100_000
+UNITS: Final = ("B", "KB", "MB", "GB", "TB")
+
+
+class Mark(Enum):
+    """A cell without a value of its own."""
+
+    BASELINE = "baseline"
+    """The row is what others are compared with."""
+    BLANK = ""
+
+
+Cell: TypeAlias = str | int | float | Mark | None
+"""None is a value that does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns by name, and rows with a cell for each."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def csv_text(table: Table) -> str:
+    """The table with every digit; marks are empty cells."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([_plain(cell) for cell in row] for row in table.rows)
+    return text.getvalue()
+
+
+def text_lines(table: Table) -> list[str]:
+    """The table for people: what all rows have in common is told once, above it."""
+    cells: dict[str, Sequence[Cell]] = {
+        name: [row[place] for row in table.rows]
+        for place, name in enumerate(table.columns)
+        if name not in FOR_PROGRAMS
+    }
+    common = {
+        name: cells.pop(name)[0]
+        for name in TOLD_ONCE
+        if name in cells and table.rows and len(set(cells[name])) == 1
+    }
+    above = [", ".join(f"{name} {value}" for name, value in common.items()), ""] if common else []
+    return [*above, *table_lines([_column(name, told) for name, told in cells.items()], ANY_WIDTH)]
+
+
+def size_words(size_bytes: int) -> str:
+    """A size in powers of 1024."""
+    size, unit = float(size_bytes), UNITS[0]
+    for unit in UNITS:
+        if size < 1024 or unit == UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.4g}{unit}"
+
+
+def _plain(cell: Cell) -> str | int | float:
+    match cell:
+        case None:
+            return ABSENT
+        case Mark():
+            return ""
+        case _:
+            return cell
+
+
+def _column(name: str, cells: Sequence[Cell]) -> Column:
+    texts = [_words(name, cell) for cell in cells]
+    if any(isinstance(cell, int | float) for cell in cells) or name.endswith(")"):
+        return numbers(name, texts)
+    return Column(heading=name, cells=texts)
+
+
+def _words(name: str, cell: Cell) -> str:
+    match cell:
+        case None:
+            return ABSENT
+        case Mark():
+            return cell.value
+        case float():
+            # One decimal of GB/s would hide everything that small messages reach.
+            return f"{cell:.3g}" if name == BUS_BANDWIDTH and cell < 100 else f"{cell:z.1f}"
+        case _:
+            return str(cell)
+
+
+FIGURES: Final = ("LatAvg(us)", "LatMin(us)", "LatMax(us)", "BusBw(GB/s)")
+SETTINGS: Final = ("ReduceOp", "DType", "DispatchMode", "SyncInterval")
+SUMMARY: Final = (
+    *("Collective", "NumRanks", "MsgSize", SIZE, *FIGURES),
+    *("DeviceName", "Rows", *SETTINGS),
+)
+CHANGES: Final = ("LatChange(%)", "BwChange(%)")
+VERDICT: Final = (
+    *("Verdict", "Reason", "Evidence", "LatChangeLow(%)", "LatChangeHigh(%)", "Rounds"),
+)
+COMPARISON: Final = (
+    *("Collective", "Adapter", "NumRanks", "MsgSize", SIZE),
+    *(*FIGURES, *CHANGES, "DeviceName", *VERDICT, *SETTINGS),
+)
+VERSIONS: Final = ("TorchVersion", "CommBackend", "CommBackendVersion", "TorchCommsVersion")
+HISTORY: Final = (
+    *("Collective", "NumRanks", "MsgSize", SIZE, "Adapter"),
+    *("LatAvg(us)", "BusBw(GB/s)", *VERSIONS, "DeviceName", *SETTINGS),
+)
+
+
+def summary(results: Results, names: Names) -> Table:
+    """What was measured under one label."""
+    rows = tuple(
+        (
+            *(_name(point, names), *_size(point), *_figures(results.figures[point])),
+            *(point.device_name, results.figures[point].row_count, *_settings(point)),
+        )
+        for point in results.rows
+    )
+    return Table(columns=SUMMARY, rows=rows)
+
+
+def comparison(found: Analysis) -> Table:
+    """Every point of every label beside the baseline's."""
+    return Table(columns=COMPARISON, rows=tuple(_comparison_rows(found)))
+
+
+def standing_table(found: Analysis, pair: PairVerdicts, standing: Standing) -> Table:
+    """The points of one label that stand so against the baseline."""
+    results, names = found.named(pair.label), found.names
+    rows = tuple(
+        _comparison_row(results, point, names, pair.points[point])
+        for point in pair.standing(standing)
+    )
+    return Table(columns=COMPARISON, rows=rows)
+
+
+def history(found: Analysis) -> Table:
+    """Each point over the labels, in the order that they were given in."""
+    names = found.names
+    rows = tuple(
+        (
+            *(_name(point, names), *_size(point), results.label),
+            *(results.figures[point].latency_us, results.figures[point].bus_gb_per_s),
+            *(results.told(column) for column in VERSIONS),
+            *(point.device_name, *_settings(point)),
+        )
+        for point in found.points()
+        for results in found.results
+        if point in results.rows
+    )
+    return Table(columns=HISTORY, rows=rows)
+
+
+def _comparison_rows(found: Analysis) -> Iterator[tuple[Cell, ...]]:
+    names = found.names
+    pairs = {pair.label: pair for pair in found.pairs}
+    by_label = sorted(found.results, key=lambda results: results.label)
+    for point in found.points():
+        for results in by_label:
+            if point in results.rows:
+                pair = pairs.get(results.label)
+                verdict = pair.points[point] if pair else None
+                yield _comparison_row(results, point, names, verdict)
+
+
+def _comparison_row(
+    results: Results, point: DevicePoint, names: Names, verdict: PointVerdict | None
+) -> tuple[Cell, ...]:
+    """A row of a point; without a verdict it is the baseline's."""
+    cells: Iterable[Cell]
+    if verdict is None:
+        changes: tuple[Cell, ...] = (Mark.BASELINE, Mark.BASELINE)
+        cells = (Mark.BASELINE, *[Mark.BLANK] * (len(VERDICT) - 1))
+    else:
+        changes = (verdict.latency_change, verdict.bandwidth_change)
+        cells = (
+            *(verdict.standing.value, verdict.reason, verdict.evidence.value),
+            *(verdict.low, verdict.high, verdict.round_count),
+        )
+    ranks, *size = _size(point)
+    return (
+        *(_name(point, names), results.label, ranks, *size, *_figures(results.figures[point])),
+        *(*changes, point.device_name, *cells, *_settings(point)),
+    )
+
+
+def _name(point: DevicePoint, names: Names) -> str:
+    return names[point.point.collective, point.point.operation]
+
+
+def _size(point: DevicePoint) -> tuple[Cell, ...]:
+    of = point.point
+    return (of.rank_count, size_words(of.size_bytes), of.size_bytes)
+
+
+def _figures(figures: Figures) -> tuple[Cell, ...]:
+    return (figures.latency_us, figures.least_us, figures.most_us, figures.bus_gb_per_s)
+
+
+def _settings(point: DevicePoint) -> tuple[Cell, ...]:
+    of = point.point
+    return (of.operation, of.dtype, of.dispatch_mode, of.sync_interval)
+
+
+COUNTED: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
+COLUMNS: Final = (
+    *("Collective", "Adapter", "Baseline"),
+    *("ImprovedPoints", "RegressedPoints", "NeutralPoints", "TotalPoints"),
+    *("Improved(%)", "Regressed(%)", "Neutral(%)"),
+    *("AvgLatImp(%)", "AvgLatReg(%)", "AvgLatNeu(%)"),
+    *("MedLatImp(%)", "MedLatReg(%)", "MedLatNeu(%)"),
+)
+ALL: Final = "ALL"
+FACTS: Final = (
+    *("CommAdapter", "CommBackend", "CommBackendVersion", "TorchVersion", "TorchCommsVersion"),
+    *("DeviceType", "DeviceName", "Ranks", "DType", "DispatchMode", "SyncInterval"),
+    *("WarmupIters", "MeasureIters"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Changes of latency of the points that count, in percent, by how they stand."""
+
+    changes: dict[Standing, list[float]]
+
+    @classmethod
+    def of(cls, verdicts: Iterable[PointVerdict]) -> "Tally":
+        """Count these."""
+        changes: dict[Standing, list[float]] = {standing: [] for standing in COUNTED}
+        for each in verdicts:
+            if each.standing in changes and each.latency_change is not None:
+                changes[each.standing].append(each.latency_change)
+        return cls(changes=changes)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Points of each standing that counts."""
+        return tuple(len(self.changes[standing]) for standing in COUNTED)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Counts, shares, means and medians."""
+        total = sum(self.counts)
+        each = [self.changes[standing] for standing in COUNTED]
+        return (
+            *(*self.counts, total),
+            *(100 * count / total if total else None for count in self.counts),
+            *(statistics.fmean(changes) if changes else None for changes in each),
+            *(statistics.median(changes) if changes else None for changes in each),
+        )
+
+
+def highlights(found: Analysis, pair: PairVerdicts) -> Table:
+    """A row for each collective, and one for all of them."""
+    names = found.names
+    by_name: dict[str, list[PointVerdict]] = {}
+    for point, verdict in pair.points.items():
+        name = names[point.point.collective, point.point.operation]
+        by_name.setdefault(name, []).append(verdict)
+    rows = [(name, Tally.of(verdicts)) for name, verdicts in by_name.items()]
+    rows.append((ALL, Tally.of(pair.points.values())))
+    return Table(
+        columns=COLUMNS,
+        rows=tuple((name, pair.label, pair.baseline, *tally.cells) for name, tally in rows),
+    )
+
+
+def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
+    """What was compared, by which limits, and what came out."""
+    yield f"{pair.label} against {pair.baseline}"
+    yield ""
+    yield from _benchmark_lines([found.named(pair.label), found.named(pair.baseline)])
+    yield ""
+    yield from limit_lines(found.limits)
+    yield ""
+    yield from text_lines(_categories(Tally.of(pair.points.values())))
+    yield ""
+    yield from _reason_lines(pair)
+    yield ""
+    yield "by collective"
+    yield from text_lines(highlights(found, pair))
+
+
+def limit_lines(limits: Limits) -> Iterator[str]:
+    """What counts as a difference, in words."""
+    yield "LatChange is (baseline - own) / baseline, BwChange (own - baseline) / baseline:"
+    yield "above 0 is better in both."
+    yield f"regression: LatChange below -{limits.regression_percent:g} %"
+    yield f"improvement: LatChange above {limits.improvement_percent:g} %"
+    yield (
+        f"decided by rounds that both sides share, by the {100 * (1 - limits.alpha):g} % interval "
+        "of the change, all of which must be beyond"
+    )
+    yield (
+        "corrected for the number of points (Holm): with no true difference anywhere, any is shown "
+        f"in at most {100 * limits.alpha:g} % of analyses; each interval stands for its own point"
+    )
+    if limits.unreplicated:
+        yield (
+            "what was measured too seldom for that is judged by the bare change (Evidence: "
+            "threshold only), which does not tell a difference from noise"
+        )
+
+
+def _benchmark_lines(sides: Sequence[Results]) -> Iterator[str]:
+    rows = [(column, *(side.told(column) for side in sides)) for column in FACTS]
+    rows.append(("sizes", *(_sizes(side) for side in sides)))
+    heads = ("benchmark", *(side.label for side in sides))
+    yield from text_lines(Table(columns=heads, rows=tuple(rows)))
+
+
+def _sizes(side: Results) -> str:
+    sizes = sorted({point.point.size_bytes for point in side.rows})
+    if not sizes:
+        return "none measured"
+    return " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
+
+
+def _categories(tally: Tally) -> Table:
+    cells, kinds = tally.cells, len(COUNTED)
+    counts, shares, means, medians = (
+        cells[start : start + kinds] for start in (0, kinds + 1, 2 * kinds + 1, 3 * kinds + 1)
+    )
+    return Table(
+        columns=("category", "points", "share(%)", "mean LatChange(%)", "median LatChange(%)"),
+        rows=tuple(
+            zip(("improved", "regressed", "neutral"), counts, shares, means, medians, strict=True)
+        ),
+    )
+
+
+def _reason_lines(pair: PairVerdicts) -> Iterator[str]:
+    found = Counter((each.standing, each.reason) for each in pair.points.values())
+    for standing in Standing:
+        told = [f"{count} {reason}" for (of, reason), count in found.items() if of is standing]
+        if told:
+            yield f"{standing}: {', '.join(told)}"
+    if pair.missing:
+        yield f"measured for {pair.baseline} only: {len(pair.missing)}"
+
+
+def analysis_facts(found: Analysis) -> Mapping[str, object]:
+    """Everything, as JSON takes it; what does not exist is null, changes are in percent."""
+    return {
+        "baseline": found.baseline.label if found.baseline else None,
+        "thresholds": asdict(found.limits),
+        "labels": [_label_facts(results) for results in found.results],
+        "counts": {
+            pair.label: {standing.value: count for standing, count in pair.counts.items()}
+            for pair in found.pairs
+        },
+        "correction": "holm",
+        "regression_count": found.regression_count,
+        "undecided_count": found.open_count,
+        "exit": found.exit_status,
+        "points": [facts for pair in found.pairs for facts in _pair_facts(found, pair)],
+        "baseline_only": {
+            pair.label: [_point_facts(point) for point in pair.missing] for pair in found.pairs
+        },
+        "broken": {
+            pair.label: [_point_facts(point) for point in pair.broken] for pair in found.pairs
+        },
+        "warnings": found.warnings,
+        "caveats": found.caveats,
+    }
+
+
+def _label_facts(results: Results) -> Mapping[str, object]:
+    return {
+        "label": results.label,
+        "folder": str(results.folder),
+        "point_count": len(results.rows),
+        "torch_version": results.told("TorchVersion"),
+        "backend": results.told("CommBackend"),
+        "backend_version": results.told("CommBackendVersion"),
+        "not_measured": [
+            {
+                **_point_facts(device_point(row)),
+                "status": row.status,
+                "reason": row.columns.get("Reason"),
+            }
+            for row in results.left_out
+        ],
+    }
+
+
+def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, object]]:
+    own = found.named(pair.label).figures
+    base = found.named(pair.baseline).figures
+    for point, verdict in pair.points.items():
+        yield {
+            "label": pair.label,
+            "baseline": pair.baseline,
+            **_point_facts(point),
+            "verdict": verdict.standing.value,
+            "reason": verdict.reason,
+            "evidence": verdict.evidence.value,
+            "decision": verdict.decision.value,
+            "is_undecided": verdict.is_open,
+            "detectable_percent": verdict.detectable_percent,
+            "round_count": verdict.round_count,
+            "latency_us": own[point].latency_us,
+            "baseline_latency_us": base[point].latency_us if point in base else None,
+            "latency_change": verdict.latency_change,
+            "latency_change_low": verdict.low,
+            "latency_change_high": verdict.high,
+            "bandwidth_change": verdict.bandwidth_change,
+        }
+
+
+def _point_facts(point: DevicePoint) -> Mapping[str, object]:
+    return {
+        **asdict(point.point),
+        "device_type": point.device_type,
+        "device_name": point.device_name,
+    }

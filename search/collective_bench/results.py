@@ -1,0 +1,291 @@
+"""Read CSV folders.
+
+The folders of results that are analysed, each under a label that names it in files.
+
+What was measured where, and the figures that rows of one such point give together.
+
+Results of one label: what its folder holds, and what of it cannot be used.
+"""
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path, PureWindowsPath
+from typing import Final
+
+from evaluator.timing.bench_csv import (
+    ABSENT,
+    BUS_BANDWIDTH,
+    LEAST_LATENCY,
+    MOST_LATENCY,
+    NEEDED,
+    BenchRow,
+    Point,
+    bench_files,
+    check_one_adapter,
+    read_bench_file,
+)
+from records.errors import StudyError, shown
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+"""What may become a part of a file's name."""
+WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledFolder:
+    """A folder of benchmark CSV files, and what its results are called."""
+
+    label: str
+    path: Path
+
+
+def labelled_folders(texts: Sequence[str]) -> tuple[LabelledFolder, ...]:
+    """What `LABEL:PATH` and `PATH` stand for; raises `StudyError` where labels are not clear."""
+    if not texts:
+        raise StudyError("there is nothing to analyse; give a folder, as in --dir c10d:results")
+    folders = tuple(_labelled(text) for text in texts)
+    twice = [label for label, count in Counter(each.label for each in folders).items() if count > 1]
+    if twice:
+        raise StudyError(
+            f"several folders are labelled {', '.join(twice)}; "
+            "give each a label of its own, as in --dir LABEL:PATH"
+        )
+    return folders
+
+
+def _labelled(text: str) -> LabelledFolder:
+    """A colon parts label and path, unless it belongs to a folder that is there or to a drive."""
+    label, _, rest = text.partition(":")
+    if WINDOWS_PATH.match(text):
+        path, label = Path(text), PureWindowsPath(text).name
+    elif NAME.fullmatch(label) and rest and (Path(rest).is_dir() or not Path(text).is_dir()):
+        path = Path(rest)
+    else:
+        path, label = Path(text), Path(text).absolute().name
+    if not NAME.fullmatch(label):
+        raise StudyError(
+            f"--dir {shown(text)}: {shown(label)} cannot be a label; give one of letters, digits "
+            "and . _ + -, as in --dir LABEL:PATH"
+        )
+    return LabelledFolder(label=label, path=path)
+
+
+THEIR_CONVENTION = "torchcomms"
+"""How files without a column for it reckon bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePoint:
+    """A point and the kind of device it was measured on; results are joined on all of it."""
+
+    point: Point
+    device_type: str
+    device_name: str
+
+    @property
+    def place(self) -> tuple[str, str, int, str, int, str, int, str, str]:
+        """Where it stands among others: by collective, then by size."""
+        of = self.point
+        what = (of.collective, of.operation, of.size_bytes, of.dtype, of.rank_count)
+        return (*what, of.dispatch_mode, of.sync_interval, self.device_type, self.device_name)
+
+    @property
+    def variant(self) -> "DevicePoint":
+        """The same for all sizes, which a curve is drawn through."""
+        return replace(self, point=replace(self.point, size_bytes=0))
+
+    @property
+    def variant_words(self) -> str:
+        """What a curve stands for, beside its collective."""
+        of = self.point
+        sync = (f"sync interval {of.sync_interval}",) if of.sync_interval else ()
+        device = self.device_type if self.device_name == ABSENT else self.device_name
+        ranks = f"{of.rank_count} rank{'s' if of.rank_count != 1 else ''}"
+        return ", ".join((of.dtype, ranks, of.dispatch_mode, *sync, device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What the rows of one point say together; None for what none of them tells.
+
+    Latencies are in microseconds. Averages of several rows are their geometric mean, so that two
+    of them give the mean ratio; `least_us` and `most_us` are the extremes of all rows.
+    """
+
+    latency_us: float
+    least_us: float | None
+    most_us: float | None
+    bus_gb_per_s: float | None
+    convention: str | None
+    row_count: int
+
+
+def device_point(row: BenchRow) -> DevicePoint:
+    """The point of a row."""
+    return DevicePoint(
+        point=row.point,
+        device_type=row.columns.get("DeviceType", ABSENT),
+        device_name=row.columns.get("DeviceName", ABSENT),
+    )
+
+
+def by_point(rows: Iterable[BenchRow]) -> Mapping[DevicePoint, tuple[BenchRow, ...]]:
+    """Rows of each point, in order of the points; those of one point are replicates."""
+    found: dict[DevicePoint, list[BenchRow]] = defaultdict(list)
+    for row in rows:
+        found[device_point(row)].append(row)
+    return {point: tuple(found[point]) for point in sorted(found, key=lambda each: each.place)}
+
+
+def figures(rows: Sequence[BenchRow]) -> Figures:
+    """What measured rows of one point give together."""
+    least = [row.least_latency_us for row in rows if row.least_latency_us is not None]
+    most = [row.most_latency_us for row in rows if row.most_latency_us is not None]
+    speeds = [row.bus_gb_per_s for row in rows if row.bus_gb_per_s is not None]
+    conventions = {row.columns.get("BwConvention", THEIR_CONVENTION) for row in rows}
+    return Figures(
+        latency_us=_centre([row.latency_us for row in rows if row.latency_us is not None]),
+        least_us=min(least, default=None),
+        most_us=max(most, default=None),
+        bus_gb_per_s=_centre(speeds) if speeds else None,
+        convention=conventions.pop() if len(conventions) == 1 else None,
+        row_count=len(rows),
+    )
+
+
+def _centre(values: Sequence[float]) -> float:
+    """The geometric mean, or the median where a value has no logarithm."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.geometric_mean(values) if min(values) > 0 else statistics.median(values)
+
+
+def base_names(points: Iterable[DevicePoint]) -> Mapping[tuple[str, str], str]:
+    """What tables and files call each collective with its operation.
+
+    The operation is told where it is not the usual sum, or where several were measured.
+    """
+    operations: dict[str, set[str]] = defaultdict(set)
+    for each in points:
+        operations[each.point.collective].add(each.point.operation)
+    return {
+        (collective, operation): collective
+        if operation == ABSENT or (operation == "sum" and len(told) == 1)
+        else f"{collective}_{operation}"
+        for collective, told in operations.items()
+        for operation in told
+    }
+
+
+COLUMNS: Final = (*NEEDED, LEAST_LATENCY, MOST_LATENCY, BUS_BANDWIDTH)
+
+ONE_EACH: Final = ("CommBackend", "CommBackendVersion", "TorchVersion", "TorchCommsVersion")
+"""Columns in which replicates do not differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Rows of one label: those that were measured, and those that were not, with their status."""
+
+    label: str
+    folder: Path
+    rows: Mapping[DevicePoint, tuple[BenchRow, ...]]
+    left_out: tuple[BenchRow, ...] = ()
+    figures: Mapping[DevicePoint, Figures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = {point: figures(rows) for point, rows in self.rows.items()}
+        object.__setattr__(self, "figures", found)
+
+    def values(self, column: str) -> tuple[str, ...]:
+        """What rows say in a column, each value once."""
+        rows = chain(*self.rows.values(), self.left_out)
+        return tuple(sorted({row.columns.get(column, ABSENT) for row in rows}))
+
+    def told(self, column: str) -> str:
+        """What rows say in a column, in words."""
+        return ", ".join(self.values(column))
+
+    @property
+    def left_out_words(self) -> tuple[str, ...]:
+        """How many rows were not measured, for each status and reason."""
+        found = Counter((row.status, row.columns.get("Reason", "")) for row in self.left_out)
+        return tuple(
+            f"{count} {'row' if count == 1 else 'rows'} not measured: {status}"
+            + (f" ({reason})" if reason else "")
+            for (status, reason), count in found.items()
+        )
+
+
+def read_results(
+    folders: Sequence[LabelledFolder], warn: Callable[[str], None]
+) -> tuple[Results, ...]:
+    """What each folder holds; what cannot be used is told to `warn` and left out.
+
+    Raises `StudyError` where nothing is left.
+    """
+    there = [folder for folder in folders if folder.path.is_dir()]
+    for folder in folders:
+        if folder not in there:
+            warn(f"{folder.label}: there is no folder {folder.path}; it is left out")
+    if not there:
+        raise StudyError(
+            "none of the folders is there; give those that hold benchmark CSV files, as in "
+            "--dir c10d:results/c10d"
+        )
+    found = tuple(each for each in (_results(folder, warn) for folder in there) if each)
+    if not found:
+        raise StudyError(
+            f"no CSV file with results is in {', '.join(str(folder.path) for folder in there)}; "
+            "measure with --csv first, or give other folders"
+        )
+    return found
+
+
+def _results(folder: LabelledFolder, warn: Callable[[str], None]) -> Results | None:
+    rows: list[BenchRow] = []
+    for path in bench_files(folder.path):
+        try:
+            read = read_bench_file(path, COLUMNS)
+            _check_names(path, read)
+        except StudyError as error:
+            warn(f"{folder.label}: left out {error}")
+        else:
+            rows += read
+    if not rows:
+        warn(f"{folder.label}: {_nothing_in(folder.path)}; it is left out")
+        return None
+    check_one_adapter(folder.path, rows)
+    results = Results(
+        label=folder.label,
+        folder=folder.path,
+        rows=by_point(row for row in rows if row.latency_us is not None),
+        left_out=tuple(row for row in rows if row.latency_us is None),
+    )
+    for column in ONE_EACH:
+        if len(results.values(column)) > 1:
+            warn(f"{folder.label}: its rows differ in {column} ({results.told(column)})")
+    for words in results.left_out_words:
+        warn(f"{folder.label}: {words}")
+    return results
+
+
+def _check_names(path: Path, rows: Sequence[BenchRow]) -> None:
+    """Refuse names that would lead out of the folder that results are written to."""
+    for row in rows:
+        for name in (row.point.collective, row.point.operation):
+            if name != ABSENT and not NAME.fullmatch(name):
+                raise StudyError(
+                    f"{path}: {shown(name)} is no name of a collective or operation; "
+                    "is it the right file?"
+                )
+
+
+def _nothing_in(path: Path) -> str:
+    inner = sorted({file.parent.name for file in path.glob("*/*.csv")})
+    hint = f", but its folders {', '.join(inner)} do" if inner else ""
+    return f"{path} holds no CSV file with results{hint}"

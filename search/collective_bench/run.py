@@ -1,0 +1,273 @@
+"""cclsearch bench collectives.
+
+Prints the records of a collective benchmark as they come.
+
+Takes the records of a benchmark to where they were asked for: files, and a table or JSON.
+
+Who starts the ranks of a benchmark: this command, or a launcher that started it as one.
+
+Runs a collective benchmark that was asked for on the command line.
+"""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from evaluator.bench.record import (
+    BenchRecord,
+    ResultFiles,
+    terminal_header,
+    terminal_row,
+    this_machine,
+)
+from evaluator.bench.request import Asked, Fault, Plan, Surroundings, understood
+from evaluator.bench.run import Broken, Choice, RecordListener, choose, conduct, conduct_inside
+from evaluator.launchers.local import LocalLauncher
+from evaluator.machine import local_gpus
+from evaluator.rank.job import JobError
+from evaluator.rank.main import RankNumbers, read_rank_numbers
+from evaluator.timing.bench_csv import ABSENT
+from evaluator.workloads.collectives.operations import AdapterName, SweepRequest
+from records.codec import to_json
+from records.errors import EnvironmentFault
+from search.settings import is_told_where_to_meet, started_as_rank_by, trial_environment
+
+
+class Table:
+    """Aligned rows, under a heading for each collective of each launch."""
+
+    def __init__(self) -> None:
+        self._last: BenchRecord | None = None
+
+    def add(self, record: BenchRecord) -> None:
+        """Print a row, and above it what is new about it."""
+        last = self._last
+        if last is None or last.place.launch_id != record.place.launch_id:
+            self.end_launch()
+            typer.echo(launch_words(record))
+            last = None
+        if last is None or last.params.collective_name != record.params.collective_name:
+            typer.echo(f"\n{heading(record.params.collective_name)}\n{terminal_header()}")
+        typer.echo(terminal_row(record))
+        self._last = record
+
+    def end_launch(self) -> None:
+        """Close the table of a launch, with a warning if the machine was busy with other things."""
+        if self._last is None:
+            return
+        typer.echo()
+        if self._last.conditions and self._last.conditions.disturbances:
+            busy = ", ".join(self._last.conditions.disturbances)
+            typer.echo(f"note: while {self._last.params.comm_adapter} ran, {busy}", err=True)
+
+
+def heading(collective: str) -> str:
+    """The line above the rows of a collective."""
+    words = "".join(word.capitalize() for word in collective.split("_"))
+    return f"=== {words} Performance ==="
+
+
+def launch_words(record: BenchRecord) -> str:
+    """What all rows of a launch have in common and no column shows."""
+    environment, params = record.environment, record.params
+    backend = f"{environment.comm_backend_name} {environment.comm_backend_version or ''}".rstrip()
+    facts = (
+        f"{environment.comm_adapter_name} on {backend}",
+        f"{environment.device_type} {environment.device_name or ABSENT}",
+        f"torch {environment.torch_version}",
+        params.dispatch_mode,
+        f"warmup {params.warmup_iterations}",
+        f"iters {params.measure_iterations}",
+        f"sync interval {params.sync_interval}",
+        f"bandwidth by {record.config.bandwidth_convention}",
+        f"round {record.place.round + 1} of {record.config.rounds}",
+    )
+    return ", ".join(facts)
+
+
+BAD = ("failed", "timeout", "wrong_result")
+
+
+class Output:
+    """What one command prints and writes; raises `StudyError` at once for files it cannot add to.
+
+    `bad` are the points that went wrong.
+    """
+
+    def __init__(self, plan: Plan, choice: Choice, *, as_json: bool) -> None:
+        self.bad: list[BenchRecord] = []
+        self._quiet, self._as_json = plan.config.quiet, as_json
+        self._table = Table()
+        self._files: dict[str, ResultFiles] = {}
+        if plan.config.csv_enabled:
+            for request in choice.requests:
+                adapter = request.adapter.value
+                files = ResultFiles(
+                    _folder(plan, adapter), adapter=adapter, swept=plan.config.run_all_reduce_ops
+                )
+                files.check(plan.file_names)
+                self._files[adapter] = files
+        if not self._quiet:
+            for line in (*choice.left_out, *plan.left_out):
+                typer.echo(f"note: {line}", err=True)
+
+    def add(self, record: BenchRecord) -> None:
+        """Write a record down, then print it."""
+        if record.params.comm_adapter in self._files:
+            self._files[record.params.comm_adapter].add(record)
+        if record.status in BAD:
+            self.bad.append(record)
+        if self._as_json:
+            typer.echo(to_json(record))
+        elif not self._quiet:
+            self._table.add(record)
+
+    def end(self) -> None:
+        """Close the table, and tell where files are and what went wrong."""
+        self._table.end_launch()
+        for record in self.bad:
+            typer.echo(f"error: {_wrong(record)}", err=True)
+        folders = [str(files.folder) for files in self._files.values()]
+        if folders and not self._quiet:
+            typer.echo(f"written: {', '.join(folders)}", err=self._as_json)
+
+
+def _folder(plan: Plan, adapter: str) -> Path:
+    """Where an adapter's files go; a folder for each where all are measured."""
+    if plan.config.output_dir is None:
+        return Path(adapter)
+    root = Path(plan.config.output_dir)
+    return root / adapter if plan.config.run_all_comm_adapters else root
+
+
+def _wrong(record: BenchRecord) -> str:
+    params = record.params
+    operation = f" {params.reduce_op}" if params.reduce_op else ""
+    return (
+        f"{params.comm_adapter}: {params.collective_name}{operation} {params.dtype} "
+        f"{record.message_size_bytes} B: {record.status.replace('_', ' ')}: {record.reason}"
+    )
+
+
+NO_MPI = "cannot join ranks that torchrun started; start the command with mpirun"
+NO_MEETING = (
+    "cannot join ranks that mpirun started without MASTER_ADDR and MASTER_PORT; set both, or start "
+    "the command with torchrun"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The numbers of this rank, None where it is none.
+
+    `closed` are libraries that such ranks cannot use, each with what to do instead.
+    """
+
+    numbers: RankNumbers | None = None
+    closed: Mapping[AdapterName, str] = field(default_factory=dict)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process is the one that tells and writes down."""
+        return self.numbers is None or self.numbers.rank == 0
+
+
+def how_started() -> Started:
+    """Read it from the environment; raises `EnvironmentFault` if a rank is told only a part."""
+    launcher = started_as_rank_by()
+    if launcher is None:
+        return Started()
+    try:
+        numbers = read_rank_numbers()
+    except JobError as error:
+        raise EnvironmentFault(
+            f"this looks like a rank of {launcher}, but {error}; start it with torchrun or mpirun, "
+            "or unset the variables that name a rank"
+        ) from error
+    if launcher == "torchrun":
+        return Started(numbers=numbers, closed={AdapterName.MPI: NO_MPI})
+    needs_meeting = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.C10D_TORCHCOMMS)
+    closed = {} if is_told_where_to_meet() else dict.fromkeys(needs_meeting, NO_MEETING)
+    return Started(numbers=numbers, closed=closed)
+
+
+MISUSED, INCOMPLETE = 2, 3
+SILENT_RANK_S = 5.0
+
+
+def bench_collectives(asked: Asked) -> int:
+    """Measure what was asked for, print it and write it down; gives the exit code."""
+    started = how_started()
+    here = Surroundings(
+        gpu_count=len(local_gpus()),
+        started_ranks=started.numbers.world_size if started.numbers else None,
+        closed=started.closed,
+    )
+    plan = understood(asked, here)
+    if isinstance(plan, tuple):
+        return _misused(plan, started)
+    choice = choose(plan, started.closed)
+    if not started.speaks:
+        return _ended(_measured(plan, choice.requests, started, lambda _record: None), started)
+    output = Output(plan, choice, as_json=asked.as_json)
+    broken = _measured(plan, choice.requests, started, output.add)
+    output.end()
+    return _ended(broken, started) or (INCOMPLETE if output.bad else 0)
+
+
+def _measured(
+    plan: Plan, requests: Sequence[SweepRequest], started: Started, on_record: RecordListener
+) -> Broken | None:
+    machine = this_machine(Path.cwd())
+    run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    if started.numbers is not None:
+        return conduct_inside(
+            plan,
+            requests,
+            numbers=started.numbers,
+            machine=machine,
+            run_id=run_id,
+            on_record=on_record,
+        )
+    launcher = LocalLauncher(trial_environment(), requests[0].threads_per_rank)
+    try:
+        return conduct(
+            plan,
+            requests,
+            launcher=launcher,
+            machine=machine,
+            run_id=run_id,
+            on_record=on_record,
+        )
+    finally:
+        launcher.close()
+
+
+def _ended(broken: Broken | None, started: Started) -> int:
+    """The exit code; of a rank whose launch broke, the end: a thread may wait for a lost peer."""
+    if broken is None:
+        return 0
+    if broken.operation is None:  # else its record told it
+        typer.echo(f"error: {broken.turn.request.adapter}: {broken.failed.message}", err=True)
+    if started.numbers is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INCOMPLETE)
+    return INCOMPLETE
+
+
+def _misused(faults: Sequence[Fault], started: Started) -> int:
+    if started.speaks:
+        for fault in faults:
+            typer.echo(f"error: {fault}", err=True)
+        typer.echo("Try 'cclsearch bench collectives --help' for help.", err=True)
+    else:
+        time.sleep(SILENT_RANK_S)  # the launcher ends all ranks with the first, which has to speak
+    return MISUSED

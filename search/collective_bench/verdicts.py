@@ -1,0 +1,371 @@
+"""Regressions and improvements.
+
+Verdicts on one label against the baseline, point by point, by the way every comparison goes.
+
+What an analysis found, as one value.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from evaluator.timing.decision import (
+    LOST_AMONG_MANY,
+    ROUNDING,
+    Comparison,
+    Noise,
+    Rule,
+    Verdict,
+    corrected_for_number,
+    detectable,
+)
+from records.errors import StudyError
+from search.collective_bench.results import DevicePoint, Figures, Results, base_names, by_point
+from search.compare.compare import LEAST_ALPHA
+from search.compare.files import ONCE, UNPAIRED, judged_points
+
+NOT_MATCHED: Final = "no_baseline_point"
+SKIPPED: Final = "skipped"
+"""Status of a point that the library lacks: nothing went wrong."""
+TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
+"""Reasons for which only other launches help."""
+UNSEEN: Final = 2.0
+"""A point passes only if its interval excludes that it takes this many times the limit."""
+ONE_DEFINITION: Final = frozenset(
+    {
+        *("all_reduce", "reduce_scatter", "reduce_scatter_single"),
+        *("all_to_all", "all_to_all_single", "send_recv"),
+    }
+)
+"""Collectives whose bus bandwidth is the same by every convention."""
+
+
+class Standing(StrEnum):
+    """How a point of a label stands to the baseline's."""
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NEUTRAL = "neutral"
+    """No difference beyond the threshold was shown."""
+    ABSENT = "n/a"
+    """There is nothing to compare; it counts for nothing."""
+
+
+CLAIMS: Final = {Verdict.SLOW: Standing.REGRESSION, Verdict.FAST: Standing.IMPROVEMENT}
+
+
+class Evidence(StrEnum):
+    """What a standing rests on."""
+
+    ROUNDS = "rounds"
+    THRESHOLD = "threshold only"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much latency must change, in percent of the baseline's, and how sure that must be.
+
+    Regressions and improvements of all points together are wrong in at most a share of `alpha`.
+    With `unreplicated`, what was measured too seldom to decide is judged by the bare change.
+    """
+
+    regression_percent: float = 5.0
+    improvement_percent: float = 5.0
+    alpha: float = 0.05
+    unreplicated: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.regression_percent < math.inf:
+            raise StudyError(
+                f"--regression-threshold {self.regression_percent:g}: give a percentage of 0 or "
+                "more, as in --regression-threshold 5"
+            )
+        if not 0 <= self.improvement_percent < 100:
+            raise StudyError(
+                f"--improvement-threshold {self.improvement_percent:g}: give a percentage from 0 "
+                "to below 100, by which a latency can fall, as in --improvement-threshold 5"
+            )
+        if not LEAST_ALPHA <= self.alpha < 0.5:
+            raise StudyError(
+                f"--alpha {self.alpha:g}: give {LEAST_ALPHA} or more and less than 0.5, "
+                "as in --alpha 0.05"
+            )
+
+    @property
+    def slower(self) -> Rule:
+        """When it is slower; a change of just the threshold is none, however floats round it."""
+        return self._rule(self.regression_percent / 100)
+
+    @property
+    def faster(self) -> Rule:
+        """When it is faster: the threshold is of the baseline, the margin of a rule of the less."""
+        return self._rule(self.improvement_percent / (100 - self.improvement_percent))
+
+    def _rule(self, margin: float) -> Rule:
+        return replace(ONCE, margin=margin + ROUNDING, alpha=self.alpha)
+
+    def by_threshold(self, change_percent: float) -> Standing:
+        """What the change alone would say."""
+        if change_percent < -(self.regression_percent + ROUNDING):
+            return Standing.REGRESSION
+        if change_percent > self.improvement_percent + ROUNDING:
+            return Standing.IMPROVEMENT
+        return Standing.NEUTRAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointVerdict:
+    """How one point stands and why; changes are in percent of the baseline, positive is better.
+
+    `low` and `high` are the interval of the change of latency, None without rounds.
+    """
+
+    standing: Standing
+    reason: str
+    evidence: Evidence = Evidence.NONE
+    decision: Verdict = Verdict.UNKNOWN
+    """What the comparison of rounds said."""
+    latency_change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bandwidth_change: float | None = None
+    round_count: int = 0
+    is_open: bool = False
+    """Whether a regression may hide here, so that a gate cannot let it pass."""
+    detectable_percent: float | None = None
+    """The smallest slowdown that these rounds would show in four cases of five."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairVerdicts:
+    """Every point of a label against the baseline; `missing` are those of the baseline alone.
+
+    `broken` are points of the baseline at which a launch of the label failed or was wrong, and
+    `unmeasured` those of which the label has no row at all.
+    """
+
+    label: str
+    baseline: str
+    points: Mapping[DevicePoint, PointVerdict]
+    missing: tuple[DevicePoint, ...]
+    broken: tuple[DevicePoint, ...] = ()
+    unmeasured: tuple[DevicePoint, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its files are called by."""
+        return f"{self.label}_vs_{self.baseline}"
+
+    @property
+    def counts(self) -> Mapping[Standing, int]:
+        """Points of each standing."""
+        found = Counter(each.standing for each in self.points.values())
+        return {standing: found[standing] for standing in Standing}
+
+    @property
+    def regression_count(self) -> int:
+        """Points that became slower."""
+        return self.counts[Standing.REGRESSION]
+
+    @property
+    def judged_count(self) -> int:
+        """Points that could be compared."""
+        return len(self.points) - self.counts[Standing.ABSENT]
+
+    @property
+    def too_seldom_count(self) -> int:
+        """Compared points that were measured too seldom to decide anything."""
+        return sum(
+            each.standing is Standing.NEUTRAL and each.reason in TOO_FEW
+            for each in self.points.values()
+        )
+
+    @property
+    def open_count(self) -> int:
+        """Points at which a regression may hide."""
+        return sum(each.is_open for each in self.points.values()) + len(self.unmeasured)
+
+    def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
+        """The points that stand so, in order."""
+        return tuple(point for point, each in self.points.items() if each.standing is standing)
+
+
+def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
+    """Judge a label against the baseline at every point that it was measured at.
+
+    Claims are corrected for the number of points, so that of all of them together as many are wrong
+    as the limits allow for one.
+    """
+    slower = judged_points(baseline.rows, of.rows, limits.slower)
+    faster = judged_points(baseline.rows, of.rows, limits.faster)
+    chosen = [
+        _by_side(slower[point].comparison, faster[point].comparison, limits) for point in slower
+    ]
+    found = dict(zip(slower, corrected_for_number(chosen), strict=True))
+    points = {
+        point: replace(
+            _verdict(point, found[point], (baseline.figures[point], of.figures[point]), limits),
+            detectable_percent=_detectable_percent(found[point], limits.slower, len(found)),
+        )
+        if point in found
+        else PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
+        for point in of.rows
+    }
+    rows_without = by_point(of.left_out)
+    failed = by_point(row for row in of.left_out if row.status != SKIPPED)
+    return PairVerdicts(
+        label=of.label,
+        baseline=baseline.label,
+        points=points,
+        missing=tuple(point for point in baseline.rows if point not in of.rows),
+        broken=tuple(point for point in baseline.rows if point in failed),
+        unmeasured=tuple(
+            point for point in baseline.rows if point not in of.rows and point not in rows_without
+        ),
+    )
+
+
+def _by_side(slower: Comparison, faster: Comparison, limits: Limits) -> tuple[Comparison, Rule]:
+    """Of two comparisons by different margins, the one for the side that the middle lies on."""
+    if slower.ratio is not None and slower.ratio > 1:
+        return slower, limits.slower
+    return faster, limits.faster
+
+
+def _verdict(
+    point: DevicePoint, found: Comparison, sides: tuple[Figures, Figures], limits: Limits
+) -> PointVerdict:
+    if found.verdict is Verdict.UNKNOWN:
+        return PointVerdict(standing=Standing.ABSENT, reason=found.reason, is_open=True)
+    base, own = sides
+    change = 100 * (base.latency_us - own.latency_us) / base.latency_us
+    plain = PointVerdict(
+        standing=Standing.NEUTRAL,
+        reason=found.reason,
+        decision=found.verdict,
+        latency_change=change,
+        bandwidth_change=_bandwidth_change(point, base, own),
+        round_count=found.round_count,
+        is_open=True,
+    )
+    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return _by_threshold(plain, change, limits)
+    standing = CLAIMS.get(found.verdict, Standing.NEUTRAL)
+    return replace(
+        plain,
+        standing=standing,
+        evidence=Evidence.ROUNDS,
+        latency_change=100 * (1 - found.ratio),
+        low=100 * (1 - found.ratio_high),
+        high=100 * (1 - found.ratio_low),
+        is_open=standing is Standing.NEUTRAL and _may_hide(found, limits.slower),
+    )
+
+
+def _detectable_percent(found: Comparison, rule: Rule, point_count: int) -> float | None:
+    """By the level that Holm's correction asks of the clearest of all points."""
+    if found.noise is None or found.round_count < 2:
+        return None
+    noise = Noise(sd=found.noise, freedom=found.round_count - 1)
+    strictest = replace(rule, max_rounds=found.round_count, alpha=rule.alpha / point_count)
+    ratio = detectable(noise, strictest)
+    return None if ratio is None else 100 * (ratio * (1 + rule.margin) - 1)
+
+
+def _may_hide(found: Comparison, rule: Rule) -> bool:
+    """Whether what showed no regression may be one: a claim that was vetoed, or a wide interval."""
+    if found.ratio_low is None or found.ratio_high is None:
+        return True
+    vetoed = found.ratio_low > 1 + rule.margin and found.reason != LOST_AMONG_MANY
+    return vetoed or found.ratio_high > UNSEEN * (1 + rule.margin)
+
+
+def _by_threshold(plain: PointVerdict, change: float, limits: Limits) -> PointVerdict:
+    if not (limits.unreplicated and plain.reason in TOO_FEW):
+        return plain
+    standing = limits.by_threshold(change)
+    where = "within" if standing is Standing.NEUTRAL else "beyond"
+    return replace(
+        plain,
+        standing=standing,
+        reason=f"{where}_threshold",
+        evidence=Evidence.THRESHOLD,
+        is_open=False,
+    )
+
+
+def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float | None:
+    """Change of bus bandwidth, None where a side has none or they are reckoned differently."""
+    if base.bus_gb_per_s is None or own.bus_gb_per_s is None or base.bus_gb_per_s <= 0:
+        return None
+    if own.convention != base.convention and point.point.collective not in ONE_DEFINITION:
+        return None
+    change = 100 * ((own.bus_gb_per_s - base.bus_gb_per_s) / base.bus_gb_per_s)
+    return change if math.isfinite(change) else None
+
+
+REGRESSED, UNDECIDED = 3, 5
+Names: TypeAlias = Mapping[tuple[str, str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """Results in the order given, and the verdicts on each against the baseline, if there is one.
+
+    `warnings` tell what was left out, `caveats` what the verdicts cannot say.
+    """
+
+    results: tuple[Results, ...]
+    baseline: Results | None
+    pairs: tuple[PairVerdicts, ...]
+    limits: Limits
+    warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    fail_on_regression: bool = False
+    allow_undecided: bool = False
+
+    @property
+    def regression_count(self) -> int:
+        """Regressions of all labels."""
+        return sum(pair.regression_count for pair in self.pairs)
+
+    @property
+    def broken_count(self) -> int:
+        """Points of the baseline that went wrong, of all labels."""
+        return sum(len(pair.broken) for pair in self.pairs)
+
+    @property
+    def open_count(self) -> int:
+        """Points of all labels at which a regression may hide."""
+        return sum(pair.open_count for pair in self.pairs)
+
+    @property
+    def exit_status(self) -> int:
+        """What the command ends with: what broke is no better than what became slower."""
+        if not self.fail_on_regression:
+            return 0
+        if self._worse:
+            return REGRESSED
+        return UNDECIDED if self.open_count and not self.allow_undecided else 0
+
+    @property
+    def _worse(self) -> bool:
+        return self.regression_count > 0 or self.broken_count > 0
+
+    @property
+    def names(self) -> Names:
+        """What each collective with its operation is called in tables and files."""
+        return base_names(point for results in self.results for point in results.rows)
+
+    def points(self) -> Iterator[DevicePoint]:
+        """Every point of any label, by collective and size."""
+        found = {point for results in self.results for point in results.rows}
+        yield from sorted(found, key=lambda point: point.place)
+
+    def named(self, label: str) -> Results:
+        """The results of a label."""
+        return next(each for each in self.results if each.label == label)

@@ -1,0 +1,516 @@
+"""Compare trials or launches.
+
+What comparing two sides gave: who they are, and a verdict for each thing measured on both.
+
+Compares single launches: what their steps suggest, and why that proves nothing.
+
+Compares two trials of a study: proof from launches that took turns, else what steps suggest.
+"""
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+from evaluator.objective import Scoring, scoring_of
+from evaluator.timing.decision import (
+    ALPHA,
+    STANDARD,
+    Comparison,
+    Launch,
+    Round,
+    Rule,
+    Verdict,
+    corrected_for_number,
+    decide,
+    spread,
+)
+from evaluator.timing.intervals.decide import Judgement, judge
+from evaluator.timing.intervals.estimate import Thresholds, summary_of
+from evaluator.timing.student import student_quantile
+from records.errors import StudyError
+from records.study import Study
+from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
+from search.compare.sides import OneLaunch, OnRecord, one_launch
+from search.loop.standing import (
+    claim_rule,
+    is_step_time,
+    launch_of,
+    rounds_between,
+    supported_launches,
+)
+from search.views.format import difference, one_line
+from search.views.machine import disturbed_among
+
+LEAST_ALPHA = 0.001
+"""What few launches can tell; intervals that are right more often know no bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What counts as a difference; margin and alpha are those of the study where they are None."""
+
+    thresholds: Thresholds
+    margin: float | None = None
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.margin is not None and not 0 <= self.margin < math.inf:
+            raise StudyError(f"--margin {self.margin}: give 0 or more, as in --margin 0.02")
+        if self.alpha is not None and not LEAST_ALPHA <= self.alpha < 0.5:
+            raise StudyError(
+                f"--alpha {self.alpha}: give {LEAST_ALPHA} or more and less than 0.5, "
+                "as in --alpha 0.05"
+            )
+
+    def over(self, rule: Rule) -> Rule:
+        """The rule with what was asked for."""
+        return replace(
+            rule,
+            margin=rule.margin if self.margin is None else self.margin,
+            alpha=rule.alpha if self.alpha is None else self.alpha,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one side was measured at.
+
+    Of a trial it is the number that is shown everywhere, and its ratio need not be that of the
+    rounds. The interval is None where launches are too few. `step_count` is that of all launches,
+    None where unknown.
+    """
+
+    centre: float
+    low: float | None = None
+    high: float | None = None
+    launch_count: int = 1
+    step_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What both sides gave in one round, by the name of the round."""
+
+    round: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A verdict on B against A, and what it was taken from; a side that failed has no reading.
+
+    `detail` tells why in words where the reason alone does not. `screening` is what the steps of
+    one launch each say, which proves nothing.
+    """
+
+    name: str
+    comparison: Comparison
+    a: Reading | None = None
+    b: Reading | None = None
+    pairs: tuple[Pair, ...] = ()
+    detail: str | None = None
+    screening: Judgement | None = None
+
+    @property
+    def change(self) -> float | None:
+        """How far B's centre is from A's, over the smaller one; None where one is missing."""
+        if self.a is None or self.b is None or min(self.a.centre, self.b.centre) <= 0:
+            return None
+        return (self.b.centre - self.a.centre) / min(self.a.centre, self.b.centre)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Party:
+    """One side as it is shown: what the command line calls it, and what tells it from the other."""
+
+    name: str
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparisons:
+    """Everything that is told about two sides.
+
+    `quantity` was compared, in `unit`; where it is no time, sides are better, not faster.
+    `only_a` and `only_b` were measured on one side alone and count for nothing.
+    """
+
+    a: Party
+    b: Party
+    quantity: str
+    unit: str
+    lines: tuple[Compared, ...]
+    rule: Rule
+    lower_is_better: bool = True
+    is_time: bool = True
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """Lines of each verdict."""
+        found = Counter(line.comparison.verdict for line in self.lines)
+        return {verdict: found[verdict] for verdict in Verdict}
+
+
+def corrected(lines: Iterable[Compared], rule: Rule) -> tuple[Compared, ...]:
+    """The lines without claims that as many of them make by chance."""
+    given = tuple(lines)
+    kept = corrected_for_number([(line.comparison, rule) for line in given])
+    return tuple(replace(line, comparison=found) for line, found in zip(given, kept, strict=True))
+
+
+def refused(name: str, reason: str, detail: str) -> Compared:
+    """Sides that cannot be compared."""
+    unknown = Comparison(verdict=Verdict.UNKNOWN, reason=reason)
+    return Compared(name=name, comparison=unknown, detail=detail)
+
+
+def differing(
+    name: str, a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]]
+) -> Compared | None:
+    """A refusal naming the first fact that is not the same on both sides, if there is one."""
+    for (field, of_a), (_, of_b) in zip(a, b, strict=True):
+        if of_a != of_b:
+            words = f"{field} is {of_a} for A and {of_b} for B"
+            return refused(name, f"not_comparable:{field}", words)
+    return None
+
+
+def undecided(reason: str, ratio: float | None = None) -> Comparison:
+    """Sides whose launches prove nothing about each other, whatever their ratio."""
+    return Comparison(verdict=Verdict.UNDECIDED, reason=reason, ratio=ratio)
+
+
+def reading(values: Sequence[float], alpha: float, step_count: int | None = None) -> Reading:
+    """Centre of launches with the interval of their mean, both of the log values.
+
+    There is no interval where it would end beyond any number.
+    """
+    plain = Reading(
+        centre=statistics.median(values), launch_count=len(values), step_count=step_count
+    )
+    if len(values) == 1 or min(values) <= 0:
+        return plain
+    logs = [math.log(value) for value in values]
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(values))
+    half = error * student_quantile(1 - alpha / 2, len(values) - 1)
+    centred = replace(plain, centre=math.exp(mean))
+    try:
+        return replace(centred, low=math.exp(mean - half), high=math.exp(mean + half))
+    except OverflowError:
+        return centred
+
+
+NAME = "step_time"
+CAUSE_CHARS = 300
+TRACED = (
+    "{side} was timed in profiled steps, which the profiler slows down; "
+    "time steps that no profiler watches"
+)
+
+
+def compare_launches(a: OneLaunch | OnRecord, b: OneLaunch | OnRecord, terms: Terms) -> Comparisons:
+    """What the steps of two launches suggest about B against A."""
+    one, other = _alone(a), _alone(b)
+    return Comparisons(
+        a=Party(name=one.name, settings=one.settings),
+        b=Party(name=other.name, settings=other.settings),
+        quantity=NAME,
+        unit="s",
+        lines=(_told(one.launch, other.launch, terms.thresholds),),
+        rule=terms.over(STANDARD),
+        next_steps=("cclsearch run --objective step_time",),
+    )
+
+
+def failure(name: str, which: str, failed: Failed) -> Compared:
+    """Why a side that failed is not compared."""
+    cause = one_line(failed.message, CAUSE_CHARS)
+    return refused(name, failed.kind, f"{which} failed: {cause}")
+
+
+def _alone(side: OneLaunch | OnRecord) -> OneLaunch:
+    if isinstance(side, OneLaunch):
+        return side
+    trial = side.trial
+    return OneLaunch(
+        name=side.name,
+        launch=one_launch(trial.outcome),
+        settings="" if trial.config is None else str(trial.config),
+    )
+
+
+def _told(a: Measurement | Failed, b: Measurement | Failed, thresholds: Thresholds) -> Compared:
+    if isinstance(a, Failed):
+        return failure(NAME, "A", a)
+    if isinstance(b, Failed):
+        return failure(NAME, "B", b)
+    found = unfit(NAME, [a], [b]) or differing(NAME, _ranks(a), _ranks(b))
+    return found or _useless("A", a) or _useless("B", b) or _screened_only(a, b, thresholds)
+
+
+def _useless(which: str, launch: Measurement) -> Compared | None:
+    if not launch.slowest_rank_s:
+        return refused(NAME, "no_samples", f"{which} has no timed steps")
+    if min(launch.slowest_rank_s) <= 0:
+        return refused(NAME, "bad_time", f"{which} has a step that took no time")
+    return None
+
+
+def _screened_only(a: Measurement, b: Measurement, thresholds: Thresholds) -> Compared:
+    one, other = _reading(a), _reading(b)
+    return Compared(
+        name=NAME,
+        comparison=undecided("not_interleaved", other.centre / one.centre),
+        a=one,
+        b=other,
+        screening=screened(a, b, thresholds),
+    )
+
+
+def unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Compared | None:
+    """Why launches of one workload cannot be compared, if they cannot."""
+    for side, launches in (("A", a), ("B", b)):
+        if any(launch.profiled for launch in launches):
+            return refused(name, "traced_samples", TRACED.format(side=side))
+    return differing(name, _facts(a), _facts(b))
+
+
+def screened(a: Measurement, b: Measurement, thresholds: Thresholds) -> Judgement:
+    """What the steps of one launch each say; nothing confirms them."""
+    summaries = [summary_of(each.slowest_rank_s) for each in (a, b)]
+    return judge(summaries[0], summaries[1], thresholds, confirmation=False)
+
+
+def _facts(launches: Sequence[Measurement]) -> list[tuple[str, object]]:
+    """What must be the same: one value, or a list where launches of one side differ already."""
+    facts: dict[str, set[object]] = {
+        "tokens_per_step": {launch.tokens_per_step for launch in launches},
+        "device": {launch.device for launch in launches},
+        "torch_version": {launch.torch_version for launch in launches},
+    }
+    return [
+        (field, " and ".join(sorted(str(value) for value in values)))
+        for field, values in facts.items()
+    ]
+
+
+def _ranks(launch: Measurement) -> list[tuple[str, object]]:
+    return [("rank_count", len(launch.step_times_s))]
+
+
+def _reading(launch: Measurement) -> Reading:
+    """Median step of a launch, whose spread over launches nobody knows."""
+    steps_s = launch.slowest_rank_s
+    return Reading(centre=statistics.median(steps_s), step_count=len(steps_s))
+
+
+MORE_TRIALS = 5
+
+Launched: TypeAlias = Sequence[Measured]
+"""The launches that speak for one side."""
+
+
+def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
+    """Judge trial B against trial A; raises `StudyError` where they are one trial."""
+    if a.name == b.name:
+        raise StudyError(f"A and B are both {a.name}; give two trials")
+    study = a.row.study
+    objective = scoring_of(study).against(a.seed)
+    rule = terms.over(claim_rule(study.measure))
+    found = (
+        _failure("A", a)
+        or _failure("B", b)
+        or differing(study.objective.expression, _trials_facts(a), _trials_facts(b))
+        or _judged(a, b, objective, rule, terms)
+    )
+    return Comparisons(
+        a=_party(a, b),
+        b=_party(b, a),
+        quantity=study.objective.expression,
+        unit=objective.unit,
+        lines=(found,),
+        rule=rule,
+        lower_is_better=objective.lower_is_better,
+        is_time=is_step_time(objective),
+        caveats=(*_caveats("A", a), *_caveats("B", b)),
+        next_steps=tuple(_next_steps(found.comparison, a, b)),
+    )
+
+
+def _party(side: OnRecord, other: OnRecord) -> Party:
+    config, base = side.trial.config, other.trial.config
+    if config is None or base is None:
+        return Party(name=side.name, settings="" if config is None else str(config))
+    return Party(name=side.name, settings=difference(config, base))
+
+
+def _failure(which: str, side: OnRecord) -> Compared | None:
+    outcome = side.trial.outcome
+    if not isinstance(outcome, Failed):
+        return None
+    return failure(side.row.study.objective.expression, which, outcome)
+
+
+def _trials_facts(side: OnRecord) -> list[tuple[str, object]]:
+    """What two trials must share to be compared, the most telling first."""
+    study: Study = side.row.study
+    told = [
+        (field.name, getattr(part, field.name))
+        for part in (study.environment, study.workload)
+        for field in fields(part)
+        if field.name != "name"
+    ]
+    return [
+        ("tokens_per_step", study.workload.tokens_per_step),
+        *told,
+        ("objective", study.objective.expression),
+        ("study", side.row.id),
+    ]
+
+
+def _judged(a: OnRecord, b: OnRecord, objective: Scoring, rule: Rule, terms: Terms) -> Compared:
+    shared = max(_series(a, b, objective), key=lambda series: series.rank, default=None)
+    own = [x.trial.outcome for x in (a, b) if isinstance(x.trial.outcome, Measured)]
+    launches = ([own[0]], [own[1]]) if shared is None else (shared.a, shared.b)
+    name = a.row.study.objective.expression
+    timings = [[launch.measurement for launch in side] for side in launches]
+    wrong = unfit(name, timings[0], timings[1])
+    if wrong is not None:
+        return wrong
+    if shared is not None:
+        comparison = decide(shared.rounds, rule)
+    else:
+        comparison = _unpaired(*(launch_of(launch, objective) for launch in own))
+    return Compared(
+        name=name,
+        comparison=comparison,
+        a=_trials_reading(a, objective, rule),
+        b=_trials_reading(b, objective, rule),
+        pairs=() if shared is None else shared.pairs(objective),
+        screening=screened(timings[0][0], timings[1][0], terms.thresholds),
+    )
+
+
+def _unpaired(a: Launch | None, b: Launch | None) -> Comparison:
+    """One launch of each, which were no round."""
+    if a is None or b is None:
+        return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time")
+    return undecided("not_interleaved", b.value / a.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """Rounds of one series in which both sides were launched, and those launches."""
+
+    purpose: Purpose
+    series: int
+    numbers: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    a: Launched
+    b: Launched
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """Which series speaks: a confirming one, for others chose what the best is."""
+        return self.purpose is Purpose.CONFIRM, len(self.rounds), self.series
+
+    def pairs(self, objective: Scoring) -> tuple[Pair, ...]:
+        """What both gave in each round."""
+        names = (f"{self.purpose} {self.series} {number}" for number in self.numbers)
+        a, b = _values(self.a, objective), _values(self.b, objective)
+        return tuple(
+            Pair(round=name, a=one, b=other) for name, one, other in zip(names, a, b, strict=True)
+        )
+
+
+def _series(a: OnRecord, b: OnRecord, objective: Scoring) -> Iterator[_Shared]:
+    series: dict[tuple[Purpose, int], list[Repeat]] = defaultdict(list)
+    for repeat in a.repeats:
+        if launch_of(repeat.outcome, objective) is not None:
+            series[repeat.purpose, repeat.series].append(repeat)
+    for (purpose, number), repeats in series.items():
+        ours, theirs = _by_round(repeats, a), _by_round(repeats, b)
+        both = tuple(each for each in ours if each in theirs)
+        if both:
+            yield _Shared(
+                purpose=purpose,
+                series=number,
+                numbers=both,
+                rounds=rounds_between(repeats, b.trial.ordinal, a.trial.ordinal, objective),
+                a=[ours[each] for each in both],
+                b=[theirs[each] for each in both],
+            )
+
+
+def _by_round(repeats: Sequence[Repeat], side: OnRecord) -> Mapping[int, Measured]:
+    return {
+        repeat.round: repeat.outcome
+        for repeat in repeats
+        if repeat.ordinal == side.trial.ordinal and isinstance(repeat.outcome, Measured)
+    }
+
+
+def _values(launches: Launched, objective: Scoring) -> list[float]:
+    scores = [objective.score(launch.metrics, launch.absent) for launch in launches]
+    return [score.value for score in scores if isinstance(score, Score)]
+
+
+def _trials_reading(side: OnRecord, objective: Scoring, rule: Rule) -> Reading | None:
+    """The number of a trial as it is shown everywhere, by more launches than the rounds have."""
+    counts = supported_launches(side.repeats, objective)
+    outcomes = [launch.outcome for launch in counts if launch.ordinal == side.trial.ordinal]
+    measured = [outcome for outcome in outcomes if isinstance(outcome, Measured)]
+    if not measured and isinstance(side.trial.outcome, Measured):
+        measured = [side.trial.outcome]
+    values = _values(measured, objective)
+    if not values:
+        return None
+    found = spread(values)
+    ends = found if rule.alpha == ALPHA else reading(values, rule.alpha)
+    return Reading(
+        centre=found.centre,
+        low=ends.low,
+        high=ends.high,
+        launch_count=found.launch_count,
+        step_count=sum(len(launch.measurement.slowest_rank_s) for launch in measured),
+    )
+
+
+def _caveats(which: str, side: OnRecord) -> Iterator[str]:
+    """What to keep in mind about a side: its samples, and launches that failed later."""
+    if isinstance(side.trial.outcome, Measured):
+        for caveat in side.trial.outcome.measurement.caveats:
+            yield f"{which}: {caveat}"
+    again = [r.outcome for r in side.repeats if r.ordinal == side.trial.ordinal]
+    disturbed = disturbed_among((side.trial.outcome, *again))
+    if disturbed is not None:
+        yield f"{which}: {disturbed.caveat}"
+    failed = [
+        outcome
+        for outcome in again
+        if isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRASTRUCTURE
+    ]
+    if failed:
+        cause = one_line(str(failed[0]), CAUSE_CHARS)
+        yield f"{which}: {len(failed)} of {len(again)} launches to re-measure it failed; {cause}"
+
+
+def _next_steps(comparison: Comparison, a: OnRecord, b: OnRecord) -> Iterator[str]:
+    """What to type, from here; the store is not named in it."""
+    if comparison.verdict is Verdict.UNDECIDED:
+        yield f"cclsearch resume {a.row.id} --trials {MORE_TRIALS}"
+        return
+    outcomes = [side.trial.outcome for side in (a, b)]
+    if all(isinstance(x, Measured) and x.breakdown is not None for x in outcomes):
+        yield f"cclsearch trace diff {a.name} {b.name}"
+        return
+    faulty = next((side for side in (a, b) if isinstance(side.trial.outcome, Failed)), b)
+    yield f"cclsearch trial show {faulty.row.id} {faulty.trial.ordinal}"

@@ -1,0 +1,182 @@
+"""The two sides of a comparison: what a name on the command line stands for."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from evaluator.timing.bench_csv import BenchRow, read_bench
+from evaluator.timing.timing import Timing
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import ReadLimits, read_bytes
+from records.codec import from_json
+from records.errors import CodecError, StoreError, StudyError, shown
+from records.store.rows import StudyRow, to_outcome
+from records.store.store import Store
+from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
+from search.loop.finding import leader_of
+from search.loop.standing import counted
+from search.settings import recorded
+
+LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
+ON_RECORD, BEST = "trial", "best"
+SIDES = (
+    "a trial (trial:3, trial:STUDY:3), the best of a study (best, best:STUDY), a JSON file of a "
+    "measurement or of timings, or a file or folder of benchmark CSV or nvbench JSON"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRecord:
+    """A trial of a study, with all launches by which trials of that study were re-measured.
+
+    `seed` is the outcome of the first measured trial, which an objective may name.
+    """
+
+    row: StudyRow
+    trial: Trial
+    repeats: tuple[Repeat, ...]
+    seed: tuple[Outcome, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How the command line calls it."""
+        return f"trial:{self.row.id}:{self.trial.ordinal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLaunch:
+    """A stored launch: what was measured in it, or how it failed."""
+
+    name: str
+    launch: Measurement | Failed
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Stored timings of statements."""
+
+    name: str
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """The results of a collective benchmark."""
+
+    name: str
+    rows: tuple[BenchRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvbench:
+    """A JSON file of nvbench, or a folder of them; whoever compares them reads them."""
+
+    name: str
+    path: Path
+
+
+Side: TypeAlias = OnRecord | OneLaunch | Timings | Bench | Nvbench
+
+
+def side(name: str, store: Path | None) -> Side:
+    """What a name stands for; raises `StudyError` where it stands for nothing."""
+    word, _, rest = name.partition(":")
+    if word == ON_RECORD:
+        return _trial(rest, store)
+    if word == BEST:
+        return _best(rest, store)
+    path = Path(name)
+    if path.is_dir():
+        return _folder(name, path)
+    if not path.is_file():
+        raise StudyError(f"{name}: there is no such file or folder; a side is {SIDES}")
+    return (
+        _stored(name, path) if path.suffix == ".json" else Bench(name=name, rows=read_bench(path))
+    )
+
+
+def _folder(name: str, path: Path) -> Side:
+    kinds = {file.suffix for file in path.iterdir()} & {".csv", ".json"}
+    if kinds == {".csv"}:
+        return Bench(name=name, rows=read_bench(path))
+    if kinds == {".json"}:
+        return Nvbench(name=name, path=path)
+    raise StudyError(
+        f"{name}: holds {'both CSV and JSON files' if kinds else 'no CSV or JSON file'}; "
+        "give a folder of benchmark CSV files, or one of nvbench JSON files"
+    )
+
+
+def _stored(name: str, path: Path) -> Side:
+    """What a JSON file holds, told by its keys."""
+    try:
+        text = bytes(read_bytes(path, LIMITS)).decode()
+        document = json.loads(text)
+        keys = set(document) if isinstance(document, dict) else set()
+        if "benchmarks" in keys:
+            return Nvbench(name=name, path=path)
+        if "outcome" in keys:  # a whole trial, as `trial show --json` prints it
+            return _ended(name, to_outcome(json.dumps(document["outcome"])))
+        if "status" in keys:
+            return _ended(name, to_outcome(text))
+        if "step_times_s" in keys:
+            return OneLaunch(name=name, launch=from_json(Measurement, text))
+        several = document if isinstance(document, list) else [document]
+        timings = tuple(from_json(Timing, json.dumps(each)) for each in several)
+    except (TraceError, ValueError, RecursionError, CodecError) as error:
+        raise StudyError(
+            f"{name}: holds no stored measurement, timing or nvbench result ({error}); "
+            f"a side is {SIDES}"
+        ) from error
+    if not timings:
+        raise StudyError(f"{name}: holds no timings; store one or more")
+    return Timings(name=name, timings=timings)
+
+
+def _ended(name: str, outcome: Outcome) -> OneLaunch:
+    return OneLaunch(name=name, launch=one_launch(outcome))
+
+
+def one_launch(outcome: Outcome) -> Measurement | Failed:
+    """What is left of a launch when it is compared alone."""
+    return outcome.measurement if isinstance(outcome, Measured) else outcome
+
+
+def _trial(which: str, store: Path | None) -> OnRecord:
+    study_id, _, number = which.rpartition(":")
+    if not (number.isascii() and number.isdecimal()):
+        raise StudyError(f"{shown(which)} names no trial; write trial:3 or trial:STUDY:3")
+    with recorded(store) as records:
+        return trial_side(records.find(study_id), int(number), records)
+
+
+def _best(study_id: str, store: Path | None) -> OnRecord:
+    with recorded(store) as records:
+        row = records.find(study_id)
+        best = leader_of(row, records)
+        if best is None:
+            raise StoreError(f"study {row.id} has no measured trial; see `cclsearch show {row.id}`")
+        return _on_record(row, best, records)
+
+
+def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
+    """A trial of a study as a side; raises `StudyError` where there is none."""
+    trial = records.trial(row.id, ordinal)
+    if trial is None:
+        raise StudyError(
+            f"study {row.id} has no trial {ordinal}; it has {records.counts(row.id).trials}, "
+            f"see `cclsearch show {row.id}`"
+        )
+    return _on_record(row, trial, records)
+
+
+def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
+    first = records.first_measured(row.id)
+    return OnRecord(
+        row=row,
+        trial=trial,
+        repeats=counted(records.repeats(row.id), row.study.measure),
+        seed=() if first is None else (first.outcome,),
+    )

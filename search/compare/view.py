@@ -1,0 +1,377 @@
+"""Comparison as text.
+
+A verdict on B against A as a sentence, and why it is so.
+
+What comparing two sides gave, for programs.
+
+Values of several sides with their intervals, drawn to one scale in a line of text each.
+
+What comparing two sides gave, as lines for people.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+
+from rich.text import Text
+
+from evaluator.timing.decision import Comparison, Verdict
+from evaluator.timing.intervals.decide import Judgement
+from search.compare.compare import Compared, Comparisons, Reading
+from search.compare.intervals_view import Display, View
+from search.views.format import ABSENT, REASONS, disturbed_words, duration, number, percent
+from search.views.terminal import Column, numbers, page_cells, table_lines
+
+LEAST_DIFFERENCE = 1.1
+"""Ratio below which a third decimal is told."""
+OWN_REASONS = {
+    "not_interleaved": "they were not launched in turns, so the machine may have changed between",
+    "one_sample": "a single value on a side does not tell how much launches vary",
+}
+
+
+def verdict_words(compared: Compared, of: Comparisons) -> str:
+    """The verdict with the ratio and its interval, as far as there are any."""
+    found = compared.comparison
+    if found.verdict is Verdict.UNKNOWN:
+        return f"unknown, {why_words(compared, of)}"
+    if found.ratio is None:
+        return "undecided"
+    ratio = ratio_words(found.ratio, of)
+    evidence = _evidence(found, of)
+    match found.verdict:
+        case Verdict.FAST | Verdict.SLOW:
+            return f"B is {ratio} than A{evidence}"
+        case Verdict.SAME:
+            return f"B and A are the same in practice: B is {ratio} than A{evidence}"
+        case Verdict.UNDECIDED:
+            return f"undecided: B looks {ratio} than A{evidence}"
+
+
+def why_words(compared: Compared, of: Comparisons) -> str:
+    """Why the verdict is what it is."""
+    found = compared.comparison
+    if compared.detail is not None:
+        return compared.detail
+    match found.reason:
+        case "paired_interval_clears_band":
+            return f"the whole interval is beyond the margin of {percent(of.rule.margin)}"
+        case "paired_interval_inside_band":
+            return f"the whole interval is within the margin of {percent(of.rule.margin)}"
+        case "too_few_rounds":
+            return f"too few rounds to tell, {found.round_count} of {of.rule.min_rounds} needed"
+        case reason:
+            known = OWN_REASONS | REASONS
+            return known.get(reason, reason.replace("_", " "))
+
+
+def ratio_words(ratio: float, of: Comparisons) -> str:
+    """What B takes over what A takes, as how much faster or slower B is."""
+    faster, slower = ("faster", "slower") if of.is_time else ("better", "worse")
+    return f"{times(max(ratio, 1 / ratio))} {faster if ratio < 1 else slower}"
+
+
+def interval_words(found: Comparison, of: Comparisons) -> str | None:
+    """The interval of a ratio; each end says its direction where they differ."""
+    if found.ratio_low is None or found.ratio_high is None:
+        return None
+    low, high = found.ratio_low, found.ratio_high
+    if low < 1 < high:
+        return f"{ratio_words(low, of)} to {ratio_words(high, of)}"
+    ends = sorted(max(end, 1 / end) for end in (low, high))
+    return f"{times(ends[0])} to {times(ends[1])}"
+
+
+def times(ratio: float) -> str:
+    """A ratio of at least 1."""
+    return f"{ratio:.{3 if ratio < LEAST_DIFFERENCE else 2}f}x"
+
+
+def confidence(of: Comparisons) -> str:
+    """How often intervals are right, in percent."""
+    return f"{100 * (1 - of.rule.alpha):g} %"
+
+
+def _evidence(found: Comparison, of: Comparisons) -> str:
+    interval = interval_words(found, of)
+    if interval is None:
+        return ""
+    rounds = f"{found.round_count} interleaved rounds"
+    rounds += disturbed_words(found.disturbed_count, found.round_count)
+    return f" ({confidence(of)} interval {interval}, {rounds})"
+
+
+def comparisons_facts(found: Comparisons) -> Mapping[str, object]:
+    """Everything that was found, as JSON takes it; what does not exist is null.
+
+    A ratio is what B takes over what A takes, below 1 where B is better.
+    """
+    return {
+        "a": asdict(found.a),
+        "b": asdict(found.b),
+        "quantity": found.quantity,
+        "unit": found.unit,
+        "lower_is_better": found.lower_is_better,
+        "margin": found.rule.margin,
+        "alpha": found.rule.alpha,
+        "correction": "holm",
+        "rows": [_line_facts(line, found) for line in found.lines],
+        "counts": {verdict.value: count for verdict, count in found.counts.items()},
+        "only_a": found.only_a,
+        "only_b": found.only_b,
+        "caveats": found.caveats,
+        "next": found.next_steps,
+    }
+
+
+def _line_facts(line: Compared, of: Comparisons) -> Mapping[str, object]:
+    return {
+        "name": line.name,
+        **asdict(line.comparison),
+        "words": verdict_words(line, of),
+        "why": why_words(line, of),
+        "change": line.change,
+        "a": asdict(line.a) if line.a else None,
+        "b": asdict(line.b) if line.b else None,
+        "rounds": [asdict(pair) for pair in line.pairs],
+        "screening": _screening_facts(line.screening) if line.screening else None,
+    }
+
+
+def _screening_facts(judgement: Judgement) -> Mapping[str, object]:
+    return {
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "message": judgement.message,
+        "relative_change": judgement.change.relative if judgement.change else None,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strokes:
+    """What intervals are drawn with."""
+
+    start: str
+    line: str
+    centre: str
+    end: str
+
+
+PLAIN = Strokes(start="|", line="-", centre="o", end="|")
+LINES = Strokes(start="├", line="─", centre="●", end="┤")
+
+
+def interval_plot(readings: Sequence[Reading], width: int, strokes: Strokes) -> list[str]:
+    """One line for each reading: its interval around its centre, or the centre alone.
+
+    The first place of `width` is the least of all values, the last the greatest.
+    """
+    values = [x for each in readings for x in (each.low, each.centre, each.high) if x is not None]
+    low, scale = min(values), max(values) - min(values)
+
+    def place(value: float) -> int:
+        return round((value - low) / scale * (width - 1)) if scale > 0 else width // 2
+
+    lines = []
+    for each in readings:
+        drawn = [" "] * width
+        if each.low is not None and each.high is not None:
+            start, end = place(each.low), place(each.high)
+            drawn[start : end + 1] = strokes.line * (end + 1 - start)
+            drawn[start], drawn[end] = strokes.start, strokes.end
+        drawn[place(each.centre)] = strokes.centre
+        lines.append("".join(drawn).rstrip())
+    return lines
+
+
+PLOT_CELLS = 60
+COLOURS = {Verdict.FAST: "green", Verdict.SLOW: "red", Verdict.SAME: "blue"}
+MISSING = "n/a"
+
+
+def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
+    """Who A and B are, the verdict in words, and their values; styled for a terminal."""
+    for side, party in (("A", found.a), ("B", found.b)):
+        yield f"{side}: {party.name}" + (f"  {party.settings}" if party.settings else "")
+    if len(found.lines) == 1:
+        yield from _one(found.lines[0], found, view.display, unicode=unicode)
+    else:
+        yield from _several(found, view)
+    for side, names in (("A", found.only_a), ("B", found.only_b)):
+        for name in names:
+            yield f"{MISSING}: {name}, measured for {side} only"
+    for caveat in found.caveats:
+        yield f"caveat: {caveat}"
+
+
+def _one(
+    compared: Compared, of: Comparisons, display: Display, *, unicode: bool
+) -> Iterator[str | Text]:
+    verdict = compared.comparison.verdict
+    colour = COLOURS.get(verdict, "yellow")
+    yield Text(f"verdict: {verdict_words(compared, of)}", f"bold {colour}")
+    if verdict is not Verdict.UNKNOWN:
+        yield f"why: {why_words(compared, of)}"
+    sides = {side: each for side, each in (("A", compared.a), ("B", compared.b)) if each}
+    if sides:
+        yield from ("", *_values(compared.name, sides, of), "")
+    if len(sides) > 1 and display is not Display.SIMPLE:
+        yield from (*_plot(list(sides.values()), of, unicode=unicode), "")
+    if compared.pairs and display is Display.EXPLAIN:
+        yield from (*_rounds(compared, of), "")
+    yield from _reach(compared, of)
+    if compared.screening is not None:
+        yield f"steps alone: {_screening_words(compared.screening)}"
+
+
+def _values(name: str, sides: Mapping[str, Reading], of: Comparisons) -> Iterator[str]:
+    yield _quantity(name, of)
+    readings = list(sides.values())
+    steps = [str(each.step_count) for each in readings if each.step_count is not None]
+    columns = [
+        Column(heading="", cells=list(sides)),
+        numbers("value", [amount(each.centre, of.unit) for each in readings]),
+        Column(
+            heading=f"{confidence(of)} interval",
+            cells=[_interval(each, of.unit) for each in readings],
+        ),
+        numbers("launches", [str(each.launch_count) for each in readings]),
+        *([numbers("steps", steps)] if len(steps) == len(readings) else []),
+    ]
+    yield from table_lines(columns, page_cells())
+
+
+def _quantity(name: str, of: Comparisons) -> str:
+    whose = "" if name == of.quantity else f" of {name}"
+    return f"{of.quantity}{whose}, {'lower' if of.lower_is_better else 'higher'} is better"
+
+
+def _plot(readings: Sequence[Reading], of: Comparisons, *, unicode: bool) -> Iterator[str]:
+    width = min(page_cells() - 3, PLOT_CELLS)
+    drawn = interval_plot(readings, width, LINES if unicode else PLAIN)
+    for side, line in zip("AB", drawn, strict=True):
+        yield f"{side}  {line}"
+    ends = [x for r in readings for x in (r.low, r.centre, r.high) if x is not None]
+    low, high = amount(min(ends), of.unit), amount(max(ends), of.unit)
+    yield f"   {low}{high:>{max(width - len(low), len(high) + 1)}}"
+
+
+def _rounds(compared: Compared, of: Comparisons) -> Iterator[str]:
+    pairs = compared.pairs
+    columns = [
+        Column(heading="round", cells=[pair.round for pair in pairs], yielding=True),
+        numbers("A", [amount(pair.a, of.unit) for pair in pairs]),
+        numbers("B", [amount(pair.b, of.unit) for pair in pairs]),
+        numbers("B over A", [f"{pair.b / pair.a:.3f}" if pair.a else ABSENT for pair in pairs]),
+    ]
+    yield from table_lines(columns, page_cells())
+
+
+def _reach(compared: Compared, of: Comparisons) -> Iterator[str]:
+    """What the rounds could have shown."""
+    found = compared.comparison
+    if found.detectable is not None and found.noise is not None:
+        rounds = max(of.rule.max_rounds if of.rule.look_often else 0, found.round_count)
+        yield (
+            f"could tell: {rounds} rounds show differences from {percent(found.detectable - 1)} "
+            f"in four of five cases; a round's ratio varies by {percent(found.noise)}"
+        )
+
+
+def _screening_words(judgement: Judgement) -> str:
+    word = {
+        Verdict.FAST: "B looks faster",
+        Verdict.SLOW: "B looks slower",
+        Verdict.SAME: "they look the same",
+    }.get(judgement.verdict, "they do not tell")
+    return f"{word} ({judgement.message}); one launch of each, so no proof"
+
+
+def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
+    """How many points have which verdict, and a line for each, coloured by it."""
+    told = [f"{count} {verdict}" for verdict, count in of.counts.items() if count]
+    yield f"verdicts: {', '.join(told) or 'nothing was measured on both sides'}"
+    shown = [
+        line
+        for line in of.lines
+        if line.change is None or abs(line.change) * 100 >= view.threshold_percent
+    ]
+    if len(shown) < len(of.lines):
+        hidden = len(of.lines) - len(shown)
+        yield f"not shown: {hidden} that differ by less than {view.threshold_percent:g} %"
+    if shown:
+        around, short = _short_names([line.name for line in of.lines])
+        names = [short[line.name] for line in shown]
+        yield from ("", _quantity(around, of))
+        heading, *lines = table_lines(_columns(names, shown, of, view.display), page_cells())
+        yield heading
+        for line, compared in zip(lines, shown, strict=True):
+            yield Text(line, COLOURS.get(compared.comparison.verdict, ""))
+        yield ""
+    reasons = {line.comparison.reason: why_words(line, of) for line in shown}
+    for reason, words in reasons.items():
+        yield f"{reason}: {words}"
+    if len(of.lines) > 1:
+        yield (
+            f"fast and slow are corrected for {len(of.lines)} comparisons (Holm); each interval "
+            "stands for its own"
+        )
+
+
+def _columns(
+    names: Sequence[str], lines: Sequence[Compared], of: Comparisons, display: Display
+) -> list[Column]:
+    interval = display is not Display.SIMPLE
+    columns = [
+        Column(heading="", cells=names, yielding=True),
+        numbers("A", [amount(x.a.centre, of.unit) if x.a else ABSENT for x in lines]),
+        numbers("B", [amount(x.b.centre, of.unit) if x.b else ABSENT for x in lines]),
+        Column(heading="B is", cells=[_ratio_cell(x, of, interval=interval) for x in lines]),
+        Column(heading="verdict", cells=[line.comparison.verdict for line in lines]),
+    ]
+    if display is Display.EXPLAIN:
+        rounds = [str(line.comparison.round_count) for line in lines]
+        reasons = [line.comparison.reason for line in lines]
+        columns += [numbers("rounds", rounds), Column(heading="reason", cells=reasons)]
+    return columns
+
+
+def _short_names(names: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+    """What all names begin and end with, once, and what is between in each of them."""
+    words = [name.split() for name in names]
+    begin = _common_count(words)
+    rest = [each[begin:] for each in words]
+    end = _common_count([each[::-1] for each in rest])
+    around = [*words[0][:begin], "...", *rest[0][len(rest[0]) - end :]]
+    return " ".join(around), {
+        name: " ".join(each[: len(each) - end]) for name, each in zip(names, rest, strict=True)
+    }
+
+
+def _common_count(texts: Sequence[Sequence[str]]) -> int:
+    """Words that all texts begin with; each keeps one of its own."""
+    least = min(len(words) for words in texts) - 1
+    places = zip(*(words[:least] for words in texts), strict=True)
+    return len(list(takewhile(lambda words: len(set(words)) == 1, places)))
+
+
+def _ratio_cell(line: Compared, of: Comparisons, *, interval: bool) -> str:
+    """How B differs from A, with its interval where that is known."""
+    found = line.comparison
+    if found.ratio is None:
+        return ABSENT
+    ends = interval_words(found, of) if interval else None
+    return ratio_words(found.ratio, of) + (f" ({ends})" if ends else "")
+
+
+def _interval(reading: Reading, unit: str) -> str:
+    if reading.low is None or reading.high is None:
+        one = reading.launch_count == 1
+        return "unknown from one launch" if one else f"none from {reading.launch_count} launches"
+    return f"{amount(reading.low, unit)} to {amount(reading.high, unit)}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value in the unit that a person reads it in."""
+    seconds = {"s": 1.0, "us": 1e-6}.get(unit)
+    return f"{number(value)} {unit}".rstrip() if seconds is None else duration(value * seconds)

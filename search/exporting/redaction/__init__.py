@@ -1,1 +1,0 @@
-"""Takes names of people, machines and places out of records and traces, the same way everywhere."""

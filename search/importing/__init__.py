@@ -1,1 +1,0 @@
-"""Histories that other tools, or this one elsewhere, wrote: read as studies of ours."""

@@ -1,1 +1,0 @@
-"""Files that were kept for trials: found, checked, and freed by rule."""

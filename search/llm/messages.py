@@ -1,0 +1,730 @@
+"""Request and reply of the Messages API.
+
+How many tokens a text may be, without asking its model.
+
+Why a request brought no policy, and what could help.
+
+What a model said, and the policy in it or the reason why there is none.
+
+What the model is told about a reply of its own that could not be taken.
+
+What is sent to the model: the prompt, the tool it submits with, the forms of asking.
+
+What one request to a provider brought.
+
+Requests that failed, as problems: in one line what, where, and what to do where a user must.
+
+A reply that came in pieces, put together to the message that it would have been in one.
+
+Knows nothing of sockets: it is given all that came.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+from policies.sandbox import SandboxLimits
+from records.errors import shown
+from records.llm_exchange import Usage
+from search.settings import OFFLINE, LlmSettings
+
+if TYPE_CHECKING:
+    from anthropic.types import ContentBlockParam, MessageParam, TextBlockParam, ToolParam
+    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+
+BYTES_PER_TOKEN = 2
+
+
+def estimated_tokens(text: str) -> int:
+    """Upper estimate of tokens: bytes over 2, where English has about 4 a token and code 3.
+
+    A provider counts with a tokenizer of its own, which nobody has offline. Rows of numbers were
+    seen to have 2.6 bytes a token with a published one; finer ones have fewer.
+    """
+    return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+
+class Cure(StrEnum):
+    """What could bring a policy after all."""
+
+    REPLY = "reply"
+    """Another reply, once the model is told what is wrong with this one."""
+    ROOM = "room"
+    """A shorter reply, or more room for it."""
+    PROMPT = "prompt"
+    """A shorter prompt."""
+    TIME = "time"
+    """A later turn."""
+    USER = "user"
+    """Nothing but what a person does: no later request of this run can succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong, in one line, which tells what to do where only a user can."""
+
+    words: str
+    cure: Cure
+    wait_s: float | None = None
+    """How long the provider wants to be left alone, where that is longer than a turn may wait."""
+
+
+TOOL_NAME = "submit_policy"
+MAX_CODE_BYTES = SandboxLimits().source_bytes
+LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
+"""Bounds of what may be expected of a policy, against the best so far."""
+
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*(?:python|py|python3)?[ \t]*\r?\n"
+    r"(?P<code>.*?)"
+    r"^(?P=indent)(?P=fence)[ \t]*\r?$",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+_SPEEDUP = re.compile(r"^\W*expected_speedup\W{1,6}(\d{1,9}(?:\.\d{1,9})?)x?\W*$", re.MULTILINE)
+_ENTRY = re.compile(r"^def generate_config\b", re.MULTILINE)
+_OBJECT = re.compile(r"^[ \t]*+(?:<tool_call>\s*+)?(?=\{)", re.MULTILINE)
+MOST_OBJECTS = 8
+"""Places in a text at which a call of the tool is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One piece of a reply: text, the use of a tool, or a thought, which goes back as it came."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: object = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BilledTokens:
+    """Token counts as the provider words them."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDetails:
+    """What the provider adds to a refusal."""
+
+    category: str | None = None
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A message of the model, as far as it is read here."""
+
+    content: tuple[Block, ...] | None = None
+    stop_reason: str | None = None
+    stop_details: StopDetails | None = None
+    usage: BilledTokens | None = None
+
+    @property
+    def calls(self) -> tuple[Block, ...]:
+        """The uses of a tool."""
+        return tuple(block for block in self.content or () if block.type == "tool_use")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model said all that it wanted to."""
+        return self.stop_reason not in {
+            "max_tokens",
+            "refusal",
+            "model_context_window_exceeded",
+        }
+
+    @property
+    def billed(self) -> Usage:
+        """Tokens of this reply; what the provider does not say counts as none."""
+        said = self.usage or BilledTokens()
+        return Usage(
+            input_tokens=said.input_tokens or 0,
+            output_tokens=said.output_tokens or 0,
+            cache_read_tokens=said.cache_read_input_tokens or 0,
+            cache_write_tokens=said.cache_creation_input_tokens or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A policy as the model submitted it; one in plain text may not say what is expected of it."""
+
+    code: str
+    rationale: str = ""
+    expected_speedup: float | None = None
+
+
+def drafted(reply: Reply) -> Draft | Problem:
+    """The policy in a reply, or why there is none."""
+    stopped = _stopped(reply)
+    if stopped is not None:
+        return stopped
+    used = reply.calls
+    if len(used) > 1:
+        return _wrong(f"the reply calls tools {len(used)} times; call {TOOL_NAME} once")
+    if used and used[0].name != TOOL_NAME:
+        return _wrong(f"the model called {used[0].name!r} instead of {TOOL_NAME}")
+    if used:
+        return _from_tool(used[0].input)
+    text = "\n".join(block.text or "" for block in reply.content or ())
+    return _from_text(text, reply.stop_reason)
+
+
+def _stopped(reply: Reply) -> Problem | None:
+    """Why the reply ended before its policy did, if it says so."""
+    details = reply.stop_details or StopDetails()
+    more = "; ".join(filter(None, (details.category, details.explanation)))
+    why = f" ({more})" if more else ""
+    match reply.stop_reason:
+        case "max_tokens":
+            words = "the reply was cut at the limit of output tokens; answer with a shorter one"
+            return Problem(words=words, cure=Cure.ROOM)
+        case "refusal":
+            return Problem(words=f"the model refused to answer{why}", cure=Cure.TIME)
+        case "model_context_window_exceeded":
+            words = f"the conversation is longer than the model can hold{why}"
+            return Problem(words=words, cure=Cure.PROMPT)
+    return None
+
+
+def _from_tool(given: object) -> Draft | Problem:
+    match given:
+        case {"code": str(code), **rest}:
+            speedup = _speedup(rest.get("expected_speedup"))
+            if isinstance(speedup, Problem):
+                return speedup
+            return _checked(
+                Draft(
+                    code=code,
+                    rationale=_text(rest.get("rationale")),
+                    expected_speedup=speedup,
+                )
+            )
+        case {"code": code}:
+            return _wrong(f"the submitted code is of type {type(code).__name__}, not text")
+        case dict():
+            return _wrong("the submission has no code")
+    return _wrong(f"the submission is of type {type(given).__name__}, not an object")
+
+
+def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
+    fenced = [
+        (m.start(), dedent(m["code"]) if m["indent"] else m["code"]) for m in _FENCE.finditer(text)
+    ]
+    policies = [(start, code) for start, code in fenced if _ENTRY.search(code)]
+    if not policies:
+        call = _written_call(text)
+        none = _wrong(f"the reply (stop reason {stop_reason}) holds no policy")
+        return none if call is None else _from_tool(call)
+    words = text[: policies[0][0]].strip()
+    speedup = _speedup(stated[-1]) if (stated := _SPEEDUP.findall(words)) else None
+    if isinstance(speedup, Problem):
+        return speedup
+    code = policies[-1][1]
+    rationale = _SPEEDUP.sub("", words).strip()
+    if any(other != code for _, other in policies):
+        rationale = f"(the last of {len(policies)} policies in one reply) {rationale}".strip()
+    return _checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
+
+
+def _written_call(text: str) -> Mapping[str, object] | None:
+    """The input of a call of the tool that a model wrote as JSON text; local ones often do."""
+    decoder = json.JSONDecoder()
+    for place in islice(_OBJECT.finditer(text), MOST_OBJECTS):
+        try:
+            given, _ = decoder.raw_decode(text, place.end())
+            found = _call_input(given)
+        except (ValueError, RecursionError):
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _call_input(given: object) -> Mapping[str, object] | None:
+    """The input in a written call, whichever word a model has for it."""
+    if not isinstance(given, dict):
+        return None
+    match given:
+        case {"function": dict(inner)}:
+            return _call_input(inner)
+        case (
+            {"name": "submit_policy", "arguments": inner}
+            | {"name": "submit_policy", "input": inner}
+            | {"name": "submit_policy", "parameters": inner}
+        ):
+            inner = json.loads(inner) if isinstance(inner, str) else inner
+            return inner if isinstance(inner, dict) else None
+        case {"code": str(), "rationale": _}:
+            return given
+    return None
+
+
+def _speedup(given: object) -> float | Problem:
+    """What is expected of a policy, which models also write as text."""
+    how = (
+        f"give a number from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}: how many times as good as the "
+        "best so far this will be, 1.2 for 1.2 times as fast"
+    )
+    if given is None:
+        return _wrong(f"expected_speedup is missing; {how}")
+    try:
+        number = float(given) if isinstance(given, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if isinstance(given, bool) or not LEAST_SPEEDUP <= number <= MOST_SPEEDUP:
+        return _wrong(f"expected_speedup is {shown(given)}; {how}")
+    return number
+
+
+def _checked(draft: Draft) -> Draft | Problem:
+    """The draft, unless no sandbox would read its code."""
+    if not draft.code.strip():
+        return _wrong("the submitted code is empty")
+    if "\0" in draft.code:
+        line = draft.code.count("\n", 0, draft.code.index("\0")) + 1
+        return _wrong(f"the submitted code holds a null byte in line {line}")
+    size_bytes = len(draft.code.encode())
+    if size_bytes > MAX_CODE_BYTES:
+        return _wrong(
+            f"the submitted code is {size_bytes} bytes long; {MAX_CODE_BYTES} are the most"
+        )
+    return draft
+
+
+def _wrong(words: str) -> Problem:
+    return Problem(words=words, cure=Cure.REPLY)
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+SHOWN_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """A reply and what is wrong with it; a reply without blocks is not shown to the model again."""
+
+    blocks: Sequence[Block]
+    words: str
+
+    def reply(self) -> "list[ContentBlockParam]":
+        """The reply as the model gave it, which providers want to see before the answer to it."""
+        if not all(block.id for block in self.calls):
+            return []
+        told = [param for block in self.blocks for param in _param(block)]
+        # Thoughts alone are no message.
+        return told if any(param["type"] in {"text", "tool_use"} for param in told) else []
+
+    def answer(self, how: str, *, is_shown: bool) -> "list[ContentBlockParam]":
+        """What is wrong, as the result of each call of a tool where those are shown again."""
+        words = f"Not accepted: {self.words}\n{how}"
+        if not self.calls or not is_shown:
+            return [{"type": "text", "text": words}]
+        return [
+            {
+                "type": "tool_result",
+                "tool_use_id": block.id or "",
+                "is_error": True,
+                "content": words,
+            }
+            for block in self.calls
+        ]
+
+    @property
+    def calls(self) -> list[Block]:
+        """The uses of a tool in the reply."""
+        return [block for block in self.blocks if block.type == "tool_use"]
+
+
+def _param(block: Block) -> "list[ContentBlockParam]":
+    """One block as it is sent back, or none where a provider would refuse it."""
+    match block:
+        case Block(type="text", text=str(text)) if text.strip():
+            return [{"type": "text", "text": _bounded(text)}]
+        case Block(type="thinking", thinking=str(thinking), signature=str(signature)):
+            return [{"type": "thinking", "thinking": thinking, "signature": signature}]
+        case Block(type="redacted_thinking", data=str(data)):
+            return [{"type": "redacted_thinking", "data": data}]
+        case Block(type="tool_use", id=str(call), name=str(name)):
+            return [{"type": "tool_use", "id": call, "name": name, "input": _input(block.input)}]
+    return []
+
+
+def _input(given: object) -> dict[str, object]:
+    """What a tool was called with; anything but an object is refused when it is sent back."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {
+        str(name): _bounded(value) if isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def _bounded(text: str) -> str:
+    """A text that can be sent again: no null bytes, and the start of one that is too long."""
+    text = text.replace("\0", "\N{SYMBOL FOR NULL}")
+    return text if len(text.encode()) <= MAX_CODE_BYTES else f"{text[:SHOWN_CHARS]} ... (cut)"
+
+
+_TOOL: "ToolParam" = {
+    "name": TOOL_NAME,
+    "description": "Submit the whole policy: it is checked, then launched and measured.",
+    "input_schema": {
+        "type": "object",
+        "properties": {
+            "rationale": {
+                "type": "string",
+                "description": (
+                    "Why this configuration, in at most three sentences: what takes the time now, "
+                    "and what this changes about it."
+                ),
+            },
+            "expected_speedup": {
+                "type": "number",
+                "minimum": LEAST_SPEEDUP,
+                "maximum": MOST_SPEEDUP,
+                "description": (
+                    "How many times as good as the best so far it will be: 1.2 is 1.2 times as "
+                    "fast, 0.9 is slower. Later turns show it beside what was measured. 1 while "
+                    "nothing was measured."
+                ),
+            },
+            "code": {
+                "type": "string",
+                "description": "Complete Python module that defines generate_config.",
+            },
+        },
+        "required": ["rationale", "expected_speedup", "code"],
+    },
+}
+
+_BY_TOOL = f"Submit one complete policy by calling the tool {TOOL_NAME} exactly once."
+_BY_TEXT = (
+    "Answer with at most three sentences that say why, then a line such as `expected_speedup: 1.2` "
+    "(how many times as good as the best so far it will be), then one complete policy in a single "
+    "fenced code block that opens with ```python."
+)
+
+
+class Form(StrEnum):
+    """How a policy is asked for: by a tool, which is never forced, or in the text of the reply.
+
+    Newer models refuse a request that forces a tool, and older ones call it when asked in words.
+    """
+
+    AUTO = "auto"
+    TEXT = "text"
+
+    @property
+    def words(self) -> str:
+        """How to answer, in words for the model."""
+        return _BY_TEXT if self is Form.TEXT else _BY_TOOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the model reads: `system` and `task` stay the same in a study, `turn` does not."""
+
+    system: str
+    task: str
+    turn: str
+
+
+def message_request(
+    prompt: Prompt,
+    form: Form,
+    objections: Sequence[Objection] = (),
+    *,
+    settings: LlmSettings,
+    max_tokens: int,
+) -> "MessageCreateParamsNonStreaming":
+    """Body of one Messages request, its unchanging part first and marked for caching.
+
+    `objections` are what was said against earlier replies to the prompt, oldest first.
+    """
+    system: list[TextBlockParam] = [
+        {"type": "text", "text": prompt.system},
+        # An hour, because one trial often takes longer than the default of five minutes.
+        {
+            "type": "text",
+            "text": prompt.task,
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        },
+    ]
+    body: MessageCreateParamsNonStreaming = {
+        "model": settings.model,
+        "max_tokens": max_tokens,
+        "system": system,
+        "messages": _messages(f"{prompt.turn}\n{form.words}", form, objections),
+    }
+    if settings.effort is not None:
+        body["output_config"] = {"effort": settings.effort}
+    if settings.thinking_tokens is not None:
+        body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_tokens}
+    if form is Form.AUTO:
+        body["tools"] = [_TOOL]
+        body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+    return body
+
+
+def _messages(question: str, form: Form, objections: Sequence[Objection]) -> "list[MessageParam]":
+    """The question and, for each reply, what is wrong with it; users and model take turns."""
+    messages: list[MessageParam] = []
+    told: list[ContentBlockParam] = [{"type": "text", "text": question}]
+    for objection in objections:
+        # A call of a tool cannot be repeated in a request that offers none.
+        is_shown = form is Form.AUTO or not objection.calls
+        reply = objection.reply() if is_shown else []
+        if reply:
+            messages.append({"role": "user", "content": told})
+            messages.append({"role": "assistant", "content": reply})
+            told = []
+        told = [*told, *objection.answer(form.words, is_shown=bool(reply))]
+    return [*messages, {"role": "user", "content": told}]
+
+
+_PASSING_STATUSES = frozenset({408, 409, 429})
+MAX_WAIT_S = 60.0
+"""The longest wait before one more attempt in the same turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An HTTP status and body; without a status, what the provider did, as in `broke off`."""
+
+    text: str
+    status: int | None = None
+    retry_advice: bool | None = None
+    retry_after_s: float | None = None
+
+    @property
+    def long_wait_s(self) -> float | None:
+        """What the provider asks to wait, where that is longer than a turn may."""
+        wait_s = self.retry_after_s
+        return wait_s if wait_s is not None and wait_s > MAX_WAIT_S else None
+
+    @property
+    def passing(self) -> bool:
+        """Whether the fault lies with the moment, not with what was asked or who asked."""
+        return self.status is None or self.status in _PASSING_STATUSES or self.status >= 500
+
+    @property
+    def worth_retrying(self) -> bool:
+        """Whether to ask again in this turn: the provider's advice, else by the fault."""
+        if self.long_wait_s is not None:
+            return False
+        return self.passing if self.retry_advice is None else self.retry_advice
+
+
+MAX_FAULT_CHARS = 300
+_TOO_LONG = re.compile(
+    r"\b(prompt|input|request|conversation)\b.{0,60}\btoo (long|large)\b"
+    r"|\bcontext (window|length|limit)\b|\bmaximum context\b",
+    re.IGNORECASE,
+)
+
+
+_NO_CREDIT = re.compile(
+    r"\bcredit balance\b|\bbilling\b|\binsufficient (funds|credit)", re.IGNORECASE
+)
+_START_CHARS = 60
+
+
+def cut_for_good(max_tokens: int) -> Problem:
+    """A reply that was cut although it had all the room there is."""
+    words = (
+        f"the reply was cut at {max_tokens} output tokens, the most that are allowed: "
+        "raise [llm] most_output_tokens or lower [llm] effort"
+    )
+    return Problem(words=words, cure=Cure.TIME)
+
+
+def no_message(text: str, settings: LlmSettings) -> Problem:
+    """A reply that was no message, though its status was 200."""
+    start = " ".join(text[: 10 * _START_CHARS].split())[:_START_CHARS]
+    words = f"{settings.url} sent no message of the Messages API (200) but {start!r}..."
+    if start.startswith("<"):
+        words += ", a web page: see whether ANTHROPIC_BASE_URL is right"
+    return Problem(words=words, cure=Cure.TIME)
+
+
+def refuses_tool(answer: Answer) -> bool:
+    """Whether a request was refused for its tool, which some models and servers do not take."""
+    return (
+        answer.status in {400, 422}
+        and "tool" in answer.text.lower()
+        and not _TOO_LONG.search(_said(answer.text))
+    )
+
+
+def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Problem:
+    """What went wrong; `was_answered` is whether the model replied earlier in this conversation."""
+    host, model, said = settings.host, settings.model, _said(answer.text)
+    if answer.status is None:
+        return Problem(words=f"{host} {said}", cure=Cure.TIME)
+    if answer.status == 413 or (answer.status == 400 and _TOO_LONG.search(said)):
+        words = f"the prompt is too long for {model!r} at {host} ({answer.status}: {said})"
+        return Problem(words=words, cure=Cure.PROMPT)
+    if answer.passing:
+        words = f"{host} is overloaded or unavailable ({answer.status}): {said}"
+        wait_s = answer.long_wait_s
+        if wait_s is not None:
+            words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {said}"
+        return Problem(words=words, cure=Cure.TIME, wait_s=wait_s)
+    if was_answered and answer.status in {400, 422}:
+        # The same settings brought a reply a moment ago: what was added to it is at fault.
+        words = f"{host} rejected what was said after a reply ({answer.status}: {said})"
+        return Problem(words=words, cure=Cure.TIME)
+    return Problem(words=f"{_lasting(answer.status, said, settings)}, {OFFLINE}", cure=Cure.USER)
+
+
+def _lasting(status: int, said: str, settings: LlmSettings) -> str:
+    host, model, variable = settings.host, settings.model, settings.api_key.variable
+    match status:
+        case 401:
+            return f"the key in {variable} was rejected (401) by {host}: set a valid key and resume"
+        case 403:
+            return (
+                f"the key in {variable} may not use {model!r} (403) at {host}: "
+                "set another key or model"
+            )
+        case 404:
+            return (
+                f"{host} has no model {model!r} or no Messages API there (404): "
+                "correct the model or the base URL"
+            )
+    if status == 402 or (status == 400 and _NO_CREDIT.search(said)):
+        return (
+            f"the account at {host} has no credit left ({status}: {said}): "
+            "add credit under its billing settings and resume"
+        )
+    return f"{host} rejected the request for {model!r} ({status}: {said}): correct [llm] settings"
+
+
+def _said(text: str) -> str:
+    """The provider's own words in one line, taken out of its error object if it sent one."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    match body:
+        case {"error": {"message": str(message)}}:
+            text = message
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_FAULT_CHARS else f"{line[:MAX_FAULT_CHARS]}..."
+
+
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""What an error within a reply would have had for a status in its place."""
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+
+
+def streamed_answer(stream: str) -> Answer:
+    """The answer that a whole event stream of the Messages API stands for."""
+    message = _Message()
+    for event in _events(stream):
+        match event:
+            case {"type": "error", "error": error}:
+                kind = error.get("type") if isinstance(error, dict) else None
+                return Answer(status=_STATUSES.get(str(kind), 500), text=json.dumps(event))
+            case {"type": "message_stop"}:
+                return Answer(status=200, text=json.dumps(message.whole()))
+        message.add(event)
+    return Answer(text="broke off: the stream of the reply ended before the reply did")
+
+
+def _events(stream: str) -> Iterator[Mapping[str, object]]:
+    """Every event that is an object; a line without `data:` says nothing that they do not."""
+    for line in _LINE_END.split(stream):
+        if not line.startswith("data:"):
+            continue
+        try:
+            event = json.loads(line.removeprefix("data:"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+class _Message:
+    """Grows by one event at a time."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, object] = {}
+        self._usage: dict[str, object] = {}
+        self._blocks: dict[int, dict[str, object]] = {}
+        self._inputs: dict[int, list[str]] = {}
+
+    def add(self, event: Mapping[str, object]) -> None:
+        """Take in what an event adds; what it does not understand it leaves out."""
+        match event:
+            case {"type": "message_start", "message": dict(fields)}:
+                self._fields |= fields
+                self._add_usage(fields.get("usage"))
+            case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
+                self._blocks[index] = dict(block)
+            case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
+                self._add_piece(index, delta)
+            case {"type": "message_delta", "delta": dict(fields), **rest}:
+                self._fields |= fields
+                self._add_usage(rest.get("usage"))
+
+    def whole(self) -> dict[str, object]:
+        """The message, once nothing more comes."""
+        for index, pieces in self._inputs.items():
+            self._blocks[index]["input"] = _streaming_input("".join(pieces))
+        content = [self._blocks[index] for index in sorted(self._blocks)]
+        return {**self._fields, "content": content, "usage": self._usage}
+
+    def _add_usage(self, usage: object) -> None:
+        """Later counts take the place of earlier ones: they include them."""
+        if isinstance(usage, dict):
+            self._usage |= {name: count for name, count in usage.items() if count is not None}
+
+    def _add_piece(self, index: int, delta: Mapping[str, object]) -> None:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        match delta:
+            case {"type": "input_json_delta", "partial_json": str(piece)}:
+                self._inputs.setdefault(index, []).append(piece)
+            case {"type": str(kind)} if kind in _TEXTS:
+                name = _TEXTS[kind]
+                block[name] = f"{block.get(name) or ''}{delta.get(name) or ''}"
+
+
+def _streaming_input(text: str) -> object:
+    """What a tool was called with; as it came where that is no JSON, as in a reply that was cut."""
+    try:
+        given: object = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+    return given

@@ -1,0 +1,642 @@
+"""The prompt.
+
+Every trial on one line, short for what it shares with the best, and which lines go for room.
+
+One turn's text for the model: all that there is to say, at the length that is asked for.
+
+What the model reads before it writes a policy, from a study and its whole history.
+
+The words are in `search/prompts`; this file fills in what stays the same in a study and keeps the
+turns to a size. Knows nothing of how the prompt is sent.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from string import Template
+
+from evaluator.objective import Scoring
+from policies.contract import environment_fields, workload_fields
+from policies.sandbox import SANDBOX_RULES
+from policies.space import Space
+from records.expression import size_words
+from records.machine import OTHERS_CPU_SHARE
+from records.study import Environment, Measure, Study
+from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, Raced, Trial
+from records.workload import Workload
+from search.llm.messages import Prompt, estimated_tokens
+from search.loop.budget import launches_since_best, remaining_launches
+from search.loop.finding import reached
+from search.loop.learned import TIE_SHARE, Learnt, dead_knobs
+from search.loop.scale import Scale, Speed
+from search.strategies.base import Choice
+from search.strategies.lessons import (
+    candidate_lines,
+    config_words,
+    dead_knob_lines,
+    failure_lines,
+    learnt_lines,
+    pending_lines,
+    reason_lines,
+)
+from search.study.spaces import study_in
+from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
+from search.views.format import (
+    NO_CONFIG,
+    author,
+    changed_words,
+    disturbed_words,
+    ending,
+    fenced,
+    knob_change,
+    many,
+    one_line,
+    row,
+    speed_words,
+    work_words,
+)
+from search.views.study import other_choices
+from search.views.today import crowding_words, noise_now, single_launch_ratio, today_lines
+
+FAR_SHARE = 0.10
+LATEST_KEPT, FRONT_KEPT = 5, 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A history with how good its trials are; `metrics` are shown beside the score."""
+
+    history: History
+    best: Trial | None
+    scale: Scale
+    metrics: Set[str]
+
+    @classmethod
+    def of(cls, history: History, scoring: Scoring, measure: Measure) -> "Shown":
+        """Read a history once, however many lines are made of it."""
+        return cls(
+            history=history,
+            best=history.best,
+            scale=Scale.of(history, scoring, measure),
+            metrics=scoring.told_metrics,
+        )
+
+    def speed(self, trial: Trial) -> Speed | None:
+        """How good a trial is against the best one; None for that one, or where nobody knows."""
+        if self.best is None or self.best is trial:
+            return None
+        return self.scale.speed(trial.ordinal, self.best.ordinal)
+
+    def speed_words(self, trial: Trial) -> str:
+        """The same in words, for a single launch with the load that it was made under."""
+        if self.best is trial:
+            return "the best"
+        speed = self.speed(trial)
+        if speed is None:
+            return ""
+        share = None if speed.side_by_side else others_share(trial.outcome)
+        return str(speed) if share is None else f"{speed} (others {share:.0%})"
+
+
+def rows(shown: Shown, *, message_chars: int, dropped: Set[int]) -> str:
+    """The trials, newest first, without the dropped ones, which are counted."""
+    causes = _causes(shown.history)
+    told = [
+        _row(trial, shown, message_chars, causes.get(trial.ordinal))
+        for trial in reversed(shown.history.trials)
+        if trial.ordinal not in dropped
+    ]
+    if dropped:
+        told.append(f"({len(dropped)} more trials are left out)")
+    return "\n".join(told)
+
+
+def raced_words(raced: Raced) -> str:
+    """What a race said of the challenger: `1.48x better than #3 (1.16 to 1.90)`."""
+    ratio, low, high = raced.ratio, raced.ratio_low, raced.ratio_high
+    if ratio is None:
+        return f"not told apart from #{raced.incumbent}"
+    words = f"{speed_words(ratio)} {'than' if ratio < 1 else 'as'} #{raced.incumbent}"
+    evidence = [] if low is None or high is None else [f"{1 / high:.2f} to {1 / low:.2f}"]
+    if raced.round_count:
+        disturbed = disturbed_words(raced.disturbed_count, raced.round_count)
+        evidence.append(many(raced.round_count, "round") + disturbed)
+    words += f" ({', '.join(evidence)})" if evidence else ""
+    match raced.verdict:
+        case "fast" | "slow":
+            return words
+        case "same":
+            return f"{words}, no difference in practice"
+        case _:
+            return f"{words}, undecided"
+
+
+def within(trial: Trial, best: Trial, share: float, history: History) -> bool:
+    """Whether a trial came as close as this to the best one."""
+    if trial.score is None or best.score is None:
+        return False
+    cost, least = history.cost(trial), history.cost(best)
+    return abs(cost - least) <= share * abs(least)
+
+
+def least_useful_first(history: History) -> list[int]:
+    """Ordinals of the trials whose rows may be left out, in the order in which they go.
+
+    Those measured far from the best, those that never launched, other failures, what is left; the
+    oldest first within each. The best, a front and the latest five are never among them.
+    """
+    best = history.best
+    kept = {trial.ordinal for trial in history.trials[-LATEST_KEPT:]}
+    kept |= {*history.front[:FRONT_KEPT]}
+    if best is not None:
+        kept.add(best.ordinal)
+
+    def use(trial: Trial) -> tuple[int, int]:
+        if trial.score is not None and best is not None:
+            return (3 if within(trial, best, FAR_SHARE, history) else 0), trial.ordinal
+        return (2 if trial.reached_launch else 1), trial.ordinal
+
+    rest = (trial for trial in history if trial.ordinal not in kept)
+    return [trial.ordinal for trial in sorted(rest, key=use)]
+
+
+def _row(trial: Trial, shown: Shown, message_chars: int, cause: str | None) -> str:
+    settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
+    ended = ending(
+        trial,
+        reached(trial, shown.history),
+        metrics=shown.metrics,
+        message_chars=message_chars,
+        brief=True,
+        against=shown.speed_words(trial),
+        cause=cause,
+    )
+    return f"#{trial.ordinal} {author(trial)}: {settings} -> {ended}"
+
+
+def others_share(outcome: Outcome) -> float | None:
+    """What other processes took of the cores during a launch, where it disturbs."""
+    if not isinstance(outcome, Measured):
+        return None
+    conditions = (one.conditions for one in outcome.measurements)
+    shares = [c.others_cpu_share or 0.0 for c in conditions if c is not None]
+    most = max(shares, default=0.0)
+    return most if most > OTHERS_CPU_SHARE else None
+
+
+def _causes(history: History) -> dict[int, str]:
+    """What rows say in place of messages that the text shows elsewhere, or in another row."""
+    causes: dict[int, str] = {}
+    first: dict[FailureKind, int] = {}
+    said: dict[str, int] = {}
+    for trial in history:
+        if isinstance(trial.outcome, Failed):
+            if first.setdefault(trial.outcome.kind, trial.ordinal) == trial.ordinal:
+                causes[trial.ordinal] = ""
+            elif trial.outcome.message in said:
+                causes[trial.ordinal] = f"as #{said[trial.outcome.message]}"
+            said.setdefault(trial.outcome.message, trial.ordinal)
+    if len(history) and isinstance(history.trials[-1].outcome, Failed):
+        causes[history.trials[-1].ordinal] = ""
+    return causes
+
+
+def _settings(config: Config, trial: Trial, best: Trial | None) -> str:
+    """All of them, or only those that are not as in the best trial where that is shorter."""
+    whole = str(config)
+    if best is None or best.config is None or best is trial:
+        return whole
+    if config == best.config:
+        return f"as #{best.ordinal}"
+    return min(whole, f"as #{best.ordinal} but {changed_words(config, best.config)}", key=len)
+
+
+TIES_SHOWN, NEIGHBOURS_SHOWN, RACES_SHOWN, TOO_LARGE_SHOWN = 8, 12, 5, 6
+REASONS_SHOWN, REASON_CHARS = 6, 160
+MEMORY = "estimated_memory_bytes"
+MESSAGE_CHARS, WHOLE_MESSAGE_CHARS = 160, 2000
+SOURCE_CHARS = 8000
+RATIONALE_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """How much of the past a turn tells."""
+
+    neighbours: bool = True
+    message_chars: int = MESSAGE_CHARS
+    source_chars: int = SOURCE_CHARS
+    dropped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnText:
+    """What a turn is about."""
+
+    study: Study
+    space: Space
+    scoring: Scoring
+    shown: Shown
+    untried: Sequence[Config] | None
+    candidates: Sequence[Choice]
+    learnt: Sequence[Learnt]
+
+    @property
+    def history(self) -> History:
+        """All that happened."""
+        return self.shown.history
+
+    def told(self, detail: Detail) -> str:
+        """The whole text."""
+        history, budget = self.history, self.study.budget
+        facts: dict[str, object] = {
+            "remaining": remaining_launches(self.study, history),
+            "budget": budget.trials,
+            "untried": self._untried_words(),
+            "pending": _section("pending", pending_lines(history.pending)),
+            "candidates": _section(
+                "candidates", candidate_lines(self.candidates, history.best, self._memory_words)
+            ),
+        }
+        if not len(history):
+            return words("first_turn").substitute(facts)
+        table = rows(self.shown, message_chars=detail.message_chars, dropped=detail.dropped)
+        failures = "\n".join(failure_lines(history))
+        return words("turn").substitute(
+            facts,
+            patience=budget.patience,
+            flat_count=launches_since_best(history),
+            trials=many(len(history), "trial"),
+            measured_count=len(history.measured),
+            today="\n".join(today_lines(self.study, history, self.scoring, self.shown.scale)),
+            best=self._best(detail),
+            latest=self._latest(detail),
+            reasons=_section("reasons", self._reasons()),
+            failures=_section(
+                "failures", [fenced(failures, limit=len(failures))] if failures else []
+            ),
+            dead_knobs=_section(
+                "dead_knobs",
+                dead_knob_lines(dead_knobs(self.space, history)),
+                share=f"{TIE_SHARE:.0%}",
+            ),
+            learnt=_section("learnt", learnt_lines(self.learnt)),
+            rows=fenced(table, limit=len(table)),
+            near=self._near() if detail.neighbours else "(left out for want of room)",
+        )
+
+    def _untried_words(self) -> str:
+        if self.untried is None:
+            return f"The space has {self.space.size} points before constraints."
+        return (
+            f"{len(self.untried)} of {len(self.space.feasible)} feasible configurations were never "
+            "launched."
+        )
+
+    def _best(self, detail: Detail) -> str:
+        history, best = self.history, self.history.best
+        if best is None or best.score is None:
+            return "No trial was measured yet."
+        races = [
+            f"#{race.challenger} was {raced_words(race)}"
+            for race in history.raced
+            if best.ordinal in (race.challenger, race.incumbent)
+        ]
+        lines = _whole(best, self._row(best, MESSAGE_CHARS), detail)
+        size = None if best.config is None else self._memory_words(best.config)
+        if size:
+            lines.insert(1, f"Estimated memory of a rank: {size}")
+        if history.front:
+            front = ", ".join(f"#{ordinal}" for ordinal in history.front[:FRONT_KEPT])
+            weights = ", ".join(f"{weight:.2f} for `{text}`" for text, weight in history.weights)
+            weighed = f" This turn weighs {weights}; that trial is the best so." if weights else ""
+            lines.append(f"No trial beats these in all objectives: {front}.{weighed}")
+        if races:
+            lines.append(f"Raced: {'; '.join(races[-RACES_SHOWN:])}.")
+        ties = list(self._ties(best))
+        if ties:
+            lines.append(f"Not told apart from it: {', '.join(ties[:TIES_SHOWN])}.")
+        return "\n".join(lines)
+
+    def _ties(self, best: Trial) -> Iterator[str]:
+        """Trials that may be as good: by their interval, or by what single launches can show."""
+        noise = noise_now(self.history, self.scoring)
+        chance = max(1 + TIE_SHARE, single_launch_ratio(noise) if noise else 1.0)
+        for trial in self.history.ranked:
+            speed = None if trial is best else self.shown.speed(trial)
+            if speed is None:
+                continue
+            low, high = speed.low or speed.ratio / chance, speed.high or speed.ratio * chance
+            if low <= 1 <= high:
+                yield f"#{trial.ordinal} {speed}"
+
+    def _latest(self, detail: Detail) -> str:
+        latest, best = self.history.trials[-1], self.history.best
+        if latest is best:
+            return f"#{latest.ordinal}, the best so far."
+        chars = WHOLE_MESSAGE_CHARS if isinstance(latest.outcome, Failed) else MESSAGE_CHARS
+        told = self._row(latest, min(chars, detail.source_chars))
+        match latest.outcome, best and best.outcome:
+            case Failed(), _:
+                return "\n".join(_whole(latest, told, detail))
+            case Measured(breakdown=new), Measured(breakdown=old) if new and old:
+                speed = self.shown.speed(latest)
+                if speed is not None:
+                    told += f"\nagainst the best: {speed}; in parts of its step: "
+                    told += knob_change(new, old, speed.ratio)
+        told += "".join(f"\n{line}" for line in _disturbances(latest))
+        races = (raced_words(r) for r in self.history.raced if r.challenger == latest.ordinal)
+        told = "\n".join((told, *(f"raced: {words}" for words in races)))
+        return "\n".join((fenced(told, limit=detail.source_chars), *_diagnosis(latest)))
+
+    def _near(self) -> str:
+        history, best = self.history, self.history.best
+        decided = [trial.config for trial in history if trial.config is not None]
+        centre = best.config if best else (decided[-1] if decided else None)
+        if not self.untried:
+            return "(not listed)"
+        if centre is None:
+            return "\n".join(f"- {config_words(c)}" for c in self.untried[:NEIGHBOURS_SHOWN])
+        nearest = sorted(self.untried, key=lambda config: self.space.distance(centre, config))
+        allowed = (c for c in nearest if not any(one.breaks(c) for one in self.learnt))
+        shown = [*islice(allowed, NEIGHBOURS_SHOWN)]
+        whose = f"#{best.ordinal}" if best else config_words(centre)
+        sizes = " (estimated memory of a rank)" if self._memory_words(centre) else ""
+        listed = [self._with_memory(changed_words(each, centre), each) for each in shown]
+        return "\n".join(
+            (
+                f"The {len(shown)} nearest to {whose}, which set{sizes}",
+                *(f"- {line}" for line in listed),
+                *self._too_large(centre),
+            )
+        )
+
+    def _too_large(self, centre: Config) -> Iterator[str]:
+        """Neighbours that nothing but their estimated memory rules out."""
+        if self.study.contexts or self._memory_words(centre) is None:
+            return
+        found = [
+            self._with_memory(f"{knob.name}={choice}", config)
+            for knob in self.space.knobs
+            for choice in knob.choices
+            for config in [Config({**centre.values, knob.name: choice})]
+            if knob.name in centre.values
+            and (broken := self.space.violations(config))
+            and all(MEMORY in words for words in broken)
+        ]
+        if found:
+            yield f"Too large by the estimate: {'; '.join(found[:TOO_LARGE_SHOWN])}"
+
+    def _with_memory(self, words: str, config: Config) -> str:
+        size = self._memory_words(config)
+        return f"{words}: {size}" if size else words
+
+    def _memory_words(self, config: Config) -> str | None:
+        """What a rank should take by the estimate, where the space has one."""
+        estimate = self.space.derived_number(config, MEMORY)
+        return None if estimate is None else size_words(estimate)
+
+    def _row(self, trial: Trial, message_chars: int) -> str:
+        result = reached(trial, self.history)
+        return row(trial, result, metrics=self.shown.metrics, message_chars=message_chars)
+
+    def _reasons(self) -> Iterator[str]:
+        history, best = self.history, self.history.best
+        whole = {best.ordinal} if best else set[int]()
+        if isinstance(history.trials[-1].outcome, Failed):
+            whole.add(history.trials[-1].ordinal)
+        told = "\n".join(
+            reason_lines(history, self.shown.scale, REASONS_SHOWN, REASON_CHARS, whole)
+        )
+        return iter([fenced(told, limit=len(told))] if told else [])
+
+
+@cache
+def words(name: str) -> Template:
+    """The text of this name, with places to fill in."""
+    return Template((files("search.llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def _section(name: str, lines: Iterable[str], **facts: object) -> str:
+    """A section of its own, or nothing where it has no lines."""
+    told = "\n".join(lines)
+    return words(name).substitute(facts, lines=told) + "\n" if told else ""
+
+
+def _whole(trial: Trial, told: str, detail: Detail) -> list[str]:
+    """A trial with its author's reason, what its traces say, and its program."""
+    why = one_line(trial.policy.rationale, RATIONALE_CHARS)
+    reason = f"\nreason given: {why}" if why else ""
+    return [
+        fenced(told + reason, limit=SOURCE_CHARS),
+        *_diagnosis(trial),
+        "Its program:",
+        fenced(trial.policy.source, "python", limit=detail.source_chars),
+    ]
+
+
+def _disturbances(trial: Trial) -> Iterator[str]:
+    """What else the machine did while a trial was measured."""
+    if isinstance(trial.outcome, Measured):
+        for measurement in trial.outcome.measurements:
+            if measurement.conditions is not None and measurement.conditions.disturbances:
+                yield f"disturbed: {', '.join(measurement.conditions.disturbances)}"
+
+
+def _diagnosis(trial: Trial) -> list[str]:
+    found = diagnosis_of(trial.outcome)
+    if found is None:
+        return []
+    listed = "\n".join(f"- {line}" for line in (*diagnosis_lines(found), *_elsewhere(trial)))
+    return [words("diagnosis").substitute(words=diagnosis_words(found), lines=listed).rstrip()]
+
+
+def _elsewhere(trial: Trial) -> Iterator[str]:
+    """What the traces say of contexts other than the study's own, which is the first."""
+    if isinstance(trial.outcome, Measured):
+        for context in trial.outcome.contexts[1:]:
+            found = diagnosis_of(context.outcome)
+            if found is not None:
+                yield f"in context {context.name}: {diagnosis_words(found)}"
+
+
+TURN_TOKENS = 24_000
+SHORT_MESSAGE_CHARS = 60
+SHORT_SOURCE_CHARS = (2000, 500)
+
+
+class PromptWriter:
+    """Writes prompts for one space and objective; `turn_tokens` bounds their changing part.
+
+    A history that is too long gives way in this order: the list of untried configurations, the
+    length of failure messages, then rows: of trials measured far from the best, of trials that
+    never launched, of other failures, of what is left, oldest first within each; at last the
+    middle of programs. The best trial and its program, the latest five, the program that failed
+    last, every kind of failure with its first cause, dead knobs, learnt constraints, candidates
+    and a line that counts what is missing stay: about 12000 tokens at most, 4500 once
+    programs are cut.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        scoring: Scoring,
+        *,
+        sandbox_rules: str = SANDBOX_RULES,
+        turn_tokens: int = TURN_TOKENS,
+    ) -> None:
+        self._space = space
+        self._scoring = scoring
+        self._sandbox_rules = sandbox_rules
+        self._turn_tokens = turn_tokens
+
+    def write(
+        self,
+        study: Study,
+        history: History,
+        untried: Sequence[Config] | None,
+        *,
+        candidates: Sequence[Choice] = (),
+        learnt: Sequence[Learnt] = (),
+        turn_tokens: int | None = None,
+    ) -> Prompt:
+        """Give the prompt for the next trial; `untried` is None when too many to be listed.
+
+        `turn_tokens` asks for a shorter turn than usual, as after one that was too long.
+        """
+        scoring = self._scoring.over(history)
+        turn = TurnText(
+            study=study,
+            space=self._space,
+            scoring=scoring,
+            shown=Shown.of(history, scoring, study.measure),
+            untried=untried,
+            candidates=candidates,
+            learnt=learnt,
+        )
+        return Prompt(
+            system=words("system").substitute(sandbox_rules=self._sandbox_rules),
+            task=self._task(study),
+            turn=_fitting(turn, self._turn_tokens if turn_tokens is None else turn_tokens),
+        )
+
+    def _task(self, study: Study) -> str:
+        lower = self._scoring.lower_is_better
+        fields = _fields(study.workload, study.usable_environment)
+        crowded = crowding_words(study.usable_environment)
+        return words("task").substitute(
+            direction="minimize" if lower else "maximize",
+            objective=study.objective.expression,
+            unit=f" ({self._scoring.unit})" if self._scoring.unit else "",
+            better="Lower is better." if lower else "Higher is better.",
+            more=_more_words(self._scoring),
+            work=work_words(study.workload),
+            budget=study.budget.trials,
+            limits=_limit_words(study),
+            fields=fenced("\n".join(fields), limit=SOURCE_CHARS),
+            crowding=f"\n{crowded}\n" if crowded else "",
+            contexts=_contexts(study, fields),
+            space=self._space.words() + _memory_words(self._space),
+        )
+
+
+def _fitting(turn: TurnText, limit: int) -> str:
+    """As much of the turn as the limit lets through, or the least there is."""
+    text = ""
+    for detail in _ever_less(turn, limit):
+        text = turn.told(detail)
+        if estimated_tokens(text) <= limit:
+            break
+    return text
+
+
+def _ever_less(turn: TurnText, limit: int) -> Iterator[Detail]:
+    """Ways to tell the past, each shorter than the one before."""
+    yield Detail()
+    yield Detail(neighbours=False)
+    short = Detail(neighbours=False, message_chars=SHORT_MESSAGE_CHARS)
+    yield short
+    order = least_useful_first(turn.history)
+
+    def fits(count: int) -> bool:
+        detail = replace(short, dropped=frozenset(order[:count]))
+        return estimated_tokens(turn.told(detail)) <= limit
+
+    enough = bisect_left(range(len(order)), True, key=fits)
+    least = replace(short, dropped=frozenset(order[:enough]))
+    yield least
+    for source_chars in SHORT_SOURCE_CHARS:
+        yield replace(least, source_chars=source_chars)
+
+
+def _memory_words(space: Space) -> str:
+    """Where to find the one number of the constraints that nobody can work out from the above."""
+    if not any(MEMORY in rule.expression.names for rule in space.rules):
+        return ""
+    return (
+        f"\n`{MEMORY}` is an estimate; turns give it for the best, candidates and neighbours. The "
+        "measured peak may be another kind of memory than what is limited."
+    )
+
+
+def _limit_words(study: Study) -> str:
+    """What asking the model may cost in all, where that is limited."""
+    budget = study.budget
+    limits = [
+        *([f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []),
+        *([f"{budget.max_cost_usd:g} USD"] if budget.max_cost_usd is not None else []),
+    ]
+    return f" You may be asked for at most {' and '.join(limits)} in all." if limits else ""
+
+
+def _more_words(scoring: Scoring) -> str:
+    """Other objectives and limits, in words that follow the main objective."""
+    others = (
+        f"{'minimize' if one.lower_is_better else 'maximize'} `{one.expression.text}`"
+        for one in scoring.more
+    )
+    limits = ", ".join(f"`{one.text}`" for one in scoring.limits)
+    return (
+        "".join(f" Also {other}." for other in others)
+        + (" No objective is given up: each turn says how it weighs them." if scoring.more else "")
+        + (f" A trial never leads unless {limits}." if limits else "")
+    )
+
+
+def _contexts(study: Study, own: Sequence[str]) -> str:
+    """What other contexts have instead of the study's own; those held out stay unknown."""
+    lines: list[str] = []
+    for context in study.contexts:
+        if not context.held_out:
+            fields = _fields(context.workload, study_in(study, context).usable_environment)
+            other = [field for field in fields if field not in own]
+            choices = [f"knob {knob}" for knob in other_choices(study, context)]
+            told = "\n".join((f"context {context.name}:", *other, *choices))
+            lines.append(fenced(told, limit=SOURCE_CHARS))
+    held_out = sum(context.held_out for context in study.contexts)
+    if held_out:
+        lines.append(
+            f"At the end it is launched in {held_out} more that are not shown; it must be valid "
+            "there as well."
+        )
+    return words("contexts").substitute(lines="\n\n".join(lines)) if lines else ""
+
+
+def _fields(workload: Workload, environment: Environment) -> list[str]:
+    return [
+        *_field_lines("workload", workload_fields(workload)),
+        *_field_lines("environment", environment_fields(environment)),
+    ]
+
+
+def _field_lines(path: str, fields: Mapping[str, object]) -> Iterator[str]:
+    """Every field that says something, as a policy would read it."""
+    for name, value in fields.items():
+        where = f"{path}[{name!r}]"
+        if isinstance(value, Mapping):
+            yield from _field_lines(where, value)
+        elif value is not None and value != ():
+            yield f"{where} == {value!r}"

@@ -1,0 +1,255 @@
+"""A language model as proposer, with an offline strategy for the turns that it does not take.
+
+Knows nothing of the provider: it is given something that can be asked.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from policies.space import Space
+from records.llm_exchange import Exchange
+from records.study import Study
+from records.trial import Config, History, Policy, Prediction
+from search.llm.client import Allowance, Asked, Check, NoSubmission
+from search.llm.messages import Cure, Draft, Problem, Prompt, estimated_tokens
+from search.llm.prompt import PromptWriter
+from search.loop.budget import launches_since_best, remaining_launches
+from search.loop.learned import learnt
+from search.loop.ports import Proposal
+from search.strategies.base import Choice, Chooser, untried
+from search.strategies.proposers import OfflineProposer
+
+Turns: TypeAlias = Literal["every", "seldom"]
+"""Which turns the model takes: all, or the first few and those at which the search is stuck."""
+
+CANDIDATE_COUNT = 5
+FIRST_TURNS, FLAT_LAUNCHES = 3, 2
+EMPTY_TURNS, ASK_AT_EACH = 3, 3
+RATIONALE_CHARS = 2000
+
+
+class PolicyWriter(Protocol):
+    """Writes a policy for a prompt."""
+
+    def ask(
+        self,
+        prompt: Prompt,
+        check: Check,
+        *,
+        shorter: Callable[[], Prompt] | None = None,
+        allowance: Allowance | None = None,
+    ) -> Asked:
+        """Give a policy that passes the check, or why there is none this time."""
+        ...
+
+
+@runtime_checkable
+class Ranking(Protocol):
+    """An offline strategy that can name several next configurations."""
+
+    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
+        """Give the best few that were not tried, best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A draft that passed, as the policy of the next trial, and what it decides."""
+
+    policy: Policy
+    config: Config
+
+
+class LlmProposer:
+    """Asks a model for policies, each judged before it becomes a trial.
+
+    The offline strategy takes a turn
+
+    - that `turns` leaves to it: with "seldom" the model takes the first three after the seed, and
+      each one before which two launches in a row brought nothing better;
+    - once the untried feasible configurations all fit in the remaining launches;
+    - when the model gives no policy; after three such turns in a row it is asked in every third;
+    - until the time is over for which the provider asks to be left alone;
+    - for the rest of the run once only a person can make the model answer, who is told by `notice`.
+
+    A turn without a policy is given to `notice` too, unless the one before ended in the same words.
+    """
+
+    name = "llm"
+
+    def __init__(
+        self,
+        client: PolicyWriter,
+        space: Space,
+        prompts: PromptWriter,
+        offline: Chooser,
+        judge: Callable[[Policy, History], Config | str],
+        *,
+        turns: Turns,
+        allowance: Allowance | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._space = space
+        self._prompts = prompts
+        self._ranking = offline if isinstance(offline, Ranking) else None
+        self._offline = OfflineProposer(offline)
+        self._judge = judge
+        self._turns = turns
+        self._allowance = allowance
+        self._notice = notice
+        self._clock = clock
+        self._lasting: str | None = None
+        self._last_problem: str | None = None
+        self._asked_again_s = -math.inf
+        self._empty_count = 0
+        self._skipped_count = 0
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give the next policy; None when every feasible configuration was launched."""
+        left = untried(self._space, history) if self._space.is_listable else None
+        if left is not None and not left:
+            return None
+        launches = remaining_launches(study, history)
+        if left is not None and len(left) <= launches:
+            why = (
+                f"the {len(left)} untried configurations fit in the {launches} launches left, "
+                "so they are tried one after the other and no model is asked"
+            )
+            return self._instead(study, history, why)
+        if not self._has_turn(history):
+            return self._offline.propose(study, history)
+        silence = self._silence()
+        if silence is not None:
+            return self._instead(study, history, silence)
+        return self._asked(study, history, left)
+
+    def _has_turn(self, history: History) -> bool:
+        if self._turns == "every":
+            return True
+        is_early = len(history) + len(history.pending) <= FIRST_TURNS
+        return is_early or launches_since_best(history) >= FLAT_LAUNCHES
+
+    def _silence(self) -> str | None:
+        """Why the model is not asked in a turn that is its own, or None."""
+        if self._lasting is not None:
+            return f"the model is not asked: {self._lasting}"
+        if self._clock() < self._asked_again_s:
+            return f"the model is not asked yet: {self._last_problem}"
+        if self._empty_count < EMPTY_TURNS or self._skipped_count == ASK_AT_EACH - 1:
+            self._skipped_count = 0
+            return None
+        self._skipped_count += 1
+        return (
+            f"the model gave no policy in its last {self._empty_count} turns "
+            "and is asked in every third"
+        )
+
+    def _asked(
+        self, study: Study, history: History, left: Sequence[Config] | None
+    ) -> Proposal | None:
+        candidates = self._candidates(study, history)
+        prompt = self._prompt(study, history, left, candidates)
+        judged: list[_Judged] = []
+
+        def check(draft: Draft) -> str | None:
+            policy = self._policy(draft, history)
+            config = self._judge(policy, history)
+            if isinstance(config, str):
+                return config
+            judged.append(_Judged(policy=policy, config=config))
+            return None
+
+        def shorter() -> Prompt:
+            turn_tokens = estimated_tokens(prompt.turn) // 2
+            return self._prompt(study, history, left, candidates, turn_tokens)
+
+        asked = self._client.ask(prompt, check, shorter=shorter, allowance=self._allowance)
+        if isinstance(asked, NoSubmission):
+            self._note(asked.problem)
+            why = f"the model gave no policy: {asked.problem.words}"
+            exchange = asked.exchange if asked.exchange.request_count else None
+            return self._instead(study, history, why, exchange)
+        self._empty_count = 0
+        self._last_problem = None
+        return Proposal(policy=_told(judged[-1], candidates), exchange=asked.exchange)
+
+    def _note(self, problem: Problem) -> None:
+        """Remember a turn without a policy and what it means for later ones, and say it."""
+        words, is_new = problem.words, problem.words != self._last_problem
+        self._last_problem = words
+        if problem.cure is Cure.USER:
+            self._lasting = words
+            self._notice(f"the model is not asked any more, the search goes on without it: {words}")
+        elif problem.wait_s is not None:
+            self._asked_again_s = self._clock() + problem.wait_s
+            self._notice(f"the model is not asked for {problem.wait_s:.0f} s: {words}")
+        else:
+            self._empty_count += 1
+            if is_new:
+                self._notice(f"the model gave no policy in this turn: {words}")
+
+    def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
+        if self._ranking is None:
+            return ()
+        found = self._ranking.candidates(study, history, CANDIDATE_COUNT)
+        # One of which nothing is expected, as a step that trusts no model, must not head the list.
+        return tuple(sorted(found, key=lambda choice: not choice.expected))
+
+    def _prompt(
+        self,
+        study: Study,
+        history: History,
+        left: Sequence[Config] | None,
+        candidates: Sequence[Choice],
+        turn_tokens: int | None = None,
+    ) -> Prompt:
+        return self._prompts.write(
+            study,
+            history,
+            left,
+            candidates=candidates,
+            learnt=learnt(self._space, history, study.revoked),
+            turn_tokens=turn_tokens,
+        )
+
+    def _instead(
+        self, study: Study, history: History, why: str, exchange: Exchange | None = None
+    ) -> Proposal | None:
+        proposal = self._offline.propose(study, history)
+        if proposal is None:
+            return None
+        rationale = f"{proposal.policy.rationale} ({why})"
+        return Proposal(policy=replace(proposal.policy, rationale=rationale), exchange=exchange)
+
+    def _policy(self, draft: Draft, history: History) -> Policy:
+        parent = history.best or (history.trials[-1] if len(history) else None)
+        return Policy(
+            source=draft.code,
+            author=self.name,
+            parent=parent.policy.digest if parent is not None else None,
+            rationale=draft.rationale,
+            prediction=_prediction(draft, history),
+        )
+
+
+def _prediction(draft: Draft, history: History) -> Prediction | None:
+    """What the model expects against the best trial, where it says so and there is one."""
+    best, speedup = history.best, draft.expected_speedup
+    if best is None or speedup is None:
+        return None
+    return Prediction(speedup=speedup, over=best.ordinal)
+
+
+def _told(judged: _Judged, candidates: Sequence[Choice]) -> Policy:
+    """The policy, whose rationale says so where it gives what was offered to the model."""
+    offered = [choice.config for choice in candidates]
+    accepts = ""
+    if judged.config in offered:
+        accepts = f"accepts candidate {offered.index(judged.config) + 1}: "
+    rationale = f"{accepts}{judged.policy.rationale}"
+    return replace(judged.policy, rationale=rationale[:RATIONALE_CHARS])

@@ -1,0 +1,1 @@
+"""The search itself: propose, launch, race, confirm, until it is done."""

@@ -1,0 +1,171 @@
+"""Limits and what was used; model prices.
+
+When a search stops, and the words for why.
+
+More launches for a study on record.
+
+Known prices of models, from a dated table that a study may overrule.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from policies.space import Space
+from records.codec import from_document
+from records.errors import STRICT, StudyError
+from records.llm_exchange import Usage
+from records.store.store import Store
+from records.study import Budget, Llm, Price, Study
+from records.trial import History, Repeat, Trial
+
+
+def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
+    """Why the search should stop now, or None to go on."""
+    if history.launched_count >= budget.trials:
+        return f"all {budget.trials} trials are used"
+    if used >= budget.launch_limit:
+        return f"all {budget.launch_limit} launches are used"
+    if budget.max_wall_s is not None and elapsed_s >= budget.max_wall_s:
+        return f"the time limit of {budget.max_wall_s:g} s is reached"
+    if (flat := launches_since_best(history)) >= budget.patience:
+        return f"{flat} launches in a row brought no improvement"
+    if (failed := failures_in_a_row(history)) >= budget.max_failures:
+        return f"{failed} trials in a row failed"
+    return None
+
+
+def enumerating(study: Study, space: Space) -> Study:
+    """The study without patience where its budget pays for every feasible configuration."""
+    trials = study.budget.trials
+    if not space.is_listable or len(space.feasible) > trials:
+        return study
+    return replace(study, budget=replace(study.budget, patience=max(trials, study.budget.patience)))
+
+
+def nothing_left(study: Study) -> str:
+    """Why nothing more is proposed, where no limit of the budget says stop."""
+    if study.replay_of is not None:
+        return f"every policy of study {study.replay_of} was launched again"
+    return "every feasible configuration was tried"
+
+
+def most_at_once(study: Study, history: History, used: int) -> int:
+    """Trials that may be begun together now, so that no limit is passed however they end.
+
+    One of several may need all of its launches twice: beside others, and alone.
+    """
+    budget = study.budget
+    launches_each = 2 * (1 + study.measure.infrastructure_retries)
+    left = (
+        budget.trials - history.launched_count,
+        (budget.launch_limit - used) // launches_each,
+        budget.patience - launches_since_best(history),
+        budget.max_failures - failures_in_a_row(history),
+    )
+    return max(1, min(left))
+
+
+def remaining_launches(study: Study, history: History) -> int:
+    """Launches that the budget of trials still pays for."""
+    return max(0, study.budget.trials - history.launched_count - len(history.pending))
+
+
+def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
+    """Every start of all ranks: trials with their repetitions, and launches made again."""
+    own = sum(trial.attempts for trial in history if trial.reached_launch)
+    return own + len(repeats)
+
+
+def launches_since_best(history: History) -> int:
+    """Launches that the budget counts, after the one that is best; 0 while none is measured.
+
+    Of several objectives, after the newest one on the front.
+    """
+    best = history.best
+    if best is None:
+        return 0
+    newest = max([best.ordinal, *history.front])
+    return sum(trial.launched for trial in history if trial.ordinal > newest)
+
+
+def failures_in_a_row(history: History) -> int:
+    """Failed trials since the last measured one."""
+    count = 0
+    for trial in reversed(history.trials):
+        if _measured(trial):
+            break
+        count += 1
+    return count
+
+
+def _measured(trial: Trial) -> bool:
+    return trial.score is not None
+
+
+def extended(study_id: str, more: int, records: Store, most: int | None = None) -> Study:
+    """The study with a budget that lasts for `more` trials from here, as it is now on record.
+
+    Races and the final are made again for them, so they may take what a study of so many trials
+    may. Raises `StudyError` where it would have more than `most`.
+    """
+    with records.lock(study_id):  # whoever runs it has read its budget
+        study = records.find(study_id).study
+        history = records.history(study_id)
+        trials = history.launched_count + more
+        if most is not None and trials > most:
+            raise StudyError(
+                f"{more} more make {trials} trials; at most {most} are allowed here for a study"
+            )
+        used = launches_used(history, records.repeats(study_id))
+        spent = used if study.budget.launches is None else study.budget.launches
+        enough = spent + Budget(trials=more).launch_limit
+        by_default = study.budget.launches is None and Budget(trials=trials).launch_limit >= enough
+        budget = replace(
+            study.budget,
+            trials=trials,
+            patience=study.budget.patience + more,
+            launches=None if by_default else enough,
+        )
+        extended = replace(study, budget=budget)
+        records.replace_study(study_id, extended)
+    return extended
+
+
+_RELEASE = re.compile(r"-\d{8}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    """Prices by model, as they were on `date`."""
+
+    __pydantic_config__ = STRICT
+
+    date: str
+    models: Mapping[str, Price]
+
+
+@cache
+def price_table() -> PriceTable:
+    """The table that comes with this version."""
+    text = (files("search.loop") / "prices.toml").read_text(encoding="utf-8")
+    return from_document(PriceTable, tomllib.loads(text))
+
+
+def priced(llm: Llm) -> Llm:
+    """The same model with its known price, where the study says none."""
+    return llm if llm.price is not None else replace(llm, price=price_of(llm.model))
+
+
+def cost_usd(usage: Usage, model: str, llm: Llm) -> float | None:
+    """What a use of a model cost; None where its price is not known, or it is not the study's."""
+    price = priced(llm).price
+    return None if price is None or model != llm.model else price.cost_usd(usage)
+
+
+def price_of(model: str) -> Price | None:
+    """The known price of a model, of whatever release; None where there is none."""
+    return price_table().models.get(_RELEASE.sub("", model))

@@ -1,0 +1,253 @@
+"""Constraints learned from failures; dead knobs.
+
+Constraints learnt from failures, by the history alone: told to the model, and kept to.
+
+A predicate over at most two knobs is learnt once enough trials failed in one way where it holds,
+and none was measured there. The next measured trial that contradicts it takes it away again, and
+so can a person.
+
+Knobs that were varied alone and moved nothing: what a search need not try again.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.space import Knob, Space
+from records.expression import Rule
+from records.study import Constraint, Value
+from records.trial import Config, Failed, FailureKind, History, Trial
+
+LEAST_FAILURES = 3
+CHANCE = 0.01
+"""How likely it may be that all fail by chance, as often as launches fail elsewhere."""
+LEARNT_KINDS = frozenset({FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG})
+CAUSE_CHARS = 80
+PREFIX = "learnt: "
+Mask: TypeAlias = NDArray[np.bool_]
+"""Which configurations of a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """A predicate that every trial broke which failed in one way, and no measured trial did.
+
+    `ordinals` are those failures.
+    """
+
+    constraint: Constraint
+    kind: FailureKind
+    ordinals: tuple[int, ...]
+
+    def breaks(self, config: Config) -> str | None:
+        """How a configuration breaks it, with its numbers filled in; None where it does not."""
+        rule = _rule(self.constraint)
+        if not rule.expression.names <= config.values.keys():
+            return None
+        return rule.broken(config.values)
+
+
+_rule = cache(Rule.of)
+
+
+def learnt(space: Space, history: History, revoked: Sequence[str]) -> tuple[Learnt, ...]:
+    """What the failures so far say about configurations, without what a person took back."""
+    failed = [trial for trial in history if _teaches(trial)]
+    measured = {trial.config for trial in history.measured}
+    if len(failed) < LEAST_FAILURES or not measured:
+        return ()
+    finder = _Finder(space, measured, {trial.config for trial in failed}, revoked)
+    causes = _by_cause(failed).items()
+    return tuple(found for (kind, _), trials in causes for found in finder.all(kind, trials))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Predicate:
+    """A condition on one knob or two, and where it holds."""
+
+    literals: tuple[str, ...]
+    holds: Mask
+
+    @property
+    def text(self) -> str:
+        return " and ".join(self.literals)
+
+
+class _Finder:
+    """Finds predicates over a space that no measured configuration satisfies."""
+
+    def __init__(
+        self,
+        space: Space,
+        measured: Set[Config | None],
+        failed: Set[Config | None],
+        revoked: Sequence[str],
+    ) -> None:
+        self._configs = space.feasible
+        self._measured, self._failed = self._mask(measured), self._mask(failed)
+        taken_back = {name.removeprefix(PREFIX) for name in revoked}
+        single = list(_literals(space))
+        pairs = (
+            _Predicate(one.literals + other.literals, one.holds & other.holds)
+            for one, other in combinations(single, 2)
+        )
+        self._open = [
+            each
+            for each in (*single, *pairs)
+            if not (each.holds & self._measured).any() and each.text not in taken_back
+        ]
+
+    def all(self, kind: FailureKind, trials: Sequence[Trial]) -> Iterator[Learnt]:
+        """What failures with one cause teach, the predicate that covers most of them first."""
+        left = list(trials)
+        while (best := self._best(left)) is not None:
+            pairs = zip(self._configs, best.holds, strict=True)
+            held = {config for config, holds in pairs if holds}
+            covered = [trial for trial in left if trial.config in held]
+            yield _learnt(best, kind, covered)
+            left = [trial for trial in left if trial not in covered]
+
+    def _best(self, trials: Sequence[Trial]) -> _Predicate | None:
+        """The one that covers most failures, with fewest literals, and as narrow as can be."""
+        broken = self._mask({trial.config for trial in trials})
+        fitting = [
+            (-cover, len(each.literals), int(each.holds.sum()), place)
+            for place, each in enumerate(self._open)
+            if self._is_no_chance(each, cover := int((each.holds & broken).sum()))
+        ]
+        return self._open[min(fitting)[-1]] if fitting else None
+
+    def _is_no_chance(self, predicate: _Predicate, cover: int) -> bool:
+        """Whether so many failures are too many, given how often launches fail elsewhere."""
+        if cover < LEAST_FAILURES:
+            return False
+        elsewhere = int((self._failed & ~predicate.holds).sum())
+        share = (elsewhere + 1) / (elsewhere + int(self._measured.sum()) + 2)
+        return bool(share**cover <= CHANCE)
+
+    def _mask(self, configs: Set[Config | None]) -> Mask:
+        return np.array([config in configs for config in self._configs], dtype=bool)
+
+
+def _learnt(predicate: _Predicate, kind: FailureKind, trials: Sequence[Trial]) -> Learnt:
+    ordinals = tuple(trial.ordinal for trial in trials)
+    told = ", ".join(f"#{ordinal}" for ordinal in ordinals)
+    return Learnt(
+        constraint=Constraint(
+            name=f"{PREFIX}{predicate.text}",
+            expression=f"not ({predicate.text})",
+            reason=f"ended in {kind} in trials {told} and was measured in none",
+        ),
+        kind=kind,
+        ordinals=ordinals,
+    )
+
+
+def _teaches(trial: Trial) -> bool:
+    outcome = trial.outcome
+    return trial.config is not None and isinstance(outcome, Failed) and outcome.kind in LEARNT_KINDS
+
+
+def _by_cause(trials: Sequence[Trial]) -> dict[tuple[FailureKind, str], list[Trial]]:
+    """Failures of one kind with one first cause, whatever its numbers; memory has one cause."""
+    groups: dict[tuple[FailureKind, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if isinstance(trial.outcome, Failed):
+            kind = trial.outcome.kind
+            cause = re.sub(r"\d+", "#", trial.outcome.message)[:CAUSE_CHARS]
+            groups[kind, "" if kind is FailureKind.OUT_OF_MEMORY else cause].append(trial)
+    return groups
+
+
+def _literals(space: Space) -> Iterator[_Predicate]:
+    """Every condition on one knob that holds for some feasible configurations, but not for all."""
+    for knob in space.knobs:
+        values = [config.values.get(knob.name) for config in space.feasible]
+        for literal, matches in _conditions(knob):
+            holds = np.array([value in matches for value in values])
+            if holds.any() and not holds.all():
+                yield _Predicate((literal,), holds)
+
+
+def _conditions(knob: Knob) -> Iterator[tuple[str, frozenset[object]]]:
+    """Conditions on a knob, narrow ones first, with the choices that satisfy them."""
+    for choice in knob.choices:
+        yield f"{knob.name} == {choice!r}", frozenset({choice})
+    if isinstance(knob.choices[0], str | bool):
+        return
+    for place in range(1, len(knob.choices) - 1):
+        bound = knob.choices[place]
+        yield f"{knob.name} >= {bound!r}", frozenset(knob.choices[place:])
+        yield f"{knob.name} <= {bound!r}", frozenset(knob.choices[: place + 1])
+
+
+TIE_SHARE = 0.03  # launches of one configuration were seen to vary by 2.4 % (median of 27 groups)
+LEAST_PAIRS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadKnob:
+    """A knob whose change alone was no larger than what equal launches differ by, every time.
+
+    `pair_count` is how many pairs of measured trials differ in it alone, `largest_share` the
+    largest difference of a pair, of the better one; `values` are the choices compared.
+    """
+
+    name: str
+    pair_count: int
+    largest_share: float
+    values: tuple[Value, ...]
+
+
+def dead_knobs(space: Space, history: History) -> tuple[DeadKnob, ...]:
+    """Knobs that made no difference in at least two pairs of measured trials, in their order.
+
+    None where costs stand for several objectives, of which ties say nothing.
+    """
+    if history.weights:
+        return ()
+    found = (_dead(knob.name, history) for knob in space.knobs)
+    return tuple(knob for knob in found if knob is not None)
+
+
+def _dead(name: str, history: History) -> DeadKnob | None:
+    pair_count, largest, values = 0, 0.0, list[Value]()
+    for alike in _alike_but_for(name, history):
+        costs = [history.cost(trial) for trial in alike]
+        least = min(abs(cost) for cost in costs)
+        apart = max(costs) - min(costs)
+        if apart > TIE_SHARE * least:
+            return None
+        pair_count += len(alike) * (len(alike) - 1) // 2
+        largest = max(largest, apart / least if least else 0.0)
+        values += (trial.config.values[name] for trial in alike if trial.config is not None)
+    if pair_count < LEAST_PAIRS:
+        return None
+    return DeadKnob(
+        name=name,
+        pair_count=pair_count,
+        largest_share=largest,
+        values=tuple(sorted(set(values), key=lambda value: (str(type(value)), value))),
+    )
+
+
+def _alike_but_for(name: str, history: History) -> list[list[Trial]]:
+    """Measured trials in groups that differ in nothing but this knob, two or more in each."""
+    groups: dict[frozenset[tuple[str, type, Value]], dict[Value, Trial]] = defaultdict(dict)
+    for trial in history.measured:
+        if trial.config is None or name not in trial.config.values:
+            continue
+        others = frozenset(
+            (knob, type(value), value)
+            for knob, value in trial.config.values.items()
+            if knob != name
+        )
+        groups[others].setdefault(trial.config.values[name], trial)
+    return [list(group.values()) for group in groups.values() if len(group) > 1]

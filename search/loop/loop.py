@@ -1,0 +1,135 @@
+"""The search: propose, record intents, run trials, record results, until told to stop."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from evaluator.objective import Scoring
+from records.codec import now, to_json
+from records.store.rows import Intent
+from records.store.store import Store
+from records.study import Study
+from records.trial import History, Policy
+from search.loop.batch import Batch, Room
+from search.loop.budget import launches_used, most_at_once, nothing_left, stop_reason
+from search.loop.finding import Finding, find
+from search.loop.ports import Observer, Proposal, Proposer
+from search.loop.races import Contest, Referee, in_contexts
+from search.loop.trial import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One study under way; everything it knows is in the store, so any run can continue it."""
+
+    study_id: str
+    study: Study
+    seed: Policy
+    proposer: Proposer
+    scoring: Scoring
+    store: Store
+    turn: Turn
+    observer: Observer
+    clock: Callable[[], float] = time.monotonic
+    room: Room = field(default_factory=Room)
+
+    def run(self) -> Finding:
+        """Run to the end of the budget; an interruption leaves the study ready to resume."""
+        with self.store.lock(self.study_id):
+            self.turn.clear()
+            self.store.start_run(self.study_id, self.study)
+            try:
+                reason = self._search()
+                launches = self._referee.conclude()
+                held_out = self._referee.hold_out()
+            except BaseException:
+                self.store.update(self.study_id, status="interrupted")
+                raise
+            led = self._referee.standing()
+            scoring = self.scoring.over(led.history)
+            finding = find(led, launches, scoring, self.study.measure, reason)
+            if finding.winner is not None:
+                each = in_contexts(self.study, launches, held_out, finding.winner, scoring)
+                finding = replace(finding, contexts=each)
+            self.store.update(self.study_id, status="finished", summary=to_json(finding))
+        return finding
+
+    def _search(self) -> str:
+        """Propose and try until something says stop, and give what it was."""
+        started = self.clock()
+        self._go_on()
+        settled = self._referee.settled_count
+        while True:
+            history = self._referee.settle(settled).history
+            settled, used = len(history), launches_used(history, self.store.repeats(self.study_id))
+            reason = stop_reason(self.study.budget, history, used, self.clock() - started)
+            if reason is not None:
+                return reason
+            batch = self._batch(history)
+            most = most_at_once(self.study, history, used)
+            if not self._fill(batch, most, out_of_time=lambda: self._late(started)):
+                return nothing_left(self.study)
+            batch.run()
+
+    def _go_on(self) -> None:
+        """Run the trials that were begun and never finished."""
+        intents = self.store.pending(self.study_id)
+        if intents:
+            batch = self._batch(self._referee.standing().history)
+            for intent in intents:
+                batch.add(intent)
+            batch.run()
+
+    def _fill(self, batch: Batch, most: int, out_of_time: Callable[[], bool]) -> int:
+        """Begin trials while there is room for more, at most so many; gives their number."""
+        count = 0
+        while count < most and batch.has_room and not (count and out_of_time()):
+            proposal = self._propose(batch.history)
+            if proposal is None:
+                break
+            history = batch.history
+            batch.add(self._begin(len(history) + len(history.pending), proposal))
+            count += 1
+        return count
+
+    def _late(self, started: float) -> bool:
+        limit_s = self.study.budget.max_wall_s
+        return limit_s is not None and self.clock() - started >= limit_s
+
+    def _batch(self, history: History) -> Batch:
+        return Batch(
+            study_id=self.study_id,
+            history=history,
+            room=self.room,
+            turn=self.turn,
+            store=self.store,
+            observer=self.observer,
+        )
+
+    def _propose(self, history: History) -> Proposal | None:
+        if not history:
+            return Proposal(policy=self.seed)
+        return self.proposer.propose(self.study, history)
+
+    def _begin(self, ordinal: int, proposal: Proposal) -> Intent:
+        intent = Intent(ordinal=ordinal, policy=proposal.policy, started_at=now(), exchange=None)
+        return self.store.begin(self.study_id, intent, proposal.exchange)
+
+    @property
+    def _referee(self) -> Referee:
+        scoring = self.scoring.over(self.store.history(self.study_id))
+        return Referee(
+            study_id=self.study_id,
+            measure=self.study.measure,
+            scoring=scoring,
+            store=self.store,
+            contest=Contest(
+                study_id=self.study_id,
+                study=self.study,
+                scoring=scoring,
+                store=self.store,
+                turn=self.turn,
+                observer=self.observer,
+            ),
+            observer=self.observer,
+        )

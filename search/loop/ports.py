@@ -1,0 +1,239 @@
+"""Proposer, Evaluator, Observer protocols; scrubbing wrappers.
+
+What the loop asks of others: proposers, evaluators, observers.
+
+Takes secrets and home folders out of what a search is about to record.
+
+All that follows, and all that is recorded, is made of what comes out: a search that goes on from
+its record, or is replayed from it, meets the same texts.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from evaluator.timing.decision import Noise
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import STANDARD_LIMITS
+from records.codec import with_texts
+from records.llm_exchange import Exchange
+from records.scrub import Scrubber
+from records.study import Command, Measure, Study
+from records.trial import Config, History, Outcome, Policy, Repeat, Trial
+from records.workload import Workload
+from search.loop.standing import Race
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The next policy, and the LLM exchange behind it if there was one."""
+
+    policy: Policy
+    exchange: Exchange | None = None
+
+
+class Proposer(Protocol):
+    """Gives the next policy from the study and its history.
+
+    A pure function of its arguments and its construction, except for talking to a model; raises
+    `CclsearchError` only when the study cannot go on (for example a rejected key).
+    """
+
+    @property
+    def name(self) -> str:
+        """Name under which its policies are recorded."""
+        ...
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give the next policy; None when there is nothing left to try."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happens; returns nothing and never raises."""
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """A run begins or continues."""
+        ...
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """A policy was proposed and recorded."""
+        ...
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """The policy gave a valid configuration that is about to be launched."""
+        ...
+
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """A job entered a phase: setup, warmup, timed, profile.
+
+        `ordinal` is that of its trial; None where earlier trials are launched again.
+        """
+        ...
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """A trial ended and is on record."""
+        ...
+
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Equal launches were compared: how much a round's ratio varies by itself."""
+        ...
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """One launch of an earlier trial's configuration ended and is on record."""
+        ...
+
+    def race_decided(self, race: Race) -> None:
+        """A challenger was raced against the trial that led."""
+        ...
+
+    def notice(self, words: str) -> None:
+        """Something happened that a person should know now; the search goes on."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Measures one configuration of a study."""
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
+        """Launch and measure; the files it names as artifacts stay in `workdir` for the caller."""
+        ...
+
+    def evaluate_together(
+        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch all at once, their steps in turns; outcomes in the order of `configs`."""
+        ...
+
+
+T = TypeVar("T")
+
+TEXT_FILES = ("*.json", "*.jsonl", "*.log", "*.stacks.txt")
+"""What launches leave that people read; traces are kept as their profiler wrote them."""
+PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbedEvaluator:
+    """Launches as another evaluator does, and scrubs its outcomes and the files that they left."""
+
+    each: Evaluator
+    scrubber: Scrubber
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
+        """Give the outcome without secrets, as the files in `workdir` then are."""
+        return self._scrubbed(self.each.evaluate(study, config, workdir), workdir)
+
+    def evaluate_together(
+        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Give the outcomes of launches at once without secrets."""
+        outcomes = self.each.evaluate_together(study, configs, workdirs, seed)
+        return tuple(map(self._scrubbed, outcomes, workdirs))
+
+    def _scrubbed(self, outcome: Outcome, workdir: Path) -> Outcome:
+        for path in _text_files(workdir):
+            _scrub_file(path, self.scrubber)
+        return self.scrubber.value(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbedProposer:
+    """Proposes as another proposer does, without the values that are known to be secret.
+
+    Policies and conversations keep all else: a digest names the one, and the other is to give it
+    again, to the letter.
+    """
+
+    each: Proposer
+    scrubber: Scrubber
+
+    @property
+    def name(self) -> str:
+        """Name of the other."""
+        return self.each.name
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give the next policy; None when there is nothing left to try."""
+        proposal = self.each.propose(study, history)
+        if proposal is None:
+            return None
+        exchange = proposal.exchange and with_texts(proposal.exchange, self.scrubber.known)
+        return Proposal(policy=scrubbed_policy(proposal.policy, self.scrubber), exchange=exchange)
+
+
+def scrubbed_policy(policy: Policy, scrubber: Scrubber) -> Policy:
+    """Give the policy without the values that are known to be secret."""
+    return with_texts(policy, scrubber.known)
+
+
+def scrubbed_study(study: Study, scrubber: Scrubber) -> Study:
+    """Give the study without secrets, and with `~` for this user's home in the paths of files.
+
+    Whoever runs it next may have another home: paths are expanded where they are used.
+    """
+    study = with_texts(study, scrubber.secrets)
+    contexts = (replace(c, workload=_portable(c.workload, scrubber)) for c in study.contexts)
+    return replace(
+        study,
+        workload=_portable(study.workload, scrubber),
+        contexts=tuple(contexts),
+        seed_policy=scrubber.path(study.seed_policy),
+        command=study.command and _portable_command(study.command, scrubber),
+    )
+
+
+def _portable(workload: Workload, scrubber: Scrubber) -> Workload:
+    text_file = workload.text_file
+    return replace(workload, text_file=text_file and scrubber.path(text_file))
+
+
+def _portable_command(command: Command, scrubber: Scrubber) -> Command:
+    def in_all(named: Mapping[str, str]) -> Mapping[str, str]:
+        return {scrubber.path(name): scrubber.path(text) for name, text in named.items()}
+
+    return replace(
+        command,
+        run=tuple(map(scrubber.path, command.run)),
+        environment=in_all(command.environment),
+        file_digests=in_all(command.file_digests),
+    )
+
+
+def _text_files(folder: Path) -> Iterator[Path]:
+    for kind in TEXT_FILES:
+        for path in folder.rglob(kind):
+            if path.is_file() and not path.is_symlink() and not _is_trace(path):
+                yield path
+
+
+def _is_trace(path: Path) -> bool:
+    from evaluator.traces.readers.formats import format_of
+
+    if path.suffix != ".json":
+        return False
+    try:
+        format_of(path, STANDARD_LIMITS)
+    except TraceError:
+        return False
+    return True
+
+
+def _scrub_file(path: Path, scrubber: Scrubber) -> None:
+    """Put what is left of a file in its place; one that holds nothing to take out stays."""
+    changed = False
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".scrubbed-")
+    try:
+        with os.fdopen(handle, "wb") as out, path.open("rb") as file:
+            # A piece ends where a line does, unless a single line is as long as a piece.
+            while piece := file.read(PIECE_BYTES) + file.readline(PIECE_BYTES):
+                left = scrubber.content(piece)
+                changed = changed or left != piece
+                out.write(left)
+        if changed:
+            Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)

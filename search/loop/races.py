@@ -1,0 +1,471 @@
+"""Repeat launches: races, halving, confirmation, held-out contexts.
+
+Launches several trials' configurations again, in rounds, and keeps every launch on record.
+
+How a winner does in each context of a study, also in those that the search never launched.
+
+Decides with further launches: how noisy this machine is, who leads, and who wins.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from zlib import crc32
+
+from evaluator.metrics.registry import measure_all
+from evaluator.objective import Scoring
+from evaluator.timing.decision import Comparison
+from records.store.store import Store
+from records.study import Measure, Study
+from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
+from search.loop.budget import launches_used, remaining_launches
+from search.loop.finding import InContextFinding
+from search.loop.ports import Observer
+from search.loop.standing import (
+    Race,
+    Standing,
+    centred_burdens,
+    claim_rule,
+    compared,
+    confirming,
+    counted,
+    is_disturbed,
+    judge_race,
+    launch_of,
+    least_rounds,
+    run_again,
+    standing,
+    unreliable,
+    without_replaced,
+)
+from search.loop.trial import Turn, in_one
+from search.study.spaces import decided, held_out_study, space_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Runs what is not on record yet."""
+
+    study_id: str
+    study: Study
+    scoring: Scoring
+    store: Store
+    turn: Turn
+    observer: Observer
+
+    def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
+        """What is on record of one contest and counts, in the order of launches."""
+        return without_replaced(self._launched(purpose, series), self.study.measure)
+
+    def bring_to(
+        self, count: int, purpose: Purpose, series: int, trials: Sequence[Trial], spare: int = 0
+    ) -> bool:
+        """Bring a contest to at least `count` rounds of all these trials, and those to run again.
+
+        Give False where the budget lacks launches for a round and `spare` others after it.
+        """
+        while trials and self._rounds_done(purpose, series, trials) < count:
+            missing = self._missing(purpose, series, trials)
+            if self.launches_left < len(missing) + spare:
+                return False
+            self._launch(missing, whole=len(missing) == len(trials))
+        return True
+
+    def against_itself(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
+        """Bring a self-test to `count` pairs of launches, as far as the budget and `spare` let.
+
+        The launches of pair k are in the rounds 2k and 2k + 1.
+        """
+        for pair in range(count):
+            done = {repeat.round for repeat in self.repeats(Purpose.SELF_TEST, series)}
+            missing = [
+                _Place(
+                    purpose=Purpose.SELF_TEST, series=series, round=number, position=0, trial=trial
+                )
+                for number in (2 * pair, 2 * pair + 1)
+                if number not in done
+            ]
+            if self.launches_left < len(missing) + spare:
+                return
+            self._launch(missing, whole=len(missing) == 2)
+
+    @property
+    def launches_left(self) -> int:
+        """Launches that the budget still allows."""
+        history = self.store.history(self.study_id)
+        used = launches_used(history, self.store.repeats(self.study_id))
+        return self.study.budget.launch_limit - used
+
+    def _rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
+        ordinals = {trial.ordinal for trial in trials}
+        rounds = self._by_round(purpose, series)
+        again = run_again(rounds)
+        return sum(ordinals <= _ordinals(rounds[n]) for n in rounds if n not in again)
+
+    def _missing(
+        self, purpose: Purpose, series: int, trials: Sequence[Trial]
+    ) -> tuple["_Place", ...]:
+        """The launches that complete a round, in their order.
+
+        A round that was cut short by a kill is completed.
+        """
+        ordinals = {trial.ordinal for trial in trials}
+        rounds = self._by_round(purpose, series)
+        taken = [r.round for r in self.store.repeats(self.study_id) if r.series == series]
+        fresh = max(taken, default=-1) + 1
+        number = next((n for n, found in rounds.items() if _ordinals(found) < ordinals), fresh)
+        turn = sorted(trials, key=lambda trial: trial.ordinal)
+        Random(f"{self.study.random_seed}/{series}/{number}").shuffle(turn)
+        return tuple(
+            _Place(purpose=purpose, series=series, round=number, position=position, trial=trial)
+            for position, trial in enumerate(turn)
+            if trial.ordinal not in _ordinals(rounds.get(number, ()))
+        )
+
+    def _by_round(self, purpose: Purpose, series: int) -> Mapping[int, Sequence[Repeat]]:
+        rounds: dict[int, list[Repeat]] = {}
+        for repeat in self._launched(purpose, series):
+            rounds.setdefault(repeat.round, []).append(repeat)
+        return rounds
+
+    def _launched(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
+        stored = self.store.repeats(self.study_id)
+        return tuple(r for r in stored if r.series == series and r.purpose is purpose)
+
+    def _launch(self, places: Sequence["_Place"], *, whole: bool) -> None:
+        """Launch together what makes up a whole round and fits on the machine, else in turn.
+
+        What takes turns is not profiled.
+        """
+        peaks = [_peak_memory_bytes(place.trial) for place in places]
+        timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in places)
+        if whole and len(places) > 1 and timed_only and self.turn.fits_together(self.study, peaks):
+            seed = f"{self.study.random_seed}/{places[0].series}/{places[0].round}"
+            configs = [_config(place.trial) for place in places]
+            outcomes = self.turn.launch_together(self.study, configs, crc32(seed.encode()))
+            pairs = zip(places, outcomes, strict=True)
+            self._keep(*(replace(place, position=0).repeat(outcome) for place, outcome in pairs))
+            return
+        for place in places:
+            study = self._study_of(place.trial)
+            self._keep(place.repeat(self.turn.launch_once(study, _config(place.trial))))
+
+    def _keep(self, *repeats: Repeat) -> None:
+        self.store.repeat(self.study_id, *repeats)
+        for repeat in repeats:
+            self.observer.repeat_finished(repeat)
+
+    def _study_of(self, trial: Trial) -> Study:
+        """The study, without profiled steps where timing samples alone answer the objective."""
+        from evaluator.evaluate import evidence
+
+        outcome = trial.outcome
+        if not isinstance(outcome, Measured) or outcome.measurement.profiled:
+            return self.study
+        seen = evidence(self.study, outcome.measurement, traces=None)
+        if not isinstance(self.scoring.score(measure_all(seen).values), Score):
+            return self.study
+        return replace(self.study, measure=replace(self.study.measure, profiled_steps=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One launch of a contest before it is made."""
+
+    purpose: Purpose
+    series: int
+    round: int
+    position: int
+    trial: Trial
+
+    def repeat(self, outcome: Outcome) -> Repeat:
+        """The launch as it is recorded."""
+        return Repeat(
+            series=self.series,
+            round=self.round,
+            ordinal=self.trial.ordinal,
+            outcome=outcome,
+            purpose=self.purpose,
+            position=self.position,
+        )
+
+
+def _ordinals(launches: Iterable[Repeat]) -> set[int]:
+    return {launch.ordinal for launch in launches}
+
+
+def _peak_memory_bytes(trial: Trial) -> tuple[int, ...]:
+    outcome = trial.outcome
+    return outcome.measurement.peak_memory_bytes if isinstance(outcome, Measured) else ()
+
+
+def _config(trial: Trial) -> Config:
+    if trial.config is None:
+        raise ValueError(f"trial {trial.ordinal} has no configuration")
+    return trial.config
+
+
+def hold_out(contest: Contest, series: int, winner: Trial, seed: Trial) -> tuple[Repeat, ...]:
+    """Launch both in the contexts that were held out, in rounds, as far as the budget lets.
+
+    Gives what is on record of it. There is nothing to launch where they are one trial.
+    """
+    study = held_out_study(contest.study)
+    if study is None or winner.ordinal == seed.ordinal:
+        return ()
+    space = space_of(study)
+    configs = [(trial, decided(trial.policy, study, space)) for trial in (winner, seed)]
+    entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
+    inside = replace(contest, study=study)
+    if len(entrants) == len(configs):
+        inside.bring_to(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
+    return inside.repeats(Purpose.HELD_OUT, series)
+
+
+def in_contexts(
+    study: Study,
+    confirmed: Sequence[Repeat],
+    held_out: Sequence[Repeat],
+    winner: int,
+    scoring: Scoring,
+) -> tuple[InContextFinding, ...]:
+    """Judge the winner against the seed in every context, and over those held out together."""
+    if not study.contexts or winner == 0:
+        return ()
+    outside = held_out_study(study)
+    found = list(_each(study, confirmed, winner, scoring, held_out=False))
+    if outside is not None:
+        found += _each(outside, held_out, winner, scoring, held_out=True)
+    if outside is not None and outside.contexts:
+        mean = InContextFinding(
+            name="the mean of all held out",
+            held_out=True,
+            against_seed=_judged(held_out, winner, scoring, study),
+            context_count=1 + len(outside.contexts),
+        )
+        found.append(mean)
+    return tuple(found)
+
+
+def _each(
+    study: Study, launches: Sequence[Repeat], winner: int, scoring: Scoring, *, held_out: bool
+) -> Iterator[InContextFinding]:
+    """The study's own context first, then the others that these launches were made in."""
+    launched = [context.name for context in study.contexts if not context.held_out]
+    for name in (study.name, *launched):
+        inside = [
+            replace(launch, outcome=outcome)
+            for launch in launches
+            if (outcome := in_one(launch.outcome, name) if launched else launch.outcome) is not None
+        ]
+        yield InContextFinding(
+            name=name, held_out=held_out, against_seed=_judged(inside, winner, scoring, study)
+        )
+
+
+def _judged(
+    launches: Sequence[Repeat], winner: int, scoring: Scoring, study: Study
+) -> Comparison | None:
+    seeds = [launch.outcome for launch in launches if launch.ordinal == 0]
+    if not seeds:
+        return None
+    return compared(launches, winner, 0, scoring.against(seeds), study.measure)
+
+
+FINALISTS = 2
+FINAL_ROUNDS = 8
+"""Rounds of the final that races and the thinning out leave launches for, where the limit is wide.
+
+Only the final decides what is announced. On four rounds, one in two ends with an interval too wide
+to show a winner of 10 %; beyond eight, races lack the launches to find that winner.
+"""
+CONFIRMED_FOR_EACH = 4
+"""Confirming rounds for each round that first thins out: where claims take many, it does too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referee:
+    """Every answer comes from the store, so that a search that was killed goes on where it was."""
+
+    study_id: str
+    measure: Measure
+    scoring: Scoring
+    store: Store
+    contest: Contest
+    observer: Observer
+
+    def standing(self) -> Standing:
+        """Judge who leads by what is on record."""
+        history = self.store.history(self.study_id)
+        return standing(history, self._repeats, self.scoring, self.measure)
+
+    @property
+    def settled_count(self) -> int:
+        """Trials that are surely settled: those before the last that was launched again."""
+        series = (repeat.series for repeat in self.store.repeats(self.study_id))
+        return max(0, max(series, default=0) - 1)
+
+    def settle(self, settled_count: int) -> Standing:
+        """Do what each trial after the settled ones calls for, one after the other.
+
+        That is a self-test of the first that was measured, and a race of each challenger. What is
+        on record of it is not done again.
+        """
+        now = self.standing()
+        measured = now.history.measured
+        due = [trial for trial in measured if trial.ordinal >= settled_count]
+        for trial in due:
+            if trial is measured[0]:
+                self._test(trial)
+            else:
+                self._race(trial, now.history)
+        return self.standing() if due else now
+
+    def conclude(self) -> tuple[Repeat, ...]:
+        """Thin out the best few, then confirm who is left, and the seed, on fresh launches."""
+        history = self.standing().history
+        series, least = len(history), self.measure.confirm_rounds
+        if not least or not history.admissible:
+            return ()
+        finalists = self._halved(history, series)
+        seed = [t for t in history.measured if t.ordinal == 0 and t not in finalists]
+        entrants: tuple[Trial, ...] = (*finalists, *seed)
+        front = [history.trials[n] for n in history.front if history.trials[n] not in entrants]
+        entrants += tuple(front[: max(0, self._affordable(series) - len(entrants))])
+        for count in range(1, claim_rule(self.measure).max_rounds + 1):
+            broken = unreliable(confirming(self._repeats, series))
+            entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
+            spare = self._reserve(0) if count > least else 0
+            fits = self.contest.bring_to(count, Purpose.CONFIRM, series, entrants, spare=spare)
+            launches = confirming(self._repeats, series)
+            if not fits or (count >= least and self._told_apart(launches, entrants)):
+                break
+        return confirming(self._repeats, series)
+
+    def hold_out(self) -> tuple[Repeat, ...]:
+        """Launch who won, and the seed, in the contexts that were held out."""
+        history = self.standing().history
+        seeds = [trial for trial in history.measured if trial.ordinal == 0]
+        if history.best is None or not seeds:
+            return ()
+        return hold_out(self.contest, len(history), history.best, seeds[0])
+
+    @property
+    def _repeats(self) -> tuple[Repeat, ...]:
+        return counted(self.store.repeats(self.study_id), self.measure)
+
+    def _affordable(self, series: int) -> int:
+        """Trials that the budget lets be confirmed, with what was launched for it already."""
+        launches = self.contest.launches_left + len(confirming(self._repeats, series))
+        return launches // self.measure.confirm_rounds
+
+    def _test(self, trial: Trial) -> None:
+        """Launch the first trial against itself, to learn how much equal launches differ."""
+        tested = len(self._repeats)
+        self.contest.against_itself(
+            self.measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
+        )
+        noise = self.standing().noise
+        if noise is not None and len(self._repeats) > tested:
+            self.observer.noise_measured(noise, self.measure)
+
+    def _race(self, challenger: Trial, history: History) -> None:
+        """Race a trial that would lead by its one launch against who led before it.
+
+        One that was slower, but under a load that the leader was spared, may be the better one: it
+        is raced for as long as it is ahead.
+        """
+        series = challenger.ordinal + 1
+        led = standing(
+            History(history.before(challenger.ordinal).trials),
+            [repeat for repeat in self._repeats if repeat.series < series],
+            self.scoring,
+            self.measure,
+        ).history
+        incumbent = led.best
+        if incumbent is None or challenger.score is None or not self.measure.race_rounds:
+            return
+        if challenger.score.broken:
+            return
+        if launch_of(challenger.outcome, self.scoring) is None:
+            return
+        leads = challenger.score.cost < led.cost(incumbent)
+        if not leads and not self._is_unlike(challenger, incumbent):
+            return
+        raced = len(self.store.repeats(self.study_id))
+        least = least_rounds(Purpose.RACE, self.measure)
+        # Trials that are still to come must not eat what the final needs.
+        spare = self._for_final() + remaining_launches(self.contest.study, history)
+        for count in range(1, self.measure.race_rounds + 1):
+            fits = self.contest.bring_to(
+                count, Purpose.RACE, series, (challenger, incumbent), spare=spare
+            )
+            race = judge_race(self._repeats, series, self.scoring, self.measure)
+            broke = challenger.ordinal in unreliable(self.contest.repeats(Purpose.RACE, series))
+            settled = count >= least and race is not None and race.comparison.settled
+            if not fits or broke or settled or not (leads or _is_ahead(race)):
+                break
+        if race is not None and len(self.store.repeats(self.study_id)) > raced:
+            self.observer.race_decided(race)
+
+    def _is_unlike(self, challenger: Trial, incumbent: Trial) -> bool:
+        """Whether a launch was disturbed, and most of the incumbent's before it were not."""
+        again = (r for r in self._repeats if r.series <= challenger.ordinal)
+        known = [incumbent.outcome, *(r.outcome for r in again if r.ordinal == incumbent.ordinal)]
+        return is_disturbed(challenger.outcome) and 2 * sum(map(is_disturbed, known)) < len(known)
+
+    def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
+        """The last few of the best, by rounds that double while their number halves.
+
+        The incumbent stays in: it is who the others have to beat.
+        """
+        alive = history.ranked[: self.measure.confirm_top]
+        rounds, rung = 0, max(1, self.measure.confirm_rounds // CONFIRMED_FOR_EACH)
+        while len(alive) > FINALISTS:
+            rounds += rung
+            fits = self.contest.bring_to(
+                rounds, Purpose.HALVING, series, alive, spare=self._for_final()
+            )
+            if not fits:
+                break
+            burdens = centred_burdens(self.contest.repeats(Purpose.HALVING, series), self.scoring)
+            order = sorted(
+                (trial for trial in alive if trial.ordinal in burdens),
+                key=lambda trial: (trial.ordinal != history.incumbent, burdens[trial.ordinal]),
+            )
+            alive = tuple(order[: max(FINALISTS, len(alive) // 2)])
+            rung *= 2
+        return tuple(alive[:FINALISTS])
+
+    def _told_apart(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
+        """Whether more rounds would tell no other further apart from who leads."""
+        leader = self.standing().history.best
+        return leader is None or all(
+            compared(launches, leader.ordinal, other.ordinal, self.scoring, self.measure).settled
+            for other in entrants
+            if other.ordinal != leader.ordinal
+        )
+
+    def _for_final(self) -> int:
+        """Launches that are kept back so that the finalists and the seed can be told apart.
+
+        They take at most half of the limit, so that small studies still race, and never less than a
+        claim needs.
+        """
+        if not self.measure.confirm_rounds:
+            return 0
+        entrants, rule = FINALISTS + 1, claim_rule(self.measure)
+        affordable = self.contest.study.budget.launch_limit // 2 // entrants
+        rounds = min(FINAL_ROUNDS, rule.max_rounds, affordable)
+        return self._reserve(entrants) + entrants * max(0, rounds - rule.min_rounds)
+
+    def _reserve(self, entrant_count: int) -> int:
+        """Launches that are kept back to confirm the best, and for contexts that are held out."""
+        held_out = any(context.held_out for context in self.contest.study.contexts)
+        return self.measure.confirm_rounds * (entrant_count + 2 * held_out)
+
+
+def _is_ahead(race: Race | None) -> bool:
+    """Whether the challenger did better than the incumbent in the rounds so far."""
+    ratio = None if race is None else race.comparison.ratio
+    return ratio is not None and ratio < 1

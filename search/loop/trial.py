@@ -1,0 +1,410 @@
+"""TrialRunner: decide, launch, score one trial; contexts; pre-check of policies.
+
+Judges a policy before it becomes a trial: what it decides, or the exact rule that it breaks.
+
+Which phase a launch entered, told to whoever waits for that launch.
+
+Launches of a policy in several contexts, one after the other, as one outcome.
+
+One turn of the search: from an intent on record to a finished trial.
+"""
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TypeAlias
+
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
+
+from evaluator.job import PhaseListener
+from evaluator.launchers.interleaved import fits_together
+from evaluator.objective import Scoring
+from evaluator.samples import other_work
+from policies.space import Space
+from records.codec import now
+from records.errors import StoreError
+from records.store.artifacts import Artifacts
+from records.store.rows import Intent
+from records.study import Study
+from records.trial import (
+    Artifact,
+    Config,
+    Failed,
+    FailureKind,
+    History,
+    InContext,
+    Measured,
+    MetricValue,
+    Outcome,
+    Policy,
+    Score,
+    Stage,
+    Trial,
+)
+from search.loop.ports import Evaluator
+from search.loop.standing import is_step_time
+from search.study.spaces import decided, in_context, parts
+
+UNDER_WAY = "same configuration as a trial that is being measured"
+
+
+class Judge:
+    """Runs policies of one study in the sandbox, and launches nothing."""
+
+    def __init__(self, study: Study, space: Space) -> None:
+        self._study = study
+        self._space = space
+
+    def __call__(self, policy: Policy, history: History) -> Config | str:
+        """Give the configuration that a trial would launch, or why there would be none.
+
+        Raises `EnvironmentFault` when this machine cannot isolate policies.
+        """
+        from search.loop.learned import learnt
+
+        config = decided(policy, self._study, self._space)
+        if isinstance(config, Failed):
+            return _unusable(config)
+        earlier = history.tried(config)
+        if earlier is not None:
+            return same_as(earlier)
+        if config in history.pending:
+            return UNDER_WAY
+        for rule in learnt(self._space, history, self._study.revoked):
+            broken = rule.breaks(config)
+            if broken is not None:
+                trials = ", ".join(f"#{ordinal}" for ordinal in rule.ordinals)
+                return f"every trial like this ended in {rule.kind} ({trials}): {broken}"
+        return config
+
+
+def same_as(earlier: Trial) -> str:
+    """That a configuration was launched before, and what came of it."""
+    match earlier.outcome:
+        case Measured():
+            score = earlier.score
+            result = f"scored {score.value:.6g} {score.unit}" if score else "was measured"
+        case Failed() as failed:
+            result = f"ended in {failed}"
+    return f"same configuration as trial {earlier.ordinal}, which {result}"
+
+
+def _unusable(failed: Failed) -> str:
+    if failed.kind is FailureKind.POLICY_ERROR:
+        return f"the policy failed: {failed.message}"
+    return failed.message
+
+
+class Phases:
+    """Passes each phase on to the listener of the thread in which the launch is waited for."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def __call__(self, name: str) -> None:
+        """A launch that this thread waits for entered a phase."""
+        listener: PhaseListener | None = getattr(self._of_thread, "listener", None)
+        if listener is not None:
+            listener(name)
+
+    @contextmanager
+    def heard_by(self, listener: PhaseListener) -> Iterator[None]:
+        """Pass the phases of this thread's launches on to `listener`, until the context is left."""
+        before = getattr(self._of_thread, "listener", None)
+        self._of_thread.listener = listener
+        try:
+            yield
+        finally:
+            self._of_thread.listener = before
+
+
+FOLDER = "contexts"
+"""Where, beside the files of the study's own context, those of the others lie, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextEvaluator:
+    """Launches a joined configuration in every context, each by the evaluator that it is given.
+
+    A failure in one is the failure of all. Otherwise each metric is the geometric mean over the
+    contexts: then the ratio of two trials is the mean of their ratios. Samples, breakdown and
+    diagnosis are those of the study's own context.
+    """
+
+    each: Evaluator
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
+        """Launch in `workdir`, an empty folder; where the study has no contexts, as ever."""
+        if not study.contexts:
+            return self.each.evaluate(study, config, workdir)
+        ended: list[tuple[str, Measured]] = []
+        for number, part in enumerate(parts(study, config)):
+            folder = workdir / FOLDER / part.name if number else workdir
+            folder.mkdir(parents=True, exist_ok=True)
+            outcome = self.each.evaluate(part.study, part.config, folder)
+            if isinstance(outcome, Failed):
+                failed = in_context(outcome, part.name)
+                return replace(failed, contexts=_named([*ended, (part.name, outcome)]))
+            ended.append((part.name, outcome))
+        return mean_outcome(ended)
+
+    def evaluate_together(
+        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch all at once; raises `ValueError` for a study with several contexts."""
+        if study.contexts:
+            raise ValueError("launches in several contexts do not take turns")
+        return self.each.evaluate_together(study, configs, workdirs, seed)
+
+
+def mean_outcome(ended: Sequence[tuple[str, Measured]]) -> Measured:
+    """The outcome of the first, with the geometric means over all for metrics."""
+    own = ended[0][1]
+    metrics = tuple(_means(ended))
+    return replace(
+        own,
+        metrics=metrics,
+        absent=_absent(ended, {metric.name for metric in metrics}),
+        contexts=_named(ended),
+    )
+
+
+def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -> Failed | None:
+    """Give a failure when the losses of any context differ from those of the reference trial."""
+    if not study.contexts:
+        return other_work(measured.measurement, reference.measurement, study)
+    expected = dict(_measured(reference))
+    contexts = {context.name: context for context in study.contexts}
+    for name, outcome in _measured(measured):
+        context = contexts.get(name)
+        inside = study if context is None else replace(study, workload=context.workload)
+        difference = other_work(outcome.measurement, expected[name].measurement, inside)
+        if difference is not None:
+            return replace(in_context(difference, name), contexts=measured.contexts)
+    return None
+
+
+def in_one(outcome: Outcome, name: str) -> Outcome | None:
+    """How the launch in the context of this name ended; None where there was none."""
+    return next((one.outcome for one in outcome.contexts if one.name == name), None)
+
+
+def _named(ended: Sequence[tuple[str, Outcome]]) -> tuple[InContext, ...]:
+    return tuple(InContext(name=name, outcome=outcome) for name, outcome in ended)
+
+
+def _measured(outcome: Measured) -> Iterator[tuple[str, Measured]]:
+    for one in outcome.contexts:
+        if isinstance(one.outcome, Measured):
+            yield one.name, one.outcome
+
+
+def _means(ended: Sequence[tuple[str, Measured]]) -> Iterator[MetricValue]:
+    """The metrics that are above 0 in every context."""
+    for metric in ended[0][1].metrics:
+        values = [outcome.metric(metric.name) for _, outcome in ended]
+        known = [value for value in values if value is not None and value > 0]
+        if len(known) == len(values):
+            yield replace(metric, value=math.exp(fmean(map(math.log, known))))
+
+
+def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping[str, str]:
+    """Why each other metric has no mean: the first context in which it has no value above 0."""
+    reasons: dict[str, str] = {}
+    for name, outcome in ended:
+        for metric in outcome.metrics:
+            if metric.value <= 0 and metric.name not in present:
+                why = f"{metric.value:g} in context {name}, and only values above 0 have a mean"
+                reasons.setdefault(metric.name, why)
+        for absent, why in outcome.absent.items():
+            if absent not in present:
+                reasons.setdefault(absent, f"in context {name}: {why}")
+    return reasons
+
+
+KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt")
+
+
+Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
+"""Whether launches of a study that took so much on each rank may be on the machine at once."""
+
+
+class Turn:
+    """Runs trials of one study in `workdir`, which it empties after each launch."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        space: Space,
+        scoring: Scoring,
+        evaluator: Evaluator,
+        artifacts: Artifacts,
+        workdir: Path,
+        fits: Fits = fits_together,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._study = study
+        self._space = space
+        self._scoring = scoring
+        self._evaluator = evaluator
+        self._artifacts = artifacts
+        self._workdir = workdir
+        self._fits = fits
+        self._sleep = sleep
+
+    def decide(self, intent: Intent, history: History) -> Config | Trial:
+        """Give the configuration that a proposal chose, or the trial that ends without a launch."""
+        answer = decided(intent.policy, self._study, self._space)
+        if isinstance(answer, Failed):
+            return self._ended(intent, None, answer, history)
+        if (earlier := history.tried(answer)) is not None:
+            return self._ended(intent, answer, _duplicate(same_as(earlier)), history)
+        if answer in history.pending:
+            return self._ended(intent, answer, _duplicate(UNDER_WAY), history)
+        return answer
+
+    def run(self, intent: Intent, config: Config, history: History, folder: str = "") -> Trial:
+        """Launch, measure and score what a proposal chose.
+
+        Trials that have a `folder` each may be run at once, each in a thread. Raises `StoreError`
+        when files cannot be written or kept.
+        """
+        outcome, attempts = self._launch(config, history, folder)
+        return self._ended(intent, config, outcome, history, attempts)
+
+    def clear(self) -> None:
+        """Remove what launches left in the way, those too of a process that was killed."""
+        shutil.rmtree(self._workdir, ignore_errors=True)
+
+    def _ended(
+        self,
+        intent: Intent,
+        config: Config | None,
+        outcome: Outcome,
+        history: History,
+        attempts: int = 0,
+    ) -> Trial:
+        outcome, score = self._scored(outcome, history)
+        return Trial(
+            ordinal=intent.ordinal,
+            policy=intent.policy,
+            config=config,
+            outcome=outcome,
+            score=score,
+            started_at=intent.started_at,
+            ended_at=now(),
+            attempts=attempts,
+            exchange=intent.exchange,
+        )
+
+    def _launch(self, config: Config, history: History, folder: str) -> tuple[Outcome, int]:
+        """Launch until it is not the infrastructure that fails, or the retries are used."""
+        retries = Retrying(
+            retry=retry_if_result(_is_infrastructure),
+            stop=stop_after_attempt(1 + self._study.measure.infrastructure_retries),
+            wait=wait_exponential(multiplier=1, max=30),
+            sleep=self._sleep,
+            retry_error_callback=_last_outcome,
+        )
+        outcome: Outcome = retries(self.launch_once, self._raced(history), config, folder)
+        attempts = int(retries.statistics["attempt_number"])
+        reference = history.measured[0].outcome if history.measured else None
+        if isinstance(outcome, Measured) and isinstance(reference, Measured):
+            difference = other_work_anywhere(outcome, reference, self._study)
+            if difference is not None:
+                files, launched = outcome.artifacts, outcome.launched
+                return replace(difference, artifacts=files, launched=launched), attempts
+        return outcome, attempts
+
+    def _raced(self, history: History) -> Study:
+        """The study for a launch that may end early, once it is clearly slower than the best.
+
+        The best is as slow as all its launches show, not only the first. In one of several contexts
+        a launch may be slower and still be better in all.
+        """
+        measure, best = self._study.measure, history.best
+        if best is None or measure.race_ratio <= 1 or not is_step_time(self._scoring):
+            return self._study
+        if self._study.contexts:
+            return self._study
+        first_s = best.outcome.metric("step_time") if isinstance(best.outcome, Measured) else None
+        if first_s is None or best.score is None:
+            return self._study
+        slower = history.cost(best) / best.score.cost
+        best_s = first_s * (slower if self._scoring.lower_is_better else 1 / slower)
+        limit_s = min(measure.race_ratio * best_s, measure.stop_above_s or math.inf)
+        return replace(self._study, measure=replace(measure, stop_above_s=limit_s))
+
+    def launch_once(self, study: Study, config: Config, folder: str = "") -> Outcome:
+        """Launch a configuration as `study` says and keep what it left.
+
+        Raises `StoreError` when its files cannot be written or kept.
+        """
+        with self._folders(self._workdir / folder, 1) as (place,):
+            outcome = self._evaluator.evaluate(study, config, place)
+            return replace(outcome, artifacts=self._keep_files(place))
+
+    def fits_together(self, study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether launches that took so much on each rank may be on the machine at once."""
+        return self._fits(study, peak_memory_bytes)
+
+    def launch_together(
+        self, study: Study, configs: Sequence[Config], seed: int
+    ) -> tuple[Outcome, ...]:
+        """Launch configurations at once, whose steps take turns, and keep what each left.
+
+        Raises `StoreError` when their files cannot be written or kept.
+        """
+        with self._folders(self._workdir, len(configs)) as folders:
+            outcomes = self._evaluator.evaluate_together(study, configs, folders, seed)
+            return tuple(
+                replace(outcome, artifacts=self._keep_files(folder))
+                for outcome, folder in zip(outcomes, folders, strict=True)
+            )
+
+    @contextmanager
+    def _folders(self, root: Path, count: int) -> Iterator[Sequence[Path]]:
+        """Empty folders, one for each launch, that are gone afterwards."""
+        folders = [root / str(number) for number in range(count)] if count > 1 else [root]
+        try:
+            shutil.rmtree(root, ignore_errors=True)
+            for folder in folders:
+                folder.mkdir(parents=True)
+            yield folders
+            shutil.rmtree(root)
+        except OSError as error:
+            raise StoreError(f"cannot work in {root}: {error}; free space there") from error
+
+    def _keep_files(self, folder: Path) -> tuple[Artifact, ...]:
+        found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
+        paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
+        return self._artifacts.keep_all({p: p.relative_to(folder).as_posix() for p in paths})
+
+    def _scored(self, outcome: Outcome, history: History) -> tuple[Outcome, Score | None]:
+        if isinstance(outcome, Failed):
+            return outcome, None
+        past = (trial.outcome for trial in history)
+        score = self._scoring.against([*past, outcome]).of(outcome)
+        return (score, None) if isinstance(score, Failed) else (outcome, score)
+
+
+def _duplicate(message: str) -> Failed:
+    return Failed(stage=Stage.CHECK, kind=FailureKind.DUPLICATE, message=message)
+
+
+def _is_infrastructure(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.kind is FailureKind.INFRASTRUCTURE
+
+
+def _last_outcome(state: RetryCallState) -> Outcome:
+    if state.outcome is None:
+        raise ValueError("no attempt was made")
+    outcome: Outcome = state.outcome.result()
+    return outcome

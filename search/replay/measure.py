@@ -1,0 +1,189 @@
+"""Launches trials on record again, in a study of their own, until their claims are decided.
+
+All that is launched is on record at once, and the source is only read: a replay that was killed
+goes on where it was.
+"""
+
+from dataclasses import dataclass, replace
+
+from evaluator.timing.decision import Rule
+from records.codec import now
+from records.store.rows import Intent
+from records.store.store import Store
+from records.study import MEASURE, Study
+from records.trial import History, Measured, Purpose, Trial
+from search.compose import Surroundings
+from search.loop.ports import Observer
+from search.loop.races import Contest
+from search.loop.standing import MOST_RUN_AGAIN, claim_rule
+from search.loop.trial import Phases, Turn
+from search.replay.claims import Decision, Holds, Launched, Source, judged
+from search.study.spaces import space_of
+
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+
+
+def measuring_study(source: Study, source_id: str, count: int, rounds: int | None) -> Study:
+    """The study that holds the launches of `count` trials again, in at most so many rounds each."""
+    most = rounds or max(MOST_ROUNDS, source.measure.max_confirm_rounds)
+    measure = replace(
+        source.measure,
+        # Whatever is slower here than on record is to be measured in full.
+        race_ratio=1.0,
+        confirm_rounds=min(most, max(LEAST_ROUNDS, source.measure.confirm_rounds)),
+        max_confirm_rounds=most,
+    )
+    each = 1 + measure.infrastructure_retries + 2 * (most + MOST_RUN_AGAIN)
+    budget = replace(source.budget, trials=count, launches=count * each, max_wall_s=None)
+    return replace(
+        source, strategy=MEASURE, replay_of=source_id, parallel=1, measure=measure, budget=budget
+    )
+
+
+def begin(study_id: str, trials: tuple[Trial, ...], store: Store) -> None:
+    """Record which trials are to be launched again, before any of them is."""
+    for trial in trials:
+        intent = Intent(ordinal=trial.ordinal, policy=trial.policy, started_at=now(), exchange=None)
+        store.begin(study_id, intent, None)
+
+
+def measuring(
+    study_id: str,
+    study: Study,
+    source: Source,
+    store: Store,
+    around: Surroundings,
+    observer: Observer,
+    *,
+    within: float,
+) -> "Measuring":
+    """A replay that is begun on record, ready to run in these surroundings."""
+    turn = Turn(
+        study=study,
+        space=space_of(study),
+        scoring=source.scoring,
+        evaluator=around.evaluator,
+        artifacts=store.artifacts,
+        workdir=store.workdir(study_id),
+        fits=around.fits,
+        sleep=around.sleep,
+    )
+    contest = Contest(
+        study_id=study_id,
+        study=study,
+        scoring=source.scoring,
+        store=store,
+        turn=turn,
+        observer=observer,
+    )
+    return Measuring(
+        source=source,
+        contest=contest,
+        phases=around.room.phases,
+        within=within,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """A replay under way; everything it knows is in the store, so any run can continue it.
+
+    `within` is the share by which a value may be worse than on record.
+    """
+
+    source: Source
+    contest: Contest
+    phases: Phases
+    within: float
+
+    def run(self) -> tuple[Decision, ...]:
+        """Launch until every claim is decided, or all rounds were run; the best and seed first."""
+        store, study_id = self.contest.store, self.contest.study_id
+        with store.lock(study_id):
+            self.contest.turn.clear()
+            store.start_run(study_id, self.contest.study)
+            try:
+                decisions = tuple(map(self._decision, self._subjects()))
+            except BaseException:
+                store.update(study_id, status="interrupted")
+                raise
+            store.update(study_id, status="finished")
+        return decisions
+
+    def _subjects(self) -> tuple[Trial, ...]:
+        """The trials to launch again, as they are on record."""
+        ordinals = {trial.ordinal for trial in self._history}
+        ordinals |= {intent.ordinal for intent in self._begun}
+        return tuple(t for t in self.source.chosen("all") if t.ordinal in ordinals)
+
+    def _decision(self, trial: Trial) -> Decision:
+        again = self._history.find(trial.ordinal) or self._launch(trial)
+        entrants = self._entrants(trial, again)
+        decision = self._judged(trial, again)
+        for count in range(1, self._rule.max_rounds + 1 if entrants else 1):
+            if decision.holds is not Holds.UNDECIDED:
+                break
+            fits = self.contest.bring_to(count, Purpose.CONFIRM, _series(trial), entrants)
+            decision = self._judged(trial, again)
+            if not fits:
+                break
+        return decision
+
+    def _judged(self, trial: Trial, again: Trial) -> Decision:
+        repeats = self.contest.repeats(Purpose.CONFIRM, _series(trial))
+        launched = Launched(trial=trial, again=again, repeats=repeats)
+        return Decision(
+            trial=trial,
+            again=again.outcome,
+            claims=judged(self.source, launched, self._rule, self.within),
+            launch_count=again.attempts + len(repeats),
+        )
+
+    def _entrants(self, trial: Trial, again: Trial) -> tuple[Trial, ...]:
+        """Who is launched in rounds: the trial, beside the seed where it was said to lead."""
+        if not isinstance(trial.outcome, Measured) or not isinstance(again.outcome, Measured):
+            return ()
+        seed = self.source.seed if self.source.lead(trial) is not None else None
+        return (again,) if seed is None else (seed, again)
+
+    def _launch(self, trial: Trial) -> Trial:
+        """Launch what the record says, or ask the policy again where it came to no launch."""
+        intent = next(intent for intent in self._begun if intent.ordinal == trial.ordinal)
+        observer, store = self.contest.observer, self.contest.store
+        observer.trial_started(trial.ordinal, trial.policy)
+        ended = self._ended(intent, trial)
+        # As the seed counts who was measured first here.
+        scoring = self.source.scoring.over(self._history.append(ended))
+        ended = scoring.scored(ended)
+        store.finish(self.contest.study_id, ended)
+        observer.trial_finished(ended, self._history)
+        return ended
+
+    def _ended(self, intent: Intent, trial: Trial) -> Trial:
+        turn, observer = self.contest.turn, self.contest.observer
+        answer = trial.config or turn.decide(intent, History())
+        if isinstance(answer, Trial):
+            return answer
+        observer.config_decided(trial.ordinal, answer)
+        # What a measured one is checked against is its own record: the same work and losses.
+        measured = isinstance(trial.outcome, Measured)
+        reference = (trial,) if measured else self.source.history.measured[:1]
+        with self.phases.heard_by(lambda name: observer.phase(name, trial.ordinal)):
+            return turn.run(intent, answer, History(reference))
+
+    @property
+    def _history(self) -> History:
+        return self.contest.store.history(self.contest.study_id)
+
+    @property
+    def _begun(self) -> tuple[Intent, ...]:
+        return self.contest.store.pending(self.contest.study_id)
+
+    @property
+    def _rule(self) -> Rule:
+        return claim_rule(self.contest.study.measure)
+
+
+def _series(trial: Trial) -> int:
+    """One contest for each trial."""
+    return trial.ordinal + 1

@@ -1,0 +1,441 @@
+"""Run the same search from its records.
+
+All that is on record of one study, run by run.
+
+Launches that end as they ended before.
+
+Runs a recorded search again, run by run, in a store of its own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import inf
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+
+from evaluator.timing.decision import Noise
+from records.errors import CclsearchError, StoreError, StudyError
+from records.llm_exchange import Exchange
+from records.store.rows import Intent, Run, StudyRow
+from records.store.store import Store
+from records.study import Measure, Study
+from records.trial import (
+    Config,
+    Failed,
+    FailureKind,
+    History,
+    Outcome,
+    Policy,
+    Purpose,
+    Repeat,
+    Stage,
+    Trial,
+)
+from search.compose import Surroundings, composed
+from search.llm.client import LlmClient
+from search.llm.transcripts import Diverged, TranscriptTransport, said_in
+from search.loop.batch import Room
+from search.loop.budget import stop_reason
+from search.loop.finding import Finding, ended_with
+from search.loop.loop import Search
+from search.loop.ports import Proposal, Proposer
+from search.loop.standing import Race, took_turns
+from search.settings import Secret, reached
+from search.strategies.proposers import ReplayProposer, policies_again
+from search.study.spaces import space_of
+
+CLOSING = (Purpose.HALVING, Purpose.CONFIRM)
+"""What is launched when a run ends by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One run of the search: it went on until so many trials and further launches were on record.
+
+    `begun` trials were under way when it ended. A run that `concluded` proposed no more and went
+    on to confirm the best; one that `finished` did that to its end, and is the last.
+    """
+
+    study: Study
+    trials: int
+    repeats: int
+    begun: int
+    concluded: bool
+    finished: bool
+    out_of_time: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A study with everything that was proposed, asked, launched and found; `begun` never ended."""
+
+    row: StudyRow
+    trials: tuple[Trial, ...]
+    repeats: tuple[Repeat, ...]
+    begun: tuple[Intent, ...]
+    exchanges: Mapping[int, Exchange]
+    finding: Finding | None
+    runs: tuple[Run, ...]
+
+    @property
+    def proposed(self) -> tuple[Trial | Intent, ...]:
+        """Trials that ended, and those that never did."""
+        return (*self.trials, *self.begun)
+
+    @property
+    def seed(self) -> Policy:
+        """The policy of trial 0; raises `StudyError` where none was begun."""
+        for proposed in self.proposed:
+            if proposed.ordinal == 0:
+                return proposed.policy
+        raise StudyError(
+            f"study {self.row.id} has no trial on record, so there is nothing to replay; "
+            "see `cclsearch list`"
+        )
+
+    def ended_at(self, ordinal: int) -> str:
+        """When a trial ended, as text that sorts; after all others where it never did."""
+        return next((t.ended_at for t in self.trials if t.ordinal == ordinal), "~")
+
+    def started_s(self, ordinal: int) -> float:
+        """When a trial was begun, in seconds of the clock; the last one's time after the last."""
+        begun = [p.started_at for p in self.proposed if p.ordinal <= ordinal]
+        return datetime.fromisoformat(max(begun)).timestamp() if begun else 0.0
+
+    def fills_batch(self, ordinal: int) -> bool:
+        """Whether no trial was begun beside this one after it, before a launch of theirs ended."""
+        following = next((p for p in self.proposed if p.ordinal == ordinal + 1), None)
+        ended = (t.ended_at for t in self.trials if t.reached_launch and t.ordinal <= ordinal)
+        started = next((p.started_at for p in self.proposed if p.ordinal == ordinal), "")
+        return following is None or any(started < end < following.started_at for end in ended)
+
+    @property
+    def legs(self) -> tuple[Leg, ...]:
+        """Its runs, oldest first; the last one goes on to the end of the record."""
+        starts = self._starts()
+        ends = [(run.trials, run.repeats, run.begun) for run in starts[1:]]
+        ends.append((len(self.trials), len(self.repeats), len(self.begun)))
+        legs = [
+            Leg(
+                study=run.study,
+                trials=trials,
+                repeats=repeats,
+                begun=begun,
+                concluded=any(_closes(r, trials) for r in self.repeats[:repeats]),
+                finished=False,
+                out_of_time=False,
+            )
+            for run, (trials, repeats, begun) in zip(starts, ends, strict=True)
+        ]
+        if self.finding is not None:
+            out_of_time = stop_reason(legs[-1].study.budget, History(), 0, inf)
+            late = self.finding.stop_reason == out_of_time
+            legs[-1] = replace(legs[-1], finished=True, out_of_time=late)
+        return tuple(legs)
+
+    def _starts(self) -> Sequence[Run]:
+        """Where runs began; one that nobody noted began after the launches that closed another."""
+        noted = {run.trials for run in self.runs}
+        first = self.runs[0].study if self.runs else self.row.study
+        starts = [*self.runs]
+        if 0 not in noted:
+            starts.append(Run(trials=0, repeats=0, begun=0, study=first))
+        for series in sorted({r.series for r in self.repeats if r.purpose in CLOSING}):
+            if series < len(self.trials) and series not in noted:
+                closed = sum(repeat.series <= series for repeat in self.repeats)
+                starts.append(Run(trials=series, repeats=closed, begun=0, study=first))
+        return sorted(starts, key=lambda run: (run.trials, run.repeats))
+
+
+def recorded_study(study_id: str, store: Store) -> Recorded:
+    """Read all of a study; raises `StoreError` where what a model said is missing or changed."""
+    row = store.find(study_id)
+    history = store.history(study_id)
+    begun = store.pending(study_id)
+    proposed: tuple[Trial | Intent, ...] = (*history.trials, *begun)
+    return Recorded(
+        row=row,
+        trials=history.trials,
+        repeats=store.repeats(study_id),
+        begun=begun,
+        exchanges={
+            each.ordinal: _exchange(each.exchange, each.ordinal, store)
+            for each in proposed
+            if each.exchange is not None
+        },
+        finding=ended_with(row),
+        runs=store.runs(study_id),
+    )
+
+
+def _exchange(digest: str, ordinal: int, store: Store) -> Exchange:
+    try:
+        return store.exchange(digest)
+    except StoreError as error:
+        raise StoreError(
+            f"what the model said for trial {ordinal} cannot be replayed: {error}"
+        ) from error
+
+
+def _closes(repeat: Repeat, series: int) -> bool:
+    return repeat.series == series and repeat.purpose in CLOSING
+
+
+_UNTOLD = Failed(
+    stage=Stage.LAUNCH,
+    kind=FailureKind.INFRASTRUCTURE,
+    message="an attempt of which only the number is on record",
+)
+
+
+class OffRecord(CclsearchError):
+    """The replayed search launches what the recorded one did not."""
+
+
+class Progress:
+    """An observer that knows how far a replay has come."""
+
+    def __init__(self) -> None:
+        self.trials = 0
+        self.repeats = 0
+        self.under_way: int | None = None
+        self.begun = 0
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Nothing is counted."""
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:  # noqa: ARG002 - the port
+        """It is the last that was begun."""
+        self.begun = ordinal
+
+    def config_decided(self, ordinal: int, config: Config) -> None:  # noqa: ARG002 - the port
+        """The next launches are those of this trial."""
+        self.under_way = ordinal
+
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Nothing is counted."""
+
+    def trial_finished(self, trial: Trial, history: History) -> None:  # noqa: ARG002 - the port
+        """Count it; the next launches are of earlier trials."""
+        self.trials += 1
+        self.under_way = None
+
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Nothing is counted."""
+
+    def repeat_finished(self, repeat: Repeat) -> None:  # noqa: ARG002 - the port
+        """Count it."""
+        self.repeats += 1
+
+    def race_decided(self, race: Race) -> None:
+        """Nothing is counted."""
+
+    def notice(self, words: str) -> None:
+        """Nothing is counted."""
+
+
+class RecordedEvaluator:
+    """Ends each launch as it ended in the record, in whose order launches have to come.
+
+    Raises `OffRecord` for any other launch; `before_launch` may raise before each.
+    """
+
+    def __init__(
+        self, record: Recorded, progress: Progress, before_launch: Callable[[], None]
+    ) -> None:
+        self._trials = {trial.ordinal: trial for trial in record.trials}
+        self._repeats = record.repeats
+        self._retries = record.row.study.measure.infrastructure_retries
+        self._progress = progress
+        self._before_launch = before_launch
+        self._attempts = Counter[int]()
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:  # noqa: ARG002 - the port
+        """Give the outcome of the next launch; it leaves nothing in `workdir`."""
+        self._before_launch()
+        ordinal = self._progress.under_way
+        return self._again(config, 0) if ordinal is None else self._own(ordinal, config)
+
+    def evaluate_together(
+        self,
+        study: Study,  # noqa: ARG002 - the port
+        configs: Sequence[Config],
+        workdirs: Sequence[Path],  # noqa: ARG002 - the port
+        seed: int,  # noqa: ARG002 - the port
+    ) -> tuple[Outcome, ...]:
+        """Give the outcomes of as many launches."""
+        self._before_launch()
+        return tuple(self._again(config, number) for number, config in enumerate(configs))
+
+    def took_turns(self, study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:  # noqa: ARG002 - as the machine is asked
+        """Whether the next few launches were on the machine at once."""
+        first = self._progress.repeats
+        return _took_turns(self._repeats[first : first + len(peak_memory_bytes)])
+
+    def _own(self, ordinal: int, config: Config) -> Outcome:
+        trial = self._trials.get(ordinal)
+        if trial is None or trial.config != config or not trial.reached_launch:
+            raise OffRecord(f"trial {ordinal} launches what it did not launch before: {config}")
+        # Of its failed attempts a trial keeps only the number, which the budget counts.
+        self._attempts[ordinal] += 1
+        untold = min(trial.attempts - 1, self._retries)
+        return _UNTOLD if self._attempts[ordinal] <= untold else trial.outcome
+
+    def _again(self, config: Config, number: int) -> Outcome:
+        place = self._progress.repeats + number
+        repeat = self._repeats[place] if place < len(self._repeats) else None
+        # In contexts that were held out, a policy decides anew.
+        is_held_out = repeat is not None and repeat.purpose is Purpose.HELD_OUT
+        if repeat is None or not (is_held_out or self._trials[repeat.ordinal].config == config):
+            raise OffRecord(
+                f"after trial {self._progress.trials - 1} a configuration is launched again "
+                f"that was not: {config}"
+            )
+        return repeat.outcome
+
+
+def _took_turns(launched: Sequence[Repeat]) -> bool:
+    """Whether these were on the machine at once: their steps tell, or that they have no order.
+
+    Those of a self-test never have one; where none of them was measured it is the same either way.
+    """
+    if any(took_turns(repeat.outcome) for repeat in launched):
+        return True
+    in_order = any(repeat.position for repeat in launched)
+    is_test = any(repeat.purpose is Purpose.SELF_TEST for repeat in launched)
+    return len(launched) > 1 and not in_order and not is_test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came of a replay, as the store of a study would have it.
+
+    `stopped` says why it could not follow the record to its end; None where it could.
+    """
+
+    again: Recorded
+    stopped: str | None
+
+
+class RecordEnds(CclsearchError):
+    """The record of a run ends here: it was interrupted."""
+
+
+def replayed(record: Recorded, source: Store) -> Replayed:
+    """Run a search again from its record, without a launch and without a request.
+
+    `source` has the study whose policies it launches, where that is its strategy.
+    """
+    first, *_ = record.legs
+    policies = _policies(record, source)
+    with (
+        TemporaryDirectory(prefix="cclsearch-replay-") as folder,
+        closing(Store(Path(folder))) as store,
+    ):
+        store.create(record.row.id, first.study, "replay")
+        stopped = _follow(record, policies, store)
+        return Replayed(again=recorded_study(record.row.id, store), stopped=stopped)
+
+
+def _policies(record: Recorded, source: Store) -> tuple[Policy, ...]:
+    is_replay = record.row.strategy == ReplayProposer.name
+    return policies_again(record.row.study, source) if is_replay else ()
+
+
+def _follow(record: Recorded, policies: tuple[Policy, ...], store: Store) -> str | None:
+    """Run every leg; gives why that ended early, where it did."""
+    progress = Progress()
+    transcripts = [
+        said for ordinal, talk in record.exchanges.items() for said in said_in(talk, ordinal)
+    ]
+    transport = TranscriptTransport(transcripts)
+    for leg in record.legs:
+        with _leg(record, leg, policies, transport, progress, store) as search:
+            try:
+                search.run()
+            except RecordEnds:
+                pass
+            except (Diverged, OffRecord) as error:
+                return str(error)
+        if (progress.trials, progress.repeats) != (leg.trials, leg.repeats):
+            return (
+                f"a run that ended with {leg.trials} trials and {leg.repeats} further launches "
+                f"on record ends with {progress.trials} and {progress.repeats}"
+            )
+    return None
+
+
+@contextmanager
+def _leg(
+    record: Recorded,
+    leg: Leg,
+    policies: tuple[Policy, ...],
+    transport: TranscriptTransport,
+    progress: Progress,
+    store: Store,
+) -> Iterator[Search]:
+    """The search as one run had it, with the record in the place of all that it met."""
+
+    def before_launch() -> None:
+        if not leg.finished and (progress.trials, progress.repeats) == (leg.trials, leg.repeats):
+            raise RecordEnds
+
+    talks = (talk for n, talk in sorted(record.exchanges.items()) if n >= progress.trials)
+    host = next((talk.host for talk in talks if talk.host), None)
+    evaluator = RecordedEvaluator(record, progress, before_launch)
+    around = Surroundings(
+        evaluator=evaluator,
+        model=lambda study, _notice: _model(study, host, transport),
+        seed=record.seed,
+        again=policies,
+        fits=evaluator.took_turns,
+        room=Room(
+            trial_count=leg.study.parallel,
+            place_count=1,
+            places_of=lambda _config: int(record.fills_batch(progress.begun)),
+            share_memory=False,
+            order=record.ended_at,
+        ),
+        sleep=lambda _seconds: None,
+        clock=lambda: record.started_s(progress.begun + 1),
+    )
+    with composed(record.row.id, leg.study, space_of(leg.study), store, progress, around) as search:
+        yield replace(
+            search,
+            proposer=_Bounded(search.proposer, leg),
+            # Time stands still, and is up where the record says that it was.
+            clock=lambda: inf if leg.out_of_time and progress.trials >= leg.trials else 0.0,
+        )
+
+
+class _Bounded:
+    """A proposer that goes as far as one run went: then it has no more, or the record ends."""
+
+    def __init__(self, proposer: Proposer, leg: Leg) -> None:
+        self._proposer = proposer
+        self._leg = leg
+
+    @property
+    def name(self) -> str:
+        """That of the proposer behind it."""
+        return self._proposer.name
+
+    def propose(self, study: Study, history: History) -> Proposal | None:
+        """Give what the proposer gives, as long as the run proposed."""
+        leg = self._leg
+        by_itself = leg.finished and not leg.out_of_time
+        if by_itself or len(history) + len(history.pending) < leg.trials + leg.begun:
+            return self._proposer.propose(study, history)
+        if leg.concluded or leg.out_of_time:
+            return None
+        raise RecordEnds
+
+
+def _model(study: Study, host: str | None, transport: TranscriptTransport) -> LlmClient:
+    # No text holds this key by chance: what is recorded is not changed by taking it out.
+    key = Secret(token_hex(32))
+    return LlmClient(reached(study.llm, key, host and f"https://{host}"), transport)

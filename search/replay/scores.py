@@ -1,0 +1,393 @@
+"""Score by today's metrics.
+
+A study scored by what metrics say today of the samples and traces that its trials left.
+
+What a replayed search did otherwise than its record says, trial by trial.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from evaluator.evaluate import evidence
+from evaluator.metrics.base import Metric
+from evaluator.metrics.registry import ALIASES, Definition, Definitions, definitions, measure_each
+from evaluator.objective import AT_SEED, Scoring
+from records.llm_exchange import Exchange
+from records.store.rows import Intent, StudyRow
+from records.store.store import Store
+from records.study import Study
+from records.trial import (
+    Config,
+    Failed,
+    History,
+    Measured,
+    MetricValue,
+    Outcome,
+    Policy,
+    Repeat,
+    Score,
+    Trial,
+)
+from search.llm.transcripts import difference, said_in
+from search.loop.finding import (
+    Finding,
+    Rescored,
+    known_here,
+    same_definitions,
+    scored_again,
+    with_computed,
+)
+from search.loop.standing import counted
+from search.replay.metrics import Answer, Work, answers, as_computed, computable, needs_traces
+from search.replay.rerun import Recorded
+from search.strategies.base import change_words
+from search.views.study import PURPOSES
+
+SAME_WITHIN = 1e-9
+"""Of a value: sums in another order differ by as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTrial:
+    """A trial by the same question: its score by what is on record, and by what is computed today.
+
+    None is a trial without a score. `changed` are metrics whose value or version is another one
+    today, as they were and as they are; `unread` says why files cannot be read.
+    """
+
+    trial: Trial
+    then: Score | None
+    now: Score | None
+    changed: tuple[tuple[MetricValue | None, MetricValue | None], ...]
+    unread: str | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the score is what it was."""
+        if self.then is None or self.now is None:
+            return self.then is self.now
+        close = math.isclose(self.then.value, self.now.value, rel_tol=SAME_WITHIN)
+        return close and self.then.broken == self.now.broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Today:
+    """A study scored again: `then` by what is on record, `now` by what was computed today.
+
+    `newer` are metrics of which the study has values of older versions, with both versions.
+    """
+
+    then: Rescored
+    now: Rescored
+    trials: tuple[ScoredTrial, ...]
+    newer: Mapping[str, tuple[int, int]]
+
+    @property
+    def same(self) -> bool:
+        """Whether every score and the leader are what they were."""
+        leaders = self.then.finding.winner, self.now.finding.winner
+        return leaders[0] == leaders[1] and all(each.is_same for each in self.trials)
+
+
+def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path | None) -> Today:
+    """Compute what the objectives and limits of `asked` read, and score by it.
+
+    Nothing is launched or stored. What has no definition at hand, and files that cannot be read,
+    leave what is on record. Raises `StudyError` where `asked` is unclear.
+    """
+    computed = store.computed_metrics(row.id)
+    found = definitions(metrics_file)
+    added = _added(found, known_here(computed))
+    history = with_computed(store.history(row.id), computed)
+    repeats = counted(store.repeats(row.id), row.study.measure)
+    then = scored_again(row, history, same_definitions(repeats, history), asked, added)
+    names = _names_read(then.scoring)
+    known = [each for each in found.known if each.metric.name in names]
+    answered = _answers(row, history, known, store, metrics_file)
+    by_name = {each.metric.name: each for each in known}
+    today = {n: tuple(as_computed(answer, by_name)) for n, answer in answered.items()}
+    recomputed = with_computed(history, today)
+    again = tuple(_measured_today(repeat, row.study, known) for repeat in repeats)
+    seen = scored_again(row, recomputed, same_definitions(again, recomputed), asked, added)
+    pairs = zip(history, then.history, seen.history, recomputed, strict=True)
+    return Today(
+        then=then,
+        now=seen,
+        trials=tuple(
+            ScoredTrial(
+                trial=trial,
+                then=old.score,
+                now=new.score,
+                changed=_changed(trial, told, names),
+                unread=_unread(answered.get(trial.ordinal)),
+            )
+            for trial, old, new, told in pairs
+        ),
+        newer=_newer(history, found.known),
+    )
+
+
+def _added(found: Definitions, stored: Sequence[Metric]) -> tuple[Metric, ...]:
+    """Metrics of the user's file, and those on record that nothing at hand defines."""
+    own = [each.metric for each in found.known if each.metric.name in found.from_file]
+    return (*own, *(each for each in stored if each.name not in found.from_file))
+
+
+def _names_read(scoring: Scoring) -> frozenset[str]:
+    """The metrics that objectives and limits name."""
+    objectives = (one.expression for one in scoring.objectives)
+    read = (*objectives, *(one.expression for one in scoring.limits))
+    names = {name.removesuffix(AT_SEED) for expression in read for name in expression.names}
+    return frozenset(names | {ALIASES[name] for name in names if name in ALIASES})
+
+
+def _answers(
+    row: StudyRow,
+    history: History,
+    known: Sequence[Definition],
+    store: Store,
+    metrics_file: Path | None,
+) -> dict[int, Answer]:
+    """What these metrics say of every measured trial, by its ordinal."""
+    metrics = {each.metric.name: each.metric for each in known}
+    works = [
+        Work(
+            study_id=row.id,
+            study=row.study,
+            ordinal=trial.ordinal,
+            config=trial.config,
+            outcome=trial.outcome,
+            names=names,
+        )
+        for trial in history
+        if isinstance(trial.outcome, Measured)
+        and (names := tuple(each.metric.name for each in computable(known, trial.outcome)))
+    ]
+    with closing(answers(works, metrics, store.root / "artifacts", metrics_file)) as found:
+        return {answer.ordinal: answer for answer in found}
+
+
+def _measured_today(repeat: Repeat, study: Study, known: Sequence[Definition]) -> Repeat:
+    """A launch that was made again, with what samples say today; traces are not read for it."""
+    outcome = repeat.outcome
+    if not isinstance(outcome, Measured) or outcome.contexts or outcome.measurement.imported:
+        return repeat
+    sampled = [each.metric for each in known if not needs_traces(each.metric)]
+    measures = measure_each(sampled, evidence(study, outcome.measurement, None))
+    values = {value.name: value for value in (*outcome.metrics, *measures.values)}
+    left = tuple(value for name, value in values.items() if name not in measures.absent)
+    return replace(repeat, outcome=replace(outcome, metrics=left))
+
+
+def _changed(
+    trial: Trial, recomputed: Trial, names: frozenset[str]
+) -> tuple[tuple[MetricValue | None, MetricValue | None], ...]:
+    old, new = _values(trial), _values(recomputed)
+    pairs = ((old.get(name), new.get(name)) for name in sorted({*old, *new} & names))
+    return tuple((was, now) for was, now in pairs if not _is_equal(was, now))
+
+
+def _is_equal(was: MetricValue | None, now: MetricValue | None) -> bool:
+    if was is None or now is None:
+        return was is now
+    return was.version == now.version and math.isclose(was.value, now.value, rel_tol=SAME_WITHIN)
+
+
+def _values(trial: Trial) -> dict[str, MetricValue]:
+    metrics = trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
+    return {value.name: value for value in metrics}
+
+
+def _unread(answer: Answer | None) -> str | None:
+    return next(iter(answer.unread.values()), None) if answer is not None else None
+
+
+def _newer(history: History, known: Sequence[Definition]) -> dict[str, tuple[int, int]]:
+    """Metrics of which a newer version is at hand than some trial has, and both versions."""
+    found: dict[str, tuple[int, int]] = {}
+    for trial in history:
+        if not isinstance(trial.outcome, Measured):
+            continue
+        fitting = computable(known, trial.outcome)
+        versions = {each.metric.name: each.metric.version for each in fitting}
+        for name, value in _values(trial).items():
+            if versions.get(name, 0) > value.version:
+                oldest = min(value.version, found.get(name, (value.version, 0))[0])
+                found[name] = oldest, versions[name]
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCheck:
+    """What differs in one trial, in words, most telling first; nothing where it is the same.
+
+    `since` is the number of trials that had ended when it first did.
+    """
+
+    ordinal: int
+    author: str
+    config: Config | None
+    differs: tuple[str, ...]
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What differs in each trial on record, and in what was found at the end."""
+
+    trials: tuple[TrialCheck, ...]
+    finding: tuple[str, ...]
+
+    @property
+    def first(self) -> str | None:
+        """What differs first, and where; None where all is the same."""
+        differing = [trial for trial in self.trials if trial.differs]
+        if differing:
+            trial = min(differing, key=lambda each: each.since)
+            return f"trial {trial.ordinal}: {trial.differs[0]}"
+        return f"the finding: {self.finding[0]}" if self.finding else None
+
+
+def checked(record: Recorded, again: Recorded) -> Checks:
+    """Compare a record with what a replay of it left."""
+    ours = {each.ordinal: each for each in again.proposed}
+    theirs = {each.ordinal: each for each in record.proposed}
+    ordinals = sorted({*ours, *theirs})
+    return Checks(
+        trials=tuple(_check(n, theirs.get(n), ours.get(n), record, again) for n in ordinals),
+        finding=tuple(_finding(record.finding, again.finding)) if record.finding else (),
+    )
+
+
+def _check(
+    ordinal: int,
+    recorded: Trial | Intent | None,
+    replayed: Trial | Intent | None,
+    record: Recorded,
+    again: Recorded,
+) -> TrialCheck:
+    known = recorded or replayed
+    if known is None:
+        raise ValueError(f"trial {ordinal} is on neither side")
+    differs: list[str] = []
+    since = ordinal
+    if recorded is None:
+        differs.append("not on record")
+    elif replayed is None:
+        differs.append("not proposed again")
+    else:
+        talks = record.exchanges.get(ordinal), again.exchanges.get(ordinal)
+        differs += _policy(recorded.policy, replayed.policy)
+        differs += _exchange(*talks)
+        differs += _ending(recorded, replayed)
+        repeats = _of(ordinal, record.repeats), _of(ordinal, again.repeats)
+        if repeats[0] != repeats[1]:
+            since = since if differs else _parting(*repeats)
+            differs.append(_repeat_words(*repeats))
+    return TrialCheck(
+        ordinal=ordinal,
+        author=known.policy.author,
+        config=known.config if isinstance(known, Trial) else None,
+        differs=tuple(differs),
+        since=since,
+    )
+
+
+def _policy(recorded: Policy, replayed: Policy) -> Iterator[str]:
+    if recorded.source != replayed.source:
+        pairs = zip(_lines(recorded.source), _lines(replayed.source), strict=False)
+        line = next((n for n, (one, other) in enumerate(pairs, 1) if one != other), None)
+        yield "policy" if line is None else f"policy, from line {line}"
+    if recorded.author != replayed.author:
+        yield f"author {replayed.author} instead of {recorded.author}"
+    if (recorded.rationale, recorded.parent) != (replayed.rationale, replayed.parent):
+        yield "rationale" if recorded.rationale != replayed.rationale else "parent of the policy"
+    if recorded.prediction != replayed.prediction:
+        yield "what was expected of the policy"
+
+
+def _lines(source: str) -> Sequence[str]:
+    return [*source.splitlines(), ""]
+
+
+def _exchange(recorded: Exchange | None, replayed: Exchange | None) -> Iterator[str]:
+    if recorded is None or replayed is None:
+        if recorded is not replayed:
+            yield "model asked, and not before" if replayed else "model not asked, but before"
+        return
+    ours, theirs = said_in(replayed), said_in(recorded)
+    if len(ours) != len(theirs):
+        yield f"{len(ours)} requests to the model instead of {len(theirs)}"
+        return
+    for one, other in zip(ours, theirs, strict=True):
+        if one.digest != other.digest:
+            yield f"request to the model: {difference(one.body, other.body)}"
+            return
+    if [one.answers for one in ours] != [other.answers for other in theirs]:
+        yield "answers of the model"
+    if recorded.result != replayed.result:
+        yield f"exchange ended with {replayed.result!r} instead of {recorded.result!r}"
+
+
+def _ending(recorded: Trial | Intent, replayed: Trial | Intent) -> Iterator[str]:
+    if not isinstance(recorded, Trial) or not isinstance(replayed, Trial):
+        if isinstance(recorded, Trial):
+            yield "not finished again"
+        return
+    if recorded.config != replayed.config:
+        if recorded.config is None or replayed.config is None:
+            yield f"configuration {replayed.config} instead of {recorded.config}"
+        else:
+            yield f"configuration: {change_words(recorded.config, replayed.config)}"
+    if _bare(recorded.outcome) != _bare(replayed.outcome):
+        yield f"{_outcome_words(replayed.outcome)} instead of {_outcome_words(recorded.outcome)}"
+    if recorded.score != replayed.score:
+        yield "score"
+
+
+def _bare(outcome: Outcome) -> Outcome:
+    """The outcome without the files that a replay has no use for."""
+    contexts = tuple(replace(one, outcome=_bare(one.outcome)) for one in outcome.contexts)
+    return replace(outcome, artifacts=(), contexts=contexts)
+
+
+def _outcome_words(outcome: Outcome) -> str:
+    return str(outcome) if isinstance(outcome, Failed) else "measured"
+
+
+def _of(ordinal: int, repeats: Sequence[Repeat]) -> Sequence[Repeat]:
+    return [
+        replace(repeat, outcome=_bare(repeat.outcome))
+        for repeat in repeats
+        if repeat.ordinal == ordinal
+    ]
+
+
+def _parting(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> int:
+    """After how many trials these launches are no longer the same."""
+    for one, other in zip_longest(recorded, replayed):
+        if one != other:
+            return min(each.series for each in (one, other) if each is not None)
+    return 0
+
+
+def _repeat_words(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> str:
+    if len(recorded) != len(replayed):
+        return f"launched again {len(replayed)} times instead of {len(recorded)}"
+    pairs = zip(recorded, replayed, strict=True)
+    first = next(one for one, other in pairs if one != other)
+    return f"launch {PURPOSES[first.purpose]}, round {first.round + 1}"
+
+
+def _finding(recorded: Finding, replayed: Finding | None) -> Iterator[str]:
+    if replayed is None:
+        yield "none"
+        return
+    for part in fields(Finding):
+        before, now = getattr(recorded, part.name), getattr(replayed, part.name)
+        if before != now:
+            yield f"{part.name.replace('_', ' ')} {now} instead of {before}"

@@ -1,0 +1,170 @@
+"""A study as its report sees it: everything on record that a section needs, read once."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from evaluator.objective import Scoring, scoring_of
+from evaluator.timing.decision import Spread
+from policies.space import Space
+from records.errors import CodecError, StoreError, StudyError
+from records.machine import Machine
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import Study
+from records.trial import History, MetricValue, Repeat, Trial
+from search.loop.finding import Finding, ended_with, find, reached
+from search.loop.learned import Learnt, learnt
+from search.loop.standing import counted, standing_of
+from search.report.summary import Record, report_lines
+from search.settings import status
+from search.study.spaces import space_of
+from search.transfer.audit import Fault, audit
+
+GOES_ON = {
+    "running": "the search is still running",
+    "interrupted": "the search was interrupted and can be resumed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is on record of a study, and what it says.
+
+    `finding` is the closing summary, or what would be it as things stand. `space` is None
+    where what is on record of it makes none.
+    """
+
+    record: Record
+    status: str
+    finding: Finding
+    scoring: Scoring
+    repeats: tuple[Repeat, ...]
+    space: Space | None
+    learnt: tuple[Learnt, ...]
+    metrics: Mapping[int, tuple[MetricValue, ...]]
+    machines: Mapping[str, Machine | None]
+    faults: tuple[Fault, ...]
+    store_flag: str
+    said: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The closing report that `cclsearch show` prints, by label."""
+
+    @classmethod
+    def of(cls, row: StudyRow, store: Store, store_flag: str) -> Self:
+        """Read a study from the store; `store_flag` is what commands need to find it again."""
+        record, repeats = Record.of(row.id, store), store.repeats(row.id)
+        scoring = scoring_of(row.study).over(record.history)
+        now = status(row, store)
+        finding = ended_with(row) or _as_it_stands(row, store, scoring, now)
+        space = _space(row.study)
+        said: dict[str, tuple[str, ...]] = {}
+        for label, words in report_lines(finding, record, store_flag):
+            said[label] = (*said.get(label, ()), words)
+        return cls(
+            record=record,
+            status=now,
+            finding=finding,
+            scoring=scoring,
+            repeats=repeats,
+            space=space,
+            learnt=_learnt(space, record.history, row.study.revoked),
+            metrics=store.metric_values(row.id),
+            machines=_machines(record.history, repeats, store),
+            faults=audit(row.study, record.history, repeats) if len(record.history) else (),
+            store_flag=store_flag,
+            said=said,
+        )
+
+    @property
+    def study_id(self) -> str:
+        """Id of the study."""
+        return self.record.row.id
+
+    @property
+    def study(self) -> Study:
+        """What was asked."""
+        return self.record.row.study
+
+    @property
+    def history(self) -> History:
+        """All trials, and who leads."""
+        return self.record.history
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that won, or leads so far; None where none may."""
+        winner = self.finding.winner
+        return None if winner is None else self.history.find(winner)
+
+    @property
+    def seed(self) -> Trial | None:
+        """The trial that all others are measured against."""
+        return self.history.find(0)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the search came to its end."""
+        return self.status == "finished"
+
+    def reached(self, trial: Trial) -> Spread | None:
+        """The number of a trial, over the launches that count; None where it has no score."""
+        return reached(trial, self.history)
+
+    def metric(self, trial: Trial, name: str) -> MetricValue | None:
+        """A metric of a trial; None where it has none."""
+        found = self.metrics.get(trial.ordinal, ())
+        return next((value for value in found if value.name == name), None)
+
+    def lines(self, *labels: str) -> tuple[tuple[str, str], ...]:
+        """What the closing report says under these labels."""
+        return tuple((label, words) for label in labels for words in self.said.get(label, ()))
+
+
+def _as_it_stands(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
+    reason = GOES_ON.get(now, "its record ends here")
+    launches = counted(store.repeats(row.id), row.study.measure)
+    return find(standing_of(row, store), launches, scoring, row.study.measure, reason)
+
+
+def _machines(
+    history: History, repeats: Sequence[Repeat], store: Store
+) -> dict[str, Machine | None]:
+    """What launches ran on, by digest; None for a description that cannot be read any more."""
+    outcomes = [trial.outcome for trial in history] + [repeat.outcome for repeat in repeats]
+    launched = (outcome.launched for outcome in outcomes)
+    digests = dict.fromkeys(each.machine for each in launched if each is not None)
+    return {digest: _machine(digest, store) for digest in digests if digest is not None}
+
+
+def _machine(digest: str, store: Store) -> Machine | None:
+    try:
+        return store.machine(digest)
+    except (StoreError, CodecError):  # lost or altered: the rest of the report is as good
+        return None
+
+
+def _space(study: Study) -> Space | None:
+    for known in (space_of, _plain_space):
+        with suppress(StudyError):  # a record from elsewhere may lack what the recipe needs
+            return known(study)
+    return None
+
+
+def _plain_space(study: Study) -> Space:
+    """The space without what the study's recipe derives."""
+    return Space(study.space, study.workload, study.usable_environment)
+
+
+def learnt_in(study: Study, history: History) -> tuple[Learnt, ...]:
+    """What the failures of a study on record taught; nothing where its space cannot be listed."""
+    return _learnt(_space(study), history, study.revoked)
+
+
+def _learnt(space: Space | None, history: History, revoked: Sequence[str]) -> tuple[Learnt, ...]:
+    if space is None:
+        return ()
+    try:
+        return learnt(space, history, revoked)
+    except StudyError:  # too many configurations to be listed
+        return ()

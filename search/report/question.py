@@ -1,0 +1,460 @@
+"""Sections: study, knobs, policy, how to reproduce.
+
+What a study was asked, and what came out, in one sentence.
+
+What was tried, knob by knob.
+
+How to do it again: commands, digests, versions.
+
+The policy that decided the best trial, and how it came about.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
+
+from evaluator.objective import Scoring
+from policies.space import Knob, Space
+from records.errors import StudyError
+from records.expression import size_words
+from records.machine import Launched
+from records.study import Budget, Environment, Link, Origin, Study, Value, choices_of
+from records.trial import Artifact, Config, Measured, Policy, Trial
+from records.workload import Workload
+from search.report.data import Seen
+from search.report.outcome import trial_tip
+from search.strategies.lessons import ordinals_words
+from search.views.charts import Knob as ChartKnob
+from search.views.charts import Tried, parallel_chart
+from search.views.document import (
+    Block,
+    Cell,
+    Chart,
+    Code,
+    Difference,
+    Facts,
+    Row,
+    Section,
+    Table,
+    left_out_words,
+    thinned,
+)
+from search.views.format import duration, many, one_line, rate, work_words
+from search.views.machine import machine_line
+from search.views.svg import scale_of
+
+CHOICES_SHOWN = 24
+WORDS_CHARS = 600
+
+
+def asked(seen: Seen) -> Section:
+    """Workload, machine, space, objective, limits and budget."""
+    study = seen.study
+    blocks: list[Block] = [Facts(lines=tuple(_facts(seen)))]
+    if seen.space is not None:
+        blocks.append(_knobs(seen.space))
+    return Section(
+        name="asked",
+        heading="What was asked",
+        lead=f"Study {seen.study_id}: which configuration is best for this work on this machine, "
+        f"by {study.objective.expression}.",
+        blocks=tuple(blocks),
+    )
+
+
+def outcome_words(seen: Seen) -> str:
+    """What came out, in a sentence or two."""
+    best, said = seen.best, seen.said
+    if best is None or seen.finding.result is None:
+        return f"Best: {', '.join(said.get('best', ('none',)))}. {_state(seen)}"
+    objective = seen.study.objective.expression
+    value = ", ".join(said.get(objective, ()))
+    against = ", ".join(said.get("against the seed", ("not compared with the seed",)))
+    ties = [n for n in seen.finding.ties if n not in (0, best.ordinal)]
+    tied = f" Not told apart from it: {ordinals_words(ties)}." if ties else ""
+    best_words = "is the best" if seen.is_finished else "leads so far"
+    return (
+        f"Trial {best.ordinal} {best_words}: {one_line(objective, 120)} {value}. "
+        f"Against the seed: {against}.{tied} {_state(seen)}"
+    )
+
+
+def _state(seen: Seen) -> str:
+    trials = many(len(seen.history), "trial")
+    launches = many(seen.record.launch_count, "launch", "launches")
+    faults = f" The record shows {many(len(seen.faults), 'fault')}, see below."
+    return f"{trials}, {launches}; {seen.finding.stop_reason}.{faults if seen.faults else ''}"
+
+
+def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
+    study, row = seen.study, seen.record.row
+    yield "study", f"{study.name} ({row.id}), {seen.status}, on record since {row.created_at}"
+    yield from work_facts(study)
+    for sentence in study.inferences:
+        yield "concluded from the card", one_line(sentence, WORDS_CHARS)
+    yield "space", _space_words(seen)
+    yield from question_facts(study, row.strategy, seen.scoring)
+
+
+def work_facts(study: Study) -> Iterator[tuple[str, str]]:
+    """What work is done on which machine, by label."""
+    yield from _workload(study.workload)
+    yield from _machine(study.environment)
+    for context in study.contexts:
+        held_out = ", held out until the end" if context.held_out else ""
+        yield "also in context", f"{context.name}: {_short(context.workload)}{held_out}"
+
+
+def question_facts(study: Study, strategy: str, scoring: Scoring) -> Iterator[tuple[str, str]]:
+    """What is asked about it, and how it is searched, by label."""
+    for one in scoring.objectives:
+        better = "lower" if one.lower_is_better else "higher"
+        unit = f" in {one.unit}" if one.unit else ""
+        yield "objective", f"{one.expression.text}{unit}, {better} is better"
+    for limit in study.limits:
+        yield "limit", limit
+    yield "budget", _budget_words(study.budget)
+    yield "strategy", _strategy_words(study, strategy)
+    if study.origin is not None:
+        yield from _origin(study.origin)
+
+
+def _workload(work: Workload) -> Iterator[tuple[str, str]]:
+    sizes = [
+        ("layers", work.layer_count),
+        ("hidden size", work.hidden_size),
+        ("heads", work.head_count),
+        ("experts", work.expert_count),
+        ("parameters", work.parameter_count),
+        ("vocabulary", work.vocab_size),
+    ]
+    known = ", ".join(f"{count} {name}" for name, count in sizes if count is not None)
+    yield "workload", f"{_short(work)}{f'; {known}' if known else ''}"
+    yield "each step", one_line(work_words(work), WORDS_CHARS)
+
+
+def _short(work: Workload) -> str:
+    model = f" of {work.model}" if work.model is not None else ""
+    return (
+        f"{work.name}: {work.phase}{model} in {work.precision}, global batch {work.global_batch}, "
+        f"sequences of {work.sequence_length}"
+    )
+
+
+def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
+    memory = "" if machine.memory_bytes is None else f", {size_words(machine.memory_bytes)} each"
+    price = machine.accelerator_usd_per_hour
+    paid = "" if price is None else f", {price:g} USD an hour each"
+    yield (
+        "machine",
+        f"{machine.name}: up to {machine.world_size} ranks on {machine.accelerator} "
+        f"({machine.device}), {machine.ranks_per_node} to a node{memory}{paid}",
+    )
+    for name, link in (("within nodes", machine.scale_up), ("between nodes", machine.scale_out)):
+        if link is not None:
+            yield name, _link_words(link)
+    if machine.software:
+        listed = ", ".join(f"{name} {version}" for name, version in machine.software.items())
+        yield "software", one_line(listed, WORDS_CHARS)
+
+
+def _link_words(link: Link) -> str:
+    latency = "" if link.latency_s is None else f", {duration(link.latency_s)} latency"
+    return f"{rate(link.bandwidth_bytes_per_s)}{latency}"
+
+
+def _space_words(seen: Seen) -> str:
+    space = seen.space
+    if space is None:
+        return f"{len(seen.study.space.dimensions)} knobs"
+    rules = f"{len(space.knobs)} knobs, {space.size} points"
+    try:
+        return f"{rules}, {len(space.feasible)} satisfy the constraints"
+    except StudyError:
+        return f"{rules} before constraints"
+
+
+def _budget_words(budget: Budget) -> str:
+    wall, tokens, money = budget.max_wall_s, budget.max_tokens, budget.max_cost_usd
+    return ", ".join(
+        [
+            f"{budget.trials} trials in {budget.launch_limit} launches",
+            f"ends after {budget.patience} without improvement",
+            *([] if wall is None else [f"{wall:g} s"]),
+            *([] if tokens is None else [f"{tokens} tokens of a model"]),
+            *([] if money is None else [f"{money:g} USD for a model"]),
+        ]
+    )
+
+
+def _strategy_words(study: Study, strategy: str) -> str:
+    parallel = f", up to {study.parallel} trials at once" if study.parallel > 1 else ""
+    model = f", model {study.llm.model}" if strategy in ("llm", "hybrid") else ""
+    return f"{strategy}{model}{parallel}, random seed {study.random_seed}"
+
+
+def _origin(origin: Origin) -> Iterator[tuple[str, str]]:
+    framework = "" if origin.framework is None else f", framework {origin.framework}"
+    yield "recorded elsewhere", f"{origin.source} ({origin.kind}){framework}"
+    if origin.dead_knobs:
+        yield "knobs without effect", ", ".join(origin.dead_knobs)
+    for note in origin.notes:
+        yield "taken for granted", one_line(note, WORDS_CHARS)
+
+
+def _knobs(space: Space) -> Table:
+    return Table(
+        about="What could be set",
+        headings=("knob", "choices", "has an effect when", "what it does"),
+        rows=tuple(map(_knob, space.knobs)),
+    ).dense
+
+
+def _knob(knob: Knob) -> Row:
+    shown = ", ".join(str(choice) for choice in knob.choices[:CHOICES_SHOWN])
+    more = len(knob.choices) - CHOICES_SHOWN
+    cells = (
+        Cell(text=knob.name, is_code=True),
+        Cell(text=f"{shown} and {more} more" if more > 0 else shown),
+        Cell(text="" if knob.when is None else knob.when.text, is_code=True),
+        Cell(text=knob.dimension.description),
+    )
+    return Row(cells=cells)
+
+
+MOST_AXES = 11
+MOST_LINES = 300
+
+
+def parallel(seen: Seen) -> Section | None:
+    """Every configuration as a line; None where nothing was varied."""
+    trials = [trial for trial in seen.history if trial.config is not None and trial.launched]
+    knobs = varied(seen.study, [trial.config for trial in trials if trial.config is not None])
+    if len(knobs) < 2 or len(trials) < 2:
+        return None
+    ranked = {trial.ordinal: place for place, trial in enumerate(seen.history.ranked)}
+    shown = _thinned(trials, ranked)
+    values = [found.centre for trial in shown if (found := seen.reached(trial)) is not None]
+    last = scale_of(values, 0.0, 1.0)
+    axes = [ChartKnob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]
+    lines = [_tried(seen, trial, knobs, ranked) for trial in shown]
+    return Section(
+        name="knobs",
+        heading="What was tried",
+        lead="One line for each configuration that was launched, through what it sets, to its "
+        "result; lines that fail are dashed, and one that ends below an axis has no such knob."
+        + left_out_words(len(shown), len(trials)),
+        blocks=(
+            Chart(
+                drawn=parallel_chart(axes, lines, last, seen.scoring.expression.text),
+                about="Parallel coordinates; the table of all trials has the same in words",
+            ),
+        ),
+    )
+
+
+def varied(study: Study, configs: Sequence[Config]) -> list[tuple[str, tuple[Value, ...]]]:
+    """Knobs of which several values were tried, with these in their order."""
+    found: list[tuple[str, tuple[Value, ...]]] = []
+    for dimension in study.space.dimensions:
+        name = dimension.name
+        tried = {config.values.get(name) for config in configs}
+        if len(tried) < 2:
+            continue
+        try:
+            known = choices_of(dimension)
+        except StudyError:
+            known = ()
+        others = sorted((v for v in tried if v is not None and v not in known), key=str)
+        values = (*(choice for choice in known if choice in tried), *others)
+        found.append((name, values))
+    return found[:MOST_AXES]
+
+
+def _thinned(trials: Sequence[Trial], ranked: Mapping[int, int]) -> Sequence[Trial]:
+    """All of them where they are few; else the best, and some of the others."""
+    if len(trials) <= MOST_LINES:
+        return trials
+    half = MOST_LINES // 2
+    return thinned(trials, lambda trial: ranked.get(trial.ordinal, half) < half, half)
+
+
+def _tried(
+    seen: Seen,
+    trial: Trial,
+    knobs: Sequence[tuple[str, tuple[Value, ...]]],
+    ranked: Mapping[int, int],
+) -> Tried:
+    config = {} if trial.config is None else trial.config.values
+    last = max(1, len(ranked) - 1)
+    rank = None if trial.score is None else ranked.get(trial.ordinal, last) / last
+    reached = seen.reached(trial)
+    return Tried(
+        places=tuple(
+            values.index(config[name]) if name in config else None for name, values in knobs
+        ),
+        value=None if reached is None else reached.centre,
+        rank=rank,
+        is_best=trial is seen.best,
+        tip=trial_tip(trial, seen.history),
+    )
+
+
+FILES_SHOWN = 40
+COMMAND_CHARS = 2000
+
+
+def again(seen: Seen) -> Section:
+    """Commands that look further, launch the best again or hand the study on."""
+    commands = Table(
+        about="Commands",
+        headings=("to", "type"),
+        rows=tuple(
+            Row(cells=(Cell(text=what), Cell(text=command + seen.store_flag, is_code=True)))
+            for what, command in _commands(seen)
+        ),
+    )
+    blocks: list[Block] = [commands]
+    if facts := (*_again_facts(seen), *_machines(seen)):
+        blocks.append(Facts(lines=facts))
+    best = seen.best
+    if best is not None and best.outcome.artifacts:
+        blocks.append(_files(best.outcome.artifacts))
+    return Section(
+        name="reproduce",
+        heading="How to reproduce it",
+        lead="For whoever has these records: everything in this report is made of them.",
+        blocks=tuple(blocks),
+    )
+
+
+def _commands(seen: Seen) -> Iterator[tuple[str, str]]:
+    study_id, best, origin = seen.study_id, seen.best, seen.study.origin
+    is_ours = origin is None or origin.kind == "bundle"
+    yield "see all trials", f"cclsearch show {study_id}"
+    if best is not None:
+        yield "take the best configuration", f"cclsearch best {study_id} --format args"
+        yield "see the best trial in full", f"cclsearch trial show {study_id} {best.ordinal}"
+    if is_ours:
+        yield "go through the search again, exactly", f"cclsearch replay {study_id}"
+    if is_ours and best is not None:
+        script = f"cclsearch trial script {study_id} {best.ordinal} -o again.sh"
+        yield "start the job of the best by hand", script
+        yield "see whether it holds here", f"cclsearch replay {study_id} --mode measure"
+    if is_ours and not seen.is_finished and seen.status != "running":
+        yield "go on with the search", f"cclsearch resume {study_id}"
+    bundle = f"{study_id}.cclsearch"
+    yield "hand it on", f"cclsearch export {study_id} --format bundle -o {bundle}"
+
+
+def _launch(launched: Launched) -> Iterator[tuple[str, str]]:
+    yield "started as", one_line(shlex.join(launched.argv), COMMAND_CHARS)
+    added = " ".join(f"{name}={shlex.quote(v)}" for name, v in launched.environment.items())
+    if added:
+        yield "with", one_line(added, COMMAND_CHARS)
+
+
+def _machines(seen: Seen) -> Iterator[tuple[str, str]]:
+    for digest, machine in seen.machines.items():
+        lost = f"its description {digest} is no longer among the records"
+        yield "launched on", lost if machine is None else machine_line(machine)
+
+
+def _again_facts(seen: Seen) -> Iterator[tuple[str, str]]:
+    best = seen.best
+    if best is not None:
+        yield "policy of the best", best.policy.digest
+        if best.config is not None:
+            yield "configuration of the best", best.config.digest
+        if isinstance(best.outcome, Measured):
+            measurement = best.outcome.measurement
+            if measurement.torch_version is not None:
+                yield "torch", f"{measurement.torch_version} on {measurement.device}"
+        if best.outcome.launched is not None:
+            yield from _launch(best.outcome.launched)
+    origin = seen.study.origin
+    if origin is not None:
+        for name, digest in origin.digests.items():
+            yield f"read from {name}", digest
+    command = seen.study.command
+    if command is not None:
+        for name, digest in command.file_digests.items():
+            yield f"script {name}", digest
+
+
+def _files(artifacts: tuple[Artifact, ...]) -> Table:
+    rows = tuple(
+        Row(
+            cells=(
+                Cell(text=each.name),
+                Cell(text=str(each.size_bytes), value=each.size_bytes),
+                Cell(text=each.digest, is_code=True),
+            )
+        )
+        for each in artifacts[:FILES_SHOWN]
+    )
+    left_out = len(artifacts) - len(rows)
+    more = f", {left_out} more are on record" if left_out else ""
+    return Table(
+        about=f"Files that the best trial left{more}",
+        headings=("file", "bytes", "SHA-256"),
+        rows=rows,
+        numeric=frozenset({1}),
+    )
+
+
+RATIONALE_CHARS = 2000
+LINEAGE_SHOWN = 12
+SOURCE_CHARS = 60_000
+CUT = "\n[... the rest is on record ...]"
+
+
+def policy(seen: Seen) -> Section | None:
+    """Program, reason, lineage and difference to the seed; None without a best trial."""
+    best = seen.best
+    if best is None:
+        return None
+    found = best.policy
+    facts = [
+        ("written by", found.author),
+        ("reason given", one_line(found.rationale, RATIONALE_CHARS) or "none"),
+        ("digest", found.digest),
+    ]
+    lineage = _lineage(seen, found)
+    if lineage:
+        facts.append(("follows from", lineage))
+    blocks: list[Block] = [
+        Facts(lines=tuple(facts)),
+        Code(text=_cut(found.source), language="python"),
+    ]
+    lead = f"The program that decided trial {best.ordinal}."
+    seed = seen.seed
+    if seed is not None and seed.policy.digest != found.digest:
+        blocks.append(Difference(lines=tuple(_changes(seed.policy, found, best.ordinal))))
+        lead = f"The program that decided trial {best.ordinal}, and what it changes of the seed's."
+    return Section(name="policy", heading="The best policy", lead=lead, blocks=tuple(blocks))
+
+
+def _changes(seed: Policy, found: Policy, ordinal: int) -> list[str]:
+    sides = _cut(seed.source).splitlines(), _cut(found.source).splitlines()
+    return list(unified_diff(*sides, "seed", f"trial {ordinal}", lineterm=""))
+
+
+def _cut(source: str) -> str:
+    return source if len(source) <= SOURCE_CHARS else source[:SOURCE_CHARS] + CUT
+
+
+def _lineage(seen: Seen, found: Policy) -> str:
+    """The policies that it was derived from, the nearest first, by the trials that had them."""
+    ordinals = {trial.policy.digest: trial for trial in reversed(seen.history.trials)}
+    chain: list[str] = []
+    parent, known = found.parent, {found.digest}
+    while parent is not None and parent not in known and len(chain) < LINEAGE_SHOWN:
+        trial = ordinals.get(parent)
+        if trial is None:
+            chain.append(f"a policy that is not on record ({parent[:12]})")
+            break
+        chain.append(f"trial {trial.ordinal} by {trial.policy.author}")
+        known.add(parent)
+        parent = trial.policy.parent
+    return ", then ".join(chain)

@@ -1,0 +1,263 @@
+"""FastAPI dependencies for callers.
+
+What a request must look like before anything is done for it: pure questions about its head.
+
+Who makes a request, what they may do, and how they sign in.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Annotated
+from urllib.parse import parse_qsl, quote, urlencode
+
+from fastapi import Depends, HTTPException, Request, Security
+from fastapi.responses import RedirectResponse, Response
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from search.service.auth import LIFE_S, Caller, KnownToken, Role, known_as
+from search.service.config import ServiceConfig
+from search.service.service import Service
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+API_PATHS = "/api/"
+MOST_HEADERS = 100
+MOST_HEADER_BYTES = 1 << 14
+MOST_ADDRESS_BYTES = 8192
+ONCE = ("authorization", "content-length", "content-type", "host", "origin", "sec-fetch-site")
+BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/=-]{1,512}) *", re.IGNORECASE)
+PORT = re.compile(r":[0-9]{1,5}")
+FOREIGN = "another site asked for this; open the service itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing is done for a request; `wait_s` is when to ask again, where that helps."""
+
+    status: int
+    words: str
+    wait_s: int | None = None
+
+
+def refusal_of(scope: Scope, config: ServiceConfig) -> Refusal | None:
+    """What is wrong with a request, whoever makes it; None where nothing is."""
+    headers = Headers(scope=scope)
+    return next(_problems(scope, headers, config), None)
+
+
+def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator[Refusal]:
+    """Only the first one counts."""
+    if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
+        yield Refusal(414, f"the address is longer than {MOST_ADDRESS_BYTES} bytes")
+    sizes = [len(name) + len(value) for name, value in scope["headers"]]
+    if len(sizes) > MOST_HEADERS or sum(sizes) > MOST_HEADER_BYTES:
+        words = f"there are more than {MOST_HEADERS} headers or {MOST_HEADER_BYTES} bytes of them"
+        yield Refusal(431, words)
+    for name in ONCE:
+        if len(headers.getlist(name)) > 1:
+            yield Refusal(400, f"the header {name} is given twice; once is enough")
+    if not is_known_host(headers.get("host", ""), config):
+        yield Refusal(
+            421,
+            "this service is not called by that name; open it by its address, or name the "
+            "host under [listen] hosts",
+        )
+    if is_foreign(scope, headers, config):
+        yield Refusal(403, FOREIGN)
+    length = headers.get("content-length", "0")
+    if not (length.isdecimal() and len(length) < 20 and int(length) <= config.limits.body_bytes):
+        yield Refusal(413, f"the body is larger than {config.limits.body_bytes} bytes")
+
+
+def is_known_host(host: str, config: ServiceConfig) -> bool:
+    """Whether a request calls the service by a name of its own.
+
+    A page of another site can make its own name mean this machine, but no IP address.
+    """
+    port = PORT.search(host.rpartition("]")[2])
+    name = host[: -len(port[0])] if port and host.endswith(port[0]) else host
+    if name.lower() in config.listen.known_hosts:
+        return True
+    return not config.listen.is_loopback and _is_address(name)
+
+
+def is_foreign(scope: Scope, headers: Headers, config: ServiceConfig) -> bool:
+    """Whether a page of another site, or of another port of this host, makes the request.
+
+    It may link to our pages, no more. What changes something and is not signed by a token in a
+    header must tell that it comes from here: browsers add cookies by themselves.
+    """
+    changes = scope["method"] not in SAFE_METHODS
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    own = f"{config.listen.scheme}://{headers.get('host', '')}".lower()
+    if origin is not None and origin.lower() != own:
+        return True
+    if site is not None and site not in {"same-origin", "none"}:
+        linked = headers.get("sec-fetch-mode") == "navigate" and is_page(scope["path"])
+        return changes or not linked
+    told = origin is not None or site == "same-origin"
+    by_browser = "cookie" in headers or is_page(scope["path"])
+    return changes and by_browser and "authorization" not in headers and not told
+
+
+def is_page(path: str) -> bool:
+    """Whether an address is one for people."""
+    return not path.startswith(API_PATHS)
+
+
+def token_in(headers: Headers) -> str | None:
+    """The token in the header; empty for a header that holds none, None without it."""
+    header = headers.get("authorization")
+    if header is None:
+        return None
+    match = BEARER.fullmatch(header)
+    return "" if match is None else match[1]
+
+
+def cookie_in(headers: Headers, name: str) -> str | None:
+    """The value of a cookie; None without it, and where it is not clear which is meant."""
+    pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
+    values = [value.strip() for key, _, value in pairs if key.strip() == name]
+    return values[0] if len(values) == 1 else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+LOGIN = "/login"
+NEEDED = (
+    "a token is needed: open the link that `cclsearch serve` printed, or send "
+    "`Authorization: Bearer TOKEN`"
+)
+LOCAL = re.compile(r"/(?!/)[!-\[\]-~]*")
+"""A place of ours: browsers take `//` and backslashes for other hosts."""
+MOST_PLACE_CHARS = 2000
+MOST_FIELDS = 200
+
+
+Shown = Annotated[
+    HTTPAuthorizationCredentials | None,
+    Security(HTTPBearer(auto_error=False, description="A token of the service.")),
+]
+"""Only for the description: the guard has looked at the token already."""
+
+
+def service_of(request: Request) -> Service:
+    """The service that a request is for."""
+    found: Service = request.app.state.service
+    return found
+
+
+def token_of(headers: Headers, service: Service) -> KnownToken | None:
+    """The token that a request shows, in a header or by a cookie; None for none that is known."""
+    shown = token_in(headers)
+    if shown is not None:
+        return known_as(shown, service.tokens)
+    cookie = cookie_in(headers, service.config.listen.cookie_name)
+    return None if cookie is None else service.sessions.holder(cookie, service.tokens)
+
+
+def caller_in(request: Request) -> Caller | None:
+    """Who makes a request, as the guard found; None without a token that is known."""
+    found: Caller | None = request.scope.get("state", {}).get("caller")
+    return found
+
+
+def allows(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    """A check that a caller has at least this role."""
+
+    async def check(request: Request, _shown: Shown = None) -> Caller:
+        caller = caller_in(request)
+        if caller is None:
+            raise HTTPException(401, NEEDED, headers={"WWW-Authenticate": "Bearer"})
+        if caller.role < role:
+            raise HTTPException(403, too_low(caller, role))
+        return caller
+
+    return check
+
+
+def too_low(caller: Caller, role: Role) -> str:
+    """Why a caller may not do what takes this role."""
+    return f"{caller.name} has the role {caller.role.word}; this takes the role {role.word}"
+
+
+async def _service(request: Request) -> Service:
+    # Asynchronous, as what follows: a thread for each dependency would take longer than the rest.
+    return service_of(request)
+
+
+TheService = Annotated[Service, Depends(_service)]
+Reader = Annotated[Caller, Depends(allows(Role.READ))]
+Submitter = Annotated[Caller, Depends(allows(Role.SUBMIT))]
+
+
+def signed_in(service: Service, token: KnownToken, place: str) -> Response:
+    """Go to a place of ours with a cookie that stands for this token."""
+    answer = _gone_to(place)
+    answer.headers["set-cookie"] = _cookie(service, service.sessions.begin(token), LIFE_S)
+    return answer
+
+
+def signed_out(service: Service) -> Response:
+    """Go to the login page without the cookie."""
+    answer = _gone_to(LOGIN)
+    answer.headers["set-cookie"] = _cookie(service, "", 0)
+    return answer
+
+
+def sent_to_login(scope: Scope, *, failed: bool = False) -> Response:
+    """Go to the login page, and from there back to where this request wanted to go."""
+    place = place_without_token(scope) if scope["method"] in {"GET", "HEAD"} else "/"
+    asked = {"next": place} if place != "/" else {}
+    query = urlencode(asked | ({"failed": "1"} if failed else {}))
+    return _gone_to(f"{LOGIN}?{query}" if query else LOGIN)
+
+
+def token_in_link(scope: Scope) -> str | None:
+    """The token in the address of a page, as in the link that the service prints."""
+    return dict(_fields(scope["query_string"].decode("latin-1"))).get("token")
+
+
+def place_without_token(scope: Scope) -> str:
+    """The address of a request, as a place of ours, without the token."""
+    kept = [
+        (name, value)
+        for name, value in _fields(scope["query_string"].decode("latin-1"))
+        if name != "token"
+    ]
+    path = quote(scope["path"], safe="/-._~!$&'()*+,;=:@")
+    return local_place(path + (f"?{urlencode(kept)}" if kept else ""))
+
+
+def local_place(asked: str) -> str:
+    """The address if it is a place of ours, else the first page: we send nobody elsewhere."""
+    return asked if len(asked) <= MOST_PLACE_CHARS and LOCAL.fullmatch(asked) else "/"
+
+
+def _fields(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise HTTPException(400, "there are too many fields") from error
+
+
+def _gone_to(place: str) -> Response:
+    """Where a browser goes on; it tells nobody where it comes from."""
+    return RedirectResponse(place, status_code=303, headers={"referrer-policy": "no-referrer"})
+
+
+def _cookie(service: Service, value: str, life_s: int) -> str:
+    secure = "; Secure" if service.config.listen.https else ""
+    return (
+        f"{service.config.listen.cookie_name}={value}; Path=/; Max-Age={life_s}; HttpOnly; "
+        f"SameSite=Strict{secure}"
+    )

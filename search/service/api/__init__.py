@@ -1,0 +1,1 @@
+"""The HTTP API of the service, by what its routes are about."""

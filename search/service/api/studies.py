@@ -1,0 +1,319 @@
+"""/studies.
+
+Submitting, cancelling and going on.
+
+What a search does now, as server-sent events.
+
+Studies as the service tells them, to programs and on its pages.
+
+Studies on record: what they ask, how far they are, what they found, and what charts need.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Hashable
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from records.codec import to_json
+from records.store.queries import StudyQuery
+from records.store.rows import StudyRow
+from records.store.store import Store
+from search.loop.finding import best_result, ended_with, leader_of
+from search.report.summary import undecided_words
+from search.service.access import Reader, Submitter, TheService
+from search.service.data import StudyFront, StudyHistory, StudyKnobs, disturbed_study
+from search.service.events import followed
+from search.service.limits import HeldResponse
+from search.service.models import (
+    Entered,
+    Environment,
+    Page,
+    StudyFull,
+    StudyShort,
+    config_of,
+    disturbance_of,
+    result_of,
+)
+from search.service.queue import Submitted
+from search.service.service import NewStudy, Service, TooManyError, told_status
+from search.views.machine import Disturbed
+
+router = APIRouter(tags=["queue"])
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        description="The same key with the same request makes one study, however often it is sent.",
+    ),
+]
+
+
+class MoreTrials(BaseModel):
+    """How a study goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    more_trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+
+
+@router.get("/environments")
+def environments(service: TheService, _caller: Reader) -> list[Environment]:
+    """Environments that studies may be submitted for."""
+    return [
+        Environment(
+            name=name, description=one.description, at_once=one.at_once, devices=one.devices
+        )
+        for name, one in sorted(service.config.environment.items())
+    ]
+
+
+@router.post("/studies", status_code=201)
+def create(
+    asked: NewStudy,
+    service: TheService,
+    caller: Submitter,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> Entered:
+    """Submit a study; it is searched as soon as its environment is free."""
+    digest = sha256(asked.model_dump_json().encode()).hexdigest()
+    key = None if idempotency_key is None else (idempotency_key, digest)
+    study_id = service.submit(asked, caller, key)
+    response.headers["location"] = f"/api/v1/studies/{study_id}"
+    return Entered(id=study_id, status=service.status(service.study(study_id)))
+
+
+@router.post("/studies/{study_id}/cancel", status_code=202)
+def cancel(study_id: str, service: TheService, caller: Submitter) -> Entered:
+    """End a study; what it measured stays, and it can be resumed."""
+    return Entered(id=study_id, status=service.cancel(study_id, caller).state.value)
+
+
+@router.post("/studies/{study_id}/resume", status_code=202)
+def resume(
+    study_id: str, service: TheService, caller: Submitter, how: MoreTrials | None = None
+) -> Entered:
+    """Go on with a study that ended, with more trials if they are given."""
+    more = None if how is None else how.more_trials
+    return Entered(id=study_id, status=service.resume(study_id, more, caller).state.value)
+
+
+progress_router = APIRouter(tags=["progress"])
+
+OFFSET = re.compile(r"[0-9]{1,15}")
+
+
+@progress_router.get(
+    "/studies/{study_id}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+def events(
+    study_id: str,
+    service: TheService,
+    caller: Reader,
+    since: Annotated[
+        int,
+        Query(
+            ge=-(1 << 20),
+            le=1 << 50,
+            description="Byte offset to begin at; a negative one is counted from the end.",
+        ),
+    ] = 0,
+    last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+) -> StreamingResponse:
+    """Follow a study: every event so far, then each as it happens, until the study ends.
+
+    The names and fields are those of `cclsearch run --json`; `noise` is what else a search printed.
+    A browser that comes back sends the id of the last event that it had, and goes on there. The
+    event `end` says that no more will come.
+    """
+    service.study(study_id)
+    start = int(last_event_id) if last_event_id and OFFSET.fullmatch(last_event_id) else since
+
+    async def stream() -> AsyncIterator[str]:
+        path, over = service.events(study_id), partial(service.is_over, study_id)
+        with service.feeds.follow(path, over) as feed:
+            async for text in followed(feed, start):
+                yield text
+
+    if not service.streams.take(caller.name):
+        raise TooManyError("too many open event streams; close some")
+    return HeldResponse(stream(), service.streams, caller.name, media_type="text/event-stream")
+
+
+def version_of(row: StudyRow, service: Service) -> tuple[Hashable, ...]:
+    """What changes with whatever is told of a study."""
+    submitted = service.table.find(row.id)
+    return service.records.stamp(row.id), submitted, service.status_of(submitted, row)
+
+
+def study_short(row: StudyRow, service: Service) -> StudyShort:
+    """A study in a list; made anew where it has changed."""
+    return service.shorts.get(row.id, version_of(row, service), lambda: _short(row, service))
+
+
+def study_full(row: StudyRow, service: Service) -> StudyFull:
+    """A study with what was asked and what it found."""
+    records, finding = service.records, ended_with(row)
+    pending = [
+        {
+            "ordinal": intent.ordinal,
+            "author": intent.policy.author,
+            "rationale": intent.policy.rationale,
+            "policy": intent.policy.digest,
+            "started_at": intent.started_at,
+        }
+        for intent in records.pending(row.id)
+    ]
+    facts: dict[str, object] = {
+        **study_short(row, service).model_dump(),
+        "study": json.loads(to_json(row.study)),
+        "finding": None if finding is None else json.loads(to_json(finding)),
+        "launches": records.counts(row.id).launches,
+        "failures": {kind.value: count for kind, count in records.failures(row.id).items()},
+        "pending": pending,
+        "disturbed": disturbance_of(disturbed_in(row, service)),
+        "undecided": None if finding is None else undecided_words(finding),
+    }
+    return StudyFull.model_validate(facts)
+
+
+def disturbed_in(row: StudyRow, service: Service) -> Disturbed | None:
+    """How many launches of a study were disturbed, counted again where it has changed."""
+    stamp = service.records.stamp(row.id)
+    return service.disturbed.get(row.id, stamp, lambda: disturbed_study(row, service.records))
+
+
+def study_page(
+    service: Service, *, limit: int, offset: int, text: str | None, status: str | None
+) -> Page[StudyShort]:
+    """Some of the studies, newest first: those with this text and this status, if they are given.
+
+    The status of one that was submitted here, or whose process is gone, is not what is on record.
+    """
+    among, except_for = ((), ()) if status is None else _standing(status, service)
+    query = StudyQuery(
+        text=text,
+        status=status,
+        among=among,
+        except_for=except_for,
+        limit=limit,
+        offset=offset,
+    )
+    rows, total = service.records.study_page(query)
+    return Page(items=[study_short(row, service) for row in rows], total=total, offset=offset)
+
+
+def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Studies that have this status, of all whose record alone does not tell, and all of those."""
+    records, states = service.records, service.table.states()
+    begun = dict.fromkeys(records.begun_studies(), "interrupted")
+    begun |= {study_id: "running" for study_id in begun if records.holder(study_id) is not None}
+    recorded = records.statuses((*states, *begun)) | begun
+    told = {one: told_status(states.get(one), word) for one, word in recorded.items()}
+    return tuple(one for one, its in told.items() if its == status), tuple(told)
+
+
+def _short(row: StudyRow, service: Service) -> StudyShort:
+    records, asked = service.records, row.study
+    counts, submitted = records.counts(row.id), service.table.find(row.id)
+    best = leader_of(row, records)
+    facts = {
+        "id": row.id,
+        "name": asked.name,
+        "status": service.status_of(submitted, row),
+        "strategy": row.strategy,
+        "objective": asked.objective.expression,
+        "more_objectives": [more.expression for more in asked.more_objectives],
+        "limits": list(asked.limits),
+        "created_at": row.created_at,
+        "started_at": _started_at(row, records),
+        "trials": counts.trials,
+        "failed": counts.failed,
+        "most_trials": asked.budget.trials,
+        "best_trial": best.ordinal if best else None,
+        "best_config": config_of(best.config) if best else None,
+        "best": None if best is None else result_of(best, best_result(row, best, records)),
+        **_submission(submitted),
+        "imported_from": asked.origin.kind if asked.origin else None,
+    }
+    return StudyShort.model_validate(facts)
+
+
+def _started_at(row: StudyRow, records: Store) -> str | None:
+    if row.study.origin is None:
+        return row.created_at
+    first = records.trial(row.id, 0)
+    return None if first is None else first.started_at or None
+
+
+def _submission(submitted: Submitted | None) -> dict[str, object]:
+    return {
+        "environment": submitted.environment if submitted else None,
+        "submitted_by": submitted.submitted_by if submitted else None,
+        "message": submitted.message if submitted else None,
+    }
+
+
+studies_router = APIRouter(tags=["studies"])
+
+Limit = Annotated[int, Query(ge=1, le=500, description="Most items of the page.")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="Items before the page.")]
+Status = Literal[
+    "running", "queued", "finished", "failed", "cancelling", "cancelled", "interrupted"
+]
+Metric = Annotated[str | None, Query(min_length=1, max_length=100)]
+
+
+@studies_router.get("/studies")
+def studies(
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    text: Annotated[
+        str | None, Query(max_length=200, description="In the id, the name or the objective.")
+    ] = None,
+    status: Status | None = None,
+) -> Page[StudyShort]:
+    """Studies, newest first."""
+    return study_page(service, limit=limit, offset=offset, text=text, status=status)
+
+
+@studies_router.get("/studies/{study_id}")
+def study(study_id: str, service: TheService, _caller: Reader) -> StudyFull:
+    """One study with what was asked and what it found."""
+    return study_full(service.study(study_id), service)
+
+
+@studies_router.get("/studies/{study_id}/history")
+def history(study_id: str, service: TheService, _caller: Reader) -> StudyHistory:
+    """What every trial reached, in order; of many trials only those that keep the shape of all."""
+    return service.explored.history(service.study(study_id), service.records)
+
+
+@studies_router.get("/studies/{study_id}/front")
+def front(
+    study_id: str, service: TheService, _caller: Reader, against: Metric = None
+) -> StudyFront:
+    """Trials by several numbers, and which of them no other beats.
+
+    They are the objectives, or, of a study with one, the objective and what trials take of the
+    metric `against`.
+    """
+    return service.explored.front(service.study(study_id), service.records, against)
+
+
+@studies_router.get("/studies/{study_id}/knobs")
+def knobs(study_id: str, service: TheService, _caller: Reader) -> StudyKnobs:
+    """Configurations as lines over parallel axes, one for each knob of which several were tried."""
+    return service.explored.knobs(service.study(study_id), service.records)

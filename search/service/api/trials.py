@@ -1,0 +1,426 @@
+"""/trials, files, policies.
+
+What addresses name: trials, their files and transcripts, policies, sides of a comparison.
+
+Files of trials: logs, traces, job files, by their own names, whole or in part.
+
+Trials of a study: tables of them, each in full, and their metrics.
+
+Policies: their texts, what changed from one to the next, and what the model was told.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, HTTPException, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from records.codec import to_json
+from records.errors import StudyError, shown
+from records.llm_exchange import Exchange
+from records.store.queries import TrialQuery
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import Artifact, FailureKind, Policy, Trial
+from search.compare.sides import OnRecord, trial_side
+from search.loop.finding import leader_of
+from search.service.access import Reader, TheService
+from search.service.api.studies import Limit, Offset
+from search.service.data import costs_again, disturbed_trials, reached_again, reached_by
+from search.service.limits import HeldResponse
+from search.service.models import (
+    File,
+    MetricValue,
+    Page,
+    PolicyFull,
+    PolicyShort,
+    Transcript,
+    TrialFull,
+    TrialMetrics,
+    TrialShort,
+    trial_full,
+    trial_short,
+)
+from search.service.service import MissingError, Service, TooManyError
+from search.storage import absence
+
+PIECE_BYTES = 1 << 18
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""File names that a header holds as they are."""
+SIDE = "([^:]{1,100})(?::([0-9]{1,9}))?"
+"""A study, for its best trial, or one of its trials."""
+
+
+def trial_of(service: Service, study_id: str, ordinal: int) -> Trial:
+    """A trial that ended; raises `MissingError`."""
+    service.study(study_id)
+    trial = service.records.trial(study_id, ordinal)
+    if trial is None:
+        raise MissingError(f"study {study_id} has no trial {ordinal}")
+    return trial
+
+
+def artifact_of(service: Service, study_id: str, ordinal: int, name: str) -> Artifact:
+    """A kept file of a trial that is there; raises `MissingError`.
+
+    Names are compared, never looked up on the disk.
+    """
+    trial = trial_of(service, study_id, ordinal)
+    artifact = next((a for a in trial.outcome.artifacts if a.name == name), None)
+    if artifact is None:
+        raise MissingError(f"trial {ordinal} of study {study_id} has no file {shown(name)}")
+    _require(f"file {shown(name)} of trial {ordinal}", study_id, artifact.digest, service)
+    return artifact
+
+
+def exchange_of(service: Service, study_id: str, ordinal: int) -> Exchange:
+    """The conversation with the model that proposed a trial; raises `MissingError`."""
+    digest = trial_of(service, study_id, ordinal).exchange
+    if digest is None:
+        raise MissingError(f"no model was asked for trial {ordinal} of study {study_id}")
+    _require(f"what was asked for trial {ordinal}", study_id, digest, service)
+    return service.records.exchange(digest)
+
+
+def policy_of(service: Service, study_id: str, digest: str) -> Policy:
+    """A policy that a study tried; raises `MissingError`."""
+    service.study(study_id)
+    found = service.records.policy(study_id, digest)
+    if found is None:
+        raise MissingError(f"study {study_id} has no policy {shown(digest[:12])}")
+    return found
+
+
+def side_of(service: Service, text: str) -> tuple[StudyRow, OnRecord | None]:
+    """What `STUDY:N` or `STUDY` stands for; nothing where no trial of the study may lead.
+
+    Raises `StudyError` for other words, `MissingError` for what is not there.
+    """
+    match = re.fullmatch(SIDE, text)
+    if match is None:
+        raise StudyError(f"{shown(text)} names no trial; write STUDY or STUDY:3")
+    row, number = service.study(match[1]), match[2]
+    if number is not None:
+        ordinal = trial_of(service, row.id, int(number)).ordinal
+        return row, trial_side(row, ordinal, service.records)
+    best = leader_of(row, service.records)
+    return row, None if best is None else trial_side(row, best.ordinal, service.records)
+
+
+def file_address(study_id: str, ordinal: int, artifact: Artifact) -> str:
+    """Where a file of a trial is downloaded."""
+    return f"/api/v1/studies/{quote(study_id)}/trials/{ordinal}/files/{quote(artifact.name)}"
+
+
+def attachment(name: str) -> str:
+    """The header that has a browser save what is sent under a name, whatever is in it."""
+    if PLAIN.fullmatch(name):
+        return f'attachment; filename="{name}"'
+    return f"attachment; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
+
+
+def bytes_between(artifact: Artifact, store: Store, start: int, end: int) -> Iterator[bytes]:
+    """A part of a kept file in pieces; what comes before it is unpacked and dropped."""
+    with store.artifacts.open(artifact.digest, artifact.size_bytes) as content:
+        at = 0
+        while at < end:
+            piece = content.read(min(PIECE_BYTES, end - at))
+            if not piece:
+                return
+            wanted = piece[max(0, start - at) :]
+            at += len(piece)
+            if wanted:
+                yield wanted
+
+
+def _require(what: str, study_id: str, digest: str, service: Service) -> None:
+    why = absence(study_id, digest, service.records)
+    if why is not None:
+        raise MissingError(f"{what} of study {study_id} {why}")
+
+
+router = APIRouter(tags=["files"])
+
+Ordinal = Annotated[int, Path(ge=0, le=10**9, description="Number of the trial in its study.")]
+BINARY = "application/octet-stream"
+ONE_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+
+@router.get("/studies/{study_id}/trials/{ordinal}/files")
+def files(
+    study_id: str,
+    ordinal: Ordinal,
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 500,
+    offset: Offset = 0,
+) -> Page[File]:
+    """Files of a trial."""
+    artifacts = trial_of(service, study_id, ordinal).outcome.artifacts
+    return Page(
+        items=[
+            File(
+                name=artifact.name,
+                size_bytes=artifact.size_bytes,
+                sha256=artifact.digest,
+                url=file_address(study_id, ordinal, artifact),
+            )
+            for artifact in artifacts[offset : offset + limit]
+        ],
+        total=len(artifacts),
+        offset=offset,
+    )
+
+
+@router.get(
+    "/studies/{study_id}/trials/{ordinal}/files/{name:path}",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {BINARY: {}}},
+        206: {"content": {BINARY: {}}, "description": "The part that was asked for."},
+        304: {"description": "The reader has it already."},
+    },
+)
+def file(
+    study_id: str,
+    ordinal: Ordinal,
+    name: str,
+    service: TheService,
+    caller: Reader,
+    range_: Annotated[str | None, Header(alias="range", max_length=100)] = None,
+    if_range: Annotated[str | None, Header(max_length=200)] = None,
+    if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
+) -> Response:
+    """One file of a trial; a header `Range: bytes=A-B` asks for a part of it.
+
+    It is always a download: a browser never runs what a job has written.
+    """
+    artifact = artifact_of(service, study_id, ordinal, name)
+    etag = f'"{artifact.digest}"'
+    headers = {
+        "accept-ranges": "bytes",
+        "cache-control": "private, no-cache",
+        "content-disposition": attachment(name.rpartition("/")[2]),
+        "etag": etag,
+    }
+    if if_none_match is not None and etag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    part = part_of(range_ if if_range in {None, etag} else None, artifact.size_bytes)
+    headers["content-length"] = str(part.end - part.start)
+    if not part.is_whole:
+        headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size_bytes}"
+    pieces = bytes_between(artifact, service.records, part.start, part.end)
+    if not service.downloads.take(caller.name):
+        raise TooManyError("too many files are being taken away; wait for one to end")
+    return HeldResponse(
+        pieces,
+        service.downloads,
+        caller.name,
+        status_code=200 if part.is_whole else 206,
+        media_type=BINARY,
+        headers=headers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a file, from `start` up to and without `end`."""
+
+    start: int
+    end: int
+    is_whole: bool
+
+
+def part_of(asked: str | None, size: int) -> Part:
+    """The bytes that a header asks for; all of them where it makes no sense, as HTTP has it.
+
+    Raises `HTTPException` for a part beyond the end.
+    """
+    whole = Part(0, size, is_whole=True)
+    match = None if asked is None else ONE_RANGE.fullmatch(asked.strip())
+    if match is None or match.groups() == ("", ""):
+        return whole
+    first, last = match.groups()
+    if first and last and int(last) < int(first):
+        return whole
+    if first:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
+    else:
+        start, end = max(0, size - int(last)), size
+    if start >= end:
+        raise HTTPException(
+            416, "that part is not in the file", headers={"Content-Range": f"bytes */{size}"}
+        )
+    return Part(start, end, is_whole=False)
+
+
+trials_router = APIRouter(tags=["trials"])
+
+
+@trials_router.get("/studies/{study_id}/trials")
+def trials(
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    sort: Annotated[
+        str,
+        Query(
+            max_length=120,
+            pattern=r"^(ordinal|score|author|status|kind|started_at|config\.[^\"]+|metric\..+)$",
+            description="ordinal, score, author, status, kind, started_at, config.KNOB or "
+            "metric.NAME",
+        ),
+    ] = "ordinal",
+    order: Literal["up", "down"] = "up",
+    status: Literal["measured", "failed"] | None = None,
+    kind: FailureKind | None = None,
+    author: Annotated[str | None, Query(max_length=100)] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="In the configuration or the message.")
+    ] = None,
+) -> Page[TrialShort]:
+    """Trials of a study; those without the value that they are sorted by come last."""
+    row = service.study(study_id)
+    query = TrialQuery(
+        sort=sort,
+        descending=order == "down",
+        status=status,
+        kind=kind,
+        author=author,
+        text=text,
+        limit=limit,
+        offset=offset,
+        costs=costs_again(row, service.records) if sort == "score" else {},
+    )
+    found, total = service.records.trial_page(row.id, query)
+    again = reached_again(row, service.records)
+    disturbed = disturbed_trials(found, row, service.records)
+    items = [
+        trial_short(trial, reached_by(trial, again), disturbed.get(trial.ordinal))
+        for trial in found
+    ]
+    return Page(items=items, total=total, offset=offset)
+
+
+@trials_router.get("/studies/{study_id}/trials/{ordinal}")
+def trial(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader) -> TrialFull:
+    """One trial in full: samples, metrics, launch, files."""
+    found = trial_of(service, study_id, ordinal)
+    values = service.records.metric_values(study_id, ordinal).get(ordinal, ())
+    row = service.study(study_id)
+    reached = reached_by(found, reached_again(row, service.records))
+    disturbed = disturbed_trials((found,), row, service.records).get(ordinal)
+    return trial_full(found, reached, disturbed, values, json.loads(to_json(found.outcome)))
+
+
+@trials_router.get("/studies/{study_id}/metrics")
+def metrics(
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    limit: Limit = 100,
+    offset: Offset = 0,
+    name: Annotated[list[str] | None, Query(max_length=20)] = None,
+) -> Page[TrialMetrics]:
+    """The newest values of the metrics of trials, in their order: all, or those of these names."""
+    row, records = service.study(study_id), service.records
+    wanted = set(name or ())
+
+    def told(ordinal: int) -> TrialMetrics:
+        values = records.metric_values(row.id, ordinal).get(ordinal, ())
+        shown = [MetricValue(**asdict(v)) for v in values if not wanted or v.name in wanted]
+        return TrialMetrics(ordinal=ordinal, metrics=shown)
+
+    return Page(
+        items=[told(ordinal) for ordinal in records.ordinals(row.id, limit, offset)],
+        total=records.counts(row.id).trials,
+        offset=offset,
+    )
+
+
+policies_router = APIRouter(tags=["policies"])
+
+MOST_TRIALS = 100
+"""Ordinals that are listed of a policy."""
+SHA256 = "^[0-9a-f]{64}$"
+Digest = Annotated[str, Path(pattern=SHA256, description="SHA-256 of the policy's text.")]
+
+
+@policies_router.get("/studies/{study_id}/policies")
+def policies(
+    study_id: str, service: TheService, _caller: Reader, limit: Limit = 100, offset: Offset = 0
+) -> Page[PolicyShort]:
+    """Policies that a study tried, in the order of their first trials."""
+    row = service.study(study_id)
+    found, total = service.records.policy_outlines(row.id, limit, offset)
+    trials = _trials(row.id, [each.digest for each in found], service)
+    items = [
+        PolicyShort(
+            digest=each.digest,
+            author=each.author,
+            parent=each.parent,
+            rationale=each.rationale,
+            trials=trials[each.digest],
+            trial_count=each.trial_count,
+        )
+        for each in found
+    ]
+    return Page(items=items, total=total, offset=offset)
+
+
+@policies_router.get("/studies/{study_id}/policies/{digest}")
+def policy(
+    study_id: str,
+    digest: Digest,
+    service: TheService,
+    _caller: Reader,
+    against: Annotated[
+        str | None, Query(pattern=SHA256, description="Another policy of the study.")
+    ] = None,
+) -> PolicyFull:
+    """A policy, and what changed against its parent or the one given."""
+    row = service.study(study_id)
+    found = policy_of(service, row.id, digest)
+    before = None
+    if against is not None:
+        before = policy_of(service, row.id, against)
+    elif found.parent is not None:
+        before = service.records.policy(row.id, found.parent)
+    diff = difflib.unified_diff(
+        [] if before is None else before.source.splitlines(),
+        found.source.splitlines(),
+        "before",
+        "after",
+        lineterm="",
+    )
+    return PolicyFull(
+        digest=digest,
+        author=found.author,
+        parent=found.parent,
+        rationale=found.rationale,
+        trials=_trials(row.id, [digest], service)[digest],
+        trial_count=service.records.policy_trial_count(row.id, digest),
+        source=found.source,
+        against=None if before is None else before.digest,
+        diff=[*diff],
+    )
+
+
+@policies_router.get("/studies/{study_id}/trials/{ordinal}/transcript")
+def transcript(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader) -> Transcript:
+    """The conversation with the model that proposed a trial."""
+    exchange = exchange_of(service, study_id, ordinal)
+    return Transcript(ordinal=ordinal, exchange=json.loads(to_json(exchange)))
+
+
+def _trials(study_id: str, digests: Sequence[str], service: Service) -> dict[str, list[int]]:
+    """The first trials that these policies decided."""
+    found = service.records.policy_results(study_id, digests, MOST_TRIALS)
+    return {digest: [each.ordinal for each in results] for digest, results in found.items()}

@@ -1,0 +1,773 @@
+"""History, front, knobs, comparisons, exports for charts.
+
+The number of each trial as pages and the API show it, as far as its launches can be read.
+
+It is that of the terminal: see `search.rounds.supported_values`.
+
+A study as charts need it: its trials in their order, of many only those that tell.
+
+Everything comes from columns of the records, none of it from a whole history, so that a study of
+a hundred thousand trials costs no more than what is drawn.
+
+The front of a study as charts need it: trials by several numbers, and which no other beats.
+
+What a study tried as charts need it: configurations as lines over parallel axes.
+
+Two trials, or the best of two studies, side by side: what they set, and who is faster.
+
+What charts need of studies, kept while their records stay as they are.
+
+The leaderboard of the studies on record, as the command line ranks them.
+
+What is made of whole studies: exports, reports, and what all their failures taught.
+
+It reads all that is on record of a study, so that one is made at a time, and nothing of a study
+that is too large for a service that others use.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import BinaryIO, Literal, TypeAlias
+
+from evaluator.metrics.base import Metric
+from evaluator.metrics.registry import ALIASES
+from evaluator.objective import Scoring, metrics_read, scoring_of
+from evaluator.timing.decision import Spread, spread
+from evaluator.timing.intervals.estimate import read_thresholds
+from records.errors import StudyError
+from records.store.queries import Outline, Scored
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import Value
+from records.trial import Config, MetricValue, Repeat, Score, Trial
+from search.compare.compare import Comparisons, Terms, compare_trials
+from search.compare.sides import OnRecord, trial_side
+from search.leaderboard.entries import Submission
+from search.leaderboard.ranking import Leaderboard, gathered, leaderboard, study_submission
+from search.loop.finding import best_result, ended_with, leader_of, values_again
+from search.loop.learned import Learnt
+from search.loop.standing import Member, counted, front_over, unbeaten
+from search.report.data import learnt_in
+from search.report.question import MOST_LINES, varied
+from search.report.report import study_report
+from search.service.cache import Kept
+from search.settings import installed_version
+from search.transfer.bundle import SUFFIX
+from search.transfer.export import Wanted, export
+from search.transfer.tables import Leaving
+from search.views.document import thinned
+from search.views.format import number, one_line, remarks
+from search.views.html import html_page
+from search.views.machine import Disturbed, disturbed_among
+
+MOST_REPEATS = 5000
+"""Launches beyond which a page does without them: each is read in full."""
+
+
+def repeats_of(row: StudyRow, store: Store) -> tuple[Repeat, ...]:
+    """All of them; none where they are too many."""
+    return () if are_too_many(row, store) else store.repeats(row.id)
+
+
+def are_too_many(row: StudyRow, store: Store) -> bool:
+    """Whether a page does without them."""
+    return store.counts(row.id).repeats > MOST_REPEATS
+
+
+def reached_again(row: StudyRow, store: Store) -> Mapping[int, Spread]:
+    """What each trial that was launched again reached; nothing where launches are too many."""
+    if are_too_many(row, store):
+        return {}
+    return {ordinal: spread(values) for ordinal, values in values_again(row, store).items()}
+
+
+def reached_by(trial: Trial, again: Mapping[int, Spread]) -> Spread | None:
+    """What a trial reached, with what is known of launches again; None without a score."""
+    if trial.score is None:
+        return None
+    return again.get(trial.ordinal) or spread([trial.score.value])
+
+
+def costs_again(row: StudyRow, store: Store) -> Mapping[int, float]:
+    """The costs of trials that were launched again, lower is better."""
+    again = reached_again(row, store)
+    sign = scoring_of(row.study).sign if again else 1
+    return {ordinal: sign * found.centre for ordinal, found in again.items()}
+
+
+def disturbed_study(row: StudyRow, store: Store) -> Disturbed | None:
+    """How many launches of a study were disturbed; None where none was, or they are too many."""
+    counts = store.counts(row.id)
+    if counts.trials + counts.repeats > MOST_REPEATS:
+        return None
+    launches = (*store.history(row.id), *store.repeats(row.id))
+    return disturbed_among(launch.outcome for launch in launches)
+
+
+def disturbed_trials(
+    trials: Iterable[Trial], row: StudyRow, store: Store
+) -> Mapping[int, Disturbed]:
+    """How many launches of each of these trials were disturbed, for those of which any was."""
+    launches = {trial.ordinal: [trial.outcome] for trial in trials}
+    for repeat in repeats_of(row, store):
+        if repeat.ordinal in launches:
+            launches[repeat.ordinal].append(repeat.outcome)
+    found = {ordinal: disturbed_among(outcomes) for ordinal, outcomes in launches.items()}
+    return {ordinal: each for ordinal, each in found.items() if each is not None}
+
+
+def outlines_of(
+    row: StudyRow, store: Store, ordinals: Iterable[int] | None = None
+) -> tuple[Outline, ...]:
+    """Finished trials of a study in outline, oldest first, by all launches that count."""
+    again = reached_again(row, store)
+    costs = costs_again(row, store)
+    return tuple(
+        replace(
+            each,
+            value=again[each.ordinal].centre,
+            cost=costs[each.ordinal],
+            launch_count=again[each.ordinal].launch_count,
+        )
+        if each.value is not None and each.ordinal in again
+        else each
+        for each in store.outlines(row.id, ordinals)
+    )
+
+
+MOST_POINTS = 2000
+TIP_CHARS = 300
+
+Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What a number says, and which way is better."""
+
+    name: str
+    unit: str
+    lower_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A value with its interval, which is null where one launch was all."""
+
+    centre: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """A trial: its value, null where it failed; `words` say it in a line."""
+
+    ordinal: int
+    value: float | None
+    ended: Ended
+    started_at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestSoFar:
+    """A trial that was better than all before it."""
+
+    ordinal: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyHistory:
+    """The trials of a study in their order, `shown` of `total` of them.
+
+    `best` is the trial that won or leads, `best_again` what it reached over all its launches.
+    """
+
+    axis: Axis
+    points: tuple[HistoryPoint, ...]
+    best_so_far: tuple[BestSoFar, ...]
+    best: int | None
+    best_again: Interval | None
+    shown: int
+    total: int
+
+
+def study_history(row: StudyRow, records: Store) -> StudyHistory:
+    """Every trial in order, thinned where there are more than can be told apart."""
+    axis, leader = axis_of(scoring_of(row.study)), leader_of(row, records)
+    found = _shown(row, records)
+    sign = 1 if axis.lower_is_better else -1
+    led: list[BestSoFar] = []
+    for each in found:
+        if each.value is None or not each.leads:
+            continue
+        if not led or sign * each.value < sign * led[-1].value:
+            led.append(BestSoFar(ordinal=each.ordinal, value=each.value))
+    return StudyHistory(
+        axis=axis,
+        points=tuple(
+            HistoryPoint(
+                ordinal=each.ordinal,
+                value=each.value,
+                ended=ended(each),
+                started_at=each.started_at,
+                words=outline_words(each),
+            )
+            for each in found
+        ),
+        best_so_far=tuple(led),
+        best=None if leader is None else leader.ordinal,
+        best_again=_again(row, leader, records),
+        shown=len(found),
+        total=records.counts(row.id).trials,
+    )
+
+
+def axis_of(scoring: Scoring) -> Axis:
+    """An objective as an axis."""
+    return Axis(
+        name=scoring.expression.text, unit=scoring.unit, lower_is_better=scoring.lower_is_better
+    )
+
+
+def outline_words(of: Outline) -> str:
+    """A trial in a line, for whoever points at its mark."""
+    config = "" if of.config is None else f": {of.config}"
+    if of.value is None:
+        kind = "" if of.failure is None else f", {of.failure.value.replace('_', ' ')}"
+        return one_line(f"trial {of.ordinal} failed{kind}{config}", TIP_CHARS)
+    limited = ", breaks a limit" if of.is_limited else ""
+    value = f"{number(of.value)} {of.unit}".rstrip()
+    value += f" in {of.launch_count} launches" if of.launch_count > 1 else ""
+    return one_line(f"trial {of.ordinal}, {value}{limited}{config}", TIP_CHARS)
+
+
+def ended(of: Outline) -> Ended:
+    """How a trial ended, as charts mark it."""
+    if of.value is None:
+        return "failed"
+    return "breaks a limit" if of.is_limited else "measured"
+
+
+def _shown(row: StudyRow, records: Store) -> Sequence[Outline]:
+    """All trials where they are few, else those that keep the shape of all, and who leads."""
+    if records.counts(row.id).trials <= MOST_POINTS:
+        return outlines_of(row, records)
+    telling = records.telling(row.id, MOST_POINTS, limited=bool(row.study.limits))
+    return outlines_of(row, records, {*telling, *records.leading(row.id, 1)})
+
+
+def _again(row: StudyRow, leader: Trial | None, records: Store) -> Interval | None:
+    result = best_result(row, leader, records)
+    if result is None or result.launch_count < 2:
+        return None
+    return Interval(centre=result.centre, low=result.low, high=result.high)
+
+
+OTHER_AXES = ("peak_memory", "rank_count")
+"""What a trial takes, against which an only objective is drawn."""
+NAME_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A trial by its value on each axis; on the front with intervals where it was launched again.
+
+    `words` say it in a line.
+    """
+
+    ordinal: int
+    values: tuple[Interval, ...]
+    on_front: bool
+    is_limited: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFront:
+    """Trials by several numbers, with those that no other beats in all of them.
+
+    `is_asked` where the axes are the objectives of the study; else its one objective is shown
+    against what trials take. No points where there is nothing to trade.
+    """
+
+    axes: tuple[Axis, ...]
+    points: tuple[FrontPoint, ...]
+    is_asked: bool
+    shown: int
+    total: int
+
+
+def study_front(row: StudyRow, records: Store, against: str | None = None) -> StudyFront:
+    """The objectives against each other, or the only one against the metric `against`.
+
+    Without one it is the first thing that trials take of which less costs something. Raises
+    `StudyError` where no trial has that metric.
+    """
+    scoring = scoring_of(row.study)
+    if against is None and scoring.more:
+        return _asked_front(row, scoring, records)
+    if against is not None:
+        found = _traded(row, scoring, against, records)
+        if found is None:
+            name = one_line(against, NAME_CHARS)
+            raise StudyError(f"no measured trial of study {row.id} has a metric {name!r}")
+        return found
+    for name in OTHER_AXES:
+        found = None if name == scoring.expression.text else _traded(row, scoring, name, records)
+        if found is not None and sum(point.on_front for point in found.points) > 1:
+            return found
+    return StudyFront(axes=(axis_of(scoring),), points=(), is_asked=False, shown=0, total=0)
+
+
+def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
+    scores = records.scores(row.id)
+    own = _own_values(scores, row, scoring, records)
+    finding = ended_with(row)
+    if finding is not None:
+        members = finding.front
+    else:
+        known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
+        members = front_over(known, counted(repeats_of(row, records), row.study.measure), scoring)
+    front = {member.ordinal: _reached(member) for member in members}
+    again = reached_again(row, records)
+    own |= {n: (again[n].centre, *values[1:]) for n, values in own.items() if n in again}
+    return StudyFront(
+        axes=tuple(map(axis_of, scoring.objectives)),
+        points=(points := _points(row, own, front, records)),
+        is_asked=True,
+        shown=len(points),
+        total=len(own),
+    )
+
+
+def _reached(member: Member) -> tuple[Interval, ...]:
+    values = (each.value for each in member.reached)
+    return tuple(Interval(centre=one.centre, low=one.low, high=one.high) for one in values)
+
+
+def _own_values(
+    scores: Mapping[int, Scored], row: StudyRow, scoring: Scoring, records: Store
+) -> dict[int, tuple[float, ...]]:
+    """What each trial reached in each objective by its own launch; none of one that lacks any."""
+    if scoring.needs_seed:
+        first = records.first_measured(row.id)
+        scoring = scoring.against(() if first is None else (first.outcome,))
+    names = {m.name for one in scoring.more for m in metrics_read(one.expression).values()}
+    metrics = records.named_values(row.id, sorted(names))
+    own: dict[int, tuple[float, ...]] = {}
+    for ordinal, scored in scores.items():
+        values = [
+            MetricValue(name=name, value=told.value, unit=told.unit, better="lower", version=1)
+            for name, told in metrics.get(ordinal, {}).items()
+        ]
+        found = [one.score(values) for one in scoring.more]
+        others = tuple(score.value for score in found if isinstance(score, Score))
+        if len(others) == len(found):
+            own[ordinal] = (scored.value, *others)
+    return own
+
+
+def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> StudyFront | None:
+    """The objective against a metric of which less is better; None where no trial has it."""
+    metric = ALIASES.get(name, name)
+    told, scores = records.named_values(row.id, (metric,)), records.scores(row.id)
+    again = reached_again(row, records)
+    own = {
+        n: (again[n].centre if n in again else s.value, told[n][metric].value)
+        for n, s in scores.items()
+        if n in told
+    }
+    if not own:
+        return None
+    unit = told[min(own)][metric].unit
+    sign = 1 if scoring.lower_is_better else -1
+    kept = unbeaten({n: (sign * v, taken) for n, (v, taken) in own.items() if scores[n].leads})
+    points = _points(row, own, {n: _once(own[n]) for n in kept}, records)
+    return StudyFront(
+        axes=(axis_of(scoring), Axis(name=name, unit=unit, lower_is_better=True)),
+        points=points,
+        is_asked=False,
+        shown=len(points),
+        total=len(own),
+    )
+
+
+def _once(values: Sequence[float]) -> tuple[Interval, ...]:
+    return tuple(Interval(centre=value, low=None, high=None) for value in values)
+
+
+def _points(
+    row: StudyRow,
+    own: Mapping[int, tuple[float, ...]],
+    front: Mapping[int, tuple[Interval, ...]],
+    records: Store,
+) -> tuple[FrontPoint, ...]:
+    """What is drawn: the front as far as there is room, and some of the others where many are."""
+    members = thinned([n for n in own if n in front], lambda _: False, MOST_POINTS // 2)
+    known = set(members)
+    others = thinned([n for n in own if n not in front], lambda _: False, MOST_POINTS // 2)
+    return tuple(
+        FrontPoint(
+            ordinal=each.ordinal,
+            values=front.get(each.ordinal) or _once(own[each.ordinal]),
+            on_front=each.ordinal in known,
+            is_limited=each.is_limited,
+            words=outline_words(each),
+        )
+        for each in outlines_of(row, records, [*members, *others])
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedKnob:
+    """An axis of parallel coordinates: the values that were tried, in their order."""
+
+    name: str
+    choices: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedConfig:
+    """A configuration as a line: the place of its choice on each axis, null where it sets none.
+
+    `rank` is its place among all that may lead, 0 for the best and 1 for the worst.
+    """
+
+    ordinal: int
+    places: tuple[int | None, ...]
+    value: float | None
+    rank: float | None
+    ended: Ended
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyKnobs:
+    """What was tried, as parallel coordinates; no lines where nothing was varied."""
+
+    axis: Axis
+    knobs: tuple[TriedKnob, ...]
+    lines: tuple[TriedConfig, ...]
+    best: int | None
+    shown: int
+    total: int
+
+
+def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
+    """Configurations as lines through what they set: all, or the best and some of the others."""
+    total, leader = records.counts(row.id).trials, leader_of(row, records)
+    ordinals = None
+    if total > MOST_LINES:
+        half = MOST_LINES // 2
+        spread = records.telling(row.id, half, limited=bool(row.study.limits))
+        ordinals = {*records.leading(row.id, half), *spread}
+    found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
+    ranks = records.ranks(row.id, [each.ordinal for each in found], costs_again(row, records))
+    last = max(1, max(ranks.values(), default=1))
+    tried = varied(row.study, [each.config for each in found if each.config is not None])
+    knobs = tuple(TriedKnob(name=name, choices=choices) for name, choices in tried)
+    return StudyKnobs(
+        axis=axis_of(scoring_of(row.study)),
+        knobs=knobs,
+        lines=tuple(_tried(each, knobs, ranks, last) for each in found) if knobs else (),
+        best=None if leader is None else leader.ordinal,
+        shown=len(found) if knobs else 0,
+        total=total,
+    )
+
+
+def _tried(
+    of: Outline, knobs: Sequence[TriedKnob], ranks: Mapping[int, int], last: int
+) -> TriedConfig:
+    config = {} if of.config is None else of.config.values
+    return TriedConfig(
+        ordinal=of.ordinal,
+        places=tuple(
+            knob.choices.index(config[knob.name]) if knob.name in config else None for knob in knobs
+        ),
+        value=of.value,
+        rank=ranks[of.ordinal] / last if of.ordinal in ranks else None,
+        ended=ended(of),
+        words=outline_words(of),
+    )
+
+
+HistoryOf: TypeAlias = Callable[[StudyRow, Store], StudyHistory]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingBeside:
+    """What a knob is set to on each side, null where a side does not set it."""
+
+    knob: str
+    a: Value | None
+    b: Value | None
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyBeside:
+    """A study as one side: its best trial with what it reached over all its launches.
+
+    `value` is that trial's own launch where it was launched once; null where nothing was measured.
+    """
+
+    history: StudyHistory
+    best: int | None
+    config: Config | None
+    value: Interval | None
+    unit: str
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTrials:
+    """Trial B against trial A, as the command line judges them."""
+
+    found: Comparisons
+    a: Trial
+    b: Trial
+    settings: tuple[SettingBeside, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStudies:
+    """The best of study B against the best of study A.
+
+    `found` is None where a study has no best, or both are one study; then `why` says so.
+    """
+
+    found: Comparisons | None
+    why: str | None
+    a: StudyBeside
+    b: StudyBeside
+    settings: tuple[SettingBeside, ...]
+
+
+def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
+    """Judge trial B against trial A; raises `StudyError` where they are one trial."""
+    return ComparedTrials(
+        found=compare_trials(a, b, Terms(thresholds=read_thresholds(None, None))),
+        a=a.trial,
+        b=b.trial,
+        settings=settings_beside(a.trial.config, b.trial.config),
+    )
+
+
+def compared_studies(
+    a: StudyRow, b: StudyRow, records: Store, history: HistoryOf
+) -> ComparedStudies:
+    """Judge the best of study B against the best of study A, with how each search went.
+
+    `history` gives the history of a study, or has it already.
+    """
+    best = leader_of(a, records), leader_of(b, records)
+    found, why = None, None
+    if a.id == b.id:
+        why = "both sides are one study; give two"
+    elif best[0] is None or best[1] is None:
+        why = f"study {a.id if best[0] is None else b.id} has no trial that may lead"
+    else:
+        one, other = best[0].ordinal, best[1].ordinal
+        found = compared_trials(trial_side(a, one, records), trial_side(b, other, records)).found
+    return ComparedStudies(
+        found=found,
+        why=why,
+        a=_beside(best[0], history(a, records)),
+        b=_beside(best[1], history(b, records)),
+        settings=settings_beside(*(None if one is None else one.config for one in best)),
+    )
+
+
+def settings_beside(a: Config | None, b: Config | None) -> tuple[SettingBeside, ...]:
+    """Every knob of either side, in alphabetical order."""
+    of_a = {} if a is None else a.values
+    of_b = {} if b is None else b.values
+    return tuple(
+        SettingBeside(
+            knob=knob,
+            a=of_a.get(knob),
+            b=of_b.get(knob),
+            differs=(knob in of_a, of_a.get(knob)) != (knob in of_b, of_b.get(knob)),
+        )
+        for knob in sorted({*of_a, *of_b})
+    )
+
+
+def _beside(best: Trial | None, history: StudyHistory) -> StudyBeside:
+    score = None if best is None else best.score
+    once = None if score is None else Interval(centre=score.value, low=None, high=None)
+    return StudyBeside(
+        history=history,
+        best=None if best is None else best.ordinal,
+        config=None if best is None else best.config,
+        value=history.best_again or once,
+        unit=history.axis.unit if score is None else score.unit,
+        caveats=() if best is None else remarks(best),
+    )
+
+
+MOST_DRAWN = 16
+
+
+class Explored:
+    """What charts need of studies, made once for each state of their records."""
+
+    def __init__(self) -> None:
+        self._histories = Kept[StudyHistory](MOST_DRAWN)
+        self._fronts = Kept[StudyFront](MOST_DRAWN)
+        self._knobs = Kept[StudyKnobs](MOST_DRAWN)
+
+    def history(self, row: StudyRow, records: Store) -> StudyHistory:
+        """See `study_history`."""
+        stamp = records.stamp(row.id)
+        return self._histories.get(row.id, stamp, lambda: study_history(row, records))
+
+    def front(self, row: StudyRow, records: Store, against: str | None = None) -> StudyFront:
+        """See `study_front`."""
+        stamp, key = records.stamp(row.id), (row.id, against)
+        return self._fronts.get(key, stamp, lambda: study_front(row, records, against))
+
+    def knobs(self, row: StudyRow, records: Store) -> StudyKnobs:
+        """See `study_knobs`."""
+        return self._knobs.get(row.id, records.stamp(row.id), lambda: study_knobs(row, records))
+
+
+MOST_STUDIES = 5000
+MOST_BOARDS = 8
+
+
+class Boards:
+    """Leaderboards, made anew where a study has changed; of each study only then."""
+
+    def __init__(self) -> None:
+        self._submissions = Kept[Submission | None](MOST_STUDIES)
+        self._boards = Kept[Leaderboard](MOST_BOARDS)
+
+    def board(
+        self,
+        records: Store,
+        *,
+        by: str | None = None,
+        workload: str | None = None,
+        metrics: Sequence[str] = (),
+    ) -> Leaderboard:
+        """All studies ranked `by` a metric, or those of a workload, with these metrics or all.
+
+        Raises `StudyError` for a metric that no study has.
+        """
+
+        def made() -> Leaderboard:
+            none: tuple[Path, ...] = ()
+            found, notes = gathered(
+                records, (), none, workload, lambda _count: None, self._submission
+            )
+            return leaderboard(found, by, metrics, notes)
+
+        asked = (by, workload, tuple(metrics))
+        return self._boards.get(asked, records.stamp_of_all(), made)
+
+    def _submission(
+        self, row: StudyRow, records: Store, known: Mapping[str, Metric]
+    ) -> Submission | None:
+        return self._submissions.get(
+            row.id, records.stamp(row.id), lambda: study_submission(row, records, known)
+        )
+
+
+Form: TypeAlias = Literal["jsonl", "csv", "parquet", "bundle"]
+
+MOST_TRIALS = 20_000
+MOST_FILE_BYTES = 4 << 30
+"""Kept files that a bundle may hold."""
+WAIT_S = 20.0
+MOST_WAITING = 2
+"""Each takes a thread meanwhile, of which everything else that is asked has few."""
+
+
+class Writing:
+    """Makes what is asked for, one at a time; few may wait for that."""
+
+    def __init__(self) -> None:
+        self._turns = BoundedSemaphore(1)
+        self._room = BoundedSemaphore(1 + MOST_WAITING)
+
+    def exported(self, root: Path, row: StudyRow, form: Form, leaving: Leaving) -> BinaryIO:
+        """An export, to read and close; nothing of it lies in a folder. Raises as `export`."""
+        with self._records(root, row) as records:
+            if form == "bundle" and not leaving.all_but_metrics:
+                size = records.file_bytes(row.id)
+                if size > MOST_FILE_BYTES:
+                    raise StudyError(
+                        f"study {row.id} has {size} bytes of files, too many for one request; "
+                        f"`cclsearch export {row.id} --format bundle` has no limit"
+                    )
+            path = _empty_folder(root) / f"study{SUFFIX if form == 'bundle' else f'.{form}'}"
+            export(row, records, _wanted(form, path, leaving), None)
+            file = path.open("rb")
+            path.unlink()
+            return file
+
+    def reported(self, root: Path, row: StudyRow) -> str:
+        """The report of a study as one HTML page."""
+        with self._records(root, row) as records:
+            return html_page(study_report(row, records, ""))
+
+    def learnt(self, root: Path, row: StudyRow) -> tuple[Learnt, ...]:
+        """Constraints that the failures of a study show."""
+        with self._records(root, row) as records:
+            return learnt_in(row.study, records.history(row.id))
+
+    @contextmanager
+    def _records(self, root: Path, row: StudyRow) -> Iterator[Store]:
+        """Records of their own, so that what is read is not kept."""
+        with self._turn(), closing(Store(root)) as records:
+            count = records.counts(row.id).trials
+            if count > MOST_TRIALS:
+                raise StudyError(
+                    f"study {row.id} has {count} trials, more than {MOST_TRIALS}; use "
+                    "`cclsearch export` or `cclsearch report` where its records are"
+                )
+            yield records
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with ExitStack() as held:
+            for lock, wait_s in ((self._room, 0.0), (self._turns, WAIT_S)):
+                if not lock.acquire(timeout=wait_s):
+                    raise BusyError("others asked for whole studies before; ask again")
+                held.callback(lock.release)
+            yield
+
+
+class BusyError(StudyError):
+    """What is asked for takes its time, and others asked before."""
+
+
+def _empty_folder(root: Path) -> Path:
+    """Where exports are written, without what a process that was killed has left there."""
+    folder = root / "service" / "exports"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.iterdir():
+        left.unlink(missing_ok=True)
+    return folder
+
+
+def _wanted(form: Form, path: Path, leaving: Leaving) -> Wanted:
+    return Wanted(
+        form=form,
+        to=path,
+        trial=None,
+        leaving=leaving,
+        given={},
+        made_by=installed_version(),
+        force=True,
+        allow_missing=True,
+        incomplete=False,
+    )

@@ -1,0 +1,112 @@
+"""Rate limits and slots.
+
+How often each caller may ask; remembers only the latest, so that it never grows.
+
+How much of what lasts one caller may have at once: streams of events, downloads, exports.
+"""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+from threading import Lock
+
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+MOST_CALLERS = 10_000
+
+
+class Rates:
+    """A bucket of requests for each caller, refilled evenly; who was not seen lately is dropped."""
+
+    def __init__(
+        self, *, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_s, self._burst, self._clock = per_s, burst, clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def allow(self, who: str) -> bool:
+        """Whether one more request of this caller is allowed now."""
+        now_s = self._clock()
+        bucket = self._buckets.pop(who, None) or _Bucket(float(self._burst), now_s)
+        left = min(self._burst, bucket.left + (now_s - bucket.at_s) * self._per_s)
+        allowed = left >= 1
+        self._buckets[who] = _Bucket(left - 1 if allowed else left, now_s)
+        while len(self._buckets) > MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    left: float
+    at_s: float
+
+
+def address_of(scope: Scope) -> str:
+    """Where a request comes from; whoever has an IPv6 address has a whole network of them."""
+    client = scope.get("client")
+    try:
+        address = ip_address(client[0] if client else "")
+    except ValueError:
+        return "unknown"
+    if isinstance(address, IPv6Address):
+        inside = address.ipv4_mapped
+        return str(inside or ip_network((int(address), 64), strict=False))
+    return str(address)
+
+
+class Slots:
+    """So many places for each caller, and so many for all; safe in several threads."""
+
+    def __init__(self, each: int, most: int | None = None) -> None:
+        self._each, self._most = each, most
+        self._taken = Counter[str]()
+        self._lock = Lock()
+
+    def take(self, who: str) -> bool:
+        """Take a place; whether there was one."""
+        with self._lock:
+            is_free = self._taken[who] < self._each
+            if is_free and (self._most is None or self._taken.total() < self._most):
+                self._taken[who] += 1
+                return True
+            return False
+
+    def give_back(self, who: str) -> None:
+        """Leave a place that was taken."""
+        with self._lock:
+            self._taken[who] -= 1
+            if not self._taken[who]:
+                del self._taken[who]
+
+    def total(self) -> int:
+        """How many places are taken."""
+        with self._lock:
+            return self._taken.total()
+
+
+class HeldResponse(StreamingResponse):
+    """An answer in pieces that has taken a place, and gives it back however it ends."""
+
+    def __init__(
+        self,
+        content: AsyncIterable[str] | Iterable[bytes],
+        slots: Slots,
+        who: str,
+        *,
+        media_type: str,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(content, status_code, headers, media_type)
+        self._slots, self._who = slots, who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._slots.give_back(self._who)

@@ -1,0 +1,472 @@
+"""Pydantic response models.
+
+What the service answers, as documented shapes; what does not exist is null.
+
+What comparisons and leaderboards answer, as documented shapes; what does not exist is null.
+"""
+
+from dataclasses import asdict
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from evaluator.timing.decision import Spread
+from records.trial import Config, Failed, Measured, Outcome, Trial
+from records.trial import MetricValue as Value
+from search.service.data import Interval, SettingBeside, StudyHistory
+from search.views.format import caveats
+from search.views.machine import Disturbed, disturbed_words
+
+Scalar = bool | int | float | str
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    """Some of many: `total` of them exist, these begin at `offset`."""
+
+    items: list[T]
+    total: int
+    offset: int
+
+
+class Result(BaseModel):
+    """How good something is, by the objective; `caveats` go wherever the value goes.
+
+    It is over all `launches` that count; `low` and `high` bound its 95 % interval. Two launches
+    have none: `both` are their values.
+    """
+
+    value: float
+    unit: str
+    caveats: list[str]
+    low: float | None = None
+    high: float | None = None
+    launches: int = 1
+    both: tuple[float, float] | None = None
+
+
+class Disturbance(BaseModel):
+    """Launches that something else on the machine may have slowed, and why the last one was."""
+
+    launches: int
+    of: int
+    last_cause: str
+    words: str
+
+
+class StudyShort(BaseModel):
+    """A study in a list.
+
+    `started_at` of an imported one is when its own search began, null where its record does not
+    say; `created_at` is then the time of import.
+    """
+
+    id: str
+    name: str
+    status: str
+    strategy: str
+    objective: str
+    more_objectives: list[str]
+    limits: list[str]
+    created_at: str
+    started_at: str | None
+    trials: int
+    failed: int
+    most_trials: int
+    best_trial: int | None
+    best_config: dict[str, Scalar] | None
+    best: Result | None
+    environment: str | None
+    submitted_by: str | None
+    message: str | None
+    imported_from: str | None
+
+
+class StudyFull(StudyShort):
+    """A study with what was asked and what it found; both in the shapes that are on record.
+
+    `undecided` says why its best is not shown to be better than the seed; null where it is.
+    """
+
+    study: dict[str, JsonValue]
+    finding: dict[str, JsonValue] | None
+    launches: int
+    failures: dict[str, int]
+    pending: list[dict[str, JsonValue]]
+    disturbed: Disturbance | None
+    undecided: str | None
+
+
+class MetricValue(BaseModel):
+    """One number about a trial, with the version of the definition that made it."""
+
+    name: str
+    value: float
+    unit: str
+    better: str
+    version: int
+
+
+class MetricDefinition(BaseModel):
+    """What a metric is called, what it is in, and what it means."""
+
+    name: str
+    label: str
+    unit: str
+    better: str
+    sources: list[str]
+    version: int
+    description: str
+    differs: str | None
+
+
+class TrialMetrics(BaseModel):
+    """The metrics of a trial."""
+
+    ordinal: int
+    metrics: list[MetricValue]
+
+
+class TrialShort(BaseModel):
+    """A trial in a list."""
+
+    ordinal: int
+    author: str
+    status: str
+    config: dict[str, Scalar] | None
+    score: Result | None
+    broken_limits: list[str]
+    failure_kind: str | None
+    failure_stage: str | None
+    message: str | None
+    metrics: dict[str, float]
+    policy: str
+    started_at: str
+    ended_at: str
+    disturbed: Disturbance | None = None
+
+
+class TrialFull(TrialShort):
+    """A trial in full; `outcome` is of its first launch, `first_launch` its score by it."""
+
+    rationale: str
+    parent: str | None
+    attempts: int
+    first_launch: float | None
+    metric_values: list[MetricValue]
+    absent: dict[str, str]
+    outcome: dict[str, JsonValue]
+    exchange: str | None
+
+
+class PolicyShort(BaseModel):
+    """A policy that a study tried; `trials` are the first of the `trial_count` that it decided."""
+
+    digest: str
+    author: str
+    parent: str | None
+    rationale: str
+    trials: list[int]
+    trial_count: int
+
+
+class PolicyFull(PolicyShort):
+    """A policy with its text, and what changed against another one, as a unified diff."""
+
+    source: str
+    against: str | None
+    diff: list[str]
+
+
+class Entered(BaseModel):
+    """A study in the queue."""
+
+    id: str
+    status: str
+
+
+class Environment(BaseModel):
+    """What studies may be submitted for."""
+
+    name: str
+    description: str
+    at_once: int
+    devices: str
+
+
+class File(BaseModel):
+    """A file that was kept for a trial."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    url: str
+
+
+class Transcript(BaseModel):
+    """What was asked and answered about one trial, as it is on record, and what it took."""
+
+    ordinal: int
+    exchange: dict[str, JsonValue]
+
+
+def disturbance_of(found: Disturbed | None) -> Disturbance | None:
+    """The same as it is answered."""
+    if found is None:
+        return None
+    return Disturbance(
+        launches=found.launch_count,
+        of=found.watched_count,
+        last_cause=found.last_cause,
+        words=disturbed_words(found),
+    )
+
+
+def trial_short(trial: Trial, reached: Spread | None, disturbed: Disturbed | None) -> TrialShort:
+    """A trial in a list."""
+    return TrialShort.model_validate(_trial_facts(trial, reached, disturbed))
+
+
+def trial_full(
+    trial: Trial,
+    reached: Spread | None,
+    disturbed: Disturbed | None,
+    values: tuple[Value, ...],
+    outcome: dict[str, JsonValue],
+) -> TrialFull:
+    """A trial in full, with `values` of all its metrics, those computed afterwards too."""
+    measured = trial.outcome if isinstance(trial.outcome, Measured) else None
+    facts = {
+        **_trial_facts(trial, reached, disturbed),
+        "first_launch": trial.score.value if trial.score else None,
+        "rationale": trial.policy.rationale,
+        "parent": trial.policy.parent,
+        "attempts": trial.attempts,
+        "metric_values": [asdict(value) for value in values],
+        "absent": dict(measured.absent) if measured else {},
+        "outcome": outcome,
+        "exchange": trial.exchange,
+    }
+    return TrialFull.model_validate(facts)
+
+
+def result_of(trial: Trial, reached: Spread | None) -> Result | None:
+    """How good a trial is; None without a score."""
+    if trial.score is None or reached is None:
+        return None
+    return Result(
+        value=reached.centre,
+        unit=trial.score.unit,
+        caveats=list(caveats(trial.outcome)),
+        low=reached.low,
+        high=reached.high,
+        launches=reached.launch_count,
+        both=reached.both,
+    )
+
+
+def config_of(config: Config | None) -> dict[str, Scalar] | None:
+    """A configuration as JSON has it."""
+    return None if config is None else dict(config.values)
+
+
+def _trial_facts(
+    trial: Trial, reached: Spread | None, disturbed: Disturbed | None
+) -> dict[str, object]:
+    outcome = trial.outcome
+    failed = outcome if isinstance(outcome, Failed) else None
+    return {
+        "ordinal": trial.ordinal,
+        "author": trial.policy.author,
+        "status": outcome.status,
+        "config": config_of(trial.config),
+        "score": result_of(trial, reached),
+        "broken_limits": list(trial.score.broken) if trial.score else [],
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "message": failed.message if failed else None,
+        "metrics": _metrics(outcome),
+        "policy": trial.policy.digest,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+        "disturbed": disturbance_of(disturbed),
+    }
+
+
+def _metrics(outcome: Outcome) -> dict[str, float]:
+    if isinstance(outcome, Failed):
+        return {}
+    return {metric.name: metric.value for metric in outcome.metrics}
+
+
+class Party(BaseModel):
+    """One side of a comparison: its name, and what it sets that the other does not."""
+
+    name: str
+    settings: str
+
+
+class Reading(BaseModel):
+    """What one side was measured at, over its launches."""
+
+    centre: float
+    low: float | None
+    high: float | None
+    launch_count: int
+    step_count: int | None
+
+
+class Round(BaseModel):
+    """What both sides gave in one round of launches that took turns."""
+
+    round: str
+    a: float
+    b: float
+
+
+class Screening(BaseModel):
+    """What the steps of one launch each say, which proves nothing; the change from and to."""
+
+    verdict: str
+    reason: str
+    message: str
+    relative_change: tuple[float, float] | None
+
+
+class Judged(BaseModel):
+    """A verdict on B against A; a ratio is what B takes over what A takes, below 1 is better."""
+
+    name: str
+    verdict: str
+    reason: str
+    words: str
+    why: str
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    round_count: int
+    change: float | None
+    a: Reading | None
+    b: Reading | None
+    rounds: list[Round]
+    screening: Screening | None
+
+
+class Comparison(BaseModel):
+    """Everything that is told about two sides; the same as `cclsearch compare --json` prints."""
+
+    a: Party
+    b: Party
+    quantity: str
+    unit: str
+    lower_is_better: bool
+    margin: float
+    alpha: float
+    rows: list[Judged]
+    counts: dict[str, int]
+    only_a: list[str]
+    only_b: list[str]
+    caveats: list[str]
+    next: list[str]
+
+
+class TrialsCompared(BaseModel):
+    """Trial B against trial A."""
+
+    comparison: Comparison
+    settings: list[SettingBeside]
+
+
+class StudySide(BaseModel):
+    """A study as one side: its best trial, what that reached, and how the search went."""
+
+    study: str
+    best: int | None
+    value: Interval | None
+    unit: str
+    caveats: list[str]
+    history: StudyHistory
+
+
+class StudiesCompared(BaseModel):
+    """The best of study B against the best of study A; without a comparison `why` says why."""
+
+    comparison: Comparison | None
+    why: str | None
+    a: StudySide
+    b: StudySide
+    settings: list[SettingBeside]
+
+
+class Work(BaseModel):
+    """What submissions of a group did, all of them the same."""
+
+    title: str
+    model: str | None
+    standard: str | None
+
+
+class ComparedValue(BaseModel):
+    """A metric of a submission, with any doubt of it, or why it is absent."""
+
+    unit: str
+    better: str
+    value: float | None
+    absent: str | None
+    low: float | None
+    high: float | None
+    launch_count: int | None
+    doubt: str | None
+
+
+class Mark(BaseModel):
+    """Something to know about a submission before it is believed."""
+
+    name: str
+    words: str
+
+
+class Submission(BaseModel):
+    """A line of a leaderboard; those that nothing tells apart share a rank."""
+
+    rank: int | None
+    name: str
+    source: str
+    machine: str
+    devices: int | None
+    software: str
+    settings: str
+    launches: int | None
+    ties: list[str]
+    marks: list[Mark]
+    metrics: dict[str, ComparedValue]
+
+
+class Group(BaseModel):
+    """Submissions that did the same work, best first; `total` of them exist."""
+
+    work: Work
+    ranked_by: str | None
+    submissions: list[Submission]
+    total: int
+
+
+class Column(BaseModel):
+    """A metric with its unit; `defect` is what is wrong with its definition."""
+
+    name: str
+    unit: str
+    better: str
+    defect: str | None
+
+
+class Board(BaseModel):
+    """Some of the groups of a leaderboard, `total` of which exist; the largest come first."""
+
+    items: list[Group]
+    total: int
+    offset: int
+    columns: list[Column]
+    rule: str
+    marks: dict[str, str]
+    notes: list[str]

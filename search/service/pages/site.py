@@ -1,0 +1,146 @@
+"""Leaderboard, login, health.
+
+The leaderboard as a page: studies ranked within the same work.
+
+Signing in with a token, and out again.
+
+The page that says whether the service does what it should.
+"""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+
+from evaluator.metrics.base import PREFIX
+from search.doctor import api_key, store_folder
+from search.leaderboard.ranking import Column, Group, Ranked
+from search.leaderboard.view import (
+    RULE,
+    columns_in,
+    interval_words,
+    launches_words,
+    legend,
+    mark_names,
+    ranked_words,
+    value_words,
+)
+from search.service.access import Reader, TheService, local_place, signed_in, signed_out
+from search.service.api.health import details_of
+from search.service.api.studies import Offset
+from search.service.auth import known_as
+from search.service.limits import address_of
+from search.service.pages.base import form_of, page
+
+router = APIRouter(include_in_schema=False)
+
+ON_A_PAGE = 20
+FEW_COLUMNS = 2
+
+
+@router.get("/leaderboard")
+def leaderboard_page(
+    request: Request,
+    service: TheService,
+    _caller: Reader,
+    by: Annotated[str, Query(max_length=200)] = "",
+    workload: Annotated[str, Query(max_length=200)] = "",
+    offset: Offset = 0,
+) -> Response:
+    """The best of each study, in groups that did the same work."""
+    board = service.boards.board(service.records, by=by or None, workload=workload or None)
+    columns = [column for column in board.columns if not column.name.startswith(PREFIX)]
+    kept = {name: value for name, value in (("by", by), ("workload", workload)) if value}
+    return page(
+        request,
+        "leaderboard.html",
+        groups=[_group(group, columns) for group in board.groups[offset : offset + ON_A_PAGE]],
+        total=len(board.groups),
+        offset=offset,
+        limit=ON_A_PAGE,
+        by=by,
+        workload=workload,
+        metrics=[column.name for column in board.columns],
+        rule=RULE,
+        marks=tuple(legend(board).items()),
+        notes=board.notes,
+        address=f"/leaderboard?{urlencode(kept)}&" if kept else "/leaderboard?",
+    )
+
+
+def _group(group: Group, columns: list[Column]) -> dict[str, object]:
+    shown = [each for each in columns_in(group, columns) if each != group.by][:FEW_COLUMNS]
+    return {
+        "title": group.work.title,
+        "words": ranked_words(group),
+        "by": None if group.by is None else group.by.heading,
+        "columns": [column.heading for column in shown],
+        "rows": [_row(each, group, shown) for each in group.ranked],
+    }
+
+
+def _row(each: Ranked, group: Group, shown: list[Column]) -> dict[str, object]:
+    submission = each.submission
+    reading = None if group.by is None else group.by.of(submission)
+    return {
+        "rank": each.rank,
+        "study": submission.name,
+        "name": submission.source,
+        "value": value_words(reading),
+        "interval": interval_words(reading),
+        "launches": launches_words(submission),
+        "marks": mark_names(submission),
+        "about": [(mark.name, mark.words) for mark in submission.marks],
+        "cells": [value_words(column.of(submission)) for column in shown],
+        "machine": submission.machine,
+        "settings": submission.settings,
+    }
+
+
+WRONG = "That token is not known here. Copy it again, whole, or ask for a new one."
+TOO_MANY = "Too many wrong tokens came from your address. Wait a minute, then try again."
+
+Place = Annotated[str, Query(alias="next", max_length=2000)]
+
+
+@router.get("/login")
+def login(request: Request, place: Place = "/", failed: bool = False) -> Response:
+    """The page on which a token is entered."""
+    return page(request, "login.html", place=local_place(place), problem=WRONG if failed else None)
+
+
+@router.post("/login")
+async def sign_in(request: Request, service: TheService) -> Response:
+    """Check the token that was entered, and go where its holder wanted to go."""
+    fields = await form_of(request)
+    place = local_place(fields.get("next", ("/",))[0])
+    token = known_as(fields.get("token", ("",))[0].strip(), service.tokens)
+    if token is not None:
+        return signed_in(service, token, place)
+    allowed = service.wrong_tokens.allow(address_of(request.scope))
+    status, problem = (401, WRONG) if allowed else (429, TOO_MANY)
+    return page(request, "login.html", status=status, place=place, problem=problem)
+
+
+@router.post("/logout")
+def sign_out(service: TheService) -> Response:
+    """Forget the browser."""
+    return signed_out(service)
+
+
+SHOWN = 50
+
+
+@router.get("/health")
+def health_page(request: Request, service: TheService, _caller: Reader) -> Response:
+    """Queue, devices, disk, memory, versions; and what is wrong."""
+    found = details_of(service)
+    under_way = () if found.queued is None else service.table.under_way()
+    return page(
+        request,
+        "health.html",
+        found=found,
+        under_way=under_way[:SHOWN],
+        more=max(0, len(under_way) - SHOWN),
+        looked_at=(store_folder(service.store), api_key()),
+    )

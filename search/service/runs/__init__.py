@@ -1,1 +1,0 @@
-"""Submitted studies: their queue, and the processes that search them."""

@@ -1,0 +1,519 @@
+"""What may be asked: submit, cancel, resume, read.
+
+What may be submitted: a choice among what the operator configured, and how to search it.
+
+What all requests share: the configuration, the records, the queue.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from evaluator.machine import local_environment
+from evaluator.objective import limit, scoring, scoring_of
+from evaluator.recipes.catalog import recipe_of
+from policies.contract import seed_names
+from records.codec import now
+from records.errors import StudyError, shown
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import Dimension, Objective, Study, choices_of, digest
+from search.compose import new_study_id, resolved_strategy
+from search.loop.budget import extended, priced
+from search.loop.ports import scrubbed_study
+from search.service.auth import Caller, KnownToken, Sessions
+from search.service.cache import Kept
+from search.service.config import Limits, Offered, ServiceConfig
+from search.service.data import Boards, Explored, Writing
+from search.service.events import Feeds
+from search.service.limits import Rates, Slots
+from search.service.models import StudyShort
+from search.service.queue import RunTable, State, Submitted, entering
+from search.service.runner import EVENTS, WRITE_WAIT_S, Keeper, run_folder, table_path
+from search.service.webhooks import Messenger
+from search.settings import installed_version, scrubber, status
+from search.study.spaces import completed, space_of, study_in
+from search.study.study_file import builtin_study, read_study_file, suggestion
+from search.views.machine import Disturbed
+
+PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$"
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
+
+
+class Work(BaseModel):
+    """Sizes of the workload that differ from the environment's own study."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    global_batch: Count | None = None
+    sequence_length: Count | None = None
+    output_length: Count | None = None
+
+
+class NewStudy(BaseModel):
+    """A study to search: one of the configured environments, and what is asked about it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    environment: Text = "builtin"
+    name: Annotated[str, Field(max_length=200, pattern=PRINTED)] | None = None
+    objectives: Annotated[list[Text], Field(max_length=8)] = Field(default_factory=list)
+    direction: Literal["minimize", "maximize"] | None = None
+    limits: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
+    strategy: Annotated[str, Field(max_length=40)] = "auto"
+    trials: Count | None = None
+    patience: Count | None = None
+    max_wall_s: Annotated[float, Field(ge=1, le=1e8, allow_inf_nan=False)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    max_cost_usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
+    seed_policy: Annotated[str, Field(max_length=100)] | None = None
+    seed_source: Annotated[str, Field(max_length=100_000)] | None = None
+    workload: Work = Field(default_factory=Work)
+    choices: Annotated[
+        dict[Annotated[str, Field(max_length=100)], Annotated[list[Scalar], Field(max_length=100)]],
+        Field(max_length=50),
+    ] = Field(default_factory=dict)
+
+
+class RefusedError(StudyError):
+    """Fields that were refused, each with its reason."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.faults = faults
+
+
+def offered_study(offered: Offered, folder: Path) -> Study:
+    """The study that an environment starts from; its file is read where it was configured."""
+    base = builtin_study(local_environment())
+    return base if offered.study is None else read_study_file(folder / offered.study, base)
+
+
+def check_offered(config: ServiceConfig, folder: Path) -> None:
+    """Raise `StudyError` where an environment has no study: the operator is told, at the start."""
+    for name, offered in config.environment.items():
+        try:
+            offered_study(offered, folder)
+        except StudyError as error:
+            raise StudyError(f"[environment.{name}] {error}") from error
+
+
+def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path) -> Study:
+    """The study that is asked for; raises `StudyError` where it cannot be searched.
+
+    The text of a seed policy is kept in `policies` under its digest.
+    """
+    faults = faults_in(asked, base, config.limits)
+    if faults:
+        raise RefusedError(faults)
+    study = replace(
+        _with_work(asked, base),
+        name=asked.name or base.name,
+        objective=_objective(asked, base),
+        more_objectives=tuple(Objective(expression=text) for text in asked.objectives[1:])
+        or (base.more_objectives if not asked.objectives else ()),
+        limits=tuple(asked.limits) or base.limits,
+    )
+    study = completed(study)  # only now it is known which choices each knob has
+    space = replace(study.space, dimensions=_dimensions(asked.choices, study))
+    study = replace(
+        _with_budget(replace(study, space=space), asked, config.limits),
+        strategy=_strategy(asked),
+        llm=priced(study.llm),
+        seed_policy=_seed(asked, policies) or study.seed_policy,
+    )
+    _check(study)
+    _keep_seed(asked, policies)
+    return study
+
+
+def faults_in(asked: NewStudy, base: Study, most: Limits) -> dict[str, str]:
+    """What is wrong by field; each field is checked whatever the others hold."""
+    more = [Objective(expression=text) for text in asked.objectives[1:]]
+    checks: Sequence[tuple[str, Callable[[], object]]] = [
+        ("objective", partial(scoring, _objective(asked, base))),
+        *(("more_objectives", partial(scoring, one)) for one in more),
+        *(("limits", partial(limit, text)) for text in asked.limits),
+        ("choices", partial(_narrowed, asked, base)),
+        ("strategy", partial(_strategy, asked)),
+        ("trials", partial(_trials, asked, base, most)),
+        ("max_cost_usd", partial(_cost_usd, asked, base, most)),
+        ("seed_policy", partial(_require_seed, asked)),
+    ]
+    found: dict[str, list[str]] = {}
+    for name, check in checks:
+        try:
+            check()
+        except StudyError as error:
+            found.setdefault(name, []).append(str(error))
+    return {name: "; ".join(words) for name, words in found.items()}
+
+
+def _with_work(asked: NewStudy, base: Study) -> Study:
+    return replace(
+        base,
+        workload=replace(base.workload, **asked.workload.model_dump(exclude_none=True)),
+        parallel=asked.parallel or base.parallel,
+    )
+
+
+def _narrowed(asked: NewStudy, base: Study) -> None:
+    if asked.choices:
+        _dimensions(asked.choices, completed(_with_work(asked, base)))
+
+
+def _strategy(asked: NewStudy) -> str:
+    strategy, _ = resolved_strategy(asked.strategy)
+    if strategy == "replay":
+        raise StudyError("strategy 'replay' is not offered here; it needs --from")
+    return strategy
+
+
+def _objective(asked: NewStudy, base: Study) -> Objective:
+    chosen = Objective(expression=asked.objectives[0]) if asked.objectives else base.objective
+    return chosen if asked.direction is None else replace(chosen, direction=asked.direction)
+
+
+def _dimensions(choices: Mapping[str, list[Scalar]], base: Study) -> tuple[Dimension, ...]:
+    """Knobs with fewer choices than they have; nothing can be added to them."""
+    known = {dimension.name: dimension for dimension in base.space.dimensions}
+    for name, values in choices.items():
+        if name not in known:
+            raise StudyError(f"choices: no knob {name!r}; {suggestion(name, [*known])}")
+        offered = choices_of(known[name])
+        if not values:
+            raise StudyError(f"choices: none are given for {name!r}; leave it out, or give some")
+        kinds = {(type(value), value) for value in offered}
+        foreign = [value for value in values if (type(value), value) not in kinds]
+        if foreign:
+            words = ", ".join(map(str, offered))
+            raise StudyError(f"choices: {foreign[0]!r} is none of {name!r}; those are {words}")
+    return tuple(
+        replace(each, choices=tuple(choices[name]), range=None) if name in choices else each
+        for name, each in known.items()
+    )
+
+
+def _with_budget(study: Study, asked: NewStudy, most: Limits) -> Study:
+    budget = replace(
+        study.budget,
+        **asked.model_dump(include={"patience", "max_wall_s", "max_tokens"}, exclude_none=True),
+        trials=_trials(asked, study, most),
+        max_cost_usd=_cost_usd(asked, study, most),
+    )
+    return replace(study, budget=budget)
+
+
+def _trials(asked: NewStudy, base: Study, most: Limits) -> int:
+    trials = base.budget.trials if asked.trials is None else asked.trials
+    if trials > most.trials:
+        raise StudyError(f"trials is {trials}; at most {most.trials} are allowed here")
+    return trials
+
+
+def _cost_usd(asked: NewStudy, base: Study, most: Limits) -> float | None:
+    cost_usd = base.budget.max_cost_usd if asked.max_cost_usd is None else asked.max_cost_usd
+    if most.cost_usd is None:
+        return cost_usd
+    if cost_usd is None:
+        return most.cost_usd
+    if cost_usd > most.cost_usd:
+        raise StudyError(f"max_cost_usd is {cost_usd:g}; at most {most.cost_usd:g} is allowed")
+    return cost_usd
+
+
+def _require_seed(asked: NewStudy) -> None:
+    if asked.seed_policy is None:
+        return
+    if asked.seed_source is not None:
+        raise StudyError("seed_policy and seed_source exclude each other; give one of them")
+    if asked.seed_policy not in seed_names():
+        known = suggestion(asked.seed_policy, list(seed_names()))
+        raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
+
+
+def _seed(asked: NewStudy, policies: Path) -> str | None:
+    if asked.seed_source is not None:
+        return str(_seed_path(asked.seed_source, policies))
+    return asked.seed_policy
+
+
+def _keep_seed(asked: NewStudy, policies: Path) -> None:
+    if asked.seed_source is None:
+        return
+    path = _seed_path(asked.seed_source, policies)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_suffix(".incoming")
+        whole.write_text(asked.seed_source, encoding="utf-8", errors="surrogatepass")
+        whole.replace(path)
+
+
+def _seed_path(source: str, policies: Path) -> Path:
+    return policies / f"{digest(source)}.py"
+
+
+def _check(study: Study) -> None:
+    """Whatever would stop a search before its first launch is said now."""
+    recipe = recipe_of(study)
+    for inside in (study, *(study_in(study, context) for context in study.contexts)):
+        recipe.check(inside)
+    scoring_of(study)
+    space = space_of(study)
+    if not space.feasible:
+        why = "; ".join(space.obstacles()) or "several exclude each other"
+        raise StudyError(f"no configuration satisfies the constraints: {why}")
+
+
+MOST_SHORTS = 2000
+MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
+MOST_PARSED = 1000
+"""Trials of a study that a thread keeps for the next question about it."""
+ENTERING_WAIT_S = 10.0
+
+
+class ConflictError(StudyError):
+    """What is asked for does not fit what is there."""
+
+
+class TooManyError(StudyError):
+    """A limit of the service is reached."""
+
+
+class ForbiddenError(StudyError):
+    """The caller may not do that."""
+
+
+class MissingError(StudyError):
+    """There is nothing of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Everything that is asked and done over HTTP, without HTTP; safe in several threads."""
+
+    config: ServiceConfig
+    folder: Path
+    """Where the configuration lies, which its paths are relative to."""
+    store: Path
+    tokens: Sequence[KnownToken]
+    keeper: Keeper
+    sessions: Sessions = field(default_factory=Sessions)
+    wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
+    """Tokens that are not known, by where they came from."""
+    explored: Explored = field(default_factory=Explored)
+    shorts: Kept[StudyShort] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    disturbed: Kept[Disturbed | None] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    boards: Boards = field(default_factory=Boards)
+    drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    """Charts of studies, by study and kind."""
+    writing: Writing = field(default_factory=Writing)
+    streams: Slots = field(init=False)
+    """Open streams of events."""
+    downloads: Slots = field(init=False)
+    """Files of trials that are being taken away."""
+    exports: Slots = field(default_factory=lambda: Slots(each=MOST_EXPORTS_EACH, most=MOST_EXPORTS))
+    """Exports that are being made or taken away, which lie on the disk until then."""
+    feeds: Feeds = field(default_factory=Feeds)
+    """Events of the studies that somebody follows; used by the event loop alone."""
+    messenger: Messenger | None = None
+    """Tells others that studies ended, where that is configured."""
+    started_s: float = field(default_factory=time.time)
+    _local: threading.local = field(default_factory=threading.local, repr=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        object.__setattr__(self, "streams", Slots(each=limits.event_streams))
+        object.__setattr__(self, "downloads", Slots(each=limits.downloads))
+
+    def start(self) -> None:
+        """Begin to look after what is submitted."""
+        self.keeper.start()
+        if self.messenger is not None:
+            self.messenger.start()
+
+    def close(self) -> None:
+        """Stop that; searches that run go on without us."""
+        self.keeper.close()
+        if self.messenger is not None:
+            self.messenger.close()
+
+    @property
+    def records(self) -> Store:
+        """The records, opened once in each thread."""
+        if not hasattr(self._local, "records"):
+            self._local.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
+        found: Store = self._local.records
+        return found
+
+    @property
+    def table(self) -> RunTable:
+        """The queue, opened once in each thread."""
+        if not hasattr(self._local, "table"):
+            self._local.table = RunTable(table_path(self.store))
+        found: RunTable = self._local.table
+        return found
+
+    def study(self, study_id: str) -> StudyRow:
+        """The study with exactly this id; raises `MissingError`."""
+        try:
+            row = self.records.find(study_id)
+        except StudyError:
+            row = None
+        if row is None or row.id != study_id:
+            raise MissingError(f"no study {shown(study_id)}")
+        return row
+
+    def status(self, row: StudyRow) -> str:
+        """How far a study is, by the queue while it is in it, else by its record."""
+        return self.status_of(self.table.find(row.id), row)
+
+    def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
+        """The same, for what the queue has of it."""
+        return told_status(
+            None if submitted is None else submitted.state, status(row, self.records)
+        )
+
+    def events(self, study_id: str) -> Path:
+        """The file of a study's events."""
+        return run_folder(self.store, study_id) / EVENTS
+
+    def is_over(self, study_id: str) -> bool:
+        """Whether no more events of a study will come by themselves."""
+        submitted = self.table.find(study_id)
+        return submitted is None or submitted.state.is_over
+
+    def submit(self, asked: NewStudy, caller: Caller, key: tuple[str, str] | None) -> str:
+        """Put a study into the queue; gives its id.
+
+        `key` is an idempotency key and the digest of the request: one study comes of both.
+        Raises `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
+        """
+        # One at a time: a request that is sent twice at once makes one study, too.
+        with self._entering():
+            if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
+                if earlier[0] != key[1]:
+                    raise ConflictError("this idempotency key was used for another request")
+                return earlier[1]
+            self._require_room()
+            study = scrubbed_study(self._asked(asked), scrubber())
+            study_id, offered = new_study_id(), self.config.environment[asked.environment]
+            place = (asked.environment, offered.devices, offered.at_once)
+            # Known to the queue first: a kill between here and there is settled at the next start.
+            self.table.add(
+                entering(study_id, *place, caller.name),
+                None if key is None else (caller.name, *key),
+            )
+            try:
+                self.records.create(study_id, study, installed_version(), status="queued")
+            except BaseException:
+                self.table.forget(study_id)
+                raise
+            self.table.change_from(study_id, State.ENTERING, State.QUEUED)
+        self.keeper.wake()
+        return study_id
+
+    @contextmanager
+    def _entering(self) -> Iterator[None]:
+        if not self.keeper.entering.acquire(timeout=ENTERING_WAIT_S):
+            raise TooManyError("others are being submitted, which takes long; ask again")
+        try:
+            yield
+        finally:
+            self.keeper.entering.release()
+
+    def _require_room(self) -> None:
+        if len(self.table.under_way()) >= self.config.limits.queued_studies:
+            raise TooManyError("the queue is full; wait for a study to end, or cancel one")
+
+    def _asked(self, asked: NewStudy) -> Study:
+        offered = self.config.environment.get(asked.environment)
+        if offered is None:
+            known = ", ".join(sorted(self.config.environment))
+            raise StudyError(f"environment {asked.environment!r} is not offered; known are {known}")
+        base = offered_study(offered, self.folder)
+        return study_of(asked, base, self.config, self.store / "service" / "policies")
+
+    def cancel(self, study_id: str, caller: Caller) -> Submitted:
+        """End a study that is queued or runs; what it measured stays.
+
+        Raises `ForbiddenError` for a study of another, `ConflictError`.
+        """
+        submitted = self._own(study_id, caller)
+        if submitted.state.is_over:
+            raise ConflictError(f"study {study_id} is {submitted.state}; nothing runs")
+        state = State.CANCELLED if submitted.state is State.QUEUED else State.CANCELLING
+        if not self.table.change_from(study_id, submitted.state, state):
+            raise ConflictError(f"study {study_id} has just changed; ask again")
+        self.keeper.wake()
+        return replace(submitted, state=state)
+
+    def resume(self, study_id: str, more_trials: int | None, caller: Caller) -> Submitted:
+        """Put a study that ended back into the queue.
+
+        Raises `ForbiddenError` for a study of another, `ConflictError`, `TooManyError`.
+        """
+        submitted = self._own(study_id, caller)
+        if not submitted.state.is_over:
+            raise ConflictError(f"study {study_id} is {submitted.state}; it goes on by itself")
+        if submitted.state is State.FINISHED and more_trials is None:
+            raise ConflictError(f"study {study_id} is finished; give more_trials to go on")
+        with self._entering():
+            self._require_room()
+            if not self.table.change_from(study_id, submitted.state, State.ENTERING):
+                raise ConflictError(f"study {study_id} has just changed; ask again")
+            try:
+                self._extend(study_id, more_trials)
+            except BaseException:
+                self.table.change_from(study_id, State.ENTERING, submitted.state)
+                raise
+            self.table.change_from(
+                study_id, State.ENTERING, State.QUEUED, crashes=0, message=None, queued_at=now()
+            )
+        self.keeper.wake()
+        return replace(submitted, state=State.QUEUED)
+
+    def _extend(self, study_id: str, more_trials: int | None) -> None:
+        if (process := self.records.holder(study_id)) is not None:
+            raise ConflictError(f"study {study_id} is searched by process {process} already")
+        if more_trials is not None:
+            extended(study_id, more_trials, self.records, self.config.limits.trials)
+        self.records.update(study_id, status="queued")
+
+    def _own(self, study_id: str, caller: Caller) -> Submitted:
+        submitted = self._submitted(study_id)
+        if not caller.may_change_what(submitted.submitted_by):
+            raise ForbiddenError(
+                f"study {study_id} was submitted by {submitted.submitted_by}; only they and "
+                "admins may cancel or resume it"
+            )
+        return submitted
+
+    def _submitted(self, study_id: str) -> Submitted:
+        self.study(study_id)
+        submitted = self.table.find(study_id)
+        if submitted is None:
+            raise ConflictError(
+                f"study {study_id} was started on the command line; go on with it there"
+            )
+        return submitted
+
+
+def told_status(state: State | None, recorded: str) -> str:
+    """How far a study is, by its state in the queue, if it is there, and by its record."""
+    if state is not None and not state.is_over:
+        return (State.QUEUED if state is State.ENTERING else state).value
+    # Whoever went on with it by hand has the last word.
+    if state is None or recorded in {"running", "finished"}:
+        return recorded
+    return state.value

@@ -1,0 +1,202 @@
+"""Calibrated cost model, feasibility.
+
+An analytic estimate of steps, brought in line with what was measured.
+
+What is expected of configurations that were not measured, and how sure that is.
+
+How likely a launch is to work, by which configurations did, and by how full memory would be.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import least_squares
+from scipy.special import ndtr
+
+from policies.space import Space
+from records.trial import Config
+from search.strategies.base import Estimates, Known
+from search.strategies.surrogate import Distances, Floats, Kernel, fitted
+
+MISFIT = 0.1
+"""A tenth is how far a good estimate may be off."""
+FREEDOM = 1.0
+"""Parts are wrong by a common factor first, and by factors of e of their own."""
+COMMON_FREEDOM = 5.0
+MOST_EVALUATIONS = 30
+LEAST_S = 1e-12
+
+
+def estimated_parts(estimates: Estimates, configs: Sequence[Config]) -> Floats | None:
+    """Estimated seconds, shaped (configurations, parts); None unless all can be estimated."""
+    each = [estimates(config) for config in configs]
+    told = [parts for parts in each if parts is not None]
+    if not told or len(told) < len(each):
+        return None
+    names = sorted(set[str]().union(*told))
+    seconds = np.array([[parts.get(name, 0.0) for name in names] for parts in told])
+    return seconds[:, seconds.any(axis=0)]
+
+
+def calibrated(parts: Floats, measured: Sequence[int], logs: Floats) -> Floats:
+    """Logarithm of each row's estimate, with a factor for each part that fits the measured rows.
+
+    `logs` are the logarithms of what was measured. With few of them all factors stay close to one
+    common factor.
+    """
+    rows = parts[list(measured)]
+    start = float(np.mean(logs - _log_sum(rows, np.zeros(parts.shape[1]))))
+
+    def misfit(factors: Floats) -> Floats:
+        middle = factors.mean()
+        return np.concatenate(
+            (
+                (_log_sum(rows, factors) - logs) / MISFIT,
+                (factors - middle) / FREEDOM,
+                [(middle - start) / COMMON_FREEDOM],
+            )
+        )
+
+    def slopes(factors: Floats) -> Floats:
+        count = len(factors)
+        shares = rows * np.exp(factors)
+        shares /= shares.sum(axis=1, keepdims=True) + LEAST_S
+        own = (np.eye(count) - 1 / count) / FREEDOM
+        common = np.full((1, count), 1 / count / COMMON_FREEDOM)
+        return np.concatenate((shares / MISFIT, own, common))
+
+    found = least_squares(
+        misfit, np.full(parts.shape[1], start), jac=slopes, max_nfev=MOST_EVALUATIONS
+    )
+    return _log_sum(parts, found.x)
+
+
+def _log_sum(parts: Floats, factors: Floats) -> Floats:
+    logs: Floats = np.log(parts @ np.exp(factors) + LEAST_S)
+    return logs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prospects:
+    """Expected losses with their deviations, and chances to run, one of each per configuration."""
+
+    configs: Sequence[Config]
+    losses: Floats
+    deviations: Floats
+    chances: Floats
+
+    def gains(self, best: float) -> Floats:
+        """Expected improvement on a loss, times the chance to see it.
+
+        Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", 1998.
+        """
+        ahead = (best - self.losses) / self.deviations
+        density = np.exp(-(ahead**2) / 2) / np.sqrt(2 * np.pi)
+        gains: Floats = self.deviations * (ahead * ndtr(ahead) + density) * self.chances
+        return gains
+
+
+class Forecaster:
+    """Expects what a calibrated estimate says, corrected by how far it was off nearby.
+
+    Without an estimate it expects the mean of what was measured, corrected likewise.
+    """
+
+    def __init__(self, space: Space, estimates: Estimates | None) -> None:
+        self._distances = Distances(space)
+        self._estimates = estimates
+
+    def expected(self, known: Known, configs: Sequence[Config]) -> Floats:
+        """Losses by the calibrated estimate alone, or the mean loss where there is none."""
+        asked = [*known.measured, *configs]
+        parts = estimated_parts(self._estimates, asked) if self._estimates else None
+        if parts is None:
+            return np.full(len(asked), known.losses.mean())[len(known.measured) :]
+        rows = range(len(known.measured))
+        return calibrated(parts, rows, known.losses)[len(known.measured) :]
+
+    def prospects(self, known: Known, configs: Sequence[Config], chances: Floats) -> Prospects:
+        """Prospects of configurations with these chances; `known` is not nothing."""
+        measured = known.measured
+        expected = self.expected(known, [*measured, *configs])
+        before, ahead = expected[: len(measured)], expected[len(measured) :]
+        surrogate = fitted(
+            self._distances.between(measured, measured),
+            known.losses - before,
+            known.launch_counts,
+        )
+        corrections, deviations = surrogate.predict(self._distances.between(configs, measured))
+        return Prospects(configs, ahead + corrections, deviations, chances)
+
+
+TRUST = 0.8
+"""What is expected of a configuration about which nothing is known, between -1 and 1."""
+FULL_FROM = -0.3
+"""Binary logarithm of the share of memory that an estimate takes, from which on it may not fit."""
+FULL_DOUBT = 1.0
+"""How much less is expected where an estimate takes all memory."""
+MEMORY_STEP = 0.15
+"""Binary logarithm of memory that is as far as one step of a knob."""
+KNOWN_NOISE, DECISION_NOISE = 0.05, 0.05
+MEMORY = "estimated_memory_bytes"
+
+
+class Feasibility:
+    """Tells what should run within all limits, in the manner of a probit on a Gaussian process."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._distances = Distances(space)
+        self._memory_bytes = space.memory_bytes
+        self._filled: dict[Config, float | None] = {}
+
+    def chances(self, known: Known, configs: Sequence[Config]) -> Floats:
+        """Chance of each configuration, by which did and which did not."""
+        sound = [config for config in known.measured if config not in known.barred]
+        launched = [*sound, *known.barred]
+        expected = self._expected([*launched, *configs])
+        before, ahead = expected[: len(launched)], expected[len(launched) :]
+        worked = np.array([1.0] * len(sound) + [-1.0] * len(known.barred))
+        if not launched:
+            return _chances(ahead, np.ones(len(ahead)))
+        among, apart = self._between(launched, launched), self._between(configs, launched)
+        kernel = Kernel(alone_share=0.6, reach=2.5, weights=np.ones(apart.shape[-1]))
+        factor = cho_factor(kernel.of(among) + KNOWN_NOISE * np.eye(len(worked)))
+        similar = kernel.of(apart)
+        mean = ahead + similar @ cho_solve(factor, worked - before)
+        known_share = (similar * cho_solve(factor, similar.T).T).sum(axis=1)
+        return _chances(mean, np.maximum(1 - known_share, 0))
+
+    def _between(self, rows: Sequence[Config], columns: Sequence[Config]) -> Floats:
+        """Distances by knobs, and by memory where it can be estimated."""
+        apart = self._distances.between(rows, columns)
+        filled = [[self._fill(config) for config in configs] for configs in (rows, columns)]
+        told = [[each for each in part if each is not None] for part in filled]
+        if any(len(each) < len(part) for each, part in zip(told, filled, strict=True)):
+            return apart
+        ours, theirs = (np.array(each) for each in told)
+        steps = np.abs(ours[:, None] - theirs[None, :]) / MEMORY_STEP
+        return np.concatenate((apart, steps[:, :, None]), axis=2)
+
+    def _expected(self, configs: Sequence[Config]) -> Floats:
+        """What is expected before anything is launched: less where memory would be full."""
+        filled = np.array([self._fill(config) or 2 * FULL_FROM for config in configs])
+        full = np.clip((filled - FULL_FROM) / -FULL_FROM, 0, 1)
+        expected: Floats = TRUST - FULL_DOUBT * full
+        return expected if self._memory_bytes else np.full(len(configs), TRUST)
+
+    def _fill(self, config: Config) -> float | None:
+        """Binary logarithm of the estimated share of memory, of bytes where nothing limits it."""
+        if config not in self._filled:
+            estimate = self._space.derived_number(config, MEMORY)
+            share = None if not estimate else math.log2(estimate / (self._memory_bytes or 1))
+            self._filled[config] = share
+        return self._filled[config]
+
+
+def _chances(mean: Floats, variance: Floats) -> Floats:
+    chances: Floats = ndtr(mean / np.sqrt(variance / 2 + DECISION_NOISE))
+    return chances

@@ -1,0 +1,115 @@
+"""What a history shows beyond its single trials, in lines: failures, dead knobs, constraints."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
+
+from records.expression import Rule
+from records.trial import Config, Failed, FailureKind, History, Trial
+from search.loop.learned import DeadKnob, Learnt
+from search.loop.scale import Scale
+from search.strategies.base import Choice
+from search.views.format import changed_words, one_line
+
+CAUSE_CHARS = 160
+WHY_CHARS = 200
+CHOICE_CHARS = 500
+LINES_SHOWN = 12
+ORDINALS_SHOWN = 6
+
+
+def failure_lines(history: History) -> Iterator[str]:
+    """Each kind of failure with how often it came, and the first with its cause."""
+    failures: dict[FailureKind, list[tuple[int, Failed]]] = defaultdict(list)
+    for trial in history:
+        if isinstance(trial.outcome, Failed):
+            failures[trial.outcome.kind].append((trial.ordinal, trial.outcome))
+    for kind, found in sorted(failures.items(), key=lambda item: -len(item[1])):
+        ordinal, first = found[0]
+        cause = f": {one_line(first.message, CAUSE_CHARS)}"
+        if ordinal == history.trials[-1].ordinal:
+            cause = ", the latest trial"  # which is shown in full
+        whose = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
+        yield f"{kind} {_times(len(found))}{whose}, first in #{ordinal} at {first.stage}{cause}"
+
+
+def dead_knob_lines(knobs: Sequence[DeadKnob]) -> Iterator[str]:
+    """Each dead knob with what was compared."""
+    for knob in knobs[:LINES_SHOWN]:
+        values = ", ".join(map(str, knob.values))
+        yield (
+            f"- {knob.name} ({values}): {knob.pair_count} pairs, at most "
+            f"{knob.largest_share:.1%} apart"
+        )
+
+
+def learnt_lines(found: Sequence[Learnt]) -> Iterator[str]:
+    """Each learnt constraint with the failures it comes from."""
+    for learnt in found[:LINES_SHOWN]:
+        words = one_line(Rule.of(learnt.constraint).words, CHOICE_CHARS)
+        yield f"- {words}; from {learnt.kind} of {ordinals_words(learnt.ordinals)}"
+
+
+def candidate_lines(
+    candidates: Sequence[Choice], best: Trial | None, memory: Callable[[Config], str | None]
+) -> Iterator[str]:
+    """Each candidate with what is expected of it, and the memory that it is estimated to take."""
+    for place, choice in enumerate(candidates[:LINES_SHOWN], start=1):
+        told = f"{config_words(choice.config)}: {one_line(choice.why, WHY_CHARS)}"
+        if choice.expected and best and best.config:
+            told = f"{config_words(choice.config, best)}: {choice.expected}"
+        size = memory(choice.config)
+        yield f"{place}. {told}{f'; {size} a rank' if size else ''}"
+
+
+def reason_lines(
+    history: History, scale: Scale, count: int, chars: int, shown_whole: Set[int]
+) -> Iterator[str]:
+    """What was expected of the last trials and of those that led, what came of it, and why."""
+    led = {race.challenger for race in history.raced if race.verdict == "fast"}
+    last = {trial.ordinal for trial in history.trials[-count:]}
+    for trial in reversed(history.trials):
+        expected = trial.policy.prediction
+        is_told = trial.ordinal in last or (trial.ordinal in led and expected is not None)
+        if trial.ordinal == 0 or not is_told:
+            continue
+        said = [f"expected {expected.speedup:.2f}x of #{expected.over}"] if expected else []
+        against = expected.over if expected else history.best.ordinal if history.best else None
+        said.append(_outcome_words(trial, scale, against))
+        whole = trial.ordinal in shown_whole
+        why = "" if whole else one_line(trial.policy.rationale, chars)
+        if expected or why:
+            yield f"#{trial.ordinal}: {', '.join(filter(None, said))}{f': {why}' if why else ''}"
+
+
+def _outcome_words(trial: Trial, scale: Scale, against: int | None) -> str:
+    if isinstance(trial.outcome, Failed):
+        return f"failed ({trial.outcome.kind})"
+    speed = None if against is None else scale.speed(trial.ordinal, against)
+    if speed is None or against == trial.ordinal:
+        return "measured"
+    return f"measured {speed}" + ("" if trial.policy.prediction else f" of #{against}")
+
+
+def pending_lines(pending: Sequence[Config]) -> Iterator[str]:
+    """Each configuration that is being measured."""
+    return (f"- {config_words(config)}" for config in pending[:LINES_SHOWN])
+
+
+def config_words(config: Config, best: Trial | None = None) -> str:
+    """The settings on one line that does not grow without end; by what `best` sets otherwise."""
+    whole = str(config)
+    if best is not None and best.config is not None:
+        changed = f"as #{best.ordinal} but {changed_words(config, best.config)}"
+        whole = min(whole, changed, key=len)
+    return one_line(whole, CHOICE_CHARS)
+
+
+def ordinals_words(ordinals: Sequence[int]) -> str:
+    """`#5, #10`, and how many more."""
+    shown = ", ".join(f"#{ordinal}" for ordinal in ordinals[:ORDINALS_SHOWN])
+    more = len(ordinals) - ORDINALS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

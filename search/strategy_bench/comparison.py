@@ -1,0 +1,192 @@
+"""Paired comparison and its figure.
+
+One picture of a benchmark: regret over trials, and success rates, for each landscape.
+
+A whole benchmark as it is asked for: landscapes, strategies and seeds in, reports out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from records.codec import to_json
+from records.errors import CclsearchError, StudyError
+from search.compose import MODEL_TURNS
+from search.strategies.catalog import CHOOSERS
+from search.strategy_bench.landscape import Ground, Landscape
+from search.strategy_bench.run import Asking, Done, Start, Terms, runs_of
+from search.strategy_bench.summary import MARKS, Report, Summary, report
+from search.study.study_file import suggestion
+
+COLOURS: Final = (
+    *("#d1603d", "#3d5a80", "#5b8e7d", "#8a6fb0", "#c9a227", "#7d7d7d"),
+    *("#2f9fc1", "#a33b5e"),
+)
+LEAST_PERCENT: Final = 0.1
+"""What the logarithmic axis shows of no regret at all."""
+
+
+def draw(reports: Sequence[Report], path: Path, *, reach: float) -> None:
+    """Draw all reports into a PNG: left the regret, right the success rates."""
+    rows = len(reports)
+    figure = Figure(figsize=(11, 0.8 + 3.0 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1))
+    colours = _colours(reports)
+    for one, (left, right) in zip(reports, axes, strict=True):
+        _draw_regret(left, one, colours, reach)
+        _draw_success(right, one, colours)
+    handles = {
+        str(line.get_label()): line
+        for left, _ in axes
+        for line in left.get_lines()
+        if not str(line.get_label()).startswith("_")
+    }
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=max(1, min(len(handles), 8)),
+        frameon=False,
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _colours(reports: Sequence[Report]) -> dict[str, str]:
+    names = dict.fromkeys(each.strategy for report in reports for each in report.summaries)
+    return {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
+
+
+def _draw_regret(axes: Axes, report: Report, colours: dict[str, str], reach: float) -> None:
+    for summary in report.summaries:
+        _draw_curve(axes, summary, colours[summary.strategy])
+    axes.axhline(100 * reach, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set_yscale("log")
+    axes.set_ylabel("% above the best")
+    axes.set_xlabel("trial")
+    title = f"{report.landscape}: {report.size} configurations, {report.target_count} targets"
+    axes.set_title(title, fontsize=9, parse_math=False)
+    _plain(axes)
+
+
+def _draw_curve(axes: Axes, summary: Summary, colour: str) -> None:
+    curve = summary.regret
+    known = [
+        (number, mean, low, high)
+        for number, (mean, low, high) in enumerate(
+            zip(curve.mean, curve.low, curve.high, strict=True), start=1
+        )
+        if mean is not None and low is not None and high is not None
+    ]
+    if not known:
+        return
+    numbers, means, lows, highs = zip(*known, strict=True)
+    axes.plot(numbers, _percent(means), color=colour, linewidth=1.6, label=summary.strategy)
+    axes.fill_between(numbers, _percent(lows), _percent(highs), color=colour, alpha=0.12)
+
+
+def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
+    count = len(report.summaries)
+    for n, summary in enumerate(report.summaries):
+        places = [
+            mark_place + (n - (count - 1) / 2) * 0.8 / count for mark_place in range(len(MARKS))
+        ]
+        rates = [100 * summary.success[mark] for mark in MARKS]
+        axes.bar(places, rates, 0.8 / count, color=colours[summary.strategy])
+    axes.set_xticks(range(len(MARKS)), [str(mark) for mark in MARKS])
+    axes.set_ylim(0, 103)
+    axes.set_xlabel("trials")
+    axes.set_ylabel("% of searches within reach")
+    _plain(axes)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _percent(shares: Sequence[float]) -> list[float]:
+    return [max(100 * share, LEAST_PERCENT) for share in shares]
+
+
+RIVALS: Final = ("tpe", "coordinate")
+"""What the other strategies are paired with, seed by seed."""
+JSON_FILE: Final = "search_benchmark.json"
+PICTURE_FILE: Final = "search_benchmark.png"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was compared on which terms, and what came of it, one report a landscape."""
+
+    strategies: tuple[str, ...]
+    seed_count: int
+    trial_count: int
+    reach: float
+    start: Start
+    reports: tuple[Report, ...]
+
+
+def compare(
+    landscapes: Sequence[Landscape],
+    strategies: Sequence[str],
+    *,
+    seed_count: int,
+    trial_count: int,
+    reach: float,
+    start: Start = "seed",
+    asking: Asking | None = None,
+    done: Done = lambda *_: None,
+    process_count: int | None = None,
+) -> Comparison:
+    """Search every landscape with every strategy from every seed."""
+    grounds = [Ground(landscape) for landscape in landscapes]
+    seeds = tuple(range(seed_count))
+    terms = Terms(seeds=seeds, trial_count=trial_count, start=start, asking=asking)
+    runs = runs_of(landscapes, strategies, terms, done=done, process_count=process_count)
+    return Comparison(
+        strategies=tuple(strategies),
+        seed_count=seed_count,
+        trial_count=trial_count,
+        reach=reach,
+        start=start,
+        reports=tuple(
+            report(ground, runs[ground.name], reach=reach, trial_count=trial_count, rivals=RIVALS)
+            for ground in grounds
+        ),
+    )
+
+
+def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str, ...]:
+    """The strategies of a list with commas, all offline ones without one.
+
+    Those that ask a model need to be told how.
+    """
+    names = tuple(CHOOSERS) if words is None else tuple(dict.fromkeys(words.split(",")))
+    known = [*CHOOSERS, *MODEL_TURNS]
+    for name in names:
+        if name not in known:
+            raise StudyError(f"strategy {name!r} cannot be benchmarked; {suggestion(name, known)}")
+        if name in MODEL_TURNS and asking is None:
+            raise StudyError(
+                f"strategy {name!r} asks a model: give --transcripts FOLDER, where what it "
+                "answers is kept and found again"
+            )
+    return names
+
+
+def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
+    """Write the JSON document and the picture; gives their paths."""
+    document, picture = folder / JSON_FILE, folder / PICTURE_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        document.write_text(to_json(comparison, indent=1) + "\n", encoding="utf-8")
+        draw(comparison.reports, picture, reach=comparison.reach)
+    except OSError as error:
+        raise CclsearchError(f"{folder}: cannot be written: {error}") from error
+    return document, picture

@@ -1,0 +1,763 @@
+"""Known landscapes.
+
+A landscape: a search space with what each configuration of it costs, as a file holds it.
+
+Knows nothing of strategies.
+
+A landscape made ready for searches: its study, its space, and what a launch on it gives.
+
+An analytic model of one training step on 3D-parallel ranks: its seconds, and its memory.
+
+It is the truth of generated landscapes; nothing that is really launched is judged by it.
+
+A landscape under names that say nothing, so that what is known of names cannot help.
+
+Landscapes out of an analytic model of 3D-parallel training, drawn from a seed.
+
+A step is compute, its pipeline bubble, tensor, data and pipeline communication over two link
+speeds, and recomputation. How well each does is drawn; so is how pairs of settings act together,
+which no cost model knows. A configuration that needs more than the memory fails.
+"""
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Final, Literal, Self
+
+from pydantic import ValidationError
+
+from evaluator.recipes.catalog import recipe_of
+from policies.space import Derived, Space
+from records.codec import first_problem, from_document, to_json
+from records.errors import STRICT, StudyError
+from records.files import read_text
+from records.study import (
+    Budget,
+    Command,
+    Constraint,
+    Dimension,
+    Environment,
+    Launch,
+    Link,
+    Objective,
+    SearchSpace,
+    Study,
+    Value,
+)
+from records.trial import Config, Failed, FailureKind, Stage
+from records.workload import Workload
+
+VERSION = 1
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """How every launch of a configuration ends that cannot be measured."""
+
+    __pydantic_config__ = STRICT
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One configuration: a sample of the objective for each launch, or how its launches fail.
+
+    `estimate` is the seconds that a step should take, by what takes them, as a cost model has it
+    before anything is launched; None where none speaks.
+    """
+
+    __pydantic_config__ = STRICT
+
+    config: Mapping[str, Value]
+    samples: tuple[float, ...] = ()
+    failure: Fault | None = None
+    estimate: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.samples) is (self.failure is not None):
+            raise StudyError(f"{self.words} needs either samples or a failure")
+        if any(sample <= 0 for sample in self.samples):
+            raise StudyError(f"{self.words} has a sample of {min(self.samples)}, not above 0")
+        if any(seconds < 0 for seconds in (self.estimate or {}).values()):
+            raise StudyError(f"{self.words} has an estimate below 0")
+
+    @property
+    def words(self) -> str:
+        """Which entry it is, for messages."""
+        return f"entry {json.dumps(dict(self.config))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landscape:
+    """A space of which every configuration that may be launched has an entry.
+
+    What has no entry is not feasible. Where `noise_sigma` is given, a launch draws from a
+    log-normal distribution around the median of the samples, with this deviation of the logarithm;
+    else it draws one of the samples. `launch` and `command` name the recipe whose names
+    rules may use, and whose estimates these are.
+    """
+
+    __pydantic_config__ = STRICT
+
+    version: Literal[1]
+    name: str
+    about: str
+    objective: Objective
+    unit: str
+    workload: Workload
+    environment: Environment
+    launch: Launch | None = None
+    command: Command | None = None
+    space: SearchSpace
+    seed: Mapping[str, Value]
+    noise_sigma: float | None = None
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        if self.objective.direction is None:
+            raise StudyError("[objective] needs a direction: minimize or maximize")
+        if self.noise_sigma is not None and not 0 <= self.noise_sigma < 1:
+            raise StudyError(f"noise_sigma is {self.noise_sigma}; it must be from 0 to below 1")
+        if not any(entry.samples for entry in self.entries):
+            raise StudyError("no entry has samples; measure at least one configuration")
+
+
+def read_landscape(path: Path) -> Landscape:
+    """The landscape of a file; raises `StudyError`, in one line that names what is wrong."""
+    try:
+        document = json.loads(read_text(path, MOST_BYTES), parse_constant=_refuse)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: not JSON: {error}") from error
+    if isinstance(document, dict) and document.get("version") != VERSION:
+        given = document.get("version")
+        raise StudyError(f"{path}: version is {given!r}; this cclsearch reads {VERSION}")
+    try:
+        return from_document(Landscape, document)
+    except ValidationError as error:
+        raise StudyError(f"{path}: {first_problem(error)}") from error
+    except StudyError as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def write_landscape(landscape: Landscape, path: Path) -> None:
+    """Write the file that `read_landscape` reads, one entry a line."""
+    head = json.loads(to_json(replace(landscape, entries=landscape.entries[:1])))
+    del head["entries"]
+    words = json.dumps(_said(head), indent=1, ensure_ascii=False).removesuffix("\n}")
+    lines = (
+        json.dumps(_said(json.loads(to_json(each))), ensure_ascii=False)
+        for each in landscape.entries
+    )
+    entries = ",\n  ".join(lines)
+    path.write_text(f'{words},\n "entries": [\n  {entries}\n ]\n}}\n', encoding="utf-8")
+
+
+def _said(value: object) -> object:
+    """The document without the keys that say nothing, so that a person can read it."""
+    match value:
+        case dict():
+            said = {key: _said(each) for key, each in value.items()}
+            return {key: each for key, each in said.items() if each not in (None, [], {}, "")}
+        case list():
+            return [_said(each) for each in value]
+        case _:
+            return value
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no number")
+
+
+class RecordedSpace(Space):
+    """The space of a landscape: feasible is what satisfies the rules and is on record."""
+
+    recorded: frozenset[Config] = frozenset()
+
+    @cached_property
+    def feasible(self) -> tuple[Config, ...]:
+        """Every configuration on record, in knob order."""
+        return tuple(sorted(self.recorded, key=self._place))
+
+
+class Ground:
+    """Answers launches from a landscape; raises `StudyError` where that contradicts itself.
+
+    A cost is the objective, lower is better: negative where higher is better.
+    """
+
+    def __init__(self, landscape: Landscape) -> None:
+        self.landscape = landscape
+        self.name = landscape.name
+        self.lower_is_better = landscape.objective.direction == "minimize"
+        self.study = study_of(landscape)
+        self.space = RecordedSpace(
+            landscape.space,
+            landscape.workload,
+            landscape.environment,
+            _derived(landscape, self.study),
+        )
+        self._entries = {self._checked(entry): entry for entry in landscape.entries}
+        if len(self._entries) < len(landscape.entries):
+            raise StudyError(f"landscape {self.name}: an entry is there twice")
+        self.space.recorded = frozenset(self._entries)
+        self.seed = self._config("seed", landscape.seed)
+        if self.seed not in self._entries:
+            raise StudyError(f"landscape {self.name}: the seed {self.seed} has no entry")
+
+    @cached_property
+    def truths(self) -> Mapping[Config, float]:
+        """Median of the samples of each configuration that can be measured."""
+        return {
+            config: statistics.median(entry.samples)
+            for config, entry in self._entries.items()
+            if entry.samples
+        }
+
+    @cached_property
+    def best(self) -> float:
+        """The best of all truths."""
+        return min(self.truths.values()) if self.lower_is_better else max(self.truths.values())
+
+    def excess(self, config: Config) -> float:
+        """How much worse than the best a measured configuration truly is: 0.05 for 5 %."""
+        ratio = self.truths[config] / self.best
+        return (ratio if self.lower_is_better else 1 / ratio) - 1
+
+    def targets(self, reach: float) -> tuple[Config, ...]:
+        """The configurations that are at most `reach` worse than the best."""
+        return tuple(config for config in self.truths if self.excess(config) <= reach)
+
+    def estimate(self, config: Config) -> Mapping[str, float] | None:
+        """Seconds that a step should take, by what takes them; None where nothing is known."""
+        entry = self._entries.get(config)
+        return None if entry is None else entry.estimate
+
+    def launch(self, config: Config, number: int, seed: int) -> float | Failed:
+        """What launch `number` of a configuration gives; the same for every strategy."""
+        entry = self._entries[config]
+        if entry.failure is not None:
+            return Failed(
+                stage=Stage.LAUNCH, kind=entry.failure.kind, message=entry.failure.message
+            )
+        draw = Random(f"{seed}/{number}/{config.digest}")
+        sigma = self.landscape.noise_sigma
+        if sigma is None:
+            return draw.choice(entry.samples)
+        return self.truths[config] * math.exp(draw.gauss(0, sigma))
+
+    def cost(self, value: float) -> float:
+        """The cost of a value of the objective."""
+        return value if self.lower_is_better else -value
+
+    def _checked(self, entry: Entry) -> Config:
+        return self._config(entry.words, entry.config)
+
+    def _config(self, what: str, values: Mapping[str, object]) -> Config:
+        config = self.space.check(values)
+        if isinstance(config, tuple):
+            raise StudyError(f"landscape {self.name}: {what}: {config[0]}")
+        if dict(config.values) != dict(values):
+            raise StudyError(f"landscape {self.name}: {what} should be written {config}")
+        return config
+
+
+def study_of(landscape: Landscape) -> Study:
+    """The study whose searches a landscape answers."""
+    return Study(
+        name=landscape.name,
+        workload=landscape.workload,
+        environment=landscape.environment,
+        space=landscape.space,
+        objective=landscape.objective,
+        seed_policy="first",
+        budget=Budget(),
+        launch=landscape.launch or Launch(),
+        command=landscape.command,
+    )
+
+
+def _derived(landscape: Landscape, study: Study) -> Derived:
+    return {} if landscape.launch is None else recipe_of(study).derived(study)
+
+
+def estimated(landscape: Landscape) -> Landscape:
+    """The landscape with what its recipe estimates of each configuration, before any launch."""
+    study = study_of(landscape)
+    recipe = recipe_of(study)
+    entries = (
+        replace(entry, estimate=rounded(recipe.estimate(study, Config(entry.config))))
+        for entry in landscape.entries
+    )
+    return replace(landscape, entries=tuple(entries))
+
+
+def rounded(estimate: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """An estimate with as many digits as are worth keeping."""
+    if estimate is None:
+        return None
+    return {part: float(f"{seconds:.4g}") for part, seconds in estimate.items()}
+
+
+BYTES = 2
+"""Of a parameter, a gradient or an activation on the wire."""
+STATE_BYTES = 12
+"""Of a parameter's optimizer state: a master copy and two moments."""
+RECOMPUTED = {"none": 0.0, "selective": 0.06, "full": 0.30}
+"""Further compute, as a share."""
+KEPT = {"none": 34.0, "selective": 18.0, "full": 2.0}
+"""Bytes of activations for each token and hidden unit of a layer."""
+SLOWED = 0.08
+"""What hidden communication takes from compute, as a share of itself: the memory's bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Sizes of a decoder and the work of a step."""
+
+    layer_count: int
+    hidden_size: int
+    sequence_length: int
+    global_batch: int
+
+    @property
+    def parameter_count(self) -> float:
+        """Parameters of all layers."""
+        return 12.0 * self.layer_count * self.hidden_size**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the ranks can do; `flops` is what large matrices reach.
+
+    `overlap` is the share of data-parallel communication that compute can hide,
+    `saturation_tokens` how many tokens in a micro-batch reach half of the efficiency, and
+    `slicing_loss` the share of it that each doubling of `tp` costs.
+    """
+
+    flops: float
+    ranks_per_node: int
+    scale_up_bytes_per_s: float
+    scale_out_bytes_per_s: float
+    latency_s: float
+    saturation_tokens: float
+    overlap: float
+    slicing_loss: float
+
+    def bandwidth(self, span: int) -> float:
+        """Bytes per second and rank, in a group that reaches over so many neighbouring ranks."""
+        inside = span <= self.ranks_per_node
+        return self.scale_up_bytes_per_s if inside else self.scale_out_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A configuration as the model takes it; `chunks` are the pipeline stages of a rank."""
+
+    tp: int
+    pp: int
+    shards: int
+    replicas: int
+    micro_batch: int
+    checkpointing: str
+    chunks: int
+    keeps_gathered: bool
+
+    def micro_batch_count(self, model: Model) -> float:
+        """Micro-batches that a rank takes in a step."""
+        return model.global_batch / (self.shards * self.replicas * self.micro_batch)
+
+
+def plan_of(settings: Mapping[str, Value]) -> Plan:
+    """The plan of settings by the names of the built-in recipe."""
+    return Plan(
+        tp=int(settings["tp"]),
+        pp=int(settings["pp"]),
+        shards=int(settings["dp_shard"]),
+        replicas=int(settings.get("dp_replicate", 1)),
+        micro_batch=int(settings["micro_batch"]),
+        checkpointing=str(settings["activation_checkpointing"]),
+        chunks=2 if settings.get("pipeline_schedule") == "interleaved_1f1b" else 1,
+        keeps_gathered=settings.get("fsdp_reshard") == "never",
+    )
+
+
+def step_s(plan: Plan, model: Model, machine: Machine) -> float:
+    """Seconds of a step: compute, its bubble, and communication that compute does not hide."""
+    count = plan.micro_batch_count(model)
+    compute = count * _micro_batch_s(plan, model, machine)
+    tensor = count * _tensor_s(plan, model, machine)
+    bubble = (compute + tensor) * (plan.pp - 1) / (count * plan.chunks)
+    data = _data_s(plan, model, machine)
+    hidden = min(machine.overlap * data, 0.7 * compute)
+    pipeline = count * _pipeline_s(plan, model, machine)
+    return compute + SLOWED * hidden + bubble + tensor + data - hidden + pipeline
+
+
+def memory_bytes(plan: Plan, model: Model) -> float:
+    """What the rank that needs most needs."""
+    own = model.parameter_count / (plan.tp * plan.pp)
+    gathered = own if plan.keeps_gathered else own / plan.shards
+    state = BYTES * gathered + own / plan.shards * (BYTES + STATE_BYTES)
+    tokens = plan.micro_batch * model.sequence_length
+    layers = model.layer_count / plan.pp
+    kept = KEPT[plan.checkpointing] * tokens * model.hidden_size * layers / plan.tp
+    deepest = plan.pp * (1.25 if plan.chunks > 1 else 1.0)
+    in_flight = min(plan.micro_batch_count(model), deepest)
+    working = 40.0 * tokens * model.hidden_size / plan.tp
+    return state + kept * in_flight + working
+
+
+def _micro_batch_s(plan: Plan, model: Model, machine: Machine) -> float:
+    tokens = plan.micro_batch * model.sequence_length
+    attention = 1 + model.sequence_length / (6 * model.hidden_size)
+    flops = 6 * model.parameter_count * tokens * attention / (plan.tp * plan.pp)
+    filled = tokens / plan.tp
+    reached = filled / (filled + machine.saturation_tokens / 4)
+    sliced = (1 - machine.slicing_loss) ** (plan.tp.bit_length() - 1)
+    more = 1 + RECOMPUTED[plan.checkpointing]
+    return flops * more / (machine.flops * reached * sliced)
+
+
+def _tensor_s(plan: Plan, model: Model, machine: Machine) -> float:
+    """Four all-reduces a layer, two more where the backward pass recomputes the forward one."""
+    if plan.tp == 1:
+        return 0.0
+    calls = (6 if plan.checkpointing == "full" else 4) * model.layer_count / plan.pp
+    size = plan.micro_batch * model.sequence_length * model.hidden_size * BYTES
+    carried = 2 * size * (plan.tp - 1) / plan.tp / machine.bandwidth(plan.tp)
+    return calls * (carried + plan.tp * machine.latency_s)
+
+
+def _data_s(plan: Plan, model: Model, machine: Machine) -> float:
+    """Shards gathered and scattered for each layer, then replicas' gradients summed."""
+    size = model.parameter_count / (plan.tp * plan.pp) * BYTES
+    layers = model.layer_count / plan.pp
+    seconds = 0.0
+    if plan.shards > 1:
+        passes = 2.0 if plan.keeps_gathered else 3.0
+        share = passes * size * (plan.shards - 1) / plan.shards
+        seconds += share / machine.bandwidth(plan.tp * plan.shards)
+        seconds += passes * layers * plan.shards * machine.latency_s
+    if plan.replicas > 1:
+        share = 2 * size / plan.shards * (plan.replicas - 1) / plan.replicas
+        seconds += share / machine.bandwidth(plan.tp * plan.shards * plan.replicas)
+        seconds += layers * plan.replicas * machine.latency_s
+    return seconds
+
+
+def _pipeline_s(plan: Plan, model: Model, machine: Machine) -> float:
+    """Activations and their gradients, handed to the next stage and back."""
+    if plan.pp == 1:
+        return 0.0
+    size = plan.micro_batch * model.sequence_length * model.hidden_size * BYTES / plan.tp
+    span = plan.tp * plan.shards * plan.replicas * 2
+    return 2 * plan.chunks * (size / machine.bandwidth(span) + machine.latency_s)
+
+
+TEXT_OR_NAME = re.compile(r"'[^']*'|\"[^\"]*\"|\b[A-Za-z_]\w*\b")
+
+
+def anonymised(landscape: Landscape) -> Landscape:
+    """The landscape with numbered knobs and texts, and without estimates, reasons and causes."""
+    space, words = landscape.space, _Words.of(landscape)
+    rules = (
+        Constraint(name=f"rule_{n}", expression=words.expression(rule.expression))
+        for n, rule in enumerate(space.constraints, start=1)
+    )
+    return replace(
+        landscape,
+        about="A landscape under names that say nothing.",
+        launch=None,
+        command=None,
+        space=replace(
+            space,
+            dimensions=tuple(words.dimension(each) for each in space.dimensions),
+            constraints=tuple(rules),
+            defaults=words.values(space.defaults),
+        ),
+        seed=words.values(landscape.seed),
+        entries=tuple(words.entry(entry) for entry in landscape.entries),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The new word for each name of a knob and each text among the choices."""
+
+    knobs: Mapping[str, str]
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, landscape: Landscape) -> Self:
+        dimensions = landscape.space.dimensions
+        choices = [choice for dimension in dimensions for choice in dimension.choices or ()]
+        texts = dict.fromkeys(choice for choice in choices if isinstance(choice, str))
+        return cls(
+            {dimension.name: f"knob_{n}" for n, dimension in enumerate(dimensions, start=1)},
+            {text: f"value_{n}" for n, text in enumerate(texts, start=1)},
+        )
+
+    def value(self, value: Value) -> Value:
+        return self.texts.get(value, value) if isinstance(value, str) else value
+
+    def values(self, config: Mapping[str, Value]) -> dict[str, Value]:
+        return {self.knobs.get(knob, knob): self.value(value) for knob, value in config.items()}
+
+    def expression(self, text: str) -> str:
+        quoted = {repr(old): repr(new) for old, new in self.texts.items()}
+        known = {**quoted, **self.knobs}
+        return TEXT_OR_NAME.sub(lambda found: known.get(found[0].replace('"', "'"), found[0]), text)
+
+    def dimension(self, dimension: Dimension) -> Dimension:
+        return Dimension(
+            name=self.knobs[dimension.name],
+            choices=tuple(self.value(choice) for choice in dimension.choices or ()) or None,
+            range=dimension.range,
+            when=None if dimension.when is None else self.expression(dimension.when),
+        )
+
+    def entry(self, entry: Entry) -> Entry:
+        failure = entry.failure
+        return Entry(
+            config=self.values(entry.config),
+            samples=entry.samples,
+            failure=None if failure is None else Fault(kind=failure.kind, message="it failed"),
+        )
+
+
+PREFIX: Final = "generated:"
+GIB: Final = 2**30
+NAME: Final = re.compile(r"(?:(small|medium|large)-)?(\d{1,9})(-anonymous)?")
+HELP: Final = "generated:SEED, generated:small-SEED, generated:large-SEED-anonymous, ..."
+NOISE_SIGMA: Final = 0.03
+INTERACTION_SIGMA: Final = 0.06
+"""Of the logarithm of what each pair of choices multiplies a step time by."""
+PAIRS: Final = (
+    ("tp", "micro_batch"),
+    ("pp", "activation_checkpointing"),
+    ("dp_shard", "micro_batch"),
+    ("dp_replicate", "dp_shard"),
+    ("pipeline_schedule", "micro_batch"),
+    ("fsdp_reshard", "dp_shard"),
+)
+CORE: Final = ("tp", "pp", "dp_shard", "micro_batch", "activation_checkpointing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large a generated space is: its ranks, and the knobs that are searched."""
+
+    world_size: int
+    knobs: tuple[str, ...]
+
+
+SIZES: Final[Mapping[str, Size]] = {
+    "small": Size(world_size=16, knobs=CORE),
+    "medium": Size(world_size=16, knobs=(*CORE, "dp_replicate", "pipeline_schedule")),
+    "large": Size(
+        world_size=32, knobs=(*CORE, "dp_replicate", "pipeline_schedule", "fsdp_reshard")
+    ),
+}
+SEQUENCES_PER_RANK: Final = 4
+ACCELERATORS: Final[Mapping[str, float]] = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA A40": 149.7e12,
+}
+"""Peak of each, in bf16."""
+
+
+def generated(name: str) -> Landscape:
+    """The landscape of a name such as `generated:7`; raises `StudyError` for any other."""
+    found = NAME.fullmatch(name.removeprefix(PREFIX))
+    if not found:
+        raise StudyError(f"{name!r} is no generated landscape; write {HELP}")
+    size, seed, anonymous = found.groups()
+    landscape = _landscape(name, SIZES[size or "medium"], int(seed))
+    return anonymised(landscape) if anonymous else landscape
+
+
+def _landscape(name: str, size: Size, seed: int) -> Landscape:
+    draw = Random(f"landscape/{seed}")
+    model = _model(draw, size)
+    accelerator = draw.choice(list(ACCELERATORS))
+    machine = _machine(draw, ACCELERATORS[accelerator])
+    workload, space = _workload(model), _space(size)
+    environment = _environment(machine, size, accelerator)
+    configs = Space(space, workload, environment).feasible
+    memory = _memory(configs, model, draw)
+    effects = _Effects(space, draw)
+    entries = [_entry(config, model, machine, memory, effects) for config in configs]
+    return estimated(
+        Landscape(
+            version=1,
+            name=name,
+            about="An analytic model of 3D-parallel training: "
+            f"{model.layer_count} layers of {model.hidden_size} on {size.world_size} ranks.",
+            objective=Objective(expression="step_time", direction="minimize"),
+            unit="s",
+            workload=workload,
+            environment=replace(environment, memory_bytes=memory),
+            launch=Launch(recipe="builtin"),
+            space=space,
+            seed=_seed(entries).config,
+            noise_sigma=NOISE_SIGMA,
+            entries=tuple(entries),
+        )
+    )
+
+
+def _entry(
+    config: Config, model: Model, machine: Machine, memory: int, effects: "_Effects"
+) -> Entry:
+    plan = plan_of(config.values)
+    needed = memory_bytes(plan, model)
+    if needed > memory:
+        words = f"out of memory: {needed / GIB:.1f} GiB needed, {memory / GIB:.1f} GiB there"
+        fault = Fault(kind=FailureKind.OUT_OF_MEMORY, message=words)
+        return Entry(config=config.values, failure=fault)
+    seconds = step_s(plan, model, machine) * effects.factor(config)
+    return Entry(config=config.values, samples=(float(f"{seconds:.6g}"),))
+
+
+class _Effects:
+    """How pairs of settings act together, drawn for each pair of choices of two knobs."""
+
+    def __init__(self, space: SearchSpace, draw: Random) -> None:
+        choices = {dimension.name: dimension.choices or () for dimension in space.dimensions}
+        self._logs = {
+            (knobs, pair): draw.gauss(0, INTERACTION_SIGMA)
+            for knobs in PAIRS
+            if choices.keys() >= {*knobs}
+            for pair in product(choices[knobs[0]], choices[knobs[1]])
+        }
+
+    def factor(self, config: Config) -> float:
+        """What the step time is multiplied by, for all pairs that the configuration has."""
+        met = (
+            (knobs, (config[knobs[0]], config[knobs[1]]))
+            for knobs in PAIRS
+            if config.values.keys() >= {*knobs}
+        )
+        return math.exp(math.fsum(self._logs[each] for each in met))
+
+
+def _model(draw: Random, size: Size) -> Model:
+    hidden, layers = draw.choice([(2048, 16), (4096, 32), (6144, 48)])
+    return Model(
+        layer_count=layers,
+        hidden_size=hidden,
+        sequence_length=draw.choice([1024, 2048, 4096]),
+        global_batch=size.world_size * SEQUENCES_PER_RANK,
+    )
+
+
+def _machine(draw: Random, peak_flops: float) -> Machine:
+    return Machine(
+        flops=peak_flops * draw.uniform(0.35, 0.6),
+        ranks_per_node=draw.choice([4, 8]),
+        scale_up_bytes_per_s=draw.choice([60e9, 200e9, 400e9]),
+        scale_out_bytes_per_s=draw.choice([6e9, 12e9, 25e9]),
+        latency_s=draw.uniform(5e-6, 30e-6),
+        saturation_tokens=draw.uniform(500, 4000),
+        overlap=draw.uniform(0.2, 0.85),
+        slicing_loss=draw.uniform(0.0, 0.08),
+    )
+
+
+def _space(size: Size) -> SearchSpace:
+    powers = tuple(2**n for n in range(size.world_size.bit_length()))
+    choices: Mapping[str, tuple[Value, ...]] = {
+        **dict.fromkeys(("tp", "pp", "dp_shard", "dp_replicate"), powers),
+        "micro_batch": (1, 2, 4, 8),
+        "activation_checkpointing": ("none", "selective", "full"),
+        "pipeline_schedule": ("1f1b", "interleaved_1f1b"),
+        "fsdp_reshard": ("always", "never"),
+    }
+    when = {"pipeline_schedule": "pp > 1", "fsdp_reshard": "dp_shard > 1"}
+    return SearchSpace(
+        dimensions=tuple(
+            Dimension(name=name, choices=choices[name], when=when.get(name)) for name in size.knobs
+        ),
+        constraints=tuple(_rules(size)),
+        defaults={} if "dp_replicate" in size.knobs else {"dp_replicate": 1},
+    )
+
+
+def _rules(size: Size) -> Iterator[Constraint]:
+    ranks = "tp * pp * dp_shard * dp_replicate"
+    yield Constraint(name="ranks", expression=f"{ranks} == world_size", reason="all ranks work")
+    yield Constraint(
+        name="batch",
+        expression="global_batch % (dp_shard * dp_replicate * micro_batch) == 0",
+        reason="each rank takes whole micro-batches",
+    )
+    yield Constraint(
+        name="heads", expression="head_count % tp == 0", reason="ranks hold whole heads"
+    )
+    yield Constraint(
+        name="layers", expression="layer_count % pp == 0", reason="stages of equally many layers"
+    )
+    if "pipeline_schedule" in size.knobs:
+        yield Constraint(
+            name="interleaved_layers",
+            expression="pipeline_schedule == '1f1b' or layer_count % (2 * pp) == 0",
+            reason="each rank holds two stages",
+        )
+
+
+def _workload(model: Model) -> Workload:
+    heads = model.hidden_size // 128
+    return Workload(
+        name="generated-decoder",
+        global_batch=model.global_batch,
+        sequence_length=model.sequence_length,
+        precision="bf16",
+        family="dense",
+        layer_count=model.layer_count,
+        hidden_size=model.hidden_size,
+        head_count=heads,
+        kv_head_count=heads,
+        ffn_size=model.hidden_size * 11 // 4,
+        vocab_size=32000,
+    )
+
+
+def _environment(machine: Machine, size: Size, accelerator: str) -> Environment:
+    return Environment(
+        name="generated",
+        device="cuda",
+        accelerator=accelerator,
+        world_size=size.world_size,
+        ranks_per_node=machine.ranks_per_node,
+        scale_up=Link(
+            bandwidth_bytes_per_s=machine.scale_up_bytes_per_s, latency_s=machine.latency_s
+        ),
+        scale_out=Link(
+            bandwidth_bytes_per_s=machine.scale_out_bytes_per_s, latency_s=machine.latency_s
+        ),
+    )
+
+
+def _memory(configs: Sequence[Config], model: Model, draw: Random) -> int:
+    """As much memory as leaves between 15 and 45 % of all configurations without enough."""
+    needed = sorted(memory_bytes(plan_of(config.values), model) for config in configs)
+    return int(needed[int(len(needed) * draw.uniform(0.55, 0.85))])
+
+
+def _seed(entries: Sequence[Entry]) -> Entry:
+    """A start that fits and is slower than seven of eight."""
+    measured = sorted((entry for entry in entries if entry.samples), key=lambda e: e.samples[0])
+    return measured[len(measured) * 7 // 8]

@@ -1,0 +1,522 @@
+"""Landscapes from recorded studies.
+
+Which recorded searches of others make up which landscape, and what counts in them.
+
+The rows are those of JSON lines beside each other in a folder; of their fields only what matters
+here is read.
+
+Landscapes out of recorded searches of others, read where they lie and kept nowhere.
+
+What was served from a cache, failed by its surroundings, or may be another configuration's result
+is left out, and so are knobs that did nothing.
+
+A study on record as a landscape: what its launches gave is what launches give.
+
+Launches of one configuration are pooled, those that re-measured it too. What says nothing of a
+configuration, or cannot be compared with the rest, is left out and counted.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from evaluator.objective import Scoring, scoring_of
+from evaluator.recipes.catalog import recipe_of
+from policies.space import Space
+from records.codec import from_document
+from records.errors import StudyError
+from records.expression import Rule
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import (
+    Command,
+    Constraint,
+    Dimension,
+    Environment,
+    Launch,
+    Link,
+    Objective,
+    SearchSpace,
+    Study,
+    Value,
+)
+from records.trial import (
+    Config,
+    Failed,
+    FailureKind,
+    History,
+    Measured,
+    Outcome,
+    Repeat,
+    Score,
+    Trial,
+)
+from records.workload import Workload, known_model
+from search.loop.standing import STEP_OBJECTIVES, counted
+from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated, rounded, study_of
+from search.transfer.importing import LOOSE, BadRows, SearchRow, Work, json_rows
+from search.views.format import one_line
+
+BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
+"""Earlier TorchTitan searches ran another script: their times are not comparable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One line of the simulated landscape."""
+
+    __pydantic_config__ = LOOSE
+
+    workload: Work
+    snapshot: str
+    config: Mapping[str, Value]
+    status: str
+    error_class: str | None
+    wall_time_cycles: float | None
+    stale_suspect: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """How one landscape is taken from the recorded trials."""
+
+    name: str
+    about: str
+    objective: Objective
+    unit: str
+    batch: int
+    model: str
+    seed: Mapping[str, Value]
+    rules: tuple[Constraint, ...]
+    takes: Callable[[SearchRow], bool]
+    value: Callable[[SearchRow], float | None]
+    real_batch: Callable[[Config], int]
+    """Sequences of a step of a configuration, of which `batch` is the equal work."""
+
+
+def _rule(name: str, expression: str) -> Constraint:
+    return Constraint(name=name, expression=expression)
+
+
+STEP_TIME: Final = Objective(expression="step_time", direction="minimize")
+RANKS: Final = "tp * dp * pp"
+ALL_RANKS: Final = _rule("ranks", f"{RANKS} == world_size")
+SOURCES: Final = (
+    Source(
+        name="ccl-megatron-llama-8b",
+        about="Recorded launches of Llama-3.1-8B in Megatron on 16 A100. The batch of a step is "
+        "dp * micro_batch_size, so tokens per second are compared.",
+        objective=Objective(expression="tokens_per_s", direction="maximize"),
+        unit="tokens/s",
+        batch=16,
+        model="llama-3.1-8b",
+        seed={"tp": 4, "dp": 4, "pp": 1, "micro_batch_size": 2},
+        rules=(ALL_RANKS,),
+        takes=lambda trial: (
+            trial.framework == "megatron-lm"
+            and trial.workload.model == "llama-3.1-8b"
+            and trial.gpus_used == 16
+        ),
+        value=lambda trial: trial.tokens_per_second,
+        real_batch=lambda config: int(config["dp"]) * int(config["micro_batch_size"]),
+    ),
+    Source(
+        name="ccl-megatron-deepseek-v2-lite",
+        about="Recorded launches of DeepSeek-V2-Lite in Megatron on up to 16 A100.",
+        objective=STEP_TIME,
+        unit="s",
+        batch=8,
+        model="deepseek-v2-lite",
+        seed={
+            "tp": 4,
+            "dp": 4,
+            "pp": 1,
+            "ep": 4,
+            "micro_batch_size": 1,
+            "activation_checkpointing": True,
+        },
+        rules=(
+            _rule("ranks", f"{RANKS} <= world_size"),
+            _rule("experts", "dp % ep == 0"),
+            _rule("batch", "global_batch % (dp * micro_batch_size) == 0"),
+        ),
+        takes=lambda trial: trial.workload.model == "deepseek-v2-lite",
+        value=lambda trial: trial.step_seconds,
+        real_batch=lambda _: 8,
+    ),
+    Source(
+        name="ccl-torchtitan-llama-8b",
+        about="Recorded launches of Llama-3.1-8B in TorchTitan on 16 A100, of one script.",
+        objective=STEP_TIME,
+        unit="s",
+        batch=32,
+        model="llama-3.1-8b",
+        seed={"tp": 4, "dp": 4, "pp": 1, "micro_batch_size": 4},
+        rules=(ALL_RANKS,),
+        takes=lambda trial: (
+            trial.search_id == BEST_TITAN_SCRIPT and "micro_batch_size" in trial.config
+        ),
+        value=lambda trial: trial.step_seconds,
+        real_batch=lambda _: 32,
+    ),
+)
+
+
+TRIALS: Final = ("ccl_search_histories.jsonl", "ccl_search_card_trials.jsonl")
+SIMULATIONS: Final = "astra_sim_llama8b_landscape.jsonl"
+LEAST_MEASURED: Final = 15
+"""Simulated workloads of which less is known are no landscape."""
+DEAD_KNOB: Final = "activation_checkpointing"
+SURROUNDINGS: Final = ("infra", "policy")
+OUT_OF_MEMORY: Final = ("oom", "oom_likely")
+HEAD: Final = "HEAD"
+"""The simulation that contradicts an earlier one of the same configuration."""
+A100: Final = Environment(
+    name="recorded",
+    device="cuda",
+    accelerator="NVIDIA A100-SXM4-40GB",
+    world_size=16,
+    ranks_per_node=4,
+    memory_bytes=40 * 2**30,
+    scale_up=Link(bandwidth_bytes_per_s=300e9),
+    scale_out=Link(bandwidth_bytes_per_s=25e9),
+)
+SCRIPT: Final = Command(run=("recorded",), rank_count=RANKS)
+"""Whoever ran these ran a script, which is not here."""
+Row = TypeVar("Row", SearchRow, Simulation)
+
+
+def recorded(folder: Path) -> tuple[Landscape, ...]:
+    """Every landscape of a folder; raises `StudyError` where it has not the files."""
+    trials = [each for name in TRIALS for each in _rows(folder / name, SearchRow)]
+    searches = (_of_trials(source, trials) for source in SOURCES)
+    return (*searches, *_of_simulations(_rows(folder / SIMULATIONS, Simulation)))
+
+
+def _rows(path: Path, kind: type[Row]) -> Sequence[Row]:
+    return [row for _, _, row in json_rows(path, kind, BadRows())]
+
+
+def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
+    workload = _workload(source.name, source.batch, source.model)
+    results: dict[Config, list[float | Fault]] = defaultdict(list)
+    for trial in trials:
+        if source.takes(trial) and not trial.served_from_cache:
+            result = _result(trial, source.value(trial))
+            if result is not None:
+                results[_live(trial)].append(result)
+    entries = [_entry(config, found) for config, found in results.items()]
+    space = _space(entries, source.rules)
+    bound = Space(space, workload, A100)
+    valid = [entry for entry in entries if isinstance(bound.check(entry.config), Config)]
+    landscape = Landscape(
+        version=1,
+        name=source.name,
+        about=source.about,
+        objective=source.objective,
+        unit=source.unit,
+        workload=workload,
+        environment=A100,
+        launch=Launch(recipe="command"),
+        command=SCRIPT,
+        space=_space(valid, source.rules),
+        seed=source.seed,
+        entries=tuple(valid),
+    )
+    return _estimated(landscape, source)
+
+
+def _estimated(landscape: Landscape, source: Source) -> Landscape:
+    """With estimates for equal work: of another batch they are scaled to the landscape's."""
+    return replace(
+        landscape,
+        entries=tuple(
+            replace(entry, estimate=_of_equal_work(landscape, source, Config(entry.config)))
+            for entry in landscape.entries
+        ),
+    )
+
+
+def _of_equal_work(
+    landscape: Landscape, source: Source, config: Config
+) -> Mapping[str, float] | None:
+    batch = source.real_batch(config)
+    study = study_of(replace(landscape, workload=replace(landscape.workload, global_batch=batch)))
+    parts = recipe_of(study).estimate(study, config)
+    if parts is None:
+        return None
+    return rounded({part: seconds * source.batch / batch for part, seconds in parts.items()})
+
+
+def _of_simulations(rows: Iterable[Simulation]) -> Iterator[Landscape]:
+    by_work: dict[tuple[int, int], list[Entry]] = defaultdict(list)
+    for row in rows:
+        entry = _simulated(row)
+        if entry is not None:
+            by_work[row.workload.batch_size or 1, row.workload.seq_len].append(entry)
+    for (batch, length), entries in by_work.items():
+        if sum(bool(entry.samples) for entry in entries) >= LEAST_MEASURED:
+            yield _of_simulation(batch, length, entries)
+
+
+def _of_simulation(batch: int, length: int, entries: Sequence[Entry]) -> Landscape:
+    name = f"astra-sim-llama-8b-{batch}x{length}"
+    workload = replace(_workload(name, batch, "llama-3.1-8b"), sequence_length=length)
+    measured = sorted((e for e in entries if e.samples), key=lambda e: e.samples[0])
+    landscape = Landscape(
+        version=1,
+        name=name,
+        about=f"Recorded simulations of Llama-8B, {batch} sequences of {length}, in cycles.",
+        objective=STEP_TIME,
+        unit="cycles",
+        workload=workload,
+        environment=replace(A100, world_size=128),
+        launch=Launch(recipe="command"),
+        command=SCRIPT,
+        space=_space(entries, (Constraint(name="ranks", expression=f"{RANKS} <= world_size"),)),
+        seed=measured[-1].config,
+        entries=tuple(entries),
+    )
+    return estimated(landscape)
+
+
+def _result(trial: SearchRow, value: float | None) -> float | Fault | None:
+    """What a launch says of its configuration; None where it was not its doing."""
+    if trial.status == "success":
+        return value
+    causes = (trial.error_class or "", trial.inferred_cause or "")
+    if any(cause.startswith(SURROUNDINGS) for cause in causes):
+        return None
+    exhausted = trial.inferred_cause in OUT_OF_MEMORY
+    return Fault(
+        kind=FailureKind.OUT_OF_MEMORY if exhausted else FailureKind.CRASH,
+        message=trial.inferred_why or "it crashed",
+    )
+
+
+def _simulated(row: Simulation) -> Entry | None:
+    if row.snapshot == HEAD or row.stale_suspect is not None:
+        return None
+    if row.status == "success" and row.wall_time_cycles:
+        return Entry(config=row.config, samples=(row.wall_time_cycles,))
+    if row.error_class == "oom":
+        fault = Fault(kind=FailureKind.OUT_OF_MEMORY, message="out of memory in the simulation")
+        return Entry(config=row.config, failure=fault)
+    return None
+
+
+def _live(trial: SearchRow) -> Config:
+    """The configuration without the knob that did nothing."""
+    dead = () if trial.activation_checkpointing_effective else (DEAD_KNOB,)
+    return Config({knob: value for knob, value in trial.config.items() if knob not in dead})
+
+
+def _entry(config: Config, results: Sequence[float | Fault]) -> Entry:
+    samples = tuple(result for result in results if not isinstance(result, Fault))
+    faults = [result for result in results if isinstance(result, Fault)]
+    if len(faults) > len(samples):
+        return Entry(config=config.values, failure=faults[0])
+    return Entry(config=config.values, samples=samples)
+
+
+def _space(entries: Sequence[Entry], rules: tuple[Constraint, ...]) -> SearchSpace:
+    choices: dict[str, set[Value]] = defaultdict(set)
+    for entry in entries:
+        for knob, value in entry.config.items():
+            choices[knob].add(value)
+    return SearchSpace(
+        dimensions=tuple(
+            Dimension(name=knob, choices=tuple(sorted(values, key=_rank)))
+            for knob, values in choices.items()
+        ),
+        constraints=rules,
+    )
+
+
+def _rank(value: Value) -> tuple[bool, float | str]:
+    return isinstance(value, str), value
+
+
+def _workload(name: str, batch: int, model: str) -> Workload:
+    fixed = {"name": name, "global_batch": batch, "sequence_length": 1024, "precision": "bf16"}
+    return from_document(Workload, {**known_model(model).sizes, **fixed, "model": model})
+
+
+MESSAGE_CHARS: Final = 300
+OTHER_WORK: Final = "did other work per step"
+STORED_SURROUNDINGS: Final = "failed by their surroundings"
+NO_LAUNCH: Final = "came to no launch"
+LIMITS: Final = "break a limit of the study"
+NO_VALUE: Final = "have no objective above 0"
+OUTSIDE: Final = "are outside of the study's space"
+PER_TOKEN: Final = STEP_OBJECTIVES[1]
+"""The objective that allows for other work."""
+
+Result: TypeAlias = float | Fault
+Left: TypeAlias = str
+"""Why a launch is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The landscape, and how many launches are left out of it, by why."""
+
+    landscape: Landscape
+    left_out: Mapping[str, int]
+
+    @property
+    def words(self) -> str | None:
+        """What is left out in one line; None where nothing is."""
+        if not self.left_out:
+            return None
+        told = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
+        return f"{self.landscape.name}: {sum(self.left_out.values())} launches left out: {told}"
+
+
+def stored(row: StudyRow, store: Store) -> Stored:
+    """The landscape of a study; raises `StudyError` where its record makes none."""
+    study, history = row.study, store.history(row.id)
+    if study.contexts:
+        raise StudyError(f"study {row.id} has several contexts, and a landscape has one")
+    launches = list(_launches(history, counted(store.repeats(row.id), study.measure)))
+    dead = _dead(study, launches)
+    judge = _Judge(study, scoring_of(study).over(history), _usual_tokens(study, launches))
+    bound = _stored_space(study, dead)
+    results: dict[Config, list[Result]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for config, outcome in launches:
+        known = None if config is None else _without(config, dead)
+        found = judge(outcome) if known is not None else NO_LAUNCH
+        if not isinstance(found, str) and known is not None and bound.check(known.values) != known:
+            found = OUTSIDE
+        if isinstance(found, str) or known is None:
+            left_out[str(found)] += 1
+        else:
+            results[known].append(found)
+    return Stored(landscape=_landscape(row, results, dead), left_out=left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Says what a launch tells of its configuration, or why it is left out."""
+
+    study: Study
+    scoring: Scoring
+    tokens: int | None
+
+    def __call__(self, outcome: Outcome) -> Result | Left:
+        if isinstance(outcome, Failed):
+            return _fault(outcome)
+        per_token = self.scoring.expression.text.strip() == PER_TOKEN
+        if not per_token and outcome.measurement.tokens_per_step != self.tokens:
+            return OTHER_WORK
+        score = self.scoring.of(outcome)
+        if not isinstance(score, Score) or score.value <= 0:
+            return NO_VALUE
+        return LIMITS if score.broken else score.value
+
+
+def _fault(failed: Failed) -> Fault | Left:
+    if failed.kind is FailureKind.INFRASTRUCTURE:
+        return STORED_SURROUNDINGS
+    if failed.kind in (FailureKind.DUPLICATE, FailureKind.POLICY_ERROR):
+        return NO_LAUNCH
+    return Fault(kind=failed.kind, message=one_line(failed.message, MESSAGE_CHARS))
+
+
+def _launches(
+    history: History, repeats: Sequence[Repeat]
+) -> Iterator[tuple[Config | None, Outcome]]:
+    configs = {trial.ordinal: trial.config for trial in history}
+    launches: tuple[Trial | Repeat, ...] = (*history, *repeats)
+    for each in launches:
+        config = configs.get(each.ordinal)
+        yield (config, each.outcome) if _reached(each) else (None, each.outcome)
+
+
+def _reached(each: Trial | Repeat) -> bool:
+    return each.reached_launch if isinstance(each, Trial) else True
+
+
+def _usual_tokens(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> int | None:
+    """The work that most launches did, of equally many that of the study."""
+    outcomes = (outcome for _, outcome in launches)
+    counts = Counter(o.measurement.tokens_per_step for o in outcomes if isinstance(o, Measured))
+    own = study.workload.tokens_per_step
+    return max(counts, key=lambda tokens: (counts[tokens], tokens == own), default=None)
+
+
+def _landscape(
+    row: StudyRow, results: Mapping[Config, Sequence[Result]], dead: Sequence[str]
+) -> Landscape:
+    study = row.study
+    entries = tuple(_stored_entry(config, found) for config, found in results.items())
+    if not any(entry.samples for entry in entries):
+        raise StudyError(
+            f"study {row.id} has no launch that a landscape could be made of; "
+            f"see `cclsearch show {row.id}`"
+        )
+    scoring = scoring_of(study)
+    lower = scoring.lower_is_better
+    landscape = Landscape(
+        version=1,
+        name=f"study-{row.id}",
+        about=f"Launches on record of {study.name}, from study {row.id}.",
+        objective=replace(study.objective, direction="minimize" if lower else "maximize"),
+        unit=scoring.unit,
+        workload=study.workload,
+        environment=study.usable_environment,
+        launch=study.launch,
+        command=study.command,
+        space=_alive(study.space, dead),
+        seed=entries[0].config,
+        entries=entries,
+    )
+    return estimated(landscape)
+
+
+def _stored_entry(config: Config, results: Sequence[Result]) -> Entry:
+    """What most launches of it gave: samples, or the first failure where it mostly failed."""
+    samples = tuple(result for result in results if not isinstance(result, Fault))
+    faults = [result for result in results if isinstance(result, Fault)]
+    if len(faults) > len(samples):
+        return Entry(config=config.values, failure=faults[0])
+    return Entry(config=config.values, samples=samples)
+
+
+def _dead(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> tuple[str, ...]:
+    """Knobs that did nothing, and those that few configurations have although none is conditional.
+
+    Some searches renamed a knob on their way.
+    """
+    dead = study.origin.dead_knobs if study.origin is not None else ()
+    if any(dimension.when for dimension in study.space.dimensions):
+        return dead
+    sets = Counter(frozenset(config) for config, _ in launches if config is not None)
+    usual = max(sets, key=lambda knobs: sets[knobs], default=frozenset())
+    return (*dead, *(d.name for d in study.space.dimensions if usual and d.name not in usual))
+
+
+def _stored_space(study: Study, dead: Sequence[str]) -> Space:
+    space = _alive(study.space, dead)
+    derived = recipe_of(study).derived(study)
+    return Space(space, study.workload, study.usable_environment, derived)
+
+
+def _alive(space: SearchSpace, dead: Sequence[str]) -> SearchSpace:
+    """The space without knobs that did nothing, and without rules that name them."""
+    if not dead:
+        return space
+    gone = set(dead)
+    return replace(
+        space,
+        dimensions=tuple(d for d in space.dimensions if d.name not in gone),
+        constraints=tuple(c for c in space.constraints if not Rule.of(c).expression.names & gone),
+        defaults={name: value for name, value in space.defaults.items() if name not in gone},
+    )
+
+
+def _without(config: Config, dead: Sequence[str]) -> Config:
+    return Config({knob: value for knob, value in config.values.items() if knob not in dead})

@@ -1,0 +1,437 @@
+"""cclsearch bench search.
+
+One search over a landscape: what was tried, who leads after each trial, and what it took.
+
+Which landscapes words on a command line mean: files, generated ones, recorded ones.
+
+Strategies that ask a model, on landscapes: from transcripts, or live and kept as transcripts.
+
+Runs every strategy on every landscape from every seed, over processes, on equal terms.
+"""
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from evaluator.objective import scoring_of
+from policies.space import Space
+from records.errors import CclsearchError, StudyError
+from records.study import Llm, Study
+from records.trial import (
+    Config,
+    Failed,
+    History,
+    Measured,
+    Measurement,
+    MetricValue,
+    Policy,
+    Score,
+    Trial,
+)
+from search import settings
+from search import settings as reading
+from search.compose import MODEL_TURNS
+from search.llm.client import LlmClient, Transport
+from search.llm.prompt import PromptWriter
+from search.llm.proposer import LlmProposer
+from search.llm.transcripts import TranscriptFolder
+from search.loop.trial import Judge
+from search.settings import Secret
+from search.strategies.base import Choice, Chooser
+from search.strategies.catalog import chooser_named
+from search.strategies.offline import HybridChooser
+from search.strategy_bench.landscape import (
+    PREFIX as GENERATED,
+)
+from search.strategy_bench.landscape import (
+    Ground,
+    Landscape,
+    generated,
+    read_landscape,
+)
+from search.strategy_bench.recorded import recorded, stored
+from search.study.spaces import decided
+
+if TYPE_CHECKING:
+    from search.settings import LlmSettings
+
+
+RACE_SAMPLES = 2
+"""Further launches of the challenger and of the incumbent that a race takes each."""
+FINALISTS, FINAL_SAMPLES = 4, 4
+"""As many of the best as a search launches again before it announces one, so many times each."""
+FIRST_FINAL = 1_000_000
+"""Launches of finals are numbered from here: they are none of the search's own."""
+WHEN = "2026-01-01T00:00:00.000+00:00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The state of a search after one trial.
+
+    `excess` is how much worse than the best the one truly is that a search would announce if it
+    ended here, None while nothing was measured; `launch_count` is that of all launches so far,
+    those of races too, but not those of the final.
+    """
+
+    config: Config
+    failed: bool
+    excess: float | None
+    launch_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One search of one strategy from one random seed."""
+
+    strategy: str
+    seed: int
+    steps: tuple[Step, ...]
+    thinking_s: float
+    """Seconds of choosing, over all proposals."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """A search under way: the samples of each trial, and the history as choosers see it."""
+
+    ground: Ground
+    study: Study
+    seed: int
+    samples: dict[int, list[float]] = field(default_factory=dict)
+    launches: dict[Config, int] = field(default_factory=lambda: defaultdict(int))
+    history: History = field(default_factory=History)
+
+    def launch(self, config: Config) -> float | Failed:
+        number = self.launches[config]
+        self.launches[config] += 1
+        return self.ground.launch(config, number, self.seed)
+
+    def try_out(self, config: Config) -> Step:
+        ordinal = len(self.history)
+        outcome = self.launch(config)
+        incumbent = self.history.best
+        self.history = self.history.append(trial(self.ground, ordinal, config, outcome))
+        if not isinstance(outcome, Failed):
+            self.samples[ordinal] = [outcome]
+            if incumbent is None:
+                self.history = replace(self.history, incumbent=ordinal)
+            elif self.cost(ordinal) < self.cost(incumbent.ordinal):
+                self.race(ordinal, incumbent.ordinal)
+        winner = self.winner()
+        return Step(
+            config=config,
+            failed=isinstance(outcome, Failed),
+            excess=None if winner is None else self.ground.excess(winner),
+            launch_count=sum(self.launches.values()),
+        )
+
+    def race(self, challenger: int, incumbent: int) -> None:
+        """Launch both again; the lower mean of all samples leads."""
+        for ordinal in (challenger, incumbent):
+            config = config_of(self.history.trials[ordinal])
+            more = [self.launch(config) for _ in range(RACE_SAMPLES)]
+            self.samples[ordinal] += [value for value in more if not isinstance(value, Failed)]
+        leads = min(incumbent, challenger, key=self.cost)
+        costs = {ordinal: self.cost(ordinal) for ordinal in (challenger, incumbent)}
+        self.history = replace(self.history, costs={**self.history.costs, **costs}, incumbent=leads)
+
+    def winner(self) -> Config | None:
+        """Who would be announced now: the best of a few, by launches of their own."""
+        finalists = [config_of(each) for each in self.history.ranked[:FINALISTS]]
+        return min(finalists, key=self.final_cost, default=None)
+
+    def final_cost(self, config: Config) -> float:
+        numbers = range(FIRST_FINAL, FIRST_FINAL + FINAL_SAMPLES)
+        values = [self.ground.launch(config, number, self.seed) for number in numbers]
+        return self.ground.cost(statistics.fmean(v for v in values if not isinstance(v, Failed)))
+
+    def cost(self, ordinal: int) -> float:
+        return self.ground.cost(statistics.fmean(self.samples[ordinal]))
+
+
+def search(
+    ground: Ground, chooser: Chooser, seed: int, trial_count: int, start: Config | None = None
+) -> Run:
+    """Search from `start`, else the landscape's seed, until all is tried or for so many trials."""
+    study = replace(
+        ground.study, random_seed=seed, budget=replace(ground.study.budget, trials=trial_count)
+    )
+    state = _Search(ground=ground, study=study, seed=seed)
+    steps = [state.try_out(start or ground.seed)]
+    thinking_s = 0.0
+    while len(steps) < trial_count:
+        began = perf_counter()
+        choice = chooser.choose(study, state.history)
+        thinking_s += perf_counter() - began
+        if choice is None:
+            break
+        if choice.config in state.launches or choice.config not in ground.space.recorded:
+            raise ValueError(f"{chooser.name} chose {choice.config}, which it may not")
+        steps.append(state.try_out(choice.config))
+    return Run(strategy=chooser.name, seed=seed, steps=tuple(steps), thinking_s=thinking_s)
+
+
+def trial(ground: Ground, ordinal: int, config: Config, outcome: float | Failed) -> Trial:
+    """A trial as choosers see it: of a measured one the objective is known, and no breakdown."""
+    score = None
+    if not isinstance(outcome, Failed):
+        unit = ground.landscape.unit
+        score = Score(cost=ground.cost(outcome), value=outcome, unit=unit)
+    return Trial(
+        ordinal=ordinal,
+        policy=Policy(source="", author="benchmark"),
+        config=config,
+        outcome=outcome if isinstance(outcome, Failed) else _measured(ground, outcome),
+        score=score,
+        started_at=WHEN,
+        ended_at=WHEN,
+    )
+
+
+def config_of(trial: Trial) -> Config:
+    """The configuration of a trial, which all trials on a landscape have."""
+    if trial.config is None:
+        raise ValueError(f"trial {trial.ordinal} has no configuration")
+    return trial.config
+
+
+def _measured(ground: Ground, value: float) -> Measured:
+    objective = ground.landscape.objective
+    in_seconds = ground.landscape.unit == "s"
+    return Measured(
+        measurement=Measurement(
+            step_times_s=((value,),) if in_seconds else (),
+            warmup_times_s=(),
+            losses=(),
+            tokens_per_step=ground.landscape.workload.tokens_per_step,
+            peak_memory_bytes=(),
+            wall_s=0.0,
+            device=ground.landscape.environment.device,
+            torch_version=None,
+        ),
+        metrics=(
+            MetricValue(
+                name=objective.expression,
+                value=value,
+                unit=ground.landscape.unit,
+                better="lower" if ground.lower_is_better else "higher",
+                version=1,
+            ),
+        ),
+        breakdown=None,
+    )
+
+
+RECORDED: Final = "ccl:"
+STORED: Final = "study:"
+
+
+def landscapes_of(
+    asked: Sequence[str],
+    store: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Landscape, ...]:
+    """The landscapes of these words; raises `StudyError` for one that there is not, or is twice.
+
+    `generated:NAME` is drawn, `study:ID` is a study of the store, `ccl:FOLDER` reads recorded
+    searches, anything else is a file. `tell` is told what is left out.
+    """
+    found = [each for words in asked for each in _landscapes(words, store, tell)]
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"landscape {name!r} is asked for twice; name it once")
+    return tuple(found)
+
+
+def _landscapes(
+    words: str, store: Path | None, tell: Callable[[str], None]
+) -> tuple[Landscape, ...]:
+    if words.startswith(STORED):
+        with reading.recorded(store) as records:
+            found = stored(records.find(words.removeprefix(STORED)), records)
+        if found.words is not None:
+            tell(found.words)
+        return (found.landscape,)
+    if words.startswith(GENERATED):
+        return (generated(words),)
+    if words.startswith(RECORDED):
+        return recorded(Path(words.removeprefix(RECORDED)))
+    return (read_landscape(Path(words)),)
+
+
+NOBODY = "no-key"
+"""What is sent with requests that only transcripts answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Which model is asked, and the folder of what it answered; without a key nothing else is."""
+
+    transcripts: Path
+    llm: Llm = field(default_factory=Llm)
+
+    def chooser(self, strategy: str, ground: Ground) -> "ModelChooser":
+        """The strategy of this name on a landscape."""
+        reached, live = self._reached()
+        proposer = LlmProposer(
+            LlmClient(reached, TranscriptFolder(self.transcripts, live)),
+            ground.space,
+            PromptWriter(ground.space, scoring_of(ground.study)),
+            HybridChooser(ground.space, ground.estimate),
+            _Judge(ground.study, ground.space),
+            turns=MODEL_TURNS[strategy],
+        )
+        return ModelChooser(strategy, proposer, ground)
+
+    def _reached(self) -> tuple["LlmSettings", Transport | None]:
+        if not settings.has_key():
+            return settings.reached(self.llm, Secret(NOBODY), self.llm.base_url), None
+        # Imported here: the SDK takes seconds to load, and transcripts do without.
+        from search.llm.transport import AnthropicTransport
+
+        reached = settings.llm_settings(self.llm)
+        return reached, AnthropicTransport(reached)
+
+
+class ModelChooser:
+    """A proposer as a chooser: the configuration that its policy decides, in the sandbox."""
+
+    def __init__(self, name: str, proposer: LlmProposer, ground: Ground) -> None:
+        self.name = name
+        self._proposer = proposer
+        self._ground = ground
+
+    def choose(self, study: Study, history: History) -> Choice | None:
+        """Give what the next policy decides; None when everything was tried."""
+        proposal = self._proposer.propose(study, history)
+        if proposal is None:
+            return None
+        config = decided(proposal.policy, study, self._ground.space)
+        if isinstance(config, Failed):
+            raise CclsearchError(f"a policy that was judged sound is not: {config}")
+        return Choice(config=config, why=proposal.policy.rationale)
+
+
+class _Judge(Judge):
+    """What was never measured is not feasible on a landscape."""
+
+    def __init__(self, study: Study, space: Space) -> None:
+        super().__init__(study, space)
+        self._recorded = frozenset(space.feasible)
+
+    def __call__(self, policy: Policy, history: History) -> Config | str:
+        """Give the configuration that could be launched, or why there is none."""
+        judged = super().__call__(policy, history)
+        if isinstance(judged, Config) and judged not in self._recorded:
+            return f"{judged} cannot be launched here; choose one that is feasible"
+        return judged
+
+
+SEEDS_A_TASK = 5
+TASKS_A_PROCESS = 4
+"""Fewer are not worth the seconds that a process takes to begin."""
+Done: TypeAlias = Callable[[str, str, int, int], None]
+"""Is told a landscape and a strategy, and how many of all tasks are done."""
+Start: TypeAlias = Literal["seed", "random"]
+"""Where searches begin: at the landscape's seed, or at a point that the random seed draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is the same for all strategies."""
+
+    seeds: tuple[int, ...]
+    trial_count: int
+    start: Start = "seed"
+    asking: Asking | None = None
+    """How a model is asked, for strategies that ask one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    landscape: Landscape
+    strategy: str
+    terms: Terms
+
+
+def runs_of(
+    landscapes: Sequence[Landscape],
+    strategies: Sequence[str],
+    terms: Terms,
+    *,
+    done: Done = lambda *_: None,
+    process_count: int | None = None,
+) -> Mapping[str, Mapping[str, tuple[Run, ...]]]:
+    """Every run by landscape and strategy, in the order of the seeds."""
+    tasks = list(_tasks(landscapes, strategies, terms))
+    found: dict[tuple[str, str], list[Run]] = {}
+    for count, (task, runs) in enumerate(_ended(tasks, process_count), start=1):
+        found.setdefault((task.landscape.name, task.strategy), []).extend(runs)
+        done(task.landscape.name, task.strategy, count, len(tasks))
+    return {
+        each.name: {
+            strategy: tuple(sorted(found[each.name, strategy], key=lambda run: run.seed))
+            for strategy in strategies
+        }
+        for each in landscapes
+    }
+
+
+def searched(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
+    """One run of a strategy on a landscape from each seed."""
+    ground = Ground(landscape)
+    chooser = (
+        terms.asking.chooser(strategy, ground)
+        if terms.asking is not None and strategy in MODEL_TURNS
+        else chooser_named(strategy, ground.space, ground.estimate)
+    )
+    return tuple(
+        search(ground, chooser, seed, terms.trial_count, _start(ground, seed, terms.start))
+        for seed in terms.seeds
+    )
+
+
+def _start(ground: Ground, seed: int, start: Start) -> Config:
+    if start == "seed":
+        return ground.seed
+    return Random(f"start/{seed}").choice(ground.space.feasible)
+
+
+def _tasks(
+    landscapes: Sequence[Landscape], strategies: Sequence[str], terms: Terms
+) -> Iterator[_Task]:
+    for landscape in landscapes:
+        for strategy in strategies:
+            for first in range(0, len(terms.seeds), SEEDS_A_TASK):
+                seeds = terms.seeds[first : first + SEEDS_A_TASK]
+                some = replace(terms, seeds=seeds)
+                yield _Task(landscape=landscape, strategy=strategy, terms=some)
+
+
+def _ended(
+    tasks: Sequence[_Task], process_count: int | None
+) -> Iterator[tuple[_Task, tuple[Run, ...]]]:
+    """Each task with its runs, in the order in which they end."""
+    count = min(process_count or os.cpu_count() or 1, len(tasks) // TASKS_A_PROCESS)
+    if count <= 1:
+        yield from ((task, _work(task)) for task in tasks)
+        return
+    # Spawned: a process that was forked beside the thread of a progress bar may hang.
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        tasks_of = {pool.submit(_work, task): task for task in tasks}
+        for future in as_completed(tasks_of):
+            yield tasks_of[future], future.result()
+
+
+def _work(task: _Task) -> tuple[Run, ...]:
+    return searched(task.landscape, task.strategy, task.terms)

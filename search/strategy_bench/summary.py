@@ -1,0 +1,324 @@
+"""Statistics and tables.
+
+What runs of a strategy come to: trials to a hit, success rates, regret, launches.
+
+A hit is the first trial after which the incumbent truly is within reach of the best. A run
+without one is a miss: it counts with all its trials, and as worse than every hit.
+
+Reports of search strategies as tables on a terminal, and as one JSON document.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from scipy import stats
+
+from search.strategy_bench.landscape import Ground
+from search.strategy_bench.run import Run
+
+MARKS: Final = (5, 10, 15, 30)
+"""Trials after which success rates are told."""
+DRAWS: Final = 2000
+CONFIDENCE: Final = 0.95
+Counts: TypeAlias = npt.NDArray[np.float64]
+"""Trials to a hit, one for each seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quartiles:
+    """Trials to a hit; None is a miss, beyond all trials that there were."""
+
+    low: float | None
+    median: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Regret after each trial, as a share of the best: 0.05 for 5 % worse.
+
+    None while fewer than all runs had measured anything.
+    """
+
+    mean: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """Trials to a hit less those of another strategy, over the same seeds; below 0 is sooner.
+
+    A miss counts as one trial more than the cap. `p_value` is that of the Wilcoxon signed-rank
+    test, None where no pair differs.
+    """
+
+    against: str
+    mean: float
+    low: float
+    high: float
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One strategy on one landscape, over all its seeds.
+
+    Launches and failures are means per run, up to the hit or to the end of a miss; `launches`
+    counts those of races too. `running_time` is the expected number of trials to a hit where a
+    search that misses is begun again, None where none ever hit.
+    """
+
+    strategy: str
+    trials: Quartiles
+    hit_count: int
+    success: Mapping[int, float]
+    running_time: float | None
+    launches: float
+    failures: float
+    thinking_s: float
+    """Seconds for one proposal."""
+    regret: Curve
+    paired: tuple[Paired, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All strategies on one landscape.
+
+    `random_trials` is how many draws without replacement meet the first target, on average.
+    """
+
+    landscape: str
+    about: str
+    unit: str
+    best: float
+    size: int
+    measurable_count: int
+    target_count: int
+    random_trials: float
+    seed_excess: float | None
+    summaries: tuple[Summary, ...]
+
+
+def report(
+    ground: Ground,
+    runs: Mapping[str, Sequence[Run]],
+    *,
+    reach: float,
+    trial_count: int,
+    rivals: Sequence[str] = (),
+) -> Report:
+    """Sum up every strategy; those among `rivals` are what the others are paired with."""
+    hits = {name: [hit(run, reach) for run in some] for name, some in runs.items()}
+    counted = {
+        name: np.array([trial_count + 1 if at is None else at for at in some], dtype=np.float64)
+        for name, some in hits.items()
+    }
+    size, targets = len(ground.space.feasible), len(ground.targets(reach))
+    return Report(
+        landscape=ground.name,
+        about=ground.landscape.about,
+        unit=ground.landscape.unit,
+        best=ground.best,
+        size=size,
+        measurable_count=len(ground.truths),
+        target_count=targets,
+        random_trials=(size + 1) / (targets + 1),
+        seed_excess=ground.excess(ground.seed) if ground.seed in ground.truths else None,
+        summaries=tuple(
+            summary(
+                name,
+                some,
+                hits[name],
+                trial_count,
+                tuple(
+                    paired(rival, counted[name], counted[rival])
+                    for rival in rivals
+                    if rival in counted and rival != name
+                ),
+            )
+            for name, some in runs.items()
+        ),
+    )
+
+
+def summary(
+    name: str,
+    runs: Sequence[Run],
+    hits: Sequence[int | None],
+    trial_count: int,
+    pairs: tuple[Paired, ...],
+) -> Summary:
+    """Sum up the runs of one strategy, whose first hits are given."""
+    used = [len(run.steps) if at is None else at for run, at in zip(runs, hits, strict=True)]
+    ends = list(zip(runs, used, strict=True))
+    hit_count = sum(at is not None for at in hits)
+    proposals = sum(len(run.steps) - 1 for run in runs)
+    return Summary(
+        strategy=name,
+        trials=quartiles(hits),
+        hit_count=hit_count,
+        success={
+            mark: sum(at is not None and at <= mark for at in hits) / len(hits) for mark in MARKS
+        },
+        running_time=sum(used) / hit_count if hit_count else None,
+        launches=_mean([run.steps[end - 1].launch_count for run, end in ends]),
+        failures=_mean([sum(step.failed for step in run.steps[:end]) for run, end in ends]),
+        thinking_s=sum(run.thinking_s for run in runs) / max(proposals, 1),
+        regret=curve(runs, trial_count),
+        paired=pairs,
+    )
+
+
+def hit(run: Run, reach: float) -> int | None:
+    """The number of the first trial, from 1, after which the incumbent is within reach."""
+    reached = (
+        number
+        for number, step in enumerate(run.steps, start=1)
+        if step.excess is not None and step.excess <= reach
+    )
+    return next(reached, None)
+
+
+def quartiles(hits: Sequence[int | None]) -> Quartiles:
+    """Quartiles between neighbours; one that takes a miss into account is a miss."""
+    low, median, high = (_quantile(hits, share) for share in (0.25, 0.5, 0.75))
+    return Quartiles(low=low, median=median, high=high)
+
+
+def _quantile(hits: Sequence[int | None], share: float) -> float | None:
+    ordered = sorted(at for at in hits if at is not None)
+    place = share * (len(hits) - 1)
+    below, above = math.floor(place), math.ceil(place)
+    if above >= len(ordered):
+        return None
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / len(values)
+
+
+def curve(runs: Sequence[Run], trial_count: int) -> Curve:
+    """Mean regret and its quartiles after each trial; a search that ended keeps its incumbent."""
+    points = [_regrets(runs, number) for number in range(trial_count)]
+    return Curve(
+        mean=tuple(None if some is None else float(np.mean(some)) for some in points),
+        low=tuple(None if some is None else float(np.quantile(some, 0.25)) for some in points),
+        high=tuple(None if some is None else float(np.quantile(some, 0.75)) for some in points),
+    )
+
+
+def _regrets(runs: Sequence[Run], number: int) -> list[float] | None:
+    found = [run.steps[min(number, len(run.steps) - 1)].excess for run in runs]
+    known = [excess for excess in found if excess is not None]
+    return known if len(known) == len(found) else None
+
+
+def paired(against: str, own: Counts, others: Counts) -> Paired:
+    """Compare trials to a hit, in the order of the seeds; the interval is a bootstrap's."""
+    differences = own - others
+    drawn = np.random.default_rng(0).choice(differences, (DRAWS, len(differences)))
+    low, high = np.quantile(drawn.mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    p_value = float(stats.wilcoxon(differences).pvalue) if differences.any() else None
+    return Paired(
+        against=against,
+        mean=float(differences.mean()),
+        low=float(low),
+        high=float(high),
+        p_value=p_value,
+    )
+
+
+TABLE_WIDTH = 104
+"""In less, cells are cut."""
+MARKED = f"% by {'/'.join(str(mark) for mark in MARKS)}"
+COLUMNS = ("strategy", "trials", "quartiles", "hits", MARKED, "expected", "launches", "failed")
+
+
+def print_reports(
+    console: Console, reports: Sequence[Report], *, trial_count: int, seed_count: int
+) -> None:
+    """Print a table for each landscape, one row a strategy."""
+    for report in reports:
+        console.print(Text(head(report)), soft_wrap=True)
+        console.print(_table(report, trial_count, seed_count))
+        for line in pair_lines(report):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+    console.print(Text(_legend(trial_count)), soft_wrap=True)
+
+
+def head(report: Report) -> str:
+    """The landscape in one line: its size, its targets, and what random draws would need."""
+    return (
+        f"{report.landscape}: {report.size} configurations, {report.measurable_count} measurable, "
+        f"{report.target_count} within reach of {report.best:.4g} {report.unit}; "
+        f"random draws need {report.random_trials:.1f} on average"
+    )
+
+
+def pair_lines(report: Report) -> list[str]:
+    """How the strategies compare with each other, seed by seed."""
+    return [
+        f"  {summary.strategy} against {pair.against}: {pair_words(pair)}"
+        for summary in report.summaries
+        for pair in summary.paired
+    ]
+
+
+def pair_words(pair: Paired) -> str:
+    """A paired difference with its interval and its p-value."""
+    p_value = "no pair differs" if pair.p_value is None else f"p = {pair.p_value:.2g}"
+    return f"{pair.mean:+.1f} trials [{pair.low:+.1f}, {pair.high:+.1f}], {p_value}"
+
+
+def trials_words(value: float | None, trial_count: int) -> str:
+    """A number of trials; a miss is more than there were."""
+    return f">{trial_count}" if value is None else f"{value:g}"
+
+
+def _table(report: Report, trial_count: int, seed_count: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in (*COLUMNS, "s each"):
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
+    for summary in report.summaries:
+        table.add_row(*_row(summary, trial_count, seed_count))
+    return table
+
+
+def _row(summary: Summary, trial_count: int, seed_count: int) -> list[str]:
+    needed = summary.running_time
+    return [
+        summary.strategy,
+        trials_words(summary.trials.median, trial_count),
+        _range(summary.trials, trial_count),
+        f"{summary.hit_count}/{seed_count}",
+        "/".join(f"{100 * summary.success[mark]:.0f}" for mark in MARKS),
+        "never" if needed is None else f"{needed:.1f}",
+        f"{summary.launches:.1f}",
+        f"{summary.failures:.1f}",
+        f"{summary.thinking_s:.2f}",
+    ]
+
+
+def _range(trials: Quartiles, trial_count: int) -> str:
+    return f"{trials_words(trials.low, trial_count)}-{trials_words(trials.high, trial_count)}"
+
+
+def _legend(trial_count: int) -> str:
+    return (
+        "trials: median number until who leads is within reach; "
+        f">{trial_count}: not in {trial_count}.\n"
+        "expected: trials to a hit where a search that misses begins again.\n"
+        "launches, failed: mean up to the hit, launches with those of races. s each: one proposal."
+    )

@@ -1,0 +1,1 @@
+"""What a user writes: study files, cards, search spaces."""

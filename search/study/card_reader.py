@@ -1,0 +1,731 @@
+""".
+
+A YAML file with named fields: a CCL-Bench card or tuning file, only ever read.
+
+What a card states of its work and its machine, and what follows from it.
+
+Published cards leave out what their authors took for granted. What is concluded for them is
+listed in `inferences`, one sentence each, and so is where two of their statements differ.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Final, Literal, TypeGuard
+
+import yaml
+
+from records.codec import from_document
+from records.errors import StudyError, shown
+from records.files import read_text
+from records.study import Environment, Link
+from records.workload import LATENT_ATTENTION, MODELS, Workload, known_name, names_within
+
+MAX_FILE_BYTES = 4 << 20
+MAX_NODES = 100_000
+MAX_DEPTH = 64
+"""How many values a file may hold and how deep, once every alias (*name) is what it stands for."""
+MOST_REPEATED = 5
+"""Keys stated twice that are named, of all there are."""
+# Safe constructors raise these for 2024-02-30 or !!bool maybe, which are scalars in no type.
+NOT_YAML = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
+UNSAID = ("", "N/A", "TBD")
+_MERGE = "<<"
+_NESTED_VALUE = "mapping values are not allowed"
+_TAB = "found character '\\t'"
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """YAML in which aliases stand for what they name, within bounds.
+
+    A few lines of aliases can stand for more than a machine can hold.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._node_count = 0
+        self.repeated: list[str] = []
+        """Keys that a table has twice, of which the last counts, with their lines."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._node_count += 1
+        if self._node_count > MAX_NODES:
+            raise yaml.YAMLError(f"over {MAX_NODES} values")
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.MappingNode):
+            self._note_repeated(node)
+        return node
+
+    def _note_repeated(self, table: yaml.MappingNode) -> None:
+        known: set[str] = set()
+        for key, _ in table.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+            words = f"line {key.start_mark.line + 1} states {shown(name)} again"
+            is_new = words not in self.repeated and len(self.repeated) < MOST_REPEATED
+            if name in known and name != _MERGE and is_new:
+                self.repeated.append(words)
+            known.add(name)
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None:
+            _check_size(node)
+        return node
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuse a document that is too large once its aliases are written out, or has no end."""
+    sizes: dict[int, tuple[int, int]] = {}
+    unfinished: set[int] = set()
+
+    def measured(node: yaml.Node) -> tuple[int, int]:
+        """Values in a node and how deep they go, with its aliases written out."""
+        if id(node) in unfinished:
+            raise yaml.YAMLError("an alias (*name) stands for something that holds the alias")
+        if id(node) not in sizes:
+            unfinished.add(id(node))
+            inside = [measured(part) for part in _parts(node)]
+            unfinished.discard(id(node))
+            count = 1 + sum(count for count, _ in inside)
+            depth = 1 + max((depth for _, depth in inside), default=0)
+            if count > MAX_NODES:
+                raise yaml.YAMLError(
+                    f"over {MAX_NODES} values once its aliases (*name) are written out"
+                )
+            if depth > MAX_DEPTH:
+                raise yaml.YAMLError(f"nested over {MAX_DEPTH} deep")
+            sizes[id(node)] = count, depth
+        return sizes[id(node)]
+
+    measured(root)
+
+
+def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
+    match node:
+        case yaml.MappingNode(value=pairs):
+            return [part for pair in pairs for part in pair]
+        case yaml.SequenceNode(value=children):
+            return [*children]
+        case _:
+            return []
+
+
+class Card:
+    """A YAML file whose fields are looked up by path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            text = read_text(path, MAX_FILE_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StudyError(f"{path}: cannot be read: {error}") from error
+        try:
+            loader = _BoundedLoader(text)
+            document = loader.get_single_data()
+        except NOT_YAML as error:
+            raise StudyError(f"{path}: {_fault(error, text)}") from error
+        if not isinstance(document, dict):
+            raise StudyError(f"{path}: not a card: expected named fields, got {shown(document)}")
+        self.fields: Mapping[object, object] = document
+        self.repeated = tuple(loader.repeated)
+
+    def get(self, *paths: str) -> object:
+        """The first of these dotted paths that is there, or None."""
+        for path in paths:
+            value: object = self.fields
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if value is not None:
+                return value
+        return None
+
+    def count(self, *paths: str) -> int:
+        """A positive whole number; raises `StudyError` when it is missing or something else."""
+        found = self.optional_count(*paths)
+        if found is None:
+            raise StudyError(f"{self.path}: {paths[0]} is missing; a card must give it")
+        return found
+
+    def optional_count(self, *paths: str) -> int | None:
+        """A positive whole number, or None where the card does not say."""
+        value = self.get(*paths)
+        if value is None or value in UNSAID:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise StudyError(
+                f"{self.path}: {paths[0]} is {shown(value)}, not a positive whole number"
+            )
+        return value
+
+    def text(self, *paths: str) -> str | None:
+        """A text, or None where the card does not say."""
+        value = self.get(*paths)
+        return None if value is None else str(value)
+
+    def items(self, path: str) -> Sequence[Mapping[object, object]]:
+        """A list of tables; raises `StudyError` when it is missing or something else."""
+        value = self.get(path)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise StudyError(f"{self.path}: {path} must be a list of tables")
+        return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a field is a number that a float can hold, and no truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def _fault(error: Exception, text: str) -> str:
+    """What is wrong, in which line, and what to write instead where that is known."""
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"not YAML: {problem}"
+    line = text.splitlines()[mark.line] if mark.line < len(text.splitlines()) else ""
+    advice = ""
+    if problem.startswith(_NESTED_VALUE):
+        name, _, value = line.partition(":")
+        quoted = f"{name.strip()}: '{value.strip().replace(chr(39), 2 * chr(39))}'"
+        advice = f"; a value that holds ': ' must be quoted, as in {shown(quoted)}"
+    elif problem.startswith(_TAB) or "\t" in line[: len(line) - len(line.lstrip())]:
+        advice = "; indent with spaces instead of tabs"
+    return f"not YAML: line {mark.line + 1}: {problem}{advice}"
+
+
+MODEL: Final = "workload.model"
+DATA: Final = "workload.data"
+HARDWARE: Final = "workload.hardware"
+TOPOLOGY: Final = f"{HARDWARE}.network_topo"
+PLAN: Final = "Model-executor.model_plan_parallelization"
+LINKS: Final = ("scale_up", "scale_out")
+SIZES: Final[Mapping[str, tuple[str, ...]]] = {
+    "layer_count": ("num_layers",),
+    "head_count": ("num_heads",),
+    "kv_head_count": ("num_kv_heads",),
+    "head_size": ("head_dim",),
+    "hidden_size": ("hidden_size",),
+    "ffn_size": ("ffn_size", "intermediate_size"),
+    "vocab_size": ("vocab_size",),
+    "parameter_count": ("num_params",),
+    "expert_count": ("num_experts",),
+    "experts_per_token": ("num_experts_per_token", "num_experts_per_tok"),
+    "shared_expert_count": ("num_shared_experts",),
+    "expert_ffn_size": ("expert_ffn_size", "moe_intermediate_size"),
+    "dense_layer_count": ("num_dense_layers",),
+}
+"""Fields of a workload, and what cards call them."""
+DEVICES: Final[Mapping[str, Literal["cpu", "cuda", "tpu"]]] = {
+    "cpu": "cpu",
+    "gpu": "cuda",
+    "tpu": "tpu",
+}
+MOST_BATCHES: Final = 16
+SAME_COUNT: Final = 0.02
+"""Parameter counts of one model differ by less: some leave small parts out."""
+NANOCHAT: Final = "nanochat"
+NANOCHAT_WIDENING: Final = 4
+_RANDOM_LENGTHS: Final = re.compile(r"random_(\d{1,9})_input_(\d{1,9})_output")
+_GIGABYTES: Final = re.compile(r"(?:^|[^0-9a-z])(\d{1,4}) ?gb(?:$|[^a-z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What options and the study file say instead of a card; None where they do not."""
+
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    accelerator_count: int | None = None
+    bandwidths: str | None = None
+    """What the two listed bandwidths are, in their order."""
+
+
+class CardReader:
+    """Reads one card; `inferences` grows with what is read."""
+
+    def __init__(self, card: Card, given: Given | None = None) -> None:
+        self.card = card
+        self.given = given or Given()
+        self.inferences = [f"{words}, and the last one counts" for words in card.repeated]
+        if card.get("workload") is None and card.get("config_space") is not None:
+            raise StudyError(
+                f"{card.path}: a tuning file states no workload; give it with --tuning, and the "
+                "workload card with --card"
+            )
+        stated = card.get(MODEL)
+        if isinstance(stated, str):
+            raise StudyError(
+                f"{card.path}: {MODEL} is {shown(stated)}, not a table with phase and sizes; this "
+                "is no workload card"
+            )
+
+    def workload(self, seed: int | None = None) -> Workload:
+        """The work that the card declares, with the first of its batch sizes."""
+        phase = self._phase()
+        model = self._known_model()
+        sizes = self._sizes(model)
+        prompt_length, output_length = self._lengths() if phase == "inference" else (None, None)
+        if phase == "inference" and prompt_length is None:
+            prompt_length = self._sequence_length()
+            self._infer(f"prompts of {prompt_length} tokens, as the card states no input_len")
+        batch = self.batch_sizes()[0]
+        document = {
+            **sizes,
+            "name": (self.card.text("description") or self.card.path.stem).strip()[:60],
+            "model": model,
+            "family": self.card.text(f"{MODEL}.model_family"),
+            "phase": phase,
+            "precision": self.card.text(f"{MODEL}.precision") or self._default_precision(),
+            "global_batch": batch,
+            "sequence_length": prompt_length or self._sequence_length(),
+            "output_length": output_length,
+            "requests_per_s": self._request_rate() if phase == "inference" else None,
+            **({} if seed is None else {"seed": seed}),
+        }
+        return from_document(Workload, document)
+
+    def _infer(self, sentence: str) -> None:
+        if sentence not in self.inferences:
+            self.inferences.append(sentence)
+
+    def _default_precision(self) -> str:
+        self._infer("precision fp32, as the card states none")
+        return "fp32"
+
+    def _phase(self) -> Literal["training", "inference"]:
+        stated = self.card.text(f"{MODEL}.phase")
+        if stated is None:
+            self._infer("phase training, as the card states none")
+        phase = (stated or "training").strip().lower()
+        if phase == "serving":
+            self._infer(
+                "phase serving is inference whose requests arrive over time"
+                + ("" if self._stated_rate() else ", at a rate that the card does not state")
+            )
+            return "inference"
+        if phase == "inference":
+            return "inference"
+        if phase == "training":
+            return "training"
+        raise StudyError(
+            f"{self.card.path}: {MODEL}.phase is {shown(stated)}, not training, inference "
+            "or serving"
+        )
+
+    def _stated_rate(self) -> object:
+        return self.card.get(f"{DATA}.request_rate")
+
+    def _request_rate(self) -> float | None:
+        rate = self._stated_rate()
+        return float(rate) if is_number(rate) and rate > 0 else None
+
+    # Batch and lengths.
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Sequences of a step, each batch size that the card lists."""
+        stated = self.card.get(f"{DATA}.batch_size")
+        if self.given.batch_size is not None:
+            self._note_other(f"{DATA}.batch_size", stated, self.given.batch_size)
+            return (self.given.batch_size,)
+        if isinstance(stated, list):
+            return self._listed_batches(stated)
+        batch = self.card.optional_count(f"{DATA}.batch_size")
+        if batch is None:
+            return (self._served_batch(),)
+        scope = (self.card.text(f"{DATA}.batch_size_scope") or "global").lower()
+        if scope == "global":
+            return (batch,)
+        replicas = prod(self._degree(name) for name in ("dp_replicate", "dp_shard"))
+        self._infer(
+            f"global batch {batch * replicas} = {batch} ({shown(scope)}) x {replicas} "
+            "data-parallel replicas of the card's plan"
+        )
+        return (batch * replicas,)
+
+    def _listed_batches(self, stated: Sequence[object]) -> tuple[int, ...]:
+        sizes = [size for size in stated if isinstance(size, int) and not isinstance(size, bool)]
+        distinct = tuple(dict.fromkeys(size for size in sizes if size > 0))
+        if len(distinct) != len(stated) or not 0 < len(distinct) <= MOST_BATCHES:
+            raise StudyError(
+                f"{self.card.path}: {DATA}.batch_size is {shown(stated)}, not a batch size nor up "
+                f"to {MOST_BATCHES} different ones; choose one with --batch-size N"
+            )
+        return distinct
+
+    def _served_batch(self) -> int:
+        most = self.card.optional_count(f"{DATA}.max-num-seqs")
+        if most is None:
+            raise StudyError(
+                f"{self.card.path}: {DATA}.batch_size is missing; give it with --batch-size N, or "
+                "as global_batch under [workload] of a study file (-c)"
+            )
+        self._infer(f"batch size {most} is max-num-seqs, the most sequences served together")
+        return most
+
+    def _sequence_length(self) -> int:
+        length = self.card.optional_count(f"{DATA}.seq_len")
+        if self.given.sequence_length is not None:
+            self._note_other(f"{DATA}.seq_len", length, self.given.sequence_length)
+            return self.given.sequence_length
+        if length is not None:
+            return length
+        most = self.card.optional_count(f"{DATA}.max-model-len")
+        if most is None:
+            raise StudyError(
+                f"{self.card.path}: {DATA}.seq_len is missing; give it as sequence_length under "
+                "[workload] of a study file (-c)"
+            )
+        self._infer(f"sequence length {most} is max-model-len, the longest that the server takes")
+        return most
+
+    def _lengths(self) -> tuple[int | None, int | None]:
+        """Tokens of a prompt and of its answer; a card's seq_len is often the sum of the two."""
+        prompt = self.card.optional_count(f"{DATA}.input_len")
+        answer = self.card.optional_count(f"{DATA}.output_len")
+        total = self.card.optional_count(f"{DATA}.seq_len")
+        dataset = self.card.text(f"{DATA}.dataset") or ""
+        named = _RANDOM_LENGTHS.fullmatch(dataset)
+        if named:
+            prompt = self._named_length("prompts", prompt, named[1], dataset)
+            answer = self._named_length("answers", answer, named[2], dataset)
+        if answer is None:
+            answer = self._answer_length(prompt, total)
+        known = {prompt, prompt and answer and prompt + answer, None}
+        if prompt is not None and total not in known:
+            self._infer(f"prompts of {prompt} tokens, as input_len says; seq_len is {total}")
+        return (None if self.given.sequence_length is not None else prompt), answer
+
+    def _named_length(self, of: str, stated: int | None, named: str, dataset: str) -> int | None:
+        length = int(named) or None
+        if stated is None and length is not None:
+            self._infer(f"{of} of {length} tokens, as dataset {dataset} names them")
+        elif stated != length:
+            self._infer(f"{of} of {stated} tokens as the card states them; dataset is {dataset}")
+        return stated or length
+
+    def _answer_length(self, prompt: int | None, total: int | None) -> int | None:
+        most = self.card.optional_count(f"{DATA}.max_tokens")
+        if most is not None:
+            self._infer(f"answers of {most} tokens, which is max_tokens, the longest answer")
+            return most
+        if prompt is not None and total is not None and total > prompt:
+            self._infer(
+                f"answers of {total - prompt} tokens = seq_len {total} - input_len {prompt}"
+            )
+            return total - prompt
+        return None
+
+    def _note_other(self, path: str, stated: object, used: int) -> None:
+        if stated is not None and stated not in UNSAID and stated != used:
+            name = path.rpartition(".")[2]
+            self._infer(f"{name} {used} as asked for, where the card says {shown(stated)}")
+
+    # The model.
+
+    def _known_model(self) -> str | None:
+        """The name in the table of models of what the card names."""
+        family, url = self.card.text(f"{MODEL}.model_family"), self.card.text("hf_url")
+        by_family = known_name(family) if family else None
+        by_url = known_name(url) if url else None
+        if by_family and by_url and by_family != by_url:
+            return self._chosen(by_family, by_url)
+        if by_family:
+            return by_family
+        if by_url:
+            self._infer(f"model {by_url}, as hf_url names it")
+            return by_url
+        described = names_within(self.card.text("description") or "")
+        if len(described) == 1:
+            self._infer(f"model {described[0]}, as the description names it")
+            return described[0]
+        return None
+
+    def _chosen(self, by_family: str, by_url: str) -> str:
+        """Which of two names counts: the longer one where it says more of the same."""
+        if by_url.startswith(f"{by_family}-"):
+            self._infer(f"model {by_url}, as hf_url names it; model_family says {by_family}")
+            return by_url
+        self._infer(f"model {by_family}, as model_family names it; hf_url names {by_url}")
+        return by_family
+
+    def _sizes(self, name: str | None) -> dict[str, int]:
+        """Sizes as the card states them, else those of the known model, else what follows."""
+        stated = self._stated_sizes(name)
+        known = {
+            field: size
+            for field, size in (MODELS[name].sizes.items() if name else ())
+            if isinstance(size, int)
+        }
+        taken = {field: size for field, size in known.items() if field not in stated}
+        if name and taken:
+            self._infer(f"{_listed(taken)} of {name}")
+        if name:
+            self._note_conflicts(name, stated, known)
+        sizes = {**taken, **stated}
+        self._conclude(sizes, name)
+        self._check_embedding(sizes)
+        self._check_experts(sizes, name)
+        if sizes.get("head_size", 0) * sizes.get("head_count", 0) == sizes.get("hidden_size"):
+            sizes.pop("head_size", None)
+        return sizes
+
+    def _stated_sizes(self, name: str | None) -> dict[str, int]:
+        stated: dict[str, int] = {}
+        for field, keys in SIZES.items():
+            paths = [f"{place}.{key}" for place in (f"{MODEL}.model_arch", MODEL) for key in keys]
+            found = {path: self.card.optional_count(path) for path in paths}
+            given = {path: size for path, size in found.items() if size is not None}
+            if given:
+                stated[field] = next(iter(given.values()))
+            if len({*given.values()}) > 1:
+                (first, size), *others = given.items()
+                listed = ", ".join(f"{path} {other}" for path, other in others)
+                self._infer(f"{first} {size} counts, where the card also states {listed}")
+        if name in LATENT_ATTENTION and "head_size" in stated:
+            head_size = stated.pop("head_size")
+            width = stated.get("hidden_size", MODELS[name].hidden_size)
+            if head_size * stated.get("head_count", MODELS[name].head_count) != width:
+                self._infer(
+                    f"head_dim {head_size} is left out: the attention of {name} is latent, and "
+                    "counted with heads that share the hidden size"
+                )
+        return stated
+
+    def _note_conflicts(
+        self, name: str, stated: Mapping[str, int], known: Mapping[str, int]
+    ) -> None:
+        model = MODELS[name]
+        heads = {"head_size": model.head_size or model.hidden_size // model.head_count}
+        known = {"expert_count": 0, **known, **heads}
+        for field, size in stated.items():
+            if field not in known or size == known[field]:
+                continue
+            if field == "parameter_count" and abs(size / known[field] - 1) < SAME_COUNT:
+                continue
+            self._infer(
+                f"{_words(field)} {size} as the card states it, where {name} has {known[field]}"
+            )
+
+    def _conclude(self, sizes: dict[str, int], name: str | None) -> None:
+        """Add what follows from the sizes of a model that is not known."""
+        if "hidden_size" not in sizes and {"head_count", "head_size"} <= sizes.keys():
+            heads, head_size = sizes["head_count"], sizes["head_size"]
+            sizes["hidden_size"] = heads * head_size
+            self._infer(f"hidden size {heads * head_size} = {heads} heads x {head_size}")
+        if name is None and "hidden_size" in sizes:
+            self._conclude_unknown(sizes)
+
+    def _conclude_unknown(self, sizes: dict[str, int]) -> None:
+        hidden = sizes["hidden_size"]
+        table = self._embedding_count()
+        if "vocab_size" not in sizes and table and table % hidden == 0:
+            sizes["vocab_size"] = table // hidden
+            self._infer(
+                f"vocabulary {table // hidden} = {table} parameters of the embedding / hidden size "
+                f"{hidden}"
+            )
+        family = (self.card.text(f"{MODEL}.model_family") or "").strip().lower()
+        if family != NANOCHAT:
+            return
+        if "ffn_size" not in sizes:
+            sizes["ffn_size"] = NANOCHAT_WIDENING * hidden
+            self._infer(
+                f"ffn size {sizes['ffn_size']} = {NANOCHAT_WIDENING} x hidden size, as in nanochat"
+            )
+        if "kv_head_count" not in sizes and "head_count" in sizes:
+            sizes["kv_head_count"] = sizes["head_count"]
+            self._infer(f"kv head count {sizes['head_count']}, one for each head as in nanochat")
+
+    def _embedding_count(self) -> int | None:
+        name = "num_params_embedding"
+        return self.card.optional_count(f"{MODEL}.model_arch.{name}", f"{MODEL}.{name}")
+
+    def _check_embedding(self, sizes: Mapping[str, int]) -> None:
+        table = self._embedding_count()
+        if table is None or not {"vocab_size", "hidden_size"} <= sizes.keys():
+            return
+        one = sizes["vocab_size"] * sizes["hidden_size"]
+        if table not in (one, 2 * one):
+            self._infer(
+                f"num_params_embedding {table} is neither vocabulary {sizes['vocab_size']} x "
+                f"hidden size {sizes['hidden_size']} nor twice that; it is not used"
+            )
+
+    def _check_experts(self, sizes: Mapping[str, int], name: str | None) -> None:
+        stated = self.card.get(f"{MODEL}.moe")
+        has_experts = bool(sizes.get("expert_count"))
+        if isinstance(stated, bool) and stated != has_experts:
+            of = f" of {name}" if name else ""
+            found = f"{sizes['expert_count']} experts" if has_experts else "no experts"
+            self._infer(f"{found}{of}, where the card says moe: {str(stated).lower()}")
+
+    # The machine.
+
+    def environment(self, base: Environment) -> Environment:
+        """The machine that the card declares; the base where it declares none."""
+        stated = self.stated_environment(base)
+        if stated is None:
+            self._infer(
+                f"{base.world_size} ranks on {base.accelerator}, as the card names no hardware"
+            )
+        return stated or base
+
+    def stated_environment(self, here: Environment | None = None) -> Environment | None:
+        """The machine that the card declares; None where it declares none.
+
+        Accelerators without a name are those that are `here`, if they are of the same kind.
+        """
+        spec = f"{HARDWARE}.xpu_spec"
+        stated_count = self.card.optional_count(f"{spec}.total_count")
+        count = self.given.accelerator_count or stated_count
+        if self.given.accelerator_count is not None:
+            self._note_other(f"{spec}.total_count", stated_count, self.given.accelerator_count)
+        if count is None:
+            if self.card.get(spec) is not None:
+                raise StudyError(
+                    f"{self.card.path}: {spec}.total_count is missing; give it with --gpus N"
+                )
+            return None
+        device = self._device()
+        accelerator = self.card.text(f"{spec}.model") or self._unnamed(device, here)
+        per_node = self._ranks_per_node(count)
+        self._check_plan(count)
+        memory_bytes = self._memory_bytes(accelerator)
+        links = self._links(node_count=-(-count // per_node), per_node=min(count, per_node))
+        return Environment(
+            name=self.card.text(f"{TOPOLOGY}.topology") or self.card.path.stem,
+            device=device,
+            accelerator=accelerator,
+            world_size=count,
+            ranks_per_node=per_node,
+            memory_bytes=memory_bytes,
+            scale_up=links.get("scale_up"),
+            scale_out=links.get("scale_out"),
+        )
+
+    def _device(self) -> Literal["cpu", "cuda", "tpu"]:
+        path = f"{HARDWARE}.xpu_spec.type"
+        stated = self.card.text(path)
+        if stated is None or stated in UNSAID:
+            self._infer("accelerators are GPUs, as the card does not say what they are")
+        device = DEVICES.get((stated or "gpu").strip().lower())
+        if device is None:
+            raise StudyError(f"{self.card.path}: {path} is {shown(stated)}, not GPU, TPU or CPU")
+        return device
+
+    def _unnamed(self, device: str, here: Environment | None) -> str:
+        if here is None or here.device != device:
+            return "not stated"
+        self._infer(f"accelerators are {here.accelerator} as here; the card does not name them")
+        return here.accelerator
+
+    def _ranks_per_node(self, count: int) -> int:
+        stated = self.card.optional_count(f"{HARDWARE}.xpu_spec.count_per_node")
+        nodes = self.card.optional_count(f"{HARDWARE}.xpu_spec.num_nodes")
+        if stated is None and nodes is not None:
+            stated = -(-count // nodes)
+            self._infer(f"{stated} accelerators on each node, as the card states {nodes} nodes")
+        elif stated is None:
+            self._infer(f"one node of {count}, as the card states no count_per_node")
+        elif nodes is not None and -(-count // stated) != nodes:
+            self._infer(f"{count} accelerators, {stated} on each node, where num_nodes is {nodes}")
+        return stated or count
+
+    def _check_plan(self, count: int) -> None:
+        degrees = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+        planned = prod(self._degree(name) for name in degrees)
+        if planned > count:
+            self._infer(f"{count} accelerators, where the card's own plan takes {planned}")
+
+    def _degree(self, name: str) -> int:
+        degree = self.card.get(f"{PLAN}.{name}", f"workload.{PLAN}.{name}")
+        return degree if isinstance(degree, int) and degree > 0 else 1
+
+    def _memory_bytes(self, accelerator: str) -> int | None:
+        stated = self.card.optional_count(f"{HARDWARE}.xpu_spec.memory_gb")
+        named = _GIGABYTES.search(accelerator.lower().replace("_", " "))
+        if stated is None and named and int(named[1]):
+            self._infer(f"{named[1]} GB of memory, as the name {shown(accelerator)} says")
+            return int(named[1]) * 10**9
+        if stated is not None and named and int(named[1]) != stated:
+            self._infer(
+                f"{stated} GB of memory as memory_gb says, the name is {shown(accelerator)}"
+            )
+        return None if stated is None else stated * 10**9
+
+    def _links(self, *, node_count: int, per_node: int) -> dict[str, Link]:
+        """Links by name: from named fields, or from a list of one or two bandwidths."""
+        named = {link: self.card.get(f"{TOPOLOGY}.{link}_bandwidth_gbps") for link in LINKS}
+        listed = self.card.get(f"{TOPOLOGY}.bandwidth_gbps")
+        if not any(named.values()) and isinstance(listed, list):
+            named = {**self._ordered(listed, node_count, per_node)}
+        return {
+            link: Link(bandwidth_bytes_per_s=float(gbps) * 1e9 / 8)
+            for link, gbps in named.items()
+            if is_number(gbps) and gbps > 0
+        }
+
+    def _ordered(
+        self, listed: Sequence[object], node_count: int, per_node: int
+    ) -> Mapping[str, object]:
+        """Which listed bandwidth is which; tools disagree on their order."""
+        known = [gbps for gbps in listed if is_number(gbps) and gbps > 0]
+        if self.given.bandwidths is not None and known:
+            return self._named_order(listed)
+        if not known:
+            return {}
+        if len(listed) == 2 and len(known) == 2:
+            slower, faster = sorted(known)
+            self._infer(
+                f"{faster:g} Gbit/s inside a node and {slower:g} between nodes: the faster of two "
+                "bandwidths is the one inside; --card-bandwidths names them otherwise"
+            )
+            return {"scale_up": faster, "scale_out": slower}
+        if len(known) == 1 and (node_count == 1 or per_node == 1):
+            link, where = (
+                ("scale_up", "inside the node, as there is only one")
+                if node_count == 1
+                else ("scale_out", "between nodes, as each has one accelerator")
+            )
+            self._infer(f"{known[0]:g} Gbit/s {where}")
+            return {link: known[0]}
+        raise StudyError(
+            f"{self.card.path}: {TOPOLOGY}.bandwidth_gbps is {shown(listed)}, and what it is "
+            "cannot be concluded; name two entries in their order with --card-bandwidths "
+            "scale_out,scale_up or scale_up,scale_out, or write scale_up_bandwidth_gbps"
+        )
+
+    def _named_order(self, listed: Sequence[object]) -> Mapping[str, object]:
+        names = tuple(name.strip() for name in (self.given.bandwidths or "").split(","))
+        if sorted(names) != sorted(LINKS):
+            raise StudyError(
+                f"--card-bandwidths is {shown(self.given.bandwidths)}; write scale_out,scale_up or "
+                "scale_up,scale_out"
+            )
+        if len(listed) != len(LINKS):
+            raise StudyError(
+                f"{self.card.path}: {TOPOLOGY}.bandwidth_gbps is {shown(listed)}, not two entries "
+                "as --card-bandwidths names them; leave the option out"
+            )
+        order = dict(zip(names, listed, strict=True))
+        up, out = order["scale_up"], order["scale_out"]
+        if is_number(up) and is_number(out) and up < out:
+            self._infer(
+                f"{up:g} Gbit/s inside a node, slower than the {out:g} between nodes, as "
+                "--card-bandwidths names them"
+            )
+        return order
+
+
+def _words(field: str) -> str:
+    return field.replace("_", " ")
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{_words(field)} {size}" for field, size in sizes.items())

@@ -1,0 +1,120 @@
+"""A path or trial:3 -> traces.
+
+Traces ready to be looked at, and what else is known of the job that left them.
+
+Where traces to look at come from: a folder or file of the user's, or a trial on record.
+
+The traces of a trial on record, out of the files that were kept of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from evaluator.evaluate import evidence
+from evaluator.metrics.base import Evidence
+from evaluator.traces.analysis.collectives import Matches, match
+from evaluator.traces.analysis.kernels import KernelTables, top_kernels
+from evaluator.traces.model import TraceSet
+from evaluator.traces.readers.read import OnFile, read_folder
+from records.errors import StudyError
+from records.trial import Measured
+from search.settings import recorded
+from search.storage import read_kept, require_kept, trace_files
+from search.views.console import Terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Traces, how to call them, and what metrics may look at."""
+
+    name: str
+    evidence: Evidence
+    traces: TraceSet
+
+    @property
+    def matches(self) -> Matches:
+        """Which collective of each rank belongs to which."""
+        return self.evidence.matches or match(self.traces)
+
+    @property
+    def kernels(self) -> KernelTables:
+        """The work of ranks by name."""
+        return self.evidence.kernels or top_kernels(self.traces)
+
+
+ON_RECORD = "trial:"
+
+
+def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> Traced:
+    """The traces in a folder or one file, or those of a trial named `trial:3` or `trial:STUDY:3`.
+
+    A bar on the terminal tells how far reading is. Raises TraceError for a file that is refused,
+    StudyError where there is no such trial, or it left no traces.
+    """
+    if name.startswith(ON_RECORD):
+        # Imported here: what reads records takes longer to load than most traces to read.
+
+        return traced_trial(name.removeprefix(ON_RECORD), store)
+    with _bar() as on_file:
+        traces = read_folder(Path(name), use_cache=use_cache, on_file=on_file)
+    return Traced(name=name, evidence=Evidence(traces=traces), traces=traces)
+
+
+@contextmanager
+def _bar() -> Iterator[OnFile]:
+    """Show how many files of how many are read, where somebody looks."""
+    console = Terminal(stderr=True)
+    with Progress(
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or console.is_dumb_terminal,
+    ) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def on_file(done: int, total: int, _path: Path) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield on_file
+
+
+def traced_trial(which: str, store: Path | None) -> Traced:
+    """The traces that trial `3` or `STUDY:3` left, with everything else that was measured in it.
+
+    Raises StudyError where there is no such trial, it left no traces, or one is refused.
+    """
+    study_id, _, number = which.rpartition(":")
+    if not number.isdecimal():
+        raise StudyError(f"{which!r} names no trial; write trial:3 or trial:STUDY:3")
+    ordinal = int(number)
+    with recorded(store) as records:
+        row = records.find(study_id)
+        history = records.history(row.id)
+        trial = history.find(ordinal)
+        if trial is None:
+            raise StudyError(f"study {row.id} has no trial {ordinal}; it has {len(history)}")
+        outcome = trial.outcome
+        paths = trace_files(row.study, outcome.artifacts, records.artifacts)
+        names = set(paths.values())
+        traces_left = [a for a in outcome.artifacts if a.name in names]
+        require_kept(row.id, ordinal, traces_left, records)
+    if not paths:
+        raise StudyError(
+            f"trial {ordinal} of study {row.id} left no traces; studies with "
+            "[measure] profiled_steps above 0 have them in every measured trial"
+        )
+    name = f"trial {ordinal} of study {row.id}"
+    traces = read_kept(paths, name)
+    if isinstance(outcome, Measured):
+        seen = evidence(row.study, outcome.measurement, traces)
+    else:
+        study = row.study
+        seen = Evidence(traces=traces, workload=study.workload, environment=study.environment)
+    return Traced(name=name, evidence=seen, traces=traces)

@@ -1,0 +1,1 @@
+"""Records from and for elsewhere: import, export, bundles, entries of a leaderboard."""

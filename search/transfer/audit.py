@@ -1,0 +1,564 @@
+"""Faults in others' histories.
+
+A history as an audit looks at it: who leads, and which trials are effectively the same.
+
+Checks of how a search went: what it took for an answer that was none, and where it stopped.
+
+Checks of whether a history compared what can be compared, by what was asked.
+
+Checks of whether the best of a history is more than luck.
+
+What is wrong with a history, as far as the record itself shows it: faults with their numbers.
+"""
+
+import ast
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Final, Self, TypeAlias
+
+from evaluator.metrics.base import SCORE
+from evaluator.objective import Scoring, readings, scoring_of
+from records.expression import Expression, ExpressionError, Rule, facts, parse
+from records.study import MIN_TIMED_STEPS, Study
+from records.trial import Config, Failed, FailureKind, History, Measured, Repeat, Trial
+from search.views.format import number, one_line
+
+MOST_NAMED: Final = 8
+Said: TypeAlias = tuple[str, tuple[int, ...]]
+"""What a check found, in a sentence or two, and the trials that it is about."""
+
+
+# Not slotted: what several checks share is computed once, by the first that asks.
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """A study with its trials; `best` is None where nothing was measured."""
+
+    study: Study
+    history: History
+    scoring: Scoring
+    best: Trial | None
+    repeated: frozenset[int]
+    """Ordinals of trials that were launched again."""
+
+    @classmethod
+    def of(cls, study: Study, history: History, repeats: Sequence[Repeat]) -> Self:
+        """Look at a history."""
+        return cls(
+            study=study,
+            history=history,
+            scoring=scoring_of(study).over(history),
+            best=history.best,
+            repeated=frozenset(repeat.ordinal for repeat in repeats),
+        )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool conducted the search."""
+        return self.study.origin is not None and self.study.origin.kind != "bundle"
+
+    @property
+    def dead_knobs(self) -> tuple[str, ...]:
+        """Knobs that had no effect, whatever they were set to."""
+        return () if self.study.origin is None else self.study.origin.dead_knobs
+
+    def live(self, config: Config) -> Config:
+        """The configuration without knobs that had no effect."""
+        kept = {knob: v for knob, v in config.values.items() if knob not in self.dead_knobs}
+        return Config(kept)
+
+    @cached_property
+    def alike(self) -> Mapping[Config, tuple[Trial, ...]]:
+        """Admissible trials by what they effectively set."""
+        found: dict[Config, list[Trial]] = defaultdict(list)
+        for trial in self.history.admissible:
+            if trial.config is not None:
+                found[self.live(trial.config)].append(trial)
+        return {config: tuple(trials) for config, trials in found.items()}
+
+    @cached_property
+    def noise(self) -> float | None:
+        """Standard deviation of the logarithm of results of equal settings; None if unknown."""
+        squares, freedom = 0.0, 0
+        for trials in self.alike.values():
+            values = [value(trial) for trial in trials]
+            if len(values) > 1 and min(values) > 0:
+                logs = [math.log(one) for one in values]
+                squares += statistics.variance(logs) * (len(logs) - 1)
+                freedom += len(logs) - 1
+        return math.sqrt(squares / freedom) if freedom else None
+
+    @property
+    def best_is_one_number(self) -> bool:
+        """Whether nothing stands behind the best but the times that a record tells of launches."""
+        best = self.best
+        if best is None or not isinstance(best.outcome, Measured):
+            return False
+        timed = any(one.slowest_rank_s for one in best.outcome.measurements)
+        return timed and is_imported(best) and best.ordinal not in self.repeated
+
+    def failures(self, kind: FailureKind) -> tuple[int, ...]:
+        """Ordinals of the failures of one kind."""
+        failed = ((t.ordinal, t.outcome) for t in self.history)
+        return tuple(n for n, one in failed if isinstance(one, Failed) and one.kind is kind)
+
+
+def value(trial: Trial) -> float:
+    """What the objective is for a measured trial."""
+    if trial.score is None:
+        raise ValueError(f"trial {trial.ordinal} has no score")
+    return trial.score.value
+
+
+def metric_of(trial: Trial, name: str) -> float | None:
+    """A metric of a trial, if it was measured and tells it."""
+    return trial.outcome.metric(name) if isinstance(trial.outcome, Measured) else None
+
+
+def is_imported(trial: Trial) -> bool:
+    """Whether all that is known of a trial's time is one number of a record."""
+    return isinstance(trial.outcome, Measured) and any(
+        measurement.imported for measurement in trial.outcome.measurements
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things in words: `1 failure`, `2 failures`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(ordinals: Sequence[int]) -> str:
+    """Trials in words: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
+    if len(ordinals) == 1:
+        return f"trial {ordinals[0]}"
+    if len(ordinals) > MOST_NAMED:
+        named = ", ".join(map(str, ordinals[: MOST_NAMED - 1]))
+        return f"trials {named} and {len(ordinals) - MOST_NAMED + 1} more"
+    *others, last = map(str, ordinals)
+    return f"trials {', '.join(others)} and {last}"
+
+
+CAUSE_CHARS = 120
+LEAST_TRIALS = 3
+
+
+def infrastructure(seen: Audited) -> Said | None:
+    """Failures of the surroundings counted as those of configurations."""
+    ordinals = seen.failures(FailureKind.INFRASTRUCTURE)
+    if not seen.is_foreign or not ordinals:
+        return None
+    first = seen.history.find(ordinals[0])
+    cause = "" if first is None else one_line(str(first.outcome), CAUSE_CHARS)
+    return (
+        f"{counted(len(ordinals), 'failure')} of the surroundings counted as told by the "
+        f"configuration: {listed(ordinals)} ({cause}).",
+        ordinals,
+    )
+
+
+def cache_replays(seen: Audited) -> Said | None:
+    """Results that were given again from a cache, as if a launch had told them."""
+    ordinals = seen.failures(FailureKind.DUPLICATE)
+    if not seen.is_foreign or not ordinals:
+        return None
+    return (
+        f"{listed(ordinals).capitalize()} launched nothing: an earlier result of the same "
+        f"configuration was given again, {len(ordinals)} of {len(seen.history)} trials.",
+        ordinals,
+    )
+
+
+def dead_knob(seen: Audited) -> Said | None:
+    """A knob was searched that did nothing."""
+    tried = [t for t in seen.history if t.config is not None and t.reached_launch]
+    searched = [
+        knob
+        for knob in seen.dead_knobs
+        if len({t.config.values.get(knob) for t in tried if t.config is not None} - {None}) > 1
+    ]
+    if not searched:
+        return None
+    again = _again(seen, tried)
+    repeats = (
+        f"; {listed(again)} repeat{'s'[len(again) - 1 :]} an earlier trial but for it"
+        if again
+        else ""
+    )
+    names = " and ".join(searched)
+    return f"{names} had no effect on what was launched, yet it was searched{repeats}.", again
+
+
+def _again(seen: Audited, tried: list[Trial]) -> tuple[int, ...]:
+    """Trials whose settings differ from an earlier one only in what does nothing."""
+    earlier: dict[Config, set[Config]] = defaultdict(set)
+    found: list[int] = []
+    for trial in tried:
+        if trial.config is not None:
+            before = earlier[seen.live(trial.config)]
+            if before and trial.config not in before:
+                found.append(trial.ordinal)
+            before.add(trial.config)
+    return tuple(found)
+
+
+def failed_seed(seen: Audited) -> Said | None:
+    """Nothing tells what a user had before the search."""
+    seed = seen.history.find(0)
+    if seed is None or not isinstance(seed.outcome, Failed) or seen.best is None:
+        return None
+    return (
+        f"The seed failed ({one_line(str(seed.outcome), CAUSE_CHARS)}), so nothing tells what the "
+        "search gained.",
+        (0,),
+    )
+
+
+def best_is_last(seen: Audited) -> Said | None:
+    """The search stopped while it still got better."""
+    best, tried = seen.best, [t for t in seen.history if t.reached_launch]
+    if not seen.is_foreign or best is None or len(tried) < LEAST_TRIALS or tried[-1] is not best:
+        return None
+    return (
+        f"The best, trial {best.ordinal}, is the last of {len(seen.history)} trials: the search "
+        "stopped while it still got better, so more trials may have found a better one.",
+        (best.ordinal,),
+    )
+
+
+PER_TOKEN = frozenset(
+    {
+        *("tokens_per_s", "tokens_per_s_per_rank", "rank_seconds_per_token"),
+        *("cost_per_million_tokens", "mfu", "achieved_tflops", "output_tokens_per_s"),
+    }
+)
+"""Metrics that are fair to trials which do more in a step."""
+DEVICES = frozenset({"gpus", "rank_count"})
+DOMINANT = 0.5
+SAME_SCORE = 0.01
+
+
+def unequal_work(seen: Audited) -> Said | None:
+    """Trials whose steps process different numbers of tokens were compared by the step."""
+    tokens = {trial.ordinal: work for trial in seen.history.measured if (work := _work(trial))}
+    best = seen.best
+    if best is None or best.ordinal not in tokens or len(set(tokens.values())) < 2:
+        return None
+    if seen.scoring.expression.names & PER_TOKEN:
+        return None
+    each = sorted(sum(work) for work in tokens.values())
+    others = tuple(n for n, work in tokens.items() if work != tokens[best.ordinal])
+    words = (
+        f"Trials were compared by {seen.study.objective.expression} although a step processed "
+        f"{each[0]} to {each[-1]} tokens; that of the best, trial {best.ordinal}, "
+        f"{sum(tokens[best.ordinal])}{_per_token(seen, best)}."
+    )
+    return words, others
+
+
+def _work(trial: Trial) -> tuple[int, ...]:
+    """Tokens per step of every launch of a trial; none where they are not known."""
+    if not isinstance(trial.outcome, Measured):
+        return ()
+    tokens = tuple(each.tokens_per_step for each in trial.outcome.measurements)
+    return tokens if all(tokens) else ()
+
+
+def _per_token(seen: Audited, best: Trial) -> str:
+    """Who would lead if tokens were counted."""
+    rates = {
+        trial.ordinal: rate
+        for trial in seen.history.admissible
+        if (rate := metric_of(trial, "tokens_per_s")) is not None
+    }
+    if best.ordinal not in rates:
+        return ""
+    fastest = max(rates, key=lambda ordinal: rates[ordinal])
+    if fastest == best.ordinal:
+        return f", and per token it leads as well with {number(rates[fastest])} tokens/s"
+    return (
+        f"; per token trial {fastest} leads with {number(rates[fastest])} tokens/s, "
+        f"where trial {best.ordinal} has {number(rates[best.ordinal])}"
+    )
+
+
+def dominant_term(seen: Audited) -> Said | None:
+    """The number of devices alone decides most of a score that has other terms."""
+    terms = _terms(seen.scoring.expression)
+    if len(terms) < 2 or seen.best is None or len(seen.history.measured) < 2:
+        return None
+    ranges = [_range(term, seen) for term in terms]
+    total = sum(found for found in ranges if found is not None)
+    for term, found in zip(terms, ranges, strict=True):
+        if found is None or not term.names <= DEVICES or not total:
+            continue
+        if found / total > DOMINANT:
+            return (
+                f"The term {term.text} makes up most of the score: between trials it differs by "
+                f"{number(found)}, all other terms by {number(total - found)}, so fewer devices "
+                f"win almost whatever a step takes.",
+                (seen.best.ordinal,),
+            )
+    return None
+
+
+def _terms(expression: Expression) -> list[Expression]:
+    """The summands of an expression."""
+    nodes, found = [expression.body], list[ast.expr]()
+    while nodes:
+        match nodes.pop():
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                nodes += [right, left]
+            case node:
+                found.append(node)
+    return [parse(ast.unparse(node).replace(" @ ", "@")) for node in found]
+
+
+def _range(term: Expression, seen: Audited) -> float | None:
+    values: list[float] = []
+    for trial in seen.history.measured:
+        if isinstance(trial.outcome, Measured):
+            try:
+                values.append(term.number(readings(trial.outcome.metrics, seen.scoring.seed)))
+            except ExpressionError:
+                return None
+    return max(values) - min(values)
+
+
+def broken_rules(seen: Audited) -> Said | None:
+    """Trials were launched although a rule that holds before any launch excludes them."""
+    given = facts(seen.study.workload, seen.study.environment)
+    rules = [Rule.of(constraint) for constraint in seen.study.space.constraints]
+    broken: dict[int, str] = {}
+    for trial in seen.history:
+        if trial.config is None or not trial.launched:
+            continue
+        words = _broken(rules, {**given, **seen.study.space.defaults, **trial.config.values})
+        if words is not None:
+            broken[trial.ordinal] = words
+    if not broken:
+        return None
+    first, words = next(iter(broken.items()))
+    measured = {trial.ordinal for trial in seen.history.measured}
+    failed = sum(ordinal not in measured for ordinal in broken)
+    return (
+        f"{counted(len(broken), 'trial')} could have been excluded before the launch, of which "
+        f"{failed} failed: {listed(list(broken))}; trial {first} {words}.",
+        tuple(broken),
+    )
+
+
+def _broken(rules: list[Rule], names: Mapping[str, bool | int | float | str | None]) -> str | None:
+    for rule in rules:
+        if any(names.get(name) is None for name in rule.expression.names):
+            continue
+        try:
+            words = rule.broken(names)
+        except ExpressionError:
+            continue
+        if words is not None:
+            return words
+    return None
+
+
+def other_score(seen: Audited) -> Said | None:
+    """Some scores on record are not what the objective on record gives, as others are.
+
+    Where none is, the study was scored by something else, and its objective is not the record's.
+    """
+    published = [
+        (trial, score)
+        for trial in seen.history.measured
+        if (score := metric_of(trial, SCORE)) is not None
+    ]
+    differing = [
+        (trial, score)
+        for trial, score in published
+        if abs(score - value(trial)) > SAME_SCORE * abs(value(trial))
+    ]
+    if not differing or len(differing) == len(published):
+        return None
+    trial, score = differing[0]
+    ordinals = [one.ordinal for one, _ in differing]
+    return (
+        f"The scores on record of {listed(ordinals)} are not what "
+        f"{seen.study.objective.expression} gives: that of trial {trial.ordinal} is "
+        f"{number(score)} instead of {number(value(trial))}.",
+        tuple(ordinals),
+    )
+
+
+CLEARLY = 2 * math.sqrt(2)
+"""Two results differ clearly when their logarithms do by so many standard deviations of one."""
+MOST_DIGITS = 6
+
+
+def one_sample(seen: Audited) -> Said | None:
+    """The best is a single number of a single launch."""
+    best = seen.best
+    if best is None or best.config is None or not seen.best_is_one_number:
+        return None
+    if len(seen.alike[seen.live(best.config)]) > 1:
+        return None
+    known = (
+        "nothing in the record tells how far a second launch would be from it"
+        if seen.noise is None
+        else f"results of equal settings are {_percent(seen.noise)} apart in this record"
+    )
+    return f"The best, trial {best.ordinal}, is one number of one launch; {known}.", (best.ordinal,)
+
+
+def best_of_noise(seen: Audited) -> Said | None:
+    """The best is the luckiest of several launches of what is effectively the same."""
+    best = seen.best
+    if best is None or best.config is None or not seen.best_is_one_number:
+        return None
+    same = seen.alike[seen.live(best.config)]
+    if len(same) < 2:
+        return None
+    values = sorted(value(trial) for trial in same)
+    middle = median(values)
+    apart = values[-1] / values[0] - 1 if values[0] > 0 else None
+    spread = "" if apart is None else f", {_percent(apart)} apart"
+    words = (
+        f"{listed([trial.ordinal for trial in same]).capitalize()} set effectively the same and "
+        f"got {number(values[0])} to {number(values[-1])}{spread}; the best, trial {best.ordinal}, "
+        f"is the luckiest of these {len(same)}, whose median is {number(middle)}{_by_median(seen)}."
+    )
+    return words, tuple(trial.ordinal for trial in same)
+
+
+def _by_median(seen: Audited) -> str:
+    """Who leads when what is effectively the same counts by its median, if that is another."""
+    sign, best = seen.scoring.sign, seen.best
+    medians = {
+        config: median(sign * value(trial) for trial in trials)
+        for config, trials in seen.alike.items()
+    }
+    first = min(medians, key=lambda config: medians[config])
+    if best is None or best.config is None or first == seen.live(best.config):
+        return ""
+    return f", and by medians trial {seen.alike[first][0].ordinal} leads"
+
+
+def within_noise(seen: Audited) -> Said | None:
+    """The best leads by less than equal settings differ by."""
+    best, noise = seen.best, seen.noise
+    if best is None or best.config is None or noise is None or not seen.best_is_one_number:
+        return None
+    own = seen.live(best.config)
+    if value(best) <= 0:
+        return None
+    close = [
+        (behind, leader)
+        for config, trials in seen.alike.items()
+        if config != own
+        for leader in [min(trials, key=seen.history.cost)]
+        if (behind := _behind(best, leader)) is not None and behind < CLEARLY * noise
+    ]
+    if not close:
+        return None
+    behind, nearest = min(close, key=lambda pair: pair[0])
+    words = (
+        f"Trial {best.ordinal} leads trial {nearest.ordinal} by {_percent(behind)}, while results "
+        f"of equal settings are {_percent(noise)} apart in this record; "
+        f"{len(close)} other configuration{'s'[: len(close) - 1]} cannot be told apart from it."
+    )
+    return words, (best.ordinal, *(leader.ordinal for _, leader in sorted(close, key=_first)))
+
+
+def _first(pair: tuple[float, Trial]) -> float:
+    return pair[0]
+
+
+def _behind(best: Trial, other: Trial) -> float | None:
+    """How far apart two results are, as the absolute logarithm of their ratio."""
+    return abs(math.log(value(other) / value(best))) if value(other) > 0 else None
+
+
+def same_result(seen: Audited) -> Said | None:
+    """Different settings have the same result to the last digit."""
+    found: dict[float, set[str]] = {}
+    trials: dict[float, list[int]] = {}
+    for trial in seen.history.measured:
+        result = metric_of(trial, SCORE)
+        if result is None or trial.config is None or not is_imported(trial) or not _is_fine(result):
+            continue
+        found.setdefault(result, set()).add(seen.live(trial.config).digest)
+        trials.setdefault(result, []).append(trial.ordinal)
+    shared = [result for result, configs in found.items() if len(configs) > 1]
+    ordinals = sorted(n for result in shared for n in trials[result])
+    if not shared:
+        return None
+    return (
+        f"{len(ordinals)} trials share {len(shared)} result{'s'[: len(shared) - 1]} to the last "
+        f"digit though they set something else, as {listed(trials[shared[0]])} with "
+        f"{shared[0]:.10g}: an old result may have been read again.",
+        tuple(ordinals),
+    )
+
+
+def _is_fine(result: float) -> bool:
+    """Whether a result has so many digits that two launches do not agree by chance."""
+    return len(f"{result:.15g}".replace(".", "").strip("0")) >= MOST_DIGITS
+
+
+def few_steps(seen: Audited) -> Said | None:
+    """The best was timed over fewer steps than a median needs."""
+    best = seen.best
+    if best is None or not isinstance(best.outcome, Measured) or is_imported(best):
+        return None
+    fewest = min(len(one.slowest_rank_s) for one in best.outcome.measurements)
+    if not 0 < fewest < MIN_TIMED_STEPS:
+        return None
+    return (
+        f"The best, trial {best.ordinal}, was timed over {fewest} steps; "
+        f"a score needs {MIN_TIMED_STEPS} at least.",
+        (best.ordinal,),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+CHECKS: Final[Mapping[str, Callable[[Audited], Said | None]]] = {
+    "unequal_work": unequal_work,
+    "best_of_noise": best_of_noise,
+    "one_sample": one_sample,
+    "within_noise": within_noise,
+    "few_steps": few_steps,
+    "same_result": same_result,
+    "other_score": other_score,
+    "dominant_term": dominant_term,
+    "dead_knob": dead_knob,
+    "infrastructure": infrastructure,
+    "cache_replays": cache_replays,
+    "broken_rules": broken_rules,
+    "failed_seed": failed_seed,
+    "best_is_last": best_is_last,
+}
+"""What is looked at, the gravest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong: its name, a sentence or two with numbers, the trials it is about."""
+
+    name: str
+    words: str
+    ordinals: tuple[int, ...]
+
+
+def audit(study: Study, history: History, repeats: Sequence[Repeat]) -> tuple[Fault, ...]:
+    """Every fault of a history, the gravest first; none where nothing is wrong."""
+    seen = Audited.of(study, history, repeats)
+    found = ((name, check(seen)) for name, check in CHECKS.items())
+    return tuple(
+        Fault(name=name, words=said[0], ordinals=said[1])
+        for name, said in found
+        if said is not None
+    )

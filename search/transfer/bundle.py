@@ -1,0 +1,473 @@
+"""One-file bundle, in and out.
+
+The bundle: one study with its files in one file, which is a tar archive compressed by zstd.
+
+It begins with `manifest.json`, goes on with `study.jsonl`, one change of the record on each line,
+and then has `files/DIGEST` for every file, by rising digest. Headers hold nothing but a name and
+a size, so that the same records make the same bytes.
+
+Writes a study into one file, from which another machine records and replays it.
+
+Reads a bundle, which may come from anybody: all of it is checked before any of it is used.
+"""
+
+import hashlib
+import json
+import re
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import zstandard
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import ReadLimits, pieces
+from records.codec import from_json, to_json
+from records.errors import STRICT, CodecError, StoreError, StudyError, shown
+from records.machine import Launched
+from records.store.artifacts import Artifacts
+from records.store.connection import Database
+from records.store.journal import (
+    KINDS,
+    Entry,
+    FilesRemoved,
+    LaunchesRepeated,
+    StudyCreated,
+    TrialBegun,
+    TrialFinished,
+    journal_path,
+)
+from records.store.schema import upgrade
+from records.store.writer import apply
+from records.trial import Artifact, Outcome
+from search.storage import is_inside
+
+SUFFIX: Final = ".cclsearch"
+FORMAT: Final = "cclsearch.bundle"
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+STUDY: Final = "study.jsonl"
+FILES: Final = "files/"
+MOST_MANIFEST_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = tarfile.BLOCKSIZE
+END: Final = bytes(2 * BLOCK_BYTES)
+KIND_NAMES: Final = {kind: name for name, kind in KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One file of a bundle: the SHA-256 of its content, and its size."""
+
+    __pydantic_config__ = STRICT
+
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a bundle holds; `missing` are files that the record cites and that could not be added.
+
+    `notes` say what was redacted or left out, one sentence each.
+    """
+
+    __pydantic_config__ = STRICT
+
+    format: str
+    version: int
+    study_id: str
+    study_name: str
+    made_by: str
+    study: Member
+    files: tuple[Member, ...]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def header(name: str, size_bytes: int) -> bytes:
+    """The block before a member of this name and size."""
+    told = tarfile.TarInfo(name)
+    told.size = size_bytes
+    return told.tobuf(tarfile.GNU_FORMAT)
+
+
+def padding(size_bytes: int) -> bytes:
+    """What fills the last block of a member."""
+    return bytes(-size_bytes % BLOCK_BYTES)
+
+
+def kind_of(entry: Entry) -> str:
+    """The name under which a bundle, as a journal, holds an entry."""
+    return KIND_NAMES[type(entry)]
+
+
+_PIECE_BYTES = 1 << 20
+_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundled:
+    """A study to be bundled: its records, where its files are, and what is to be said of it."""
+
+    study_id: str
+    study_name: str
+    entries: Sequence[Entry]
+    artifacts: Artifacts
+    made_by: str
+    notes: tuple[str, ...] = ()
+
+
+def write_bundle(bundled: Bundled, out: BinaryIO, *, allow_missing: bool) -> Manifest:
+    """Write a bundle and give its manifest.
+
+    Raises `StoreError` for a file that is missing or was altered; with `allow_missing` one that is
+    missing is listed as such.
+    """
+    files, missing = _sized(bundled, allow_missing)
+    with tempfile.TemporaryFile() as study:
+        manifest = Manifest(
+            format=FORMAT,
+            version=VERSION,
+            study_id=bundled.study_id,
+            study_name=bundled.study_name,
+            made_by=bundled.made_by,
+            study=_write_study(bundled.entries, study),
+            files=tuple(files),
+            missing=tuple(missing),
+            notes=bundled.notes,
+        )
+        packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+        with packer.stream_writer(out, closefd=False) as packed:
+            _write_manifest(packed, manifest)
+            study.seek(0)
+            _write_member(packed, STUDY, manifest.study.size_bytes, study)
+            for file in manifest.files:
+                with bundled.artifacts.open(file.digest) as source:
+                    _write_member(packed, f"{FILES}{file.digest}", file.size_bytes, source)
+            packed.write(END)
+    return manifest
+
+
+def cited_files(entries: Iterable[Entry]) -> list[str]:
+    """Digests of all files that records cite, rising."""
+    found: set[str] = set()
+    for entry in entries:
+        match entry:
+            case TrialFinished(trial=trial):
+                found |= _cited(trial.outcome)
+                found |= {trial.exchange} if trial.exchange else set()
+            case TrialBegun(exchange=str(exchange)):
+                found.add(exchange)
+            case LaunchesRepeated(repeats=repeats):
+                found.update(*(_cited(repeat.outcome) for repeat in repeats))
+    return sorted(found)
+
+
+def launches_of(outcome: Outcome) -> Iterator[Launched]:
+    """How an outcome was launched, in each of its contexts."""
+    if outcome.launched is not None:
+        yield outcome.launched
+    for one in outcome.contexts:
+        yield from launches_of(one.outcome)
+
+
+def artifacts_of(outcome: Outcome) -> Iterator[Artifact]:
+    """The files of an outcome, with those of its contexts."""
+    yield from outcome.artifacts
+    for one in outcome.contexts:
+        yield from artifacts_of(one.outcome)
+
+
+def _cited(outcome: Outcome) -> set[str]:
+    machines = {launched.machine for launched in launches_of(outcome) if launched.machine}
+    return {*machines, *(artifact.digest for artifact in artifacts_of(outcome))}
+
+
+def _sized(bundled: Bundled, allow_missing: bool) -> tuple[list[Member], list[str]]:
+    """Every file with the size of its content, which is read through for it; and the missing.
+
+    What was removed for its space may be missing: the record says so.
+    """
+    removed = {
+        digest
+        for entry in bundled.entries
+        if isinstance(entry, FilesRemoved)
+        for digest in entry.digests
+    }
+    files: list[Member] = []
+    missing: list[str] = []
+    for digest in cited_files(bundled.entries):
+        is_gone = bundled.artifacts.size(digest) is None
+        if is_gone and (allow_missing or digest in removed):
+            missing.append(digest)
+            continue
+        try:
+            files.append(Member(digest=digest, size_bytes=_size(digest, bundled.artifacts)))
+        except StoreError as error:
+            more = "; --allow-missing leaves it out" if is_gone else ""
+            raise StoreError(f"{error}{more}") from error
+    return files, missing
+
+
+def _size(digest: str, artifacts: Artifacts) -> int:
+    size_bytes = 0
+    with artifacts.open(digest) as source:
+        while piece := source.read(_PIECE_BYTES):
+            size_bytes += len(piece)
+    return size_bytes
+
+
+def _write_study(entries: Iterable[Entry], out: BinaryIO) -> Member:
+    digest, size_bytes = hashlib.sha256(), 0
+    for entry in entries:
+        line = f'{{"kind":"{kind_of(entry)}","entry":{to_json(entry)}}}\n'.encode()
+        digest.update(line)
+        size_bytes += out.write(line)
+    return Member(digest=digest.hexdigest(), size_bytes=size_bytes)
+
+
+def _write_manifest(out: BinaryIO, manifest: Manifest) -> None:
+    text = to_json(manifest).encode()
+    if len(text) > MOST_MANIFEST_BYTES:
+        raise StoreError(
+            f"{len(manifest.files)} files are more than one bundle can list; leave out those with "
+            "traces with --no-traces, or all with --metrics-only"
+        )
+    out.write(header(MANIFEST, len(text)) + text + padding(len(text)))
+
+
+def _write_member(out: BinaryIO, name: str, size_bytes: int, source: BinaryIO) -> None:
+    out.write(header(name, size_bytes))
+    while piece := source.read(_PIECE_BYTES):
+        out.write(piece)
+    out.write(padding(size_bytes))
+
+
+LIMITS: Final = ReadLimits(file_bytes=256 << 30, decompressed_bytes=1 << 40)
+_MOST_STUDY_BYTES = 2 << 30
+_LONGEST_LINE_BYTES = 1 << 28
+_LONGEST_HEAD_BYTES = 200
+_MOST_NODES = 4_000_000
+"""Values in one line; each costs memory, however short it is."""
+_DIGEST = re.compile("[0-9a-f]{64}")
+_TAR_MAGIC_AT = 257
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle whose every byte was checked: what it says it is, and the records in it."""
+
+    path: Path
+    manifest: Manifest
+    entries: Sequence[Entry]
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a file begins as bundles do, whatever it is called."""
+    try:
+        with closing(pieces(path, LIMITS, BLOCK_BYTES)) as found:
+            start = next(found, b"")
+    except TraceError:
+        return False
+    named = start.startswith(MANIFEST.encode() + b"\0")
+    return named and start[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] == b"ustar"
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle through and check it; raises `StudyError` for anything that is not as it says.
+
+    Nothing is written, and of its files nothing is kept in memory.
+    """
+    entries: tuple[Entry, ...] = ()
+    with _opened(path) as archive:
+        manifest = archive.manifest()
+        with tempfile.TemporaryFile() as study:
+            archive.member(STUDY, manifest.study, study.write)
+            study.seek(0)
+            lines = iter(lambda: study.readline(_LONGEST_LINE_BYTES + 1), b"")
+            entries = tuple(_entry(path, *numbered) for numbered in enumerate(lines, start=1))
+        for file in manifest.files:
+            archive.member(f"{FILES}{file.digest}", file, _nowhere)
+        archive.end()
+    if not entries or not isinstance(entries[0], StudyCreated):
+        raise StudyError(f"{path}: {STUDY} does not begin with a study")
+    if any(isinstance(entry, StudyCreated) for entry in entries[1:]):
+        raise StudyError(f"{path}: {STUDY} holds two studies")
+    for artifact in _artifacts(entries):
+        if not is_inside(artifact.name):
+            raise StudyError(f"{path}: a file of it is called {shown(artifact.name)}")
+    _require_fit(path, manifest.study_id, entries)
+    return Bundle(path=path, manifest=manifest, entries=entries)
+
+
+def unpacked_files(bundle: Bundle) -> Iterator[Path]:
+    """Each file of a bundle in turn; it is gone when the next is asked for.
+
+    It has no name in any folder, so that nothing stays there if the process is killed.
+    """
+    with _opened(bundle.path) as archive:
+        manifest = archive.manifest()
+        archive.member(STUDY, manifest.study, _nowhere)
+        for file in manifest.files:
+            with tempfile.TemporaryFile() as out:
+                archive.member(f"{FILES}{file.digest}", file, out.write)
+                out.flush()
+                yield Path(f"/proc/self/fd/{out.fileno()}")
+
+
+def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
+    """Raise `StudyError` for records that no store can hold together, by having one hold them."""
+    tried = Database(sqlite3.connect(""))  # on disk, without a name
+    try:
+        upgrade(tried.connection)
+        with tried.atomic():
+            for entry in entries:
+                apply(tried, study_id, entry)
+    except (sqlite3.Error, OverflowError, ValueError) as error:
+        raise StudyError(f"{path}: its records cannot be on record together: {error}") from error
+    finally:
+        tried.close()
+
+
+def _artifacts(entries: Sequence[Entry]) -> Iterator[Artifact]:
+    for entry in entries:
+        match entry:
+            case TrialFinished(trial=trial):
+                yield from artifacts_of(trial.outcome)
+            case LaunchesRepeated(repeats=repeats):
+                for repeat in repeats:
+                    yield from artifacts_of(repeat.outcome)
+
+
+class _Head(msgspec.Struct):
+    """What a manifest of any version says first."""
+
+    format: str
+    version: int
+
+
+class _Archive:
+    """A tar archive read once from its start, in which only what is expected may follow."""
+
+    def __init__(self, path: Path, content: Generator[bytes, None, None]) -> None:
+        self._path = path
+        self._content = content
+        self._rest = b""
+
+    def manifest(self) -> Manifest:
+        """The manifest, which comes first; raises `StudyError` for one of a newer version."""
+        size_bytes = self._header(MANIFEST)
+        if size_bytes > MOST_MANIFEST_BYTES:
+            raise self._refused(f"{MANIFEST} takes {size_bytes} bytes")
+        text = b"".join(self._data(size_bytes))
+        self._skip_padding(size_bytes)
+        try:
+            head = msgspec.json.decode(text, type=_Head)
+            if head.format != FORMAT:
+                raise self._refused(f"{MANIFEST} is of no bundle")
+            if head.version != VERSION:
+                raise StudyError(
+                    f"{self._path} is a bundle of version {head.version}, this cclsearch "
+                    f"reads version {VERSION}; import it with a newer one"
+                )
+            manifest = msgspec.json.decode(text, type=Manifest)
+        except (ValueError, RecursionError) as error:
+            raise self._refused(f"{MANIFEST}: {error}") from error
+        self._check(manifest)
+        return manifest
+
+    def member(self, name: str, expected: Member, take: Callable[[bytes], object]) -> None:
+        """Hand over the next member, which must be this one, with this size and digest."""
+        size_bytes = self._header(name)
+        if size_bytes != expected.size_bytes:
+            raise self._refused(
+                f"{name} has {size_bytes} bytes, {MANIFEST} says {expected.size_bytes}"
+            )
+        digest = hashlib.sha256()
+        for piece in self._data(size_bytes):
+            digest.update(piece)
+            take(piece)
+        self._skip_padding(size_bytes)
+        if digest.hexdigest() != expected.digest:
+            raise self._refused(f"{name} is not what {MANIFEST} says: its SHA-256 differs")
+
+    def end(self) -> None:
+        """Nothing but zeros may follow."""
+        if self._rest.strip(b"\0") or any(piece.strip(b"\0") for piece in self._content):
+            raise self._refused(f"more follows than {MANIFEST} lists")
+
+    def _check(self, manifest: Manifest) -> None:
+        digests = [file.digest for file in manifest.files]
+        if digests != sorted(set(digests)) or not all(map(_DIGEST.fullmatch, digests)):
+            raise self._refused(f"{MANIFEST} lists files that are no digests, or one twice")
+        sizes = [manifest.study.size_bytes, *(file.size_bytes for file in manifest.files)]
+        if min(sizes) < 0 or sum(sizes) > LIMITS.decompressed_bytes:
+            raise self._refused(f"{MANIFEST} lists sizes that no bundle has")
+        if manifest.study.size_bytes > _MOST_STUDY_BYTES:
+            raise self._refused(f"{STUDY} takes {manifest.study.size_bytes} bytes")
+        try:
+            journal_path(Path(), manifest.study_id)
+        except StoreError as error:
+            raise self._refused(str(error)) from error
+
+    def _header(self, name: str) -> int:
+        """Size of the next member; raises unless it is a plain file of this name."""
+        block = b"".join(self._data(BLOCK_BYTES))
+        try:
+            found = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.TarError as error:
+            raise self._refused(f"{name} is expected, and nothing follows: {error}") from error
+        if found.type != tarfile.REGTYPE or found.name != name or found.size < 0:
+            raise self._refused(f"{name} is expected, and {found.name[:100]!r} follows")
+        return found.size
+
+    def _data(self, size_bytes: int) -> Iterator[bytes]:
+        while size_bytes:
+            piece = self._rest or next(self._content, b"")
+            if not piece:
+                raise self._refused("it is truncated")
+            self._rest = piece[size_bytes:]
+            piece = piece[:size_bytes]
+            size_bytes -= len(piece)
+            yield piece
+
+    def _skip_padding(self, size_bytes: int) -> None:
+        for _ in self._data(-size_bytes % BLOCK_BYTES):
+            pass
+
+    def _refused(self, why: str) -> StudyError:
+        return StudyError(f"{self._path} is no bundle that can be imported: {why}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Archive]:
+    try:
+        with closing(pieces(path, LIMITS, _PIECE_BYTES)) as content:
+            yield _Archive(path, content)
+    except TraceError as error:
+        raise StudyError(f"{error}; it is no bundle that can be imported") from error
+
+
+def _entry(path: Path, number: int, line: bytes) -> Entry:
+    where = f"{path}: {STUDY}, line {number}"
+    head, found, text = line.partition(b',"entry":')
+    if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_NODES:
+        raise StudyError(f"{where} holds more than {_MOST_NODES} values")
+    try:
+        is_short = found and len(head) < _LONGEST_HEAD_BYTES
+        kind = json.loads(head + b"}")["kind"] if is_short else None
+        if kind not in KINDS:
+            raise StudyError(f"{where}: {str(kind)[:40]!r} is a kind that a newer cclsearch writes")
+        return from_json(KINDS[kind], text.removesuffix(b"\n").removesuffix(b"}").decode())
+    except (ValueError, KeyError, TypeError, RecursionError, CodecError) as error:
+        raise StudyError(f"{where} is no record: {str(error)[:200]}") from error
+
+
+def _nowhere(_: bytes) -> None:
+    """Where what is only checked goes."""

@@ -1,0 +1,333 @@
+"""CCL-Search run folders.
+
+Run folders of CCL-Search: `results.csv` in its older and newer layout, and the policies.
+
+Runs that CCL-Search appended to a workload card, under `runs`.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Final
+
+from records.errors import StudyError, shown
+from records.study import Environment, Origin, Study, Value
+from records.workload import Workload
+from search.study.card_reader import Card, CardReader, is_number
+from search.transfer.importing import (
+    MAX_LINE_CHARS,
+    MAX_ROWS,
+    Aim,
+    BadRows,
+    Imported,
+    Row,
+    author_of,
+    content_digest,
+    direction_of,
+    imported,
+    json_row,
+    positive,
+    published_of,
+    rank_count,
+    rules_of,
+    study_of,
+    text_of,
+)
+
+RESULTS: Final = "results.csv"
+COLUMNS: Final = ("iteration", "version", "config", "metrics", "score", "status", "error_msg")
+MAX_POLICY_BYTES: Final = 256 << 10
+STEP_TIME: Final = "avg_step_time"
+COMPOSITE: Final = "gpu_step_score"
+"""A score of CCL-Search that is better where it is higher."""
+UNKNOWN_WORK: Final = Workload(name="not on record", global_batch=1, sequence_length=1)
+NO_CARD: Final = (
+    "What every step had to do is not in the folder, so batch and length are 1 here; "
+    "import it again with --card to tell."
+)
+DECLARED: Final = "What a step did is what the card declares; no launch told it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCard:
+    """What a workload card says of a run that stands beside it."""
+
+    name: str
+    digest: str
+    workload: Workload
+    environment: Environment
+    framework: str | None
+    inferences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    config: Mapping[str, Value]
+    metrics: Mapping[str, float | None]
+    score: float | None
+    row: Mapping[str, str]
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether this is such a folder, a folder of such folders, or such a table by itself."""
+    return bool(tables_in(path))
+
+
+def tables_in(path: Path) -> tuple[Path, ...]:
+    """The tables of a path, in alphabetical order."""
+    if path.is_file():
+        return (path,) if path.suffix == ".csv" and _has_columns(path) else ()
+    own = path / RESULTS
+    if own.is_file():
+        return (own,)
+    return tuple(sorted(each for each in path.glob(f"*/{RESULTS}") if _has_columns(each)))
+
+
+def read_run_folder(path: Path, card: RunCard | None, bad: BadRows) -> Iterator[Imported]:
+    """Every run of a path; `card` tells what they had to do."""
+    for table in tables_in(path):
+        lines = tuple(_table(table))
+        rows = tuple(_rows(table, lines, card, bad))
+        if not rows:
+            raise StudyError(f"{table}: holds no trial")
+        name = table.parent.resolve().name if table.name == RESULTS else table.stem
+        bests = [number(line.get("best_score", "")) for _, line in lines]
+        aim = aim_of(rows, bests[-1])
+        yield imported(_study(table, name, aim, rows, card, bad), rows)
+
+
+def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
+    """What was to be reached, by what was scored and what was called the best in the end."""
+    scores = [row.score for row in rows if row.succeeded and row.score is not None]
+    timed = [row.step_s for row in rows if row.succeeded and row.score is not None]
+    if scores and scores == timed:
+        return Aim(name=STEP_TIME, direction="minimize", formula=STEP_TIME)
+    rising = bool(scores) and best == max(scores) and best != min(scores)
+    composite = any(COMPOSITE in row.text for row in rows)
+    direction = "maximize" if rising or composite else "minimize"
+    return Aim(name="score", direction=direction, formula="score")
+
+
+def _study(
+    table: Path, name: str, aim: Aim, rows: Sequence[Row], card: RunCard | None, bad: BadRows
+) -> Study:
+    ranks = max((row.ranks or 1 for row in rows), default=1)
+    digests = {table.name: content_digest(table)}
+    return study_of(
+        name=name,
+        aim=aim,
+        workload=UNKNOWN_WORK if card is None else card.workload,
+        environment=environment_of(ranks) if card is None else card.environment,
+        inferences=() if card is None else card.inferences,
+        origin=Origin(
+            kind="ccl-search",
+            source=f"{name}/{table.name}",
+            digests=digests if card is None else {**digests, card.name: card.digest},
+            framework=None if card is None else card.framework,
+            direction=direction_of(aim),
+            notes=(NO_CARD if card is None else DECLARED, *bad.taken()),
+        ),
+        rules=rules_of(fixed_batch=False),
+    )
+
+
+def environment_of(ranks: int) -> Environment:
+    """A machine of which only is known that a job of so many ranks found room on it."""
+    return Environment(
+        name="elsewhere",
+        device="cuda",
+        accelerator="not on record",
+        world_size=ranks,
+        ranks_per_node=ranks,
+    )
+
+
+def _has_columns(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head = file.readline(MAX_LINE_CHARS)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return set(COLUMNS) <= {name.strip() for name in head.strip().split(",")}
+
+
+def _table(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    reader = csv.DictReader(StringIO(text_of(path), newline=""), strict=True)
+    try:
+        for number, row in enumerate(reader, start=1):
+            if number > MAX_ROWS:
+                raise StudyError(f"{path}: over {MAX_ROWS} rows; split it into several files")
+            yield reader.line_num, {k: v or "" for k, v in row.items() if isinstance(v, str)}
+    except csv.Error as error:
+        raise StudyError(f"{path}:{reader.line_num}: not CSV: {error}") from error
+
+
+def _rows(
+    path: Path, lines: Sequence[tuple[int, Mapping[str, str]]], card: RunCard | None, bad: BadRows
+) -> Iterator[Row]:
+    ordinal = 0
+    for line, row in lines:
+        try:
+            yield _row(ordinal, _line(row), _program(path, row), card)
+        except StudyError as error:
+            bad.refuse(f"{path}:{line}: {error}")
+            continue
+        ordinal += 1
+
+
+def _line(row: Mapping[str, str]) -> _Line:
+    return _Line(
+        config=json_row(row.get("config") or "{}", Mapping[str, Value]),  # type: ignore[type-abstract]  # pydantic takes it
+        metrics=json_row(row.get("metrics") or "{}", Mapping[str, float | None]),  # type: ignore[type-abstract]  # the same
+        score=number(row.get("score", "")),
+        row=row,
+    )
+
+
+def _row(ordinal: int, line: _Line, program: str | None, card: RunCard | None) -> Row:
+    ranks = rank_count(line.config)
+    work = None if card is None else card.workload
+    return Row(
+        text=json.dumps(dict(line.row), sort_keys=True),
+        config=line.config,
+        succeeded=line.row.get("status") == "success",
+        score=line.score,
+        least_score=0,
+        step_s=positive(line.metrics.get(STEP_TIME)),
+        ranks=ranks,
+        tokens=None if work is None else work.tokens_per_step,
+        tokens_declared=work is not None,
+        published=published_of(line.metrics),
+        error=line.row.get("error_msg", ""),
+        program=program,
+        author=author_of(ordinal),
+    )
+
+
+def number(text: str) -> float | None:
+    """The float that a cell holds, finite or not; None for an empty cell."""
+    if not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise StudyError(f"{text[:40]!r} is no number") from error
+
+
+def _program(table: Path, row: Mapping[str, str]) -> str | None:
+    """The text of a row's policy: in the row itself, or in the file of its version."""
+    if row.get("policy"):
+        return row["policy"]
+    version = row.get("version", "")
+    if not version.isascii() or not version.isdecimal():
+        return None
+    stamp = table.stem.removeprefix("results_")
+    folder = "policies" if table.name == RESULTS else f"generate_config_{stamp}"
+    path = table.parent / folder / f"generate_config_v{int(version)}.py"
+    # A link may lead to any file of the reader's, and its text would become part of the record.
+    if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+        return None
+    return text_of(path, MAX_POLICY_BYTES)
+
+
+RUNS: Final = "runs"
+SUFFIXES: Final = (".yaml", ".yml")
+SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
+BASE_ENVIRONMENT: Final = Environment(
+    name="elsewhere", device="cuda", accelerator="not on record", world_size=1, ranks_per_node=1
+)
+
+
+def is_card(path: Path) -> bool:
+    """Whether a file may be a workload card, by its name."""
+    return path.suffix in SUFFIXES and path.is_file()
+
+
+def beside(path: Path) -> RunCard:
+    """What a card says of the runs that stand beside it."""
+    card = Card(path)
+    reader = CardReader(card)
+    if len(reader.batch_sizes()) > 1:
+        raise StudyError(f"{path}: lists several batch sizes; leave in it the one that was run")
+    return RunCard(
+        name=path.name,
+        digest=content_digest(path),
+        workload=reader.workload(),
+        environment=reader.stated_environment() or BASE_ENVIRONMENT,
+        inferences=tuple(reader.inferences),
+        framework=card.text("Model-executor.framework.name"),
+    )
+
+
+def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
+    """The runs of a card as one study."""
+    card = Card(path)
+    if card.get(RUNS) is None:
+        raise StudyError(f"{path}: lists no runs; give the run folder, with --card {path.name}")
+    said = beside(path)
+    rows: list[Row] = []
+    for n, item in enumerate(card.items(RUNS)):
+        try:
+            rows.append(_card_runs_row(len(rows), item, said))
+        except StudyError as error:
+            bad.refuse(f"{path}: {RUNS}[{n}]: {error}")
+    aim = aim_of(rows, None)
+    study = study_of(
+        name=path.stem,
+        aim=aim,
+        workload=said.workload,
+        inferences=said.inferences,
+        environment=said.environment,
+        origin=Origin(
+            kind="ccl-search",
+            source=path.name,
+            digests={path.name: said.digest},
+            framework=said.framework,
+            direction=direction_of(aim),
+            notes=(DECLARED, SEVERAL, *bad.taken()),
+        ),
+        rules=rules_of(fixed_batch=False),
+    )
+    yield imported(study, rows)
+
+
+def _card_runs_row(ordinal: int, item: Mapping[object, object], said: RunCard) -> Row:
+    config = _plain(item.get("config"))
+    metrics = _numbers(item.get("metrics"))
+    score, error, program = item.get("score"), item.get("error_msg"), item.get("policy")
+    return Row(
+        text=json.dumps([config, metrics, str(score), str(item.get("status")), str(error)]),
+        config=config,
+        succeeded=item.get("status") == "success",
+        score=score if isinstance(score, float) else float(score) if is_number(score) else None,
+        least_score=0,
+        step_s=positive(metrics.get(STEP_TIME)),
+        ranks=rank_count(config),
+        tokens=said.workload.tokens_per_step,
+        tokens_declared=True,
+        published=published_of(metrics),
+        error=error if isinstance(error, str) else "",
+        program=program if isinstance(program, str) else None,
+        author=author_of(ordinal),
+    )
+
+
+def _plain(table: object) -> dict[str, Value]:
+    """The settings of a run; those that are null were not set."""
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise StudyError(f"config is {shown(table)}, no table")
+    for knob, value in table.items():
+        if not isinstance(knob, str) or not isinstance(value, bool | int | float | str | None):
+            raise StudyError(f"config: {shown(knob)} is {shown(value)}, no plain value")
+    return {knob: value for knob, value in table.items() if value is not None}
+
+
+def _numbers(table: object) -> dict[str, float | None]:
+    if not isinstance(table, dict):
+        return {}
+    return {k: float(v) for k, v in table.items() if isinstance(k, str) and is_number(v)}

@@ -1,0 +1,713 @@
+"""CCL-Bench entry and its checks.
+
+The fields of a CCL-Bench workload card: which there are, of what kind, and who tells them.
+
+The workload card of one trial: what was asked, what it ran on, and the plan that it chose.
+
+What a published entry must satisfy: rules that programs can decide, each with what is missing.
+
+The rules are those of the CCL-Bench paper: a valid schema, a complete environment, enough steps,
+the plan that ran; and ours: the same work in every trial, and traces of every rank.
+
+Writes one trial as an entry of CCL-Bench: a folder with its card, traces and launch script.
+
+The toolkit takes the first YAML file of a folder for the card and every JSON file beside it for a
+trace, so there is one of the former, and all that is no trace lies below `record/`.
+
+Checks an entry that lies in a folder, whoever made it.
+
+A trial as one JSON object: all that is on record of it, under names that stay.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal, TypeAlias
+
+import yaml
+
+from evaluator.metrics.base import Absent
+from evaluator.metrics.compute import all_parameters
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import LARGE_LIMITS, pieces
+from records.codec import to_json
+from records.errors import StoreError, StudyError, shown
+from records.machine import Launched, Machine
+from records.store.artifacts import Artifacts
+from records.study import MIN_TIMED_STEPS, Environment, Study, Value
+from records.trial import Artifact, Failed, Measured, Trial
+from records.workload import Workload
+from search.loop.trial import FOLDER
+from search.storage import is_inside
+from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number
+from search.study.cards import KNOB_NAMES
+from search.transfer.tables import Exported, is_trace
+from search.views.format import remarks
+
+Kind: TypeAlias = Literal["text", "count", "truth", "counts", "texts", "mapping", "length"]
+"""`length` is a count, or N/A; `counts` are two numbers, of which one may be N/A."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a card, by its dotted path; what is not `needed` may be empty."""
+
+    path: str
+    kind: Kind
+    needed: bool = True
+
+
+def _fields(prefix: str, kind: Kind, *names: str, needed: bool = True) -> tuple[Field, ...]:
+    return tuple(Field(path=f"{prefix}{name}", kind=kind, needed=needed) for name in names)
+
+
+_MODEL, _DATA, _HARDWARE = "workload.model.", "workload.data.", "workload.hardware."
+_EXECUTOR = "Model-executor."
+PLAN: Final = "Model-executor.model_plan_parallelization."
+DEGREES: Final = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+BANDWIDTHS: Final = f"{_HARDWARE}network_topo.bandwidth_gbps"
+TOTAL: Final = f"{_HARDWARE}xpu_spec.total_count"
+PER_NODE: Final = f"{_HARDWARE}xpu_spec.count_per_node"
+
+TEMPLATE: Final = (
+    *_fields("", "count", "version"),
+    *_fields("", "text", "description"),
+    *_fields("", "text", "hf_url", "trace_url", needed=False),
+    *_fields("", "text", "contributor", "contact"),
+    *_fields(_MODEL, "text", "phase"),
+    *_fields(_MODEL, "truth", "moe"),
+    *_fields(_MODEL, "text", "granularity", "model_family", "precision"),
+    *_fields(_MODEL, "count", "epochs", "iteration"),
+    *_fields(f"{_MODEL}model_arch.", "count", "num_params", "num_params_embedding"),
+    *_fields(f"{_MODEL}model_arch.", "count", "num_layers", "num_heads", "head_dim"),
+    *_fields(_DATA, "count", "batch_size", "seq_len"),
+    *_fields(_DATA, "length", "input_len", "output_len"),
+    *_fields(_DATA, "text", "dataset"),
+    *_fields(_HARDWARE, "text", "network_topo.topology"),
+    Field(path=BANDWIDTHS, kind="counts"),
+    *_fields(_HARDWARE, "text", "xpu_spec.type", "xpu_spec.model"),
+    *_fields(_HARDWARE, "count", "xpu_spec.total_count", "xpu_spec.count_per_node"),
+    *_fields(_HARDWARE, "text", "driver_version"),
+    *_fields(f"{_EXECUTOR}framework.", "text", "name", "compiler_tool_selection"),
+    *_fields(PLAN, "count", *DEGREES, "ep", "pp_mb"),
+    *_fields(f"{_EXECUTOR}communication_library.", "text", "name", "version"),
+    *_fields(f"{_EXECUTOR}communication_library.", "mapping", "env", needed=False),
+    *_fields(_EXECUTOR, "texts", "protocol_selection"),
+    *_fields("metric_source.", "texts", "traces"),
+    *_fields("metric_source.", "texts", "metrics_specific_trace", needed=False),
+)
+"""Every field, in the order of the template."""
+
+BY_PATH: Final = {field.path: field for field in TEMPLATE}
+_PHASES = ("training", "inference", "serving")
+
+
+def nested(values: Mapping[str, object]) -> dict[str, object]:
+    """A card from values by dotted path, with every field of the template, empty where untold."""
+    card: dict[str, object] = {}
+    for field in TEMPLATE:
+        *folders, name = field.path.split(".")
+        place = card
+        for folder in folders:
+            below = place.setdefault(folder, {})
+            assert isinstance(below, dict)  # no path of the template is the beginning of another
+            place = below
+        empty: object = {"mapping": {}, "texts": []}.get(field.kind)
+        place[name] = values.get(field.path, empty)
+    return card
+
+
+def looked_up(card: Mapping[str, object], path: str) -> object:
+    """What a card has at a dotted path; None where it has nothing."""
+    value: object = card
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def is_untold(field: Field, value: object) -> bool:
+    """Whether a field is empty."""
+    if field.kind in {"length", "counts"}:
+        return value is None or value == []
+    return value is None or value in UNSAID or value == []
+
+
+def shape_fault(field: Field, value: object) -> str | None:
+    """Why a value is none of this field's kind; None where it is."""
+    if field.path.endswith(".phase") and value not in _PHASES:
+        return f"is none of {', '.join(_PHASES)}"
+    match field.kind:
+        case "text":
+            return None if isinstance(value, str | int | float) else "is no text"
+        case "truth":
+            return None if isinstance(value, bool) else "is neither true nor false"
+        case "count":
+            return None if _is_count(value) else "is no whole number above 0"
+        case "length":
+            return None if _is_count(value) or value in UNSAID else "is no length and not N/A"
+        case "counts":
+            return None if _are_bandwidths(value) else "is not two numbers: scale-out, scale-up"
+        case "texts":
+            return None if _are_texts(value) else "is no list of texts"
+        case "mapping":
+            return None if isinstance(value, Mapping) else "is no mapping"
+
+
+def unknown_paths(card: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """Fields of a card that the template does not have, by dotted path."""
+    for name, value in card.items():
+        path = f"{prefix}{name}"
+        if path in BY_PATH:
+            continue
+        if isinstance(value, Mapping) and any(known.startswith(f"{path}.") for known in BY_PATH):
+            yield from unknown_paths(value, f"{path}.")
+        else:
+            yield re.sub(r"[^\w.-]", "?", path)[:80]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _are_bandwidths(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        return False
+    numbers = [each for each in value if is_number(each) and each > 0]
+    return bool(numbers) and all(is_number(each) or each in UNSAID for each in value)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_CARD_HARDWARE = "workload.hardware."
+_LIBRARY = "Model-executor.communication_library."
+_LIBRARY_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "RCCL_", "OMPI_")
+_GRANULARITIES = {"training": "model_fwd_bwd_pass", "inference": "model_fwd"}
+_XPU_TYPES = {"cpu": "CPU", "cuda": "GPU", "tpu": "TPU"}
+UNUSED = "N/A"
+MOST_GIVEN_CHARS = 4000
+
+
+def card_of(
+    study: Study, trial: Trial, study_id: str, machine: Machine | None, given: Mapping[str, str]
+) -> dict[str, object]:
+    """A card with every field of the template; `given` fills what the record does not tell.
+
+    Raises `StudyError` for a field that no card has, or that the record tells.
+    """
+    if study.workload.phase == "communication":
+        raise StudyError("a CCL-Bench entry is of training or inference; export another format")
+    values = {
+        "version": 1,
+        "description": f"{study.workload.name}: trial {trial.ordinal} of study {study_id}",
+        **_model(study.workload, trial),
+        **_data(study.workload),
+        **_hardware(study, trial, machine),
+        **_executor(study, trial, machine),
+        "metric_source.traces": ["json"],
+        "metric_source.metrics_specific_trace": [],
+    }
+    told = {path: value for path, value in values.items() if value is not None}
+    return nested({**told, **_given(given, told)})
+
+
+def _given(given: Mapping[str, str], told: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path, text in given.items():
+        if path not in BY_PATH:
+            raise StudyError(f"--set {shown(path)}: a card has no such field; see docs/export.md")
+        if path in told and path != "description":
+            raise StudyError(f"--set {path}: the record says {shown(told[path])}")
+        value = _parsed(text) if BY_PATH[path].kind != "text" else text
+        if why := shape_fault(BY_PATH[path], value):
+            raise StudyError(f"--set {path}={shown(text)}: it {why}")
+        found[path] = value
+    return found
+
+
+def _parsed(text: str) -> object:
+    try:
+        value: object = yaml.safe_load(text[:MOST_GIVEN_CHARS])
+    except NOT_YAML as error:
+        raise StudyError(f"--set ...={shown(text)} is no number, list or mapping") from error
+    return value
+
+
+def _model(workload: Workload, trial: Trial) -> dict[str, object]:
+    prefix, arch = "workload.model.", "workload.model.model_arch."
+    steps = 0
+    if isinstance(trial.outcome, Measured):
+        steps = len(trial.outcome.measurement.slowest_rank_s)
+    hidden, heads = workload.hidden_size, workload.head_count
+    return {
+        f"{prefix}phase": workload.phase,
+        f"{prefix}moe": bool(workload.expert_count),
+        f"{prefix}granularity": _GRANULARITIES.get(workload.phase),
+        f"{prefix}model_family": workload.model or _family(workload),
+        f"{prefix}precision": workload.precision,
+        f"{prefix}epochs": 1,
+        f"{prefix}iteration": steps or None,
+        f"{arch}num_params": workload.parameter_count or _parameter_count(workload),
+        f"{arch}num_params_embedding": (workload.vocab_size or 0) * (hidden or 0) or None,
+        f"{arch}num_layers": workload.layer_count,
+        f"{arch}num_heads": heads,
+        f"{arch}head_dim": workload.head_size or (hidden // heads if hidden and heads else None),
+    }
+
+
+def _family(workload: Workload) -> str:
+    """What the model is called: of our own decoders the family says only how they are built."""
+    is_ours = workload.family in (None, "dense", "moe")
+    return workload.name if is_ours else workload.family or workload.name
+
+
+def _parameter_count(workload: Workload) -> int | None:
+    """All parameters of the decoder that has these sizes; None where they are not all told."""
+    count = all_parameters(workload)
+    return None if isinstance(count, Absent) else int(count)
+
+
+def _data(workload: Workload) -> dict[str, object]:
+    prefix, is_answered = "workload.data.", workload.phase == "inference"
+    return {
+        f"{prefix}batch_size": workload.global_batch,
+        f"{prefix}seq_len": workload.sequence_length,
+        f"{prefix}input_len": workload.sequence_length if is_answered else UNUSED,
+        f"{prefix}output_len": workload.output_length if is_answered else UNUSED,
+        f"{prefix}dataset": "synthetic" if workload.text_file is None else "text file",
+    }
+
+
+def _hardware(study: Study, trial: Trial, machine: Machine | None) -> dict[str, object]:
+    environment = study.environment
+    ranks = _rank_count(trial)
+    per_node = min(ranks, environment.ranks_per_node) if ranks else environment.ranks_per_node
+    driver = next((gpu.driver for gpu in machine.gpus if gpu.driver), None) if machine else None
+    return {
+        f"{_CARD_HARDWARE}network_topo.topology": "single node"
+        if ranks and ranks <= per_node
+        else None,
+        f"{_CARD_HARDWARE}network_topo.bandwidth_gbps": _bandwidths(environment),
+        f"{_CARD_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
+        f"{_CARD_HARDWARE}xpu_spec.model": environment.accelerator,
+        f"{_CARD_HARDWARE}xpu_spec.total_count": ranks,
+        f"{_CARD_HARDWARE}xpu_spec.count_per_node": per_node,
+        f"{_CARD_HARDWARE}driver_version": "none" if environment.device == "cpu" else driver,
+    }
+
+
+def _rank_count(trial: Trial) -> int | None:
+    """The ranks that ran, whatever the environment has."""
+    if not isinstance(trial.outcome, Measured):
+        return None
+    told = trial.outcome.metric("rank_count")
+    return int(told) if told else len(trial.outcome.measurement.step_times_s)
+
+
+def _bandwidths(environment: Environment) -> list[object] | None:
+    """Scale-out, then scale-up, in Gbit/s, as the template orders them."""
+    links = (environment.scale_out, environment.scale_up)
+    if not any(links):
+        return None
+    return [UNUSED if link is None else link.bandwidth_bytes_per_s * 8 / 1e9 for link in links]
+
+
+def _executor(study: Study, trial: Trial, machine: Machine | None) -> dict[str, object]:
+    settings = {**study.space.defaults, **(trial.config.values if trial.config else {})}
+    is_ours, on_host = study.launch.recipe == "builtin", study.environment.device == "cpu"
+    framework = study.origin.framework if study.origin else None
+    compiled = settings.get("compile") is True
+    single = _rank_count(trial) and (_rank_count(trial) or 0) <= study.environment.ranks_per_node
+    return {
+        "Model-executor.framework.name": "pytorch" if is_ours else framework,
+        "Model-executor.framework.compiler_tool_selection": (
+            ("torch_compile" if compiled else "plain_pytorch") if is_ours else None
+        ),
+        **plan_of(settings),
+        f"{_LIBRARY}name": ("Gloo" if on_host else "NCCL") if is_ours else None,
+        f"{_LIBRARY}version": _library_version(trial, machine, on_host=on_host),
+        f"{_LIBRARY}env": _library_variables(trial.outcome.launched),
+        "Model-executor.protocol_selection": (
+            (["tcp"] if on_host else ["p2p"]) if is_ours and single else None
+        ),
+    }
+
+
+def plan_of(settings: Mapping[str, Value]) -> dict[str, object]:
+    """The parallel plan of these settings; degrees that they do not name are 1."""
+    named = {KNOB_NAMES.get(knob, knob): value for knob, value in settings.items()}
+    plan = {f"{PLAN}{name}": named.get(name, 1) for name in (*DEGREES, "ep")}
+    return {**plan, f"{PLAN}pp_mb": named.get("micro_batch")}
+
+
+def _library_version(trial: Trial, machine: Machine | None, *, on_host: bool) -> str | None:
+    torch = trial.outcome.measurement.torch_version if isinstance(trial.outcome, Measured) else None
+    if on_host:
+        return f"torch-{torch}" if torch else None
+    software = machine.software if machine else {}
+    return next((version for name, version in software.items() if "nccl" in name.lower()), None)
+
+
+def _library_variables(launched: Launched | None) -> dict[str, str]:
+    environment = launched.environment if launched else {}
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_LIBRARY_VARIABLES)
+    }
+
+
+def card_text(card: Mapping[str, object]) -> str:
+    """A card as YAML, in the order of the template."""
+    text: str = yaml.safe_dump(dict(card), sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+LEAST_OUTPUT_LENGTH = 128
+SHOWN_EXTRA = 8
+_ENVIRONMENT = (
+    "workload.hardware.",
+    "Model-executor.framework",
+    "Model-executor.communication_library",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule and what breaks it, in words; nothing where it is kept."""
+
+    name: str
+    faults: tuple[str, ...] = ()
+
+
+def card_checks(card: Mapping[str, object]) -> tuple[Check, ...]:
+    """The rules that a card alone can break."""
+    return (_schema(card), _environment(card), _protocol(card), _plan(card))
+
+
+def trial_checks(study: Study, trial: Trial, trace_count: int) -> tuple[Check, ...]:
+    """The rules that take the trial itself."""
+    if not isinstance(trial.outcome, Measured):
+        return (Check(name="result", faults=("the trial failed; choose one with --trial",)),)
+    return (
+        _steps(trial.outcome),
+        _tokens(study, trial.outcome),
+        _launch(trial.outcome),
+        traces_check(trace_count, len(trial.outcome.measurement.step_times_s)),
+    )
+
+
+def traces_check(trace_count: int, rank_count: int) -> Check:
+    """Whether there is a trace of every rank."""
+    if trace_count >= rank_count:
+        return Check(name="traces")
+    return Check(
+        name="traces",
+        faults=(
+            f"{trace_count} traces of {rank_count} ranks; search with [measure] "
+            "profiled_steps above 0, and leave --no-traces out",
+        ),
+    )
+
+
+def _schema(card: Mapping[str, object]) -> Check:
+    faults: list[str] = []
+    for field in TEMPLATE:
+        value = looked_up(card, field.path)
+        if is_untold(field, value):
+            if field.needed and not _is_environment(field.path):
+                faults.append(_missing(field.path))
+        elif why := shape_fault(field, value):
+            faults.append(f"{field.path} {why}")
+    extra = list(unknown_paths(card))
+    if extra:
+        more = f" and {len(extra) - SHOWN_EXTRA} more" if len(extra) > SHOWN_EXTRA else ""
+        faults.append(f"not in the template: {', '.join(extra[:SHOWN_EXTRA])}{more}")
+    return Check(name="schema", faults=tuple(faults))
+
+
+def _environment(card: Mapping[str, object]) -> Check:
+    untold = [
+        field.path
+        for field in TEMPLATE
+        if field.needed and _is_environment(field.path)
+        if is_untold(field, looked_up(card, field.path))
+    ]
+    return Check(name="environment", faults=(*map(_missing, untold), *_scale_out_faults(card)))
+
+
+def _scale_out_faults(card: Mapping[str, object]) -> tuple[str, ...]:
+    """A job on several nodes needs a bandwidth between them."""
+    bandwidths, total, per_node = (looked_up(card, path) for path in (BANDWIDTHS, TOTAL, PER_NODE))
+    if not isinstance(bandwidths, Sequence) or len(bandwidths) != 2:
+        return ()
+    if is_number(total) and is_number(per_node) and total <= per_node:
+        return ()
+    return () if is_number(bandwidths[0]) else (_missing(f"{BANDWIDTHS}, scale-out"),)
+
+
+def _protocol(card: Mapping[str, object]) -> Check:
+    phase = looked_up(card, "workload.model.phase")
+    if phase == "training":
+        count = looked_up(card, "workload.model.iteration")
+        if is_number(count) and count < MIN_TIMED_STEPS:
+            return Check(
+                name="protocol",
+                faults=(f"{count} iterations; training takes at least {MIN_TIMED_STEPS}",),
+            )
+        return Check(name="protocol")
+    length = looked_up(card, "workload.data.output_len")
+    if is_number(length) and length >= LEAST_OUTPUT_LENGTH:
+        return Check(name="protocol")
+    return Check(
+        name="protocol",
+        faults=(
+            f"output_len is {str(length)[:20]}; {str(phase)[:20]} takes answers of at least "
+            f"{LEAST_OUTPUT_LENGTH} tokens",
+        ),
+    )
+
+
+def _plan(card: Mapping[str, object]) -> Check:
+    degrees = [looked_up(card, f"{PLAN}{name}") for name in DEGREES]
+    total = looked_up(card, TOTAL)
+    told = [degree for degree in degrees if isinstance(degree, int)]
+    if len(told) < len(DEGREES) or not isinstance(total, int):
+        return Check(name="plan", faults=("the degrees or total_count are not all told",))
+    if prod(told) == total:
+        return Check(name="plan")
+    words = " * ".join(f"{name} {degree}" for name, degree in zip(DEGREES, told, strict=True))
+    return Check(
+        name="plan", faults=(f"{words} is {prod(told)}, and {total} devices are said to be used",)
+    )
+
+
+def _steps(measured: Measured) -> Check:
+    sample = measured.measurement
+    faults: list[str] = []
+    if sample.imported:
+        faults.append("one number on record elsewhere, without samples; launch it again here")
+    elif len(sample.slowest_rank_s) < MIN_TIMED_STEPS:
+        faults.append(
+            f"{len(sample.slowest_rank_s)} timed steps; at least {MIN_TIMED_STEPS} are needed "
+            "([measure] timed_steps)"
+        )
+    elif not any(sample.warmup_times_s):
+        faults.append("no warm-up step before those timed ([measure] warmup_steps)")
+    if sample.profiled:
+        faults.append("timed in profiled steps; have the script tell its step times")
+    if sample.stopped == "slower":
+        faults.append("stopped early, as clearly slower than the best; choose another --trial")
+    return Check(name="steps", faults=tuple(faults))
+
+
+def _tokens(study: Study, measured: Measured) -> Check:
+    sample, asked = measured.measurement, study.workload.tokens_per_step
+    if sample.tokens_per_step != asked:
+        words = f"{sample.tokens_per_step} tokens per step were processed, {asked} were asked"
+        return Check(name="tokens", faults=(words,))
+    if not sample.tokens_verified:
+        words = "tokens per step were declared, not told by the job; have its script tell them"
+        return Check(name="tokens", faults=(words,))
+    return Check(name="tokens")
+
+
+def _launch(measured: Measured) -> Check:
+    if measured.launched is not None:
+        return Check(name="launch")
+    words = "how it was launched is not on record, so there is no launch script; launch it again"
+    return Check(name="launch", faults=(words,))
+
+
+def _is_environment(path: str) -> bool:
+    return path.startswith(_ENVIRONMENT) or path == "Model-executor.protocol_selection"
+
+
+def _missing(path: str) -> str:
+    return f"{path} is missing; give it with --set '{path.split(',')[0]}=...'"
+
+
+CARD = "workload_card.yaml"
+RECORD = "record"
+SCRIPT = "launch.sh"
+_RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What an entry is written of; `script` starts the trial again, None where none is known."""
+
+    trial: Trial
+    document: Mapping[str, object]
+    card: Mapping[str, object]
+    checks: tuple[Check, ...]
+    artifacts: Artifacts
+    script: str | None
+
+
+def write_entry(entry: Entry, folder: Path, *, allow_missing: bool) -> tuple[str, ...]:
+    """Fill a new folder; gives the names of files that are missing, where that is allowed.
+
+    Raises `StoreError` for a file that is missing or was altered.
+    """
+    record = folder / RECORD
+    record.mkdir(parents=True)
+    (folder / CARD).write_text(card_text(entry.card), encoding="utf-8")
+    if entry.script is not None:
+        (folder / SCRIPT).write_text(entry.script, encoding="utf-8")
+        (folder / SCRIPT).chmod(0o755)
+    _write_json(record / "trial.json", entry.document)
+    _write_json(record / "metrics.json", entry.document["metrics"])
+    faults = {check.name: list(check.faults) for check in entry.checks}
+    _write_json(record / "checks.json", faults)
+    (record / "policy.py").write_text(
+        entry.trial.policy.source, encoding="utf-8", errors="surrogatepass"
+    )
+    return tuple(_write_files(entry, folder, allow_missing))
+
+
+def traces_of(trial: Trial) -> list[Artifact]:
+    """The traces of a trial by rising rank, those that it left outside of any context."""
+    found = [
+        each
+        for each in trial.outcome.artifacts
+        if is_trace(each.name) and not PurePosixPath(each.name).is_relative_to(FOLDER)
+    ]
+    return sorted(found, key=lambda each: (_rank(each.name, len(found)), each.name))
+
+
+def _write_files(entry: Entry, folder: Path, allow_missing: bool) -> Iterator[str]:
+    traces = traces_of(entry.trial)
+    for artifact in entry.trial.outcome.artifacts:
+        if allow_missing and entry.artifacts.size(artifact.digest) is None:
+            yield artifact.name
+        elif artifact in traces and is_json(artifact.name):
+            rank = traces.index(artifact)
+            _unpack(artifact, entry.artifacts, folder / f"rank{rank}_trace.json")
+        else:
+            to = folder / RECORD / "files" / _inside(artifact.name)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            entry.artifacts.copy(artifact.digest, to)
+
+
+def is_json(name: str) -> bool:
+    """Whether a trace is JSON, compressed or not."""
+    return name.removesuffix(".gz").removesuffix(".zst").endswith(".json")
+
+
+def _inside(name: str) -> str:
+    """A file's name; raises `StoreError` where it leads out of a folder."""
+    if not is_inside(name):
+        raise StoreError(f"a file of the record is called {name[:80]!r}, which leads elsewhere")
+    return name
+
+
+def _unpack(artifact: Artifact, artifacts: Artifacts, to: Path) -> None:
+    """Write a trace without compression, as the toolkit reads it."""
+    with tempfile.TemporaryDirectory(dir=to.parent, prefix=".unpacking-") as scratch:
+        copy = Path(scratch) / "copy"
+        artifacts.copy(artifact.digest, copy)
+        try:
+            with to.open("wb") as out, closing(pieces(copy, LARGE_LIMITS)) as found:
+                for piece in found:
+                    out.write(piece)
+        except TraceError as error:
+            why = str(error).replace(str(copy), artifact.name)
+            raise StoreError(f"{why}; leave it out with --no-traces --incomplete") from error
+
+
+def _rank(name: str, count: int) -> int:
+    """The rank that a trace's name tells; those that tell none come last."""
+    found = _RANK.search(PurePosixPath(name).name)
+    return int(found[1]) if found else count
+
+
+def _write_json(path: Path, value: object) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
+
+
+_YAML = (".yaml", ".yml")
+_NO_TRACES = ("metrics.json", "trial.json", "checks.json", "launch.json", "job.json")
+
+
+def checks_of(path: Path) -> tuple[Check, ...]:
+    """The rules for the card at a path, and for the traces beside it if that is a folder.
+
+    Raises `StudyError` where there is no card, or several to choose from.
+    """
+    if not path.is_dir():
+        return card_checks(_found_entry_fields(path))
+    cards = sorted(each for each in path.iterdir() if each.suffix in _YAML)
+    if not cards:
+        raise StudyError(f"{path}: holds no card (*.yaml); name the folder of an entry")
+    several = Check(
+        name="card",
+        faults=()
+        if len(cards) == 1
+        else (f"{len(cards)} YAML files; the toolkit takes any of them for the card",),
+    )
+    card = _found_entry_fields(next((each for each in cards if "card" in each.name), cards[0]))
+    total = looked_up(card, TOTAL)
+    traces = [each for each in path.iterdir() if _is_trace(each)]
+    ranks = int(total) if is_number(total) else 1
+    return (several, *card_checks(card), traces_check(len(traces), ranks))
+
+
+def _found_entry_fields(path: Path) -> dict[str, object]:
+    return {str(name): value for name, value in Card(path).fields.items()}
+
+
+def _is_trace(path: Path) -> bool:
+    if path.name in _NO_TRACES or not path.is_file():
+        return False
+    return path.name.endswith((".json", ".json.gz", ".xplane.pb", ".sqlite", ".nsys-rep"))
+
+
+FORMAT = "cclsearch.trial/1"
+
+
+def trial_documents(found: Exported) -> list[dict[str, object]]:
+    """One object per trial, oldest first; what does not exist is null, never NaN."""
+    return [_document(trial, found) for trial in found.trials]
+
+
+def _document(trial: Trial, found: Exported) -> dict[str, object]:
+    study, outcome = found.row.study, trial.outcome
+    failed = outcome if isinstance(outcome, Failed) else None
+    return {
+        "format": FORMAT,
+        "study_id": found.row.id,
+        "study_name": study.name,
+        "objective": study.objective.expression,
+        "ordinal": trial.ordinal,
+        "status": outcome.status,
+        "author": trial.policy.author,
+        "policy_digest": trial.policy.digest,
+        "policy_parent": trial.policy.parent,
+        "policy_source": trial.policy.source,
+        "rationale": trial.policy.rationale,
+        "config": dict(trial.config.values) if trial.config else None,
+        "config_digest": trial.config.digest if trial.config else None,
+        "score": json.loads(to_json(trial.score)) if trial.score else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_message": failed.message if failed else None,
+        "caveats": list(remarks(trial)),
+        "metrics": [json.loads(to_json(value)) for value in found.metrics[trial.ordinal]],
+        "absent_metrics": dict(outcome.absent) if isinstance(outcome, Measured) else {},
+        "outcome": json.loads(to_json(outcome)),
+        "repeats": [
+            json.loads(to_json(each)) for each in found.repeats if each.ordinal == trial.ordinal
+        ],
+        "attempts": trial.attempts,
+        "exchange": trial.exchange,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }

@@ -1,0 +1,334 @@
+"""Export a study.
+
+Files and folders that appear under their names only when all of them is written.
+
+Puts an export together: what is asked of a study, less what stays, redacted, in one format.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeAlias
+
+from evaluator.traces.readers.files import LARGE_LIMITS, pieces
+from records.codec import to_json
+from records.errors import StoreError, StudyError
+from records.store.artifacts import Artifacts
+from records.store.rows import StudyRow
+from records.store.store import Store
+from search.loop.finding import leader_of
+from search.transfer.bundle import Bundled, write_bundle
+from search.transfer.entry import (
+    CARD,
+    Check,
+    Entry,
+    card_checks,
+    card_of,
+    is_json,
+    traces_of,
+    trial_checks,
+    trial_documents,
+    write_entry,
+)
+from search.transfer.redact import Known, TraceChanges, check_redacted, files_of, redacted_study
+from search.transfer.script import launch_script
+from search.transfer.tables import (
+    Exported,
+    Leaving,
+    exported,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
+
+
+@contextmanager
+def whole_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file to write and to read back, that gets its name at the end and is gone on any error.
+
+    Raises `StudyError` when the name is taken and `force` is not given, `StoreError` when nothing
+    can be written there.
+    """
+    if path.is_dir():
+        raise StudyError(f"{path} is a folder; name a file with -o")
+    if path.exists() and not force:
+        raise StudyError(_taken(path))
+    with _refusals(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with _refusals(path), os.fdopen(handle, "w+b") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+            os.fchmod(out.fileno(), 0o644)
+        with _refusals(path):
+            Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path, *, mark: str, force: bool) -> Iterator[Path]:
+    """A folder to fill, that gets its name at the end and is gone on any error.
+
+    With `force` it replaces a folder that holds a file called `mark`, and none that holds others'
+    files. Raises as `whole_file`.
+    """
+    there = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    if there and not force:
+        raise StudyError(_taken(path))
+    if there and not (path / mark).is_file():
+        raise StudyError(f"{path} holds something else, no {mark}; give another with -o")
+    with _refusals(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    try:
+        with _refusals(path):
+            yield temporary / "new"
+            (temporary / "new").chmod(0o755)
+            if path.exists():
+                path.replace(temporary / "old")
+            (temporary / "new").replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _taken(path: Path) -> str:
+    return f"{path} is there already; give --force to replace it, or another name with -o"
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}; free space, or give another with -o"
+        ) from error
+
+
+Form: TypeAlias = Literal["jsonl", "csv", "parquet", "entry", "bundle"]
+WITH_FILES = ("entry", "bundle")
+TABLES = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a study is to be exported, and where to.
+
+    `trial` is a number, `best`, or None for all. `given` fills fields of a card. `incomplete` is
+    whether an entry is written that breaks a rule.
+    """
+
+    form: Form
+    to: Path
+    trial: str | None
+    leaving: Leaving
+    given: Mapping[str, str]
+    made_by: str
+    force: bool
+    allow_missing: bool
+    incomplete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was exported; `left_out` says why a file stayed at home, by its name."""
+
+    path: Path
+    trials: int
+    missing: tuple[str, ...] = ()
+    left_out: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+class FailedChecks(StudyError):
+    """An entry breaks rules, so it was not written."""
+
+
+def export(row: StudyRow, store: Store, wanted: Wanted, changes: TraceChanges | None) -> Written:
+    """Write an export, whole or not at all; with `changes` it is redacted, and then looked through.
+
+    Raises `StudyError` for what cannot be exported so, `StoreError` for what cannot be read or
+    written.
+    """
+    found = _found(row, store, wanted)
+    with tempfile.TemporaryDirectory(prefix="cclsearch-export-") as scratch:
+        artifacts, left_out = store.artifacts, dict[str, str]()
+        is_entry = wanted.form == "entry"
+        card = _card(found, store, wanted) if is_entry else None
+        script = _script(found, store) if is_entry else None
+        if changes is not None:
+            redacted = redacted_study(
+                found,
+                artifacts,
+                changes,
+                Path(scratch),
+                files=wanted.form in WITH_FILES,
+                allow_missing=wanted.allow_missing,
+            )
+            found, artifacts, left_out = redacted.found, redacted.artifacts, {**redacted.left_out}
+            card = _redacted_card(card, changes)
+            script = None if script is None else changes.redactor.text(script)
+            check_redacted("the export", _texts(found, card, script), changes.redactor.known)
+            _check_files(found, artifacts, changes.redactor.known)
+        notes = tuple(_notes(wanted.leaving, changes))
+        if card is not None:
+            missing = _write_entry(found, artifacts, card, script, wanted)
+        else:
+            missing = _write_file(found, artifacts, wanted, notes)
+    return Written(
+        path=wanted.to,
+        trials=len(found.trials),
+        missing=missing,
+        left_out=left_out,
+        notes=notes,
+        checks=_checks(found, card) if card is not None else (),
+    )
+
+
+def entry_checks(row: StudyRow, store: Store, wanted: Wanted) -> tuple[Check, ...]:
+    """The rules for an entry, with what breaks them; nothing is written."""
+    found = _found(row, store, wanted)
+    return _checks(found, _card(found, store, wanted))
+
+
+def _found(row: StudyRow, store: Store, wanted: Wanted) -> Exported:
+    is_whole = wanted.form == "bundle"
+    if is_whole and wanted.trial is not None:
+        raise StudyError("a bundle holds a whole study; leave --trial out")
+    asked = wanted.trial or ("best" if wanted.form == "entry" else None)
+    ordinals = None if asked is None else frozenset({_ordinal(asked, row, store)})
+    found = exported(row, store, wanted.leaving, ordinals, entries=is_whole)
+    if asked is not None and not found.trials:
+        raise StudyError(f"study {row.id} has no trial {asked}; see `cclsearch show {row.id}`")
+    return found
+
+
+def _ordinal(asked: str, row: StudyRow, store: Store) -> int:
+    if asked.isdecimal():
+        return int(asked)
+    if asked != "best":
+        raise StudyError(f"--trial {asked[:40]!r} is no trial; give a number, or best")
+    leader = leader_of(row, store)
+    if leader is None:
+        raise StudyError(f"study {row.id} has no trial that may lead; give one with --trial")
+    return leader.ordinal
+
+
+def _card(found: Exported, store: Store, wanted: Wanted) -> dict[str, object]:
+    (trial,) = found.trials
+    launched = trial.outcome.launched
+    digest = launched.machine if launched else None
+    machine = store.machine(digest) if digest is not None else None
+    return card_of(found.row.study, trial, found.row.id, machine, wanted.given)
+
+
+def _redacted_card(
+    card: dict[str, object] | None, changes: TraceChanges
+) -> dict[str, object] | None:
+    if card is None:
+        return None
+    redacted = {name: changes.redactor.value(value) for name, value in card.items()}
+    return {**redacted, "contributor": "redacted", "contact": "redacted"}
+
+
+def _checks(found: Exported, card: Mapping[str, object]) -> tuple[Check, ...]:
+    (trial,) = found.trials
+    traces = [each for each in traces_of(trial) if is_json(each.name)]
+    return (*card_checks(card), *trial_checks(found.row.study, trial, len(traces)))
+
+
+def _write_file(
+    found: Exported, artifacts: Artifacts, wanted: Wanted, notes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Write a table or a bundle; gives the files that are missing."""
+    with whole_file(wanted.to, force=wanted.force) as out:
+        if wanted.form != "bundle":
+            TABLES[wanted.form](trial_documents(found), out)
+            return ()
+        bundled = Bundled(
+            study_id=found.row.id,
+            study_name=found.row.study.name,
+            entries=found.entries,
+            artifacts=artifacts,
+            made_by=wanted.made_by,
+            notes=notes,
+        )
+        return write_bundle(bundled, out, allow_missing=wanted.allow_missing).missing
+
+
+def _write_entry(
+    found: Exported,
+    artifacts: Artifacts,
+    card: Mapping[str, object],
+    script: str | None,
+    wanted: Wanted,
+) -> tuple[str, ...]:
+    checks = _checks(found, card)
+    broken = [check for check in checks if check.faults]
+    if broken and not wanted.incomplete:
+        words = "; ".join(f"{check.name}: {', '.join(check.faults)}" for check in broken)
+        raise FailedChecks(f"not written: {words}; --incomplete writes it with these on record")
+    (trial,) = found.trials
+    (document,) = trial_documents(found)
+    entry = Entry(
+        trial=trial,
+        document=document,
+        card=card,
+        checks=checks,
+        artifacts=artifacts,
+        script=script,
+    )
+    with whole_folder(wanted.to, mark=CARD, force=wanted.force) as folder:
+        return write_entry(entry, folder, allow_missing=wanted.allow_missing)
+
+
+def _script(found: Exported, store: Store) -> str | None:
+    """What starts the trial again; None of one whose launch is not on record."""
+    (trial,) = found.trials
+    if trial.outcome.launched is None:
+        return None
+    return launch_script(trial, found.row, store)
+
+
+def _texts(
+    found: Exported, card: Mapping[str, object] | None, script: str | None
+) -> Iterator[bytes]:
+    yield (script or "").encode("utf-8", "backslashreplace")
+    yield json.dumps(card, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    for document in trial_documents(found):
+        text = json.dumps(document, ensure_ascii=False)
+        yield text.encode("utf-8", "backslashreplace")
+    for entry in found.entries:
+        yield to_json(entry).encode("utf-8", "backslashreplace")
+
+
+def _check_files(found: Exported, artifacts: Artifacts, known: Known) -> None:
+    for artifact in files_of(found):
+        if artifacts.size(artifact.digest) is not None:
+            content: Iterable[bytes] = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
+            check_redacted(artifact.name, content, known)
+
+
+def _notes(leaving: Leaving, changes: TraceChanges | None) -> Iterator[str]:
+    if leaving.all_but_metrics:
+        yield "files, conversations and the texts of policies were left out"
+    elif leaving.traces:
+        yield "traces were left out"
+    if changes is None:
+        return
+    counts = changes.redactor.counts
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    yield f"redacted: {told or 'nothing was found'}; conversations were left out"
+    if changes.names is not None:
+        yield "names of operators and kernels are hashed"
+    if changes.times is not None:
+        yield f"times in traces are perturbed by up to {changes.times.share:.3g} of themselves"

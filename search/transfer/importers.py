@@ -1,0 +1,211 @@
+"""Format -> importer; writing into the store.
+
+A bundle as one study to import.
+
+Which importer reads what: told by what a file or a folder holds, not by its name.
+
+Puts what was read from outside on record, once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from records.codec import with_texts
+from records.errors import StudyError, shown
+from records.scrub import Scrubber
+from records.store.journal import (
+    LaunchesRepeated,
+    StudyChanged,
+    StudyCreated,
+    TrialFinished,
+    with_study,
+)
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import SearchSpace
+from records.trial import Config, Trial
+from search.loop.ports import scrubbed_policy, scrubbed_study
+from search.transfer import (
+    ccl_search as card_runs,
+)
+from search.transfer import (
+    ccl_search as run_folder,
+)
+from search.transfer import (
+    json_lines,
+)
+from search.transfer import (
+    optuna as optuna_studies,
+)
+from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
+from search.transfer.importing import BadRows, Imported
+from search.transfer.trust import foreign, plain_study
+from search.views.console import plain_line
+
+
+def read(path: Path) -> Iterator[Imported]:
+    """The study of a bundle, under the id that it has in the store it came from."""
+    bundle = read_bundle(path)
+    created = bundle.entries[0]
+    if not isinstance(created, StudyCreated):
+        raise StudyError(f"{path}: does not begin with a study")
+    made_by, digest = bundle.manifest.made_by, bundle.manifest.study.digest
+    entries = tuple(
+        with_study(entry, lambda study: foreign(study, made_by, digest)) for entry in bundle.entries
+    )
+    repeats = (each.repeats for each in bundle.entries if isinstance(each, LaunchesRepeated))
+    summaries = [
+        each.summary
+        for each in bundle.entries
+        if isinstance(each, StudyChanged) and each.summary is not None
+    ]
+    yield Imported(
+        id=bundle.manifest.study_id,
+        study=foreign(created.study, made_by, digest),
+        trials=tuple(e.trial for e in bundle.entries if isinstance(e, TrialFinished)),
+        repeats=tuple(repeat for found in repeats for repeat in found),
+        summary=summaries[-1] if summaries else None,
+        files=unpacked_files(bundle),
+        entries=entries,
+    )
+
+
+KINDS = (
+    "a run folder or results.csv of CCL-Search, a workload card with runs, JSON lines of recorded "
+    "searches, a storage of Optuna, or a bundle of ours"
+)
+
+
+def studies_of(source: str, card: Path | None, bad: BadRows) -> Iterator[Imported]:
+    """Every study of a path or a storage URL; raises `StudyError` where nothing can be read.
+
+    `card` is the workload card of runs that stand without one.
+    """
+    named = source if "://" in source else str(Path(source))
+    try:
+        yield from _studies_of(source, Path(source), card, bad)
+    except StudyError as error:
+        if named in str(error):
+            raise
+        raise StudyError(f"{named}: {error}") from error
+
+
+def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Iterator[Imported]:
+    if "://" in source:
+        yield from optuna_studies.read(source, bad)
+    elif not path.exists():
+        raise StudyError(f"{path}: there is no such file or folder; give {KINDS}")
+    elif run_folder.is_run_folder(path):
+        beside = None if card is None else card_runs.beside(card)
+        yield from run_folder.read_run_folder(path, beside, bad)
+    elif not path.is_file():
+        raise StudyError(f"{path}: holds no results.csv; give {KINDS}")
+    elif is_bundle(path):
+        yield from read(path)
+    elif optuna_studies.is_storage(path):
+        yield from optuna_studies.read(source, bad)
+    elif card_runs.is_card(path):
+        yield from card_runs.read_cards(path, bad)
+    elif json_lines.is_history(path):
+        yield from json_lines.read(path, bad)
+    else:
+        raise StudyError(f"{path}: is no history that can be imported; give {KINDS}")
+
+
+@dataclass(slots=True)
+class Known:
+    """What is on record already, so that nothing is recorded twice."""
+
+    ids: set[str]
+
+    @classmethod
+    def of(cls, rows: Iterable[StudyRow]) -> "Known":
+        """What these studies are."""
+        return cls({row.id for row in rows})
+
+    def take(self, found: Imported) -> bool:
+        """Whether a study is new; from now on it is known."""
+        is_new = found.id not in self.ids
+        self.ids.add(found.id)
+        return is_new
+
+
+def refuse_other(found: Imported, store: Store) -> None:
+    """Raise `StudyError` where a study of this id is on record, and is not the one of a bundle."""
+    if not found.entries or all(row.id != found.id for row in store.studies()):
+        return
+    ours = (with_study(entry, plain_study) for entry in store.entries(found.id))
+    if tuple(ours) != tuple(with_study(entry, plain_study) for entry in found.entries):
+        raise StudyError(
+            f"study {found.id} is on record with other content, so the bundle was not imported; "
+            "import it into another store with --store"
+        )
+
+
+def refuse_steering(found: Imported) -> None:
+    """Raise `StudyError` for a name with a control character: it would be printed as our words."""
+    for text in _names(found):
+        if plain_line(text) != text:
+            raise StudyError(f"study {found.id}: {shown(text)} is a name with a control character")
+
+
+def _names(found: Imported) -> Iterator[str]:
+    """Every text of a study that is a name, a value or an expression, and no prose."""
+    names: list[str] = []
+
+    def take(text: str) -> str:
+        names.append(text)
+        return text
+
+    study = replace(
+        found.study,
+        command=None,
+        origin=None,
+        space=_without_prose(found.study.space),
+        contexts=tuple(
+            replace(each, space=each.space and _without_prose(each.space))
+            for each in found.study.contexts
+        ),
+    )
+    with_texts(study, take)
+    for trial in found.trials:
+        with_texts(trial.config or Config({}), take)
+        names += (artifact.name for artifact in artifacts_of(trial.outcome))
+    yield from names
+
+
+def _without_prose(space: SearchSpace) -> SearchSpace:
+    return replace(
+        space,
+        dimensions=tuple(replace(each, description="") for each in space.dimensions),
+        constraints=tuple(replace(each, reason="") for each in space.constraints),
+    )
+
+
+def record(found: Imported, store: Store, version: str, scrubber: Scrubber) -> None:
+    """Record a study with its files, in one transaction after them, without secrets and homes.
+
+    What another store of ours had is recorded as it was.
+    """
+    for path in found.files:
+        store.artifacts.keep(path, path.name)
+    if found.entries:
+        store.restore(found.id, found.entries)
+        return
+    store.add_study(
+        found.id,
+        scrubbed_study(found.study, scrubber),
+        version,
+        [_scrubbed(trial, scrubber) for trial in found.trials],
+        found.repeats,
+        found.summary,
+    )
+
+
+def _scrubbed(trial: Trial, scrubber: Scrubber) -> Trial:
+    return replace(
+        trial,
+        policy=scrubbed_policy(trial.policy, scrubber),
+        outcome=scrubber.value(trial.outcome),
+    )

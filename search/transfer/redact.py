@@ -1,0 +1,720 @@
+"""Redaction.
+
+The names that a record is known to hold: of hosts, users and jobs, and those that are given.
+
+Looks through what was redacted for any name that was to go.
+
+Hashes names of operators and kernels in traces; what communicates stays to be recognised.
+
+Moves times of a trace a little, so that what followed stays behind what was before.
+
+Puts a word in the place of each name, address and path of a text, always the same for one.
+
+Rewrites a trace event by event, in memory that does not grow with it.
+
+Redacts the files of a trial: traces event by event, JSON by its values, other texts by lines.
+
+A whole study redacted: its records and, where they are wanted, its files.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+import secrets
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from ipaddress import ip_address
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+
+import msgspec
+import zstandard
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.model import CollectiveKind
+from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.files import LARGE_LIMITS, pieces
+from evaluator.traces.readers.marks import collective_kind, communicates
+from records.codec import with_texts
+from records.errors import StudyError
+from records.machine import Launched
+from records.store.artifacts import Artifacts
+from records.store.journal import Entry, FilesRemoved, LaunchesRepeated, TrialBegun, TrialFinished
+from records.trial import Artifact, Outcome, Trial
+from search.transfer.bundle import artifacts_of, launches_of
+from search.transfer.tables import Exported, is_trace
+
+_COMMON = {
+    *("root", "user", "users", "admin", "ubuntu", "nobody", "guest", "runner", "shared", "public"),
+    *("localhost", "localhost.localdomain", "cpu", "cuda", "gpu", "none", "true", "false"),
+}
+"""Names that many machines have and that are words besides: they tell nothing."""
+_HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "MASTER_ADDR")
+_USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER")
+_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+_ADDRESS = re.compile(r"[\d.:]+|[0-9a-fA-F:]+:[0-9a-fA-F:]*")
+
+
+@dataclass(slots=True)
+class Known:
+    """Names by kind, each with the word that stands for it; it grows while texts are read."""
+
+    words: dict[str, str] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _given: set[str] = field(default_factory=set)
+
+    def is_telling(self, name: str) -> bool:
+        """Whether a name tells anybody anything, and is none of the words that stand for one."""
+        key = name.strip().lower()
+        return bool(key) and key not in _COMMON and key not in self._given
+
+    def add(self, kind: str, name: str) -> None:
+        """Take in a name, unless it is common or known; a host is known by its short name too."""
+        name = name.strip()
+        key = name.lower()
+        if key in self.words or not self.is_telling(name):
+            return
+        short = key.partition(".")[0]
+        if kind == "host":
+            if _ADDRESS.fullmatch(name):
+                return
+            if short not in self.words and short not in _COMMON:
+                self.words[short] = self.next_word(kind)
+            self.words[key] = self.words.get(short) or self.next_word(kind)
+            return
+        self.words[key] = self.next_word(kind)
+
+    def next_word(self, kind: str) -> str:
+        """The next word for something of this kind: `host1`, `host2`, ..."""
+        while True:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            word = f"{kind}{self._counts[kind]}"
+            if word not in self.words:
+                self._given.add(word)
+                return word
+
+
+def known_names(found: Exported, *, hosts: Iterable[str], users: Iterable[str]) -> Known:
+    """The names in how trials were launched, and those given."""
+    known = Known()
+    for launched in launches(found):
+        for host in launched.hosts:
+            known.add("host", host)
+        if launched.job_id is not None:
+            known.add("job", launched.job_id)
+        _add_variables(known, launched.environment)
+    for host in hosts:
+        known.add("host", host)
+    for user in users:
+        known.add("user", user)
+    command = found.row.study.command
+    if command is not None:
+        _add_variables(known, command.environment)
+    return known
+
+
+def launches(found: Exported) -> Iterable[Launched]:
+    """How all that is exported was launched."""
+    for trial in found.trials:
+        yield from launches_of(trial.outcome)
+    for repeat in found.repeats:
+        yield from launches_of(repeat.outcome)
+
+
+def _add_variables(known: Known, environment: Mapping[str, str]) -> None:
+    kinds = (("host", _HOST_VARIABLES), ("user", _USER_VARIABLES), ("job", _JOB_VARIABLES))
+    for kind, variables in kinds:
+        for variable in variables:
+            known.add(kind, environment.get(variable, ""))
+
+
+_OVERLAP_BYTES = 512
+
+
+class LeftOver(StudyError):
+    """A name is still in what was redacted; nothing was exported."""
+
+
+def check_redacted(name: str, content: Iterable[bytes], known: Known) -> None:
+    """Raise `LeftOver` where a known name stands in this content.
+
+    Names of digits alone are not looked for: numbers that mean something else look the same.
+    """
+    names = [each.encode() for each in known.words if not each.isdecimal()]
+    if not names:
+        return
+    pattern = re.compile(
+        rb"(?<![A-Za-z0-9])(?:%b)(?![A-Za-z0-9])" % b"|".join(map(re.escape, names)),
+        re.IGNORECASE,
+    )
+    text = b""
+    for piece in content:
+        # What touches either end may be part of a longer word.
+        kept_bytes = len(text := text[-_OVERLAP_BYTES:])
+        text += piece
+        for found in pattern.finditer(text):
+            is_cut = found.start() == 0 and kept_bytes == _OVERLAP_BYTES
+            if found.end() < len(text) and not is_cut:
+                raise _left(found.group(), name)
+    if last := pattern.search(text[-_OVERLAP_BYTES:]):
+        raise _left(last.group(), name)
+
+
+def _left(found: bytes, name: str) -> LeftOver:
+    return LeftOver(
+        f"{found.decode(errors='replace')!r} is still in {name} after redaction, so nothing was "
+        "written; leave the file out with --no-traces or --metrics-only"
+    )
+
+
+_KEPT = re.compile(
+    r"ProfilerStep#\d+|PyTorch Profiler.*|fwdbwd|ac2g|Iteration Start.*|Record Window End"
+    r"|(?:gloo|nccl|c10d|c10d_functional|_c10d_functional):.*|record_param_comms|\[memory\]"
+    r"|(?:cuda|cu|hip)[A-Z]\w*|Mem(?:cpy|set)\b.*|Context Sync|Stream Wait.*"
+    r"|execute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)|step\[\w+(?: .*)?\]"
+)
+_ATEN = "aten::"
+KEPT_FIELDS = frozenset(
+    {
+        *("Collective name", "dtype", "Process Group Name", "Process Group Description"),
+        *("Process Group Ranks", "Input type", "Input Dims", "Concrete Inputs", "labels", "cntr"),
+        *("hlo_category", "run_id", "Src Rank", "Dst Rank", "backend"),
+    }
+)
+"""What an event's arguments tell in texts without naming code."""
+
+
+class HashedNames:
+    """Names hashed under a key that nobody keeps: the same within an export, never beyond it."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self.count = 0
+
+    def name(self, name: str) -> str:
+        """The name of an event, hashed unless its kind is told by it."""
+        if _KEPT.fullmatch(name) or communicates(name):
+            return name
+        if collective_kind(name) is not CollectiveKind.OTHER:
+            return name
+        return f"{_ATEN}{self._hash(name)}" if name.startswith(_ATEN) else self._hash(name)
+
+    def arguments(self, value: object) -> object:
+        """The arguments of an event, with texts hashed that may name code."""
+        if not isinstance(value, dict):
+            return self._hidden(value)
+        return {
+            field: told if field in KEPT_FIELDS else self._hidden(told)
+            for field, told in value.items()
+        }
+
+    def _hidden(self, value: object) -> object:
+        match value:
+            case str():
+                return self._hash(value) if value else value
+            case list():
+                return [self._hidden(each) for each in value]
+            case dict():
+                return {field: self._hidden(each) for field, each in value.items()}
+            case _:
+                return value
+
+    def _hash(self, text: str) -> str:
+        self.count += 1
+        content = text.encode("utf-8", "surrogatepass")
+        return f"op_{hashlib.blake2b(content, key=self._key, digest_size=6).hexdigest()}"
+
+
+_SCALES_US = (1e3, 1e4, 1e5, 1e6)
+_REMEMBERED = 1 << 16
+
+
+class Perturbed:
+    """Time in microseconds as another clock would tell it whose rate varies by `share` at most.
+
+    It never runs backwards, and is the same function for all ranks of an export; `seed` chooses it.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        self.share = share
+        self._seed = seed
+        self._knot = lru_cache(maxsize=_REMEMBERED)(self._knot_shift)
+
+    def at(self, time_us: float) -> float:
+        """A moment on that clock, to the nanosecond."""
+        return round(time_us + sum(self._shift(time_us, scale) for scale in _SCALES_US), 3)
+
+    def _shift(self, time_us: float, scale_us: float) -> float:
+        """Between two knots on a straight line, whose slope is a part of the share at most."""
+        cell, part = divmod(time_us, scale_us)
+        before, after = self._knot(cell, scale_us), self._knot(cell + 1, scale_us)
+        return before + (after - before) * part / scale_us
+
+    def _knot_shift(self, cell: float, scale_us: float) -> float:
+        key = struct.pack("<qdd", self._seed, cell, scale_us)
+        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
+        largest_us = self.share * scale_us / (2 * len(_SCALES_US))
+        return largest_us * (2 * number / 2**64 - 1)
+
+
+_SEGMENT = r"[^\s/:;,'\"`()<>\[\]{}|&*?!$\\]"
+_FOUND = re.compile(
+    rf"(?P<contact>[\w.+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)"
+    rf"|(?P<path>(?:file://|(?<![\w./~@-])|(?<=\s-[A-Z]))"
+    rf"(?:~{_SEGMENT}*)?/(?:{_SEGMENT}+/)+{_SEGMENT}*"
+    rf"|~{_SEGMENT}*/{_SEGMENT}+"
+    rf"|/(?:home|Users)/(?:{_SEGMENT}+/)*{_SEGMENT}*)"
+    rf"|(?P<ip4>(?<![\w.])\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?![\w.]))"
+    rf"|(?P<ip6>(?<![\w:])(?=[0-9a-fA-F:]*:[0-9a-fA-F]*:)[0-9a-fA-F:]{{3,39}}(?![\w:]))"
+)
+_USER = re.compile(rf"/(?:home|Users)/({_SEGMENT}+)")
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/.*", re.DOTALL)
+_SYSTEM = ("/bin/", "/sbin/", "/lib/", "/lib64/", "/usr/", "/dev/", "/proc/", "/sys/")
+"""Places that every machine has."""
+_VERSIONS = ("packages", "software")
+"""Fields of numbers that look like addresses, and are none."""
+_VERSION = re.compile(r"[\d.]+")
+_WORDS_REMEMBERED = 100_000
+
+
+class Redactor:
+    """Redacts texts and JSON values by what is known, and learns users from their home folders.
+
+    `counts` says how often something of each kind was replaced. `exact` are texts to replace as
+    they are: digests of what redaction changes.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.counts: Counter[str] = Counter()
+        self.exact: dict[str, str] = {}
+        self._places: dict[tuple[str, str], str] = {}
+        self._names = _names_pattern(known)
+        self._seen = lru_cache(maxsize=_WORDS_REMEMBERED)(self._redacted)
+
+    def text(self, text: str) -> str:
+        """The text with words for names."""
+        if text in self.exact:
+            return self.exact[text]
+        redacted, kinds = self._seen(text)
+        self.counts.update(kinds)
+        return redacted
+
+    def value(self, value: object) -> object:
+        """A JSON value with all of its texts redacted, names of fields too."""
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self.value(each) for each in value]
+            case dict():
+                return {
+                    self.text(str(key)): (
+                        self._versions(each) if key in _VERSIONS else self.value(each)
+                    )
+                    for key, each in value.items()
+                }
+            case _:
+                return value
+
+    def host(self, name: str) -> str:
+        """What stands for a host, which is known from now on."""
+        self.known.add("host", name)
+        word = self.known.words.get(name.strip().lower(), name)
+        self.counts["host"] += word != name
+        return word
+
+    def learnt(self) -> bool:
+        """Whether names became known since the last call: what was redacted by then lacks them."""
+        pattern = _names_pattern(self.known)
+        if pattern == self._names:
+            return False
+        self._names = pattern
+        self._seen.cache_clear()
+        self.counts.clear()
+        return True
+
+    def _versions(self, value: object) -> object:
+        if not isinstance(value, dict):
+            return self.value(value)
+        return {
+            self.text(str(name)): each if _VERSION.fullmatch(str(each)) else self.value(each)
+            for name, each in value.items()
+        }
+
+    def _redacted(self, text: str) -> tuple[str, tuple[str, ...]]:
+        kinds: list[str] = []
+
+        def place(match: re.Match[str]) -> str:
+            kind, found = str(match.lastgroup), match.group()
+            word = self._path(found) if kind == "path" else self._address(kind, found)
+            if word != found:
+                kinds.append(kind.rstrip("46"))
+            return word
+
+        def name(match: re.Match[str]) -> str:
+            word = self.known.words[match.group().lower()]
+            kinds.append(word.rstrip("0123456789"))
+            return word
+
+        text = _FOUND.sub(place, text)
+        return (self._names.sub(name, text) if self._names else text), tuple(kinds)
+
+    def _path(self, path: str) -> str:
+        """Another folder and another file name, the same for the same; libraries keep theirs."""
+        for user in _USER.findall(path):
+            self.known.add("user", user)
+        library = _LIBRARY.search(path)
+        if library:
+            return f"/{self._word('path', path[: library.start()])}{library.group()}"
+        folder, _, name = path.rpartition("/")
+        if path.startswith(_SYSTEM) or not folder:
+            return path
+        suffix = PurePosixPath(name).suffix
+        kept = suffix if re.fullmatch(r"\.[a-z0-9]{1,6}", suffix) else ""
+        file = f"{self._word('file', name)}{kept}" if name else ""
+        return f"/{self._word('path', folder)}/{file}"
+
+    def _address(self, kind: str, found: str) -> str:
+        if kind == "contact":
+            return self._word("contact", found)
+        try:
+            address = ip_address(found)
+        except ValueError:
+            return found
+        if address.is_loopback or address.is_unspecified:
+            return found
+        return self._word("ip", found)
+
+    def _word(self, kind: str, found: str) -> str:
+        key = kind, found
+        if key not in self._places:
+            self._places[key] = self.known.next_word(kind)
+        return self._places[key]
+
+
+def _names_pattern(known: Known) -> re.Pattern[str] | None:
+    if not known.words:
+        return None
+    names = "|".join(map(re.escape, sorted(known.words, key=lambda name: (-len(name), name))))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{names})(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+NOTE = "cclsearchExport"
+_ABSOLUTE_TIMES = ("device_offset_ps", "device_duration_ps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceChanges:
+    """What is done to every trace of an export."""
+
+    redactor: Redactor
+    names: HashedNames | None = None
+    times: Perturbed | None = None
+
+    @property
+    def note(self) -> dict[str, object]:
+        """What was done, as the trace itself says it."""
+        return {
+            "redacted": True,
+            "operator_names": "hashed" if self.names else "as recorded",
+            "times_perturbed_by": self.times.share if self.times else 0,
+        }
+
+
+class _Event(msgspec.Struct):
+    """Only its text is wanted."""
+
+
+def rewrite_trace(path: Path, out: BinaryIO, changes: TraceChanges) -> None:
+    """Write a trace of Chrome's format with these changes; raises `TraceError` if it is none."""
+    trace = open_chrome(path, LARGE_LIMITS, _Event)
+    out.write(b'{"traceEvents":[')
+    first = True
+    with closing(trace.batches()) as batches:
+        for _ in batches:
+            for event in msgspec.json.decode(trace.text, type=list[object]):
+                out.write(b"\n" if first else b",\n")
+                out.write(msgspec.json.encode(_changed(event, changes)))
+                first = False
+    out.write(b"\n]")
+    for name, value in _fields(trace.header, changes):
+        out.write(b",\n%b:%b" % (msgspec.json.encode(name), msgspec.json.encode(value)))
+    out.write(b"}\n")
+
+
+def _fields(header: dict[str, msgspec.Raw], changes: TraceChanges) -> Iterator[tuple[str, object]]:
+    for name, value in header.items():
+        told: object = msgspec.json.decode(value)
+        if name == "host_name" and isinstance(told, str):
+            told = changes.redactor.host(told)
+        yield changes.redactor.text(name), changes.redactor.value(told)
+    yield NOTE, changes.note
+
+
+def _changed(event: object, changes: TraceChanges) -> object:
+    if not isinstance(event, dict):
+        return changes.redactor.value(event)
+    changed = dict(event)
+    if changes.times is not None:
+        _move(changed, changes.times)
+    if changes.names is not None and changed.get("ph") != "M":
+        if isinstance(changed.get("name"), str):
+            changed["name"] = changes.names.name(str(changed["name"]))
+        if "args" in changed:
+            changed["args"] = changes.names.arguments(changed["args"])
+    return changes.redactor.value(changed)
+
+
+def _move(event: dict[str, object], times: Perturbed) -> None:
+    start, duration = event.get("ts"), event.get("dur")
+    if not isinstance(start, int | float):
+        return
+    event["ts"] = moved = times.at(start)
+    if isinstance(duration, int | float):
+        event["dur"] = max(0.0, round(times.at(start + duration) - moved, 3))
+    arguments = event.get("args")
+    if isinstance(arguments, dict):
+        event["args"] = {k: v for k, v in arguments.items() if k not in _ABSOLUTE_TIMES}
+
+
+MOST_JSON_BYTES = 16 << 20
+_LINE_BYTES = 1 << 20
+_PLAIN_TEXT = (".json", ".jsonl", ".log", ".txt", ".py", ".toml", ".yaml", ".yml", ".sh", ".csv")
+
+
+def redact_file(path: Path, name: str, to: Path, changes: TraceChanges) -> str | None:
+    """Write a file's redacted content, compressed as its name says; or why that cannot be done."""
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    if not plain.endswith(_PLAIN_TEXT):
+        return "not a kind of file whose texts are known"
+    try:
+        with to.open("wb") as file, _packed(file, name) as out:
+            if is_trace(plain) and plain.endswith(".json") and _is_chrome(path):
+                rewrite_trace(path, out, changes)
+            elif plain.endswith(".json") and (whole := _small(path)) is not None:
+                value = changes.redactor.value(json.loads(whole))
+                out.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
+            else:
+                for line in _lines(path):
+                    out.write(_redacted_line(line, plain, changes).encode("utf-8", "replace"))
+    except (TraceError, ValueError, RecursionError) as error:
+        return " ".join(str(error).replace(str(path), name).split())[:200]
+    return None
+
+
+@contextmanager
+def _packed(file: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """A place to write to that compresses as files of this name are, with nothing but content."""
+    if name.endswith(".gz"):
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as out:
+            yield cast(BinaryIO, out)
+    elif name.endswith(".zst"):
+        with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as out:
+            yield cast(BinaryIO, out)
+    else:
+        yield file
+
+
+def _is_chrome(path: Path) -> bool:
+    """Whether a file names trace events anywhere; its fields may come after them."""
+    end = b""
+    for piece in pieces(path, LARGE_LIMITS, 1 << 20):
+        if b'"traceEvents"' in end + piece or b'"ph"' in end + piece:
+            return True
+        end = piece[-20:]
+    return False
+
+
+def _small(path: Path) -> bytes | None:
+    """A whole file, unless it is large."""
+    found = b""
+    for piece in pieces(path, LARGE_LIMITS, 1 << 20):
+        found += piece
+        if len(found) > MOST_JSON_BYTES:
+            return None
+    return found
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a text with their ends; refuses one that no text has."""
+    rest = b""
+    for piece in pieces(path, LARGE_LIMITS, 1 << 20):
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield f"{line.decode('utf-8', 'replace')}\n"
+        if len(rest) > 64 * _LINE_BYTES:
+            raise ValueError("a line without end")
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _redacted_line(line: str, name: str, changes: TraceChanges) -> str:
+    if name.endswith((".jsonl", ".json")):
+        try:
+            value = changes.redactor.value(json.loads(line))
+        except (ValueError, RecursionError):
+            return changes.redactor.text(line)
+        return f"{json.dumps(value, ensure_ascii=False)}\n"
+    return changes.redactor.text(line)
+
+
+MACHINE = "machine.json"
+MOST_ROUNDS = 4
+"""Names may be learnt from the last file read, and then all is read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redacted:
+    """A redacted study: its records, where its redacted files are, and files that were left out.
+
+    `left_out` says why, by the name of each file.
+    """
+
+    found: Exported
+    artifacts: Artifacts
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where files are, and which of them may be missing; None is any."""
+
+    artifacts: Artifacts
+    forgiven: frozenset[str] | None
+
+    def may_lack(self, digest: str) -> bool:
+        """Whether a file is missing and need not be there."""
+        is_forgiven = self.forgiven is None or digest in self.forgiven
+        return is_forgiven and self.artifacts.size(digest) is None
+
+
+def redacted_study(
+    found: Exported,
+    artifacts: Artifacts,
+    changes: TraceChanges,
+    scratch: Path,
+    *,
+    files: bool,
+    allow_missing: bool,
+) -> Redacted:
+    """Redact records and, if asked, files, which come to lie under `scratch`.
+
+    Conversations with a model are dropped. Raises `StoreError` for a file that is missing, unless
+    that is allowed, or was removed for its space.
+    """
+    source = _Source(artifacts=artifacts, forgiven=None if allow_missing else _removed(found))
+    for number in range(MOST_ROUNDS):
+        kept = Artifacts(scratch / f"round{number}")
+        left_out: dict[str, str] = {}
+        refiled: dict[str, Artifact | None] = {}
+        if files:
+            for artifact in files_of(found):
+                if artifact.digest not in refiled:
+                    again = _again(artifact, source, kept, changes, scratch, left_out)
+                    refiled[artifact.digest] = again
+            changes.redactor.exact |= {
+                digest: again.digest
+                for digest, again in refiled.items()
+                if again is not None and again.name == MACHINE
+            }
+        redacted = _redacted(found, changes, refiled)
+        if not changes.redactor.learnt():
+            break
+    return Redacted(found=redacted, artifacts=kept, left_out=left_out)
+
+
+def _removed(found: Exported) -> frozenset[str]:
+    entries = (entry for entry in found.entries if isinstance(entry, FilesRemoved))
+    return frozenset(digest for entry in entries for digest in entry.digests)
+
+
+def files_of(found: Exported) -> Iterable[Artifact]:
+    """The files of all trials and of their further launches, and what these were launched on."""
+    for launched in launches(found):
+        if launched.machine is not None:
+            yield Artifact(name=MACHINE, digest=launched.machine, size_bytes=0)
+    for trial in found.trials:
+        yield from artifacts_of(trial.outcome)
+    for repeat in found.repeats:
+        yield from artifacts_of(repeat.outcome)
+
+
+def _again(
+    artifact: Artifact,
+    source: "_Source",
+    kept: Artifacts,
+    changes: TraceChanges,
+    scratch: Path,
+    left_out: dict[str, str],
+) -> Artifact | None:
+    """The redacted file; None where it has to stay out."""
+    plain, redacted = scratch / "plain", scratch / "redacted"
+    if source.may_lack(artifact.digest):
+        left_out[artifact.name] = "missing"
+        return None
+    source.artifacts.copy(artifact.digest, plain)
+    why = redact_file(plain, artifact.name, redacted, changes)
+    if why is not None:
+        left_out[artifact.name] = why
+        return None
+    return kept.keep(redacted, artifact.name)
+
+
+def _redacted(
+    found: Exported, changes: TraceChanges, refiled: Mapping[str, Artifact | None]
+) -> Exported:
+    redactor = changes.redactor
+    for trial in found.trials:
+        source = redactor.text(trial.policy.source)
+        redactor.exact[trial.policy.digest] = replace(trial.policy, source=source).digest
+    return replace(
+        found,
+        row=with_texts(found.row, redactor.text),
+        trials=tuple(
+            with_texts(_refiled_trial(trial, refiled), redactor.text) for trial in found.trials
+        ),
+        repeats=tuple(
+            with_texts(replace(repeat, outcome=_refiled(repeat.outcome, refiled)), redactor.text)
+            for repeat in found.repeats
+        ),
+        entries=tuple(
+            with_texts(_refiled_entry(entry, refiled), redactor.text) for entry in found.entries
+        ),
+    )
+
+
+def _refiled_entry(entry: Entry, refiled: Mapping[str, Artifact | None]) -> Entry:
+    match entry:
+        case TrialFinished(trial=trial):
+            return TrialFinished(trial=_refiled_trial(trial, refiled))
+        case TrialBegun():
+            return replace(entry, exchange=None, paid=None)
+        case LaunchesRepeated(repeats=repeats):
+            again = (replace(each, outcome=_refiled(each.outcome, refiled)) for each in repeats)
+            return LaunchesRepeated(repeats=tuple(again))
+        case _:
+            return entry
+
+
+def _refiled_trial(trial: Trial, refiled: Mapping[str, Artifact | None]) -> Trial:
+    return replace(trial, outcome=_refiled(trial.outcome, refiled), exchange=None)
+
+
+def _refiled(outcome: Outcome, refiled: Mapping[str, Artifact | None]) -> Outcome:
+    """The outcome with its redacted files in the place of its own."""
+    found = ((each, refiled.get(each.digest, each)) for each in outcome.artifacts)
+    return replace(
+        outcome,
+        artifacts=tuple(
+            replace(again, name=each.name) for each, again in found if again is not None
+        ),
+        contexts=tuple(
+            replace(one, outcome=_refiled(one.outcome, refiled)) for one in outcome.contexts
+        ),
+    )

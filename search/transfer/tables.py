@@ -1,0 +1,315 @@
+"""CSV, JSONL, Parquet.
+
+What an export takes out of a record, and what it leaves out.
+
+Trials as typed columns: one row each, knobs and metrics beside each other, units in headings.
+
+Trials as JSON lines, as CSV and as Parquet.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import BinaryIO, TypeAlias
+
+from records.errors import EnvironmentFault
+from records.store.journal import Entry, LaunchesRepeated, TrialBegun, TrialFinished, with_study
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import InContext, Measured, MetricValue, Outcome, Policy, Repeat, Trial
+from search.transfer.trust import plain_study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """What stays at home: files with traces, or everything but configurations and results."""
+
+    traces: bool = False
+    all_but_metrics: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A study as it is exported: some or all of its trials, less what was to be left out.
+
+    `metrics` are the newest values of each trial, those that were computed later included.
+    """
+
+    row: StudyRow
+    trials: tuple[Trial, ...]
+    repeats: tuple[Repeat, ...]
+    metrics: Mapping[int, tuple[MetricValue, ...]]
+    entries: tuple[Entry, ...] = ()
+    """All changes that make up its records, where they are asked for."""
+
+
+def exported(
+    row: StudyRow,
+    store: Store,
+    leaving: Leaving,
+    ordinals: frozenset[int] | None = None,
+    *,
+    entries: bool = False,
+) -> Exported:
+    """All of a study, or these trials of it with their further launches."""
+
+    def is_asked(ordinal: int) -> bool:
+        return ordinals is None or ordinal in ordinals
+
+    trials = tuple(trial for trial in store.history(row.id) if is_asked(trial.ordinal))
+    later = store.metric_values(row.id)
+    return Exported(
+        row=row,
+        trials=tuple(_lean_trial(trial, leaving) for trial in trials),
+        repeats=tuple(
+            _lean_repeat(repeat, leaving)
+            for repeat in store.repeats(row.id)
+            if is_asked(repeat.ordinal)
+        ),
+        metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
+        entries=tuple(_entries(row.id, store, leaving)) if entries else (),
+    )
+
+
+def _entries(study_id: str, store: Store, leaving: Leaving) -> Iterator[Entry]:
+    for entry in store.entries(study_id):
+        yield with_study(_lean(entry, leaving), plain_study)
+
+
+def _lean(entry: Entry, leaving: Leaving) -> Entry:
+    match entry:
+        case TrialFinished(trial=trial):
+            return TrialFinished(trial=_lean_trial(trial, leaving))
+        case TrialBegun() if leaving.all_but_metrics:
+            return replace(entry, policy=_lean_policy(entry.policy), exchange=None, paid=None)
+        case LaunchesRepeated(repeats=repeats):
+            return LaunchesRepeated(repeats=tuple(_lean_repeat(r, leaving) for r in repeats))
+        case _:
+            return entry
+
+
+def _lean_trial(trial: Trial, leaving: Leaving) -> Trial:
+    outcome = _lean_outcome(trial.outcome, leaving)
+    if not leaving.all_but_metrics:
+        return replace(trial, outcome=outcome)
+    return replace(trial, outcome=outcome, policy=_lean_policy(trial.policy), exchange=None)
+
+
+def _lean_policy(policy: Policy) -> Policy:
+    """Of the text only its digest stays, in a comment: so that policies differ as they did."""
+    source = f"# This policy was left out. Its SHA-256 is {policy.digest}.\n"
+    return replace(policy, source=source, parent=None, rationale="", prediction=None)
+
+
+def _lean_repeat(repeat: Repeat, leaving: Leaving) -> Repeat:
+    return replace(repeat, outcome=_lean_outcome(repeat.outcome, leaving))
+
+
+def _lean_outcome(outcome: Outcome, leaving: Leaving) -> Outcome:
+    if not (leaving.traces or leaving.all_but_metrics):
+        return outcome
+    kept = tuple(each for each in outcome.artifacts if not is_trace(each.name))
+    contexts = tuple(
+        InContext(name=one.name, outcome=_lean_outcome(one.outcome, leaving))
+        for one in outcome.contexts
+    )
+    if leaving.all_but_metrics:
+        return replace(outcome, artifacts=(), launched=None, contexts=contexts)
+    return replace(outcome, artifacts=kept, contexts=contexts)
+
+
+def is_trace(name: str) -> bool:
+    """Whether a file of a trial is what a profiler wrote, by its name."""
+    if name.endswith(("steps.json", "progress.jsonl", "job.json", "launch.json")):
+        return False
+    return name.endswith((".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".pb"))
+
+
+def _own(trial: Trial) -> tuple[MetricValue, ...]:
+    return trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
+
+
+Cell: TypeAlias = bool | int | float | str | None
+Document: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """A column with its heading; all cells are of this type or None."""
+
+    heading: str
+    kind: type[bool] | type[int] | type[float] | type[str]
+    cells: tuple[Cell, ...]
+
+
+MOST = 2**63
+"""What a whole number of 64 bits stays below."""
+
+_PLAIN = ("study_id", "study_name", "ordinal", "author", "status")
+_AFTER = (
+    *("failure_stage", "failure_kind", "failure_message", "attempts"),
+    *("policy_digest", "config_digest", "started_at", "ended_at"),
+)
+
+
+def columns_of(documents: Sequence[Document]) -> list[Typed]:
+    """The columns of these trials, in an order that follows from their names alone."""
+    plain = [_typed(name, [document[name] for document in documents]) for name in _PLAIN]
+    scores = [_object(document, "score") for document in documents]
+    return [
+        *plain,
+        *_valued("score", [_unit_value(score) for score in scores]),
+        _typed("caveats", ["; ".join(map(str, _list(d, "caveats"))) or None for d in documents]),
+        *_knobs(documents),
+        *_metrics(documents),
+        *(_typed(name, [document[name] for document in documents]) for name in _AFTER),
+    ]
+
+
+def _knobs(documents: Sequence[Document]) -> list[Typed]:
+    configs = [_object(document, "config") for document in documents]
+    names = sorted({name for config in configs for name in config})
+    return [_typed(f"config.{name}", [config.get(name) for config in configs]) for name in names]
+
+
+def _metrics(documents: Sequence[Document]) -> list[Typed]:
+    told = [
+        {str(value["name"]): _unit_value(value) for value in _list(document, "metrics")}
+        for document in documents
+    ]
+    names = sorted({name for values in told for name in values})
+    return [
+        column
+        for name in names
+        for column in _valued(f"metric.{name}", [values.get(name) for values in told])
+    ]
+
+
+def _valued(name: str, cells: Sequence[tuple[str, object] | None]) -> list[Typed]:
+    """One column for each unit that a number has; a metric may have changed its unit."""
+    units = sorted({cell[0] for cell in cells if cell is not None})
+    return [
+        _typed(
+            f"{name} [{unit}]" if unit else name,
+            [cell[1] if cell is not None and cell[0] == unit else None for cell in cells],
+            float,
+        )
+        for unit in units
+    ]
+
+
+def _unit_value(value: Mapping[str, object]) -> tuple[str, object] | None:
+    return (str(value["unit"]), value["value"]) if value else None
+
+
+def _typed(
+    heading: str, cells: Sequence[object], kind: type[float] | type[str] | None = None
+) -> Typed:
+    """A column of the narrowest type that holds every cell; texts where types are mixed."""
+    wanted = kind or _common([cell for cell in cells if cell is not None])
+    convert: Callable[[object], Cell] = _CONVERSIONS[wanted]
+    return Typed(
+        heading=heading,
+        kind=wanted,
+        cells=tuple(None if cell is None else convert(cell) for cell in cells),
+    )
+
+
+def _common(cells: Sequence[object]) -> type[bool] | type[int] | type[float] | type[str]:
+    found = {type(cell) for cell in cells}
+    if found == {bool}:
+        return bool
+    if found == {int}:
+        fits = all(isinstance(cell, int) and -MOST <= cell < MOST for cell in cells)
+        return int if fits else str
+    return float if found and found <= {int, float} else str
+
+
+_CONVERSIONS: Mapping[type, Callable[[object], Cell]] = {
+    bool: bool,
+    int: lambda cell: cell if isinstance(cell, int) else None,
+    float: lambda cell: float(cell) if isinstance(cell, int | float) else None,
+    str: str,
+}
+
+
+def _object(document: Document, name: str) -> Mapping[str, object]:
+    value = document[name]
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(document: Document, name: str) -> Sequence[Mapping[str, object]]:
+    value = document[name]
+    return value if isinstance(value, list) else []
+
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n")
+_NUMBERS = (bool, int, float)
+
+
+def write_jsonl(documents: Sequence[Document], out: BinaryIO) -> None:
+    """Write one object on each line."""
+    for document in documents:
+        text = json.dumps(document, allow_nan=False, ensure_ascii=False)
+        out.write(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def write_csv(documents: Sequence[Document], out: BinaryIO) -> None:
+    """Write a heading and a row for each trial; what does not exist is an empty cell.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
+    columns = columns_of(documents)
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([_defused(column.heading) for column in columns])
+    for row in zip(*(column.cells for column in columns), strict=True):
+        rows.writerow([_cell(cell) for cell in row])
+    text.flush()
+    text.detach()
+
+
+def write_parquet(documents: Sequence[Document], out: BinaryIO) -> None:
+    """Write the columns of the CSV with their types; raises `EnvironmentFault` without pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EnvironmentFault(
+            "Parquet is written by pyarrow, which is not installed: "
+            'pip install "cclsearch[parquet]", or use --format csv'
+        ) from error
+    kinds = {
+        bool: pyarrow.bool_(),
+        int: pyarrow.int64(),
+        float: pyarrow.float64(),
+        str: pyarrow.string(),
+    }
+    columns = columns_of(documents)
+    table = pyarrow.table(
+        [pyarrow.array(_plain(column.cells), kinds[column.kind]) for column in columns],
+        names=[column.heading for column in columns],
+    )
+    pyarrow.parquet.write_table(table, out)
+
+
+def _plain(cells: Sequence[Cell]) -> list[Cell]:
+    """Texts without what is no Unicode, which Parquet does not hold."""
+    return [
+        cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell
+        for cell in cells
+    ]
+
+
+def _cell(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return repr(cell) if isinstance(cell, _NUMBERS) else _defused(cell)
+
+
+def _defused(text: str) -> str:
+    """A text that no program runs, and with one kind of line ends, which is quoted."""
+    text = "\n".join(text.splitlines()) if "\r" in text else text
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,0 +1,102 @@
+"""Whether what an imported study would launch here was allowed by the person at this machine."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from policies.contract import seed_names
+from records.errors import StudyError, shown
+from records.store.store import Store
+from records.study import Origin, Study
+from search.views.console import plain_line
+
+RECORDS = "study.jsonl"
+"""What the digest in the origin of an imported bundle is of."""
+SHOWN_CHARS = 2000
+
+Line: TypeAlias = tuple[str, str]
+
+
+def foreign(study: Study, made_by: str, digest: str) -> Study:
+    """The study as a bundle may bring it: marked, and without a host for the model.
+
+    One that another tool conducted keeps its own origin: nothing here launches it.
+    """
+    host, study = study.llm.base_url, plain_study(study)
+    if study.origin is not None:
+        return study
+    note = f"base_url {shown(host)} is left out: a bundle cannot decide where your key is sent"
+    origin = Origin(
+        kind="bundle",
+        source=f"cclsearch {made_by}",
+        digests={RECORDS: digest},
+        notes=() if host is None else (note,),
+    )
+    return replace(study, origin=origin)
+
+
+def plain_study(study: Study) -> Study:
+    """The study without what tells an imported one from the one that it was made of."""
+    is_bundle = study.origin is not None and study.origin.kind == "bundle"
+    study = replace(study, llm=replace(study.llm, base_url=None))
+    return replace(study, origin=None) if is_bundle else study
+
+
+def is_foreign(study: Study) -> bool:
+    """Whether a study came in a bundle, from whoever made that."""
+    return study.origin is not None and study.origin.kind == "bundle"
+
+
+def trust(study: Study, store: Store) -> None:
+    """Record that an imported study may be launched here; does nothing for our own."""
+    if is_foreign(study):
+        store.trust(_digest(study))
+
+
+def require_trust(study: Study, store: Store) -> None:
+    """Raise `StudyError`, which says what would run, for an imported study nobody trusted here."""
+    if is_foreign(study) and not store.is_trusted(_digest(study)):
+        told = "; ".join(f"{label}: {words}" for label, words in launch_lines(study))
+        raise StudyError(
+            "this study was imported, and what it launches can do all that you can. "
+            f"{told}. Nothing was started; if you trust where it comes from, add --trust"
+        )
+
+
+def launch_lines(study: Study) -> Iterator[Line]:
+    """What an imported study would do here if it were launched, and the files that it names."""
+    if not is_foreign(study):
+        return
+    command = study.command
+    if command is None:
+        yield "would run", f"recipe {shown(study.launch.recipe)} of cclsearch, no command"
+    else:
+        yield "would run", _cut(shlex.join(command.run))
+        if command.environment:
+            given = (f"{name}={shlex.quote(value)}" for name, value in command.environment.items())
+            yield "with", _cut(" ".join(given))
+        if command.inherit:
+            yield "given of your environment", _cut(" ".join(command.inherit))
+    if study.strategy in {"hybrid", "llm"}:
+        yield "may ask", f"model {shown(study.llm.model)}, where ANTHROPIC_BASE_URL says"
+    if files := _files(study):
+        yield "names files", _cut(" ".join(map(shlex.quote, files)))
+
+
+def _files(study: Study) -> list[str]:
+    works = (study.workload, *(context.workload for context in study.contexts))
+    digests = () if study.command is None else study.command.file_digests
+    seed = () if study.seed_policy in seed_names() else (study.seed_policy,)
+    return sorted({*seed, *(work.text_file for work in works if work.text_file), *digests})
+
+
+def _digest(study: Study) -> str:
+    return "" if study.origin is None else study.origin.digests.get(RECORDS, "")
+
+
+def _cut(text: str) -> str:
+    text = plain_line(text)
+    if len(text) <= SHOWN_CHARS:
+        return text
+    return f"{text[:SHOWN_CHARS]}... ({len(text)} characters; all of it with show --json)"

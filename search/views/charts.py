@@ -1,0 +1,613 @@
+"""All charts.
+
+A search as a chart: what every trial reached, in order, and the best so far.
+
+Two values of every trial against each other, with those that no other beats in both.
+
+Configurations as lines over parallel axes, one for each knob, and what they cost at the end.
+
+Values with names as bars: one value each, or parts that add up.
+
+How far several searches were after each trial, as step lines over each other.
+
+Samples as dots in rows below each other, so that their spread is seen and not only a middle.
+
+A search in a word's height: what the best so far was, trial by trial.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final, Literal, TypeAlias
+
+from search.views import svg
+from search.views.svg import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Key,
+    Scale,
+    across,
+    legend,
+    scale_of,
+    upwards,
+)
+
+HEIGHT: Final = 330.0
+KEYS: Final = (
+    Key(name="measured", kind="dot"),
+    Key(name="breaks a limit", kind="limited", shape="cross"),
+    Key(name="failed", kind="failure", shape="tick"),
+    Key(name="best so far", kind="lead", shape="line"),
+    Key(name="best, launched again", kind="best"),
+)
+
+Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A trial: its value, None where it failed, and what to say of it."""
+
+    ordinal: int
+    value: float | None
+    ended: Ended
+    tip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What the best reached over all its launches."""
+
+    ordinal: int
+    centre: float
+    low: float | None
+    high: float | None
+    tip: str
+
+
+def history_chart(
+    points: Sequence[Point], best: Interval | None, *, label: str, lower_is_better: bool
+) -> str:
+    """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
+    values = [point.value for point in points if point.value is not None]
+    ends = (best.centre, best.low, best.high) if best is not None else ()
+    values += [value for value in ends if value is not None]
+    y = scale_of(values, HEIGHT - BOTTOM - 12, TOP)
+    last = max((point.ordinal for point in points), default=0)
+    x = Scale(low=-0.5, high=last + 0.5, start=LEFT, end=WIDTH - RIGHT)
+    shown = {point.ended for point in points} | ({"best so far"} if values else set())
+    keys = [key for key in KEYS if key.name in shown or (key.kind == "best" and best is not None)]
+    return svg.drawing(
+        WIDTH,
+        HEIGHT,
+        f"{label} of every trial",
+        f"{len(points)} trials in order, {len(points) - _measured(points)} without a value",
+        upwards(y, LEFT, label, WIDTH - RIGHT),
+        across(_whole(x, last), HEIGHT - BOTTOM, "trial", HEIGHT - BOTTOM),
+        _lead(points, x, y, lower_is_better=lower_is_better),
+        *(_mark(point, x, y) for point in points),
+        "" if best is None else _interval(best, x, y),
+        legend(keys, WIDTH - RIGHT, 16.0),
+    )
+
+
+def _measured(points: Sequence[Point]) -> int:
+    return sum(point.value is not None for point in points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted(Scale):
+    """An axis of ordinals, which are whole."""
+
+    @property
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        last = int(self.high)
+        step = next(s for e in range(20) for f in (1, 2, 5) if (s := f * 10**e) * 14 >= last)
+        return tuple((self.place(n), str(n)) for n in range(0, last + 1, step))
+
+
+def _whole(x: Scale, last: int) -> Scale:
+    return _Counted(low=x.low, high=last + 0.5, start=x.start, end=x.end)
+
+
+def _mark(point: Point, x: Scale, y: Scale) -> str:
+    place = x.place(point.ordinal)
+    if point.value is None:
+        bottom = HEIGHT - BOTTOM
+        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.tip)
+    if point.ended == "breaks a limit":
+        return svg.cross(place, y.place(point.value), 3.5, "limited", point.tip)
+    return svg.circle(place, y.place(point.value), 4.0, "dot", point.tip)
+
+
+def _lead(points: Sequence[Point], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
+    """The best so far as a step line."""
+    steps: list[tuple[int, float]] = []
+    for point in points:
+        if point.value is None or point.ended != "measured":
+            continue
+        if not steps or (
+            point.value < steps[-1][1] if lower_is_better else point.value > steps[-1][1]
+        ):
+            steps.append((point.ordinal, point.value))
+    if not steps:
+        return ""
+    path = [(x.place(steps[0][0]), y.place(steps[0][1]))]
+    for (_, before), (ordinal, value) in pairwise(steps):
+        path += [(x.place(ordinal), y.place(before)), (x.place(ordinal), y.place(value))]
+    path.append((x.end, y.place(steps[-1][1])))
+    return svg.polyline(path, "lead")
+
+
+def _interval(best: Interval, x: Scale, y: Scale) -> str:
+    place = x.place(best.ordinal)
+    arm = ""
+    if best.low is not None and best.high is not None:
+        low, high = y.place(best.low), y.place(best.high)
+        arm = svg.line(place, low, place, high, "arm") + "".join(
+            svg.line(place - 5, end, place + 5, end, "arm") for end in (low, high)
+        )
+    return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
+
+
+SCATTER_HEIGHT: Final = 380.0
+NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
+SCATTER_KEYS: Final = (
+    Key(name="measured", kind="dot"),
+    Key(name="breaks a limit", kind="limited", shape="cross"),
+    Key(name="no other beats it", kind="best"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """A value with its interval, where one is known."""
+
+    centre: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """All the numbers there are."""
+        return tuple(end for end in (self.centre, self.low, self.high) if end is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A trial by two values; `name` is written beside it where it is on the front."""
+
+    name: str
+    x: Reach
+    y: Reach
+    on_front: bool
+    is_limited: bool
+    tip: str
+    trial: int | None = None
+    """Whose marks these are, where they can be selected."""
+
+
+def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool = True) -> str:
+    """Every pair, those on the front named and joined by steps; labels say which way is better."""
+    x = scale_of([v for pair in pairs for v in pair.x.ends], LEFT, WIDTH - RIGHT)
+    y = scale_of([v for pair in pairs for v in pair.y.ends], SCATTER_HEIGHT - BOTTOM, TOP)
+    front = sorted((pair for pair in pairs if pair.on_front), key=lambda pair: pair.x.centre)
+    others = [pair for pair in pairs if not pair.on_front]
+    named = _apart(front, x, y)
+    shown = [pair.is_limited for pair in others]
+    keys = [
+        key
+        for key, seen in zip(
+            SCATTER_KEYS, (False in shown, True in shown, bool(front)), strict=True
+        )
+        if seen
+    ]
+    return svg.drawing(
+        WIDTH,
+        SCATTER_HEIGHT,
+        f"{y_label} against {x_label}",
+        f"{len(pairs)} trials, {len(front)} of which no other beats in both",
+        upwards(y, LEFT, y_label, WIDTH - RIGHT),
+        across(x, SCATTER_HEIGHT - BOTTOM, x_label, TOP),
+        _steps(front, x, y) if line else "",
+        *(_other(pair, x, y) for pair in others),
+        *(_member(pair, x, y, named=pair in named) for pair in front),
+        legend(keys, WIDTH - RIGHT, 16.0),
+    )
+
+
+def _steps(front: Sequence[Pair], x: Scale, y: Scale) -> str:
+    """Between two members only the worse of both is known."""
+    places = [(x.place(pair.x.centre), y.place(pair.y.centre)) for pair in front]
+    path = places[:1]
+    for (_, before), (right, after) in pairwise(places):
+        path += [(right, before), (right, after)]
+    return svg.polyline(path, "lead") if len(places) > 1 else ""
+
+
+def _other(pair: Pair, x: Scale, y: Scale) -> str:
+    place = x.place(pair.x.centre), y.place(pair.y.centre)
+    if pair.is_limited:
+        return svg.cross(*place, 3.5, "limited", pair.tip, pair.trial)
+    return svg.circle(*place, 4.0, "dot", pair.tip, pair.trial)
+
+
+def _apart(front: Sequence[Pair], x: Scale, y: Scale) -> list[Pair]:
+    """Members whose names do not lie over those of others."""
+    named: list[Pair] = []
+    for pair in front:
+        near = (
+            abs(x.place(pair.x.centre) - x.place(other.x.centre)) < NAME_WIDTH
+            and abs(y.place(pair.y.centre) - y.place(other.y.centre)) < NAME_HEIGHT
+            for other in named[-1:]
+        )
+        if not any(near):
+            named.append(pair)
+    return named
+
+
+def _member(pair: Pair, x: Scale, y: Scale, *, named: bool) -> str:
+    right, up = x.place(pair.x.centre), y.place(pair.y.centre)
+    arms = ""
+    if pair.x.low is not None and pair.x.high is not None:
+        arms += svg.line(x.place(pair.x.low), up, x.place(pair.x.high), up, "arm")
+    if pair.y.low is not None and pair.y.high is not None:
+        arms += svg.line(right, y.place(pair.y.low), right, y.place(pair.y.high), "arm")
+    near_end = right > WIDTH - 80
+    beside = svg.words(
+        right - 9 if near_end else right + 9,
+        max(up - 7, 10.0),
+        pair.name,
+        anchor="end" if near_end else "start",
+        chars=12,
+    )
+    dot = svg.circle(right, up, 5.5, "best", pair.tip, pair.trial)
+    return arms + dot + (beside if named else "")
+
+
+PARALLEL_HEIGHT: Final = 340.0
+PARALLEL_TOP, PARALLEL_BOTTOM, SIDE = 74.0, 26.0, 56.0
+PARALLEL_NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 7.5
+NAME_CHARS, END_NAME_CHARS = 26, 16
+FEW: Final = 2
+SHADES: Final = 5
+"""Classes `shade0` (best) to `shade4` (worst)."""
+PARALLEL_KEYS: Final = (
+    Key(name="best", kind="line best", shape="line"),
+    Key(name="good", kind="line shade1", shape="line"),
+    Key(name="bad", kind="line shade4", shape="line"),
+    Key(name="failed", kind="line broken", shape="line"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """An axis: its name, and its choices from the bottom up."""
+
+    name: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A configuration: the place of its choice on each axis, None where the knob has no effect.
+
+    `rank` is its place among all measured, 0 for the best and 1 for the worst; None for a failure.
+    """
+
+    places: tuple[int | None, ...]
+    value: float | None
+    rank: float | None
+    is_best: bool
+    tip: str
+    trial: int | None = None
+    """Whose line this is, where it can be selected."""
+
+
+def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale, label: str) -> str:
+    """A line for every configuration; `values` is the last axis, from whose ends only it takes.
+
+    The best is drawn last, over the others, and the failed first.
+    """
+    count = len(knobs) + 1
+    axes = [SIDE + place * (WIDTH - 2 * SIDE - RIGHT) / max(1, count - 1) for place in range(count)]
+    last = Scale(
+        low=values.low,
+        high=values.high,
+        start=PARALLEL_HEIGHT - PARALLEL_BOTTOM - 24,
+        end=PARALLEL_TOP,
+        logarithmic=values.logarithmic,
+    )
+    order = sorted(tried, key=lambda one: (one.is_best, -2.0 if one.rank is None else -one.rank))
+    kinds = {_kind(one) for one in tried}
+    shaded = len(tried) > FEW
+    keys = [key for key in PARALLEL_KEYS if key.kind in kinds or (shaded and "shade" in key.kind)]
+    return svg.drawing(
+        WIDTH,
+        PARALLEL_HEIGHT,
+        f"Knobs of every trial, and {label}",
+        f"{len(tried)} configurations over {len(knobs)} knobs",
+        *(_tried(one, knobs, axes, last) for one in order),
+        *(_knob(knob, x) for knob, x in zip(knobs, axes, strict=False)),
+        _last(last, axes[-1], failed=any(one.rank is None for one in tried)),
+        *_names([*(knob.name for knob in knobs), label], axes),
+        legend(keys, WIDTH - RIGHT, 14.0),
+    )
+
+
+def _kind(one: Tried) -> str:
+    if one.is_best:
+        return "line best"
+    if one.rank is None:
+        return "line broken"
+    return f"line shade{min(SHADES - 1, int(one.rank * SHADES))}"
+
+
+def _tried(one: Tried, knobs: Sequence[Knob], axes: Sequence[float], last: Scale) -> str:
+    end = PARALLEL_HEIGHT - PARALLEL_BOTTOM if one.value is None else last.place(one.value)
+    heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
+    points = list(zip(axes, [*heights, end], strict=True))
+    return svg.polyline(points, _kind(one), one.tip, one.trial)
+
+
+def _height(place: int | None, knob: Knob) -> float:
+    """That of a choice; below all of them where the knob has no effect."""
+    bottom = PARALLEL_HEIGHT - PARALLEL_BOTTOM - 24
+    if place is None:
+        return PARALLEL_HEIGHT - PARALLEL_BOTTOM
+    return bottom - place * (bottom - PARALLEL_TOP) / max(1, len(knob.choices) - 1)
+
+
+def _knob(knob: Knob, x: float) -> str:
+    every = -(-len(knob.choices) // 12)
+    return "".join(
+        [
+            svg.line(x, PARALLEL_TOP, x, PARALLEL_HEIGHT - PARALLEL_BOTTOM, "axis"),
+            *(
+                svg.words(x + 5, _height(place, knob) + 4, choice, kind="label halo", chars=12)
+                for place, choice in enumerate(knob.choices)
+                if place % every == 0
+            ),
+        ]
+    )
+
+
+def _names(names: Sequence[str], axes: Sequence[float]) -> Iterator[str]:
+    """The names of the axes in two rows by turns, so that long ones do not collide."""
+    inner = int(2 * (WIDTH - 2 * SIDE - RIGHT) / max(1, len(axes) - 1) / NAME_CHAR_WIDTH)
+    for place, (name, x) in enumerate(zip(names, axes, strict=True)):
+        y = PARALLEL_TOP - 12 - PARALLEL_NAME_HEIGHT * (place % 2)
+        room = NAME_CHARS if 0 < place < len(axes) - 1 else END_NAME_CHARS
+        yield svg.words(x, y, name, anchor="middle", kind="name", chars=min(inner, room))
+
+
+def _last(last: Scale, x: float, *, failed: bool) -> str:
+    bottom = PARALLEL_HEIGHT - PARALLEL_BOTTOM
+    return "".join(
+        [
+            svg.line(x, PARALLEL_TOP, x, bottom, "axis"),
+            *(svg.words(x + 5, y + 4, text, kind="label halo", chars=10) for y, text in last.ticks),
+            svg.words(x + 5, bottom + 4, "failed", kind="label halo") if failed else "",
+        ]
+    )
+
+
+BAR, GAP = 17.0, 7.0
+NAMES: Final = 190.0
+BARS_TOP, BARS_BOTTOM = 30.0, 46.0
+BARS_NAME_CHARS: Final = 26
+LEAST_WIDTH: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar: its parts from the left, each at least 0, and what is written at its end.
+
+    `within` is the part of the first one that is hatched.
+    """
+
+    name: str
+    parts: tuple[float, ...]
+    words: str = ""
+    tip: str = ""
+    within: float = 0.0
+    is_best: bool = False
+
+
+def bar_chart(
+    bars: Sequence[Bar], parts: Sequence[Key], *, title: str, label: str, hatched: str = ""
+) -> str:
+    """Bars below each other; `parts` name what they are made of, `hatched` what is `within`."""
+    height = BARS_TOP + len(bars) * (BAR + GAP) + BARS_BOTTOM
+    ends = [_total(bar) for bar in bars]
+    room = 90.0 if any(bar.words for bar in bars) else 0.0
+    x = scale_of(ends, NAMES, WIDTH - RIGHT - room, zero=True)
+    keys = [*parts, *([Key(name=hatched, kind="hatch", shape="hatched box")] if hatched else [])]
+    drawn = []
+    for row, bar in enumerate(bars):
+        y = BARS_TOP + row * (BAR + GAP)
+        name = "name best-name" if bar.is_best else "label"
+        drawn.append(
+            svg.words(NAMES - 8, y + 13, bar.name, anchor="end", kind=name, chars=BARS_NAME_CHARS)
+        )
+        left = 0.0
+        for part, key in zip(bar.parts, parts, strict=True):
+            start, end = x.place(left), x.place(left + part)
+            if end - start >= LEAST_WIDTH:
+                drawn.append(svg.box(start, y, end - start, BAR, key.kind, bar.tip))
+            left += part
+        if bar.within > 0:
+            width = x.place(bar.within) - x.place(0.0)
+            drawn.append(svg.box(x.place(0.0), y, width, BAR, "hatch", bar.tip))
+        drawn.append(svg.words(x.place(left) + 6, y + 13, bar.words, chars=14))
+    return svg.drawing(
+        WIDTH,
+        height,
+        title,
+        f"{len(bars)} bars: {label}",
+        HATCH if hatched else "",
+        across(x, height - BARS_BOTTOM, label, BARS_TOP - 6),
+        *drawn,
+        legend(keys, WIDTH - RIGHT, 14.0) if len(keys) > 1 else "",
+    )
+
+
+HATCH: Final = (
+    '<defs><pattern id="hatched" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><line class="hatching" x1="0" y1="0" x2="0" y2="6"></line>'
+    "</pattern></defs>"
+)
+"""The same wherever it stands, so that several charts of one page may hold it."""
+
+
+def _total(bar: Bar) -> float:
+    return sum(bar.parts)
+
+
+CURVES_HEIGHT: Final = 320.0
+KINDS: Final = 6
+"""Classes `curve0` to `curve5`, each of its own colour and its own dashes."""
+ROW: Final = 20.0
+CURVES_NAME_CHARS: Final = 90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line of steps: values by the place from which on they hold, until `end`."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    end: float
+
+
+def curve_chart(curves: Sequence[Curve], *, title: str, x_label: str, y_label: str) -> str:
+    """At most six lines over two axes, the upwards one from zero on, each named below."""
+    shown = curves[:KINDS]
+    values = [value for curve in shown for _, value in curve.points]
+    starts = [place for curve in shown for place, _ in curve.points[:1]]
+    x = scale_of([*starts, *(curve.end for curve in shown)], LEFT, WIDTH - RIGHT)
+    y = scale_of(values, CURVES_HEIGHT - BOTTOM, TOP, zero=True)
+    return svg.drawing(
+        WIDTH,
+        CURVES_HEIGHT + ROW * len(shown),
+        title,
+        f"{len(shown)} lines: {y_label} by {x_label}",
+        upwards(y, LEFT, y_label, WIDTH - RIGHT),
+        across(x, CURVES_HEIGHT - BOTTOM, x_label, CURVES_HEIGHT - BOTTOM),
+        *(_line(curve, f"curve{place}", x, y) for place, curve in enumerate(shown)),
+        *(_name(curve.name, place) for place, curve in enumerate(shown)),
+    )
+
+
+def _line(curve: Curve, kind: str, x: Scale, y: Scale) -> str:
+    if not curve.points:
+        return ""
+    path = [(x.place(curve.points[0][0]), y.place(curve.points[0][1]))]
+    for (_, before), (place, value) in pairwise(curve.points):
+        path += [(x.place(place), y.place(before)), (x.place(place), y.place(value))]
+    path.append((x.place(curve.end), y.place(curve.points[-1][1])))
+    return svg.polyline(path, kind, curve.name)
+
+
+def _name(name: str, place: int) -> str:
+    y = CURVES_HEIGHT + ROW * place + 10
+    mark = svg.line(LEFT, y - 4, LEFT + 34, y - 4, f"curve{place}")
+    return mark + svg.words(LEFT + 44, y, name, chars=CURVES_NAME_CHARS)
+
+
+STRIPS_ROW: Final = 26.0
+STRIPS_TOP, STRIPS_BOTTOM = 32.0, 46.0
+STRIPS_NAME_CHARS: Final = 28
+MOST_DOTS: Final = 200
+LANES: Final = 5
+STRIPS_KEYS: Final = (Key(name="sample", kind="dot"), Key(name="median", kind="lead", shape="tick"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """A row: the values of one launch in the order in which they were taken."""
+
+    name: str
+    values: tuple[float, ...]
+    tip: str = ""
+    is_own: bool = False
+    """Whether it is what the page is about, and the others stand beside it."""
+
+
+def strip_chart(strips: Sequence[Strip], *, title: str, label: str) -> str:
+    """Rows of dots over one axis; of very many values in a row some stand for all."""
+    height = STRIPS_TOP + len(strips) * STRIPS_ROW + STRIPS_BOTTOM
+    x = scale_of([value for strip in strips for value in strip.values], NAMES, WIDTH - RIGHT)
+    return svg.drawing(
+        WIDTH,
+        height,
+        title,
+        f"{len(strips)} rows of samples: {label}",
+        across(x, height - STRIPS_BOTTOM, label, STRIPS_TOP - 8),
+        *(_row(strip, place, x) for place, strip in enumerate(strips)),
+        legend(STRIPS_KEYS, WIDTH - RIGHT, 14.0),
+    )
+
+
+def _row(strip: Strip, place: int, x: Scale) -> str:
+    middle = STRIPS_TOP + place * STRIPS_ROW + STRIPS_ROW / 2
+    every = max(1, -(-len(strip.values) // MOST_DOTS))
+    dots = (
+        svg.circle(x.place(value), middle + _lane(number), 3.0, "dot", strip.tip)
+        for number, value in enumerate(strip.values[::every])
+    )
+    name = "name best-name" if strip.is_own else "label"
+    written = svg.words(
+        NAMES - 10, middle + 4, strip.name, anchor="end", kind=name, chars=STRIPS_NAME_CHARS
+    )
+    if not strip.values:
+        return written
+    at = x.place(median(strip.values))
+    return written + "".join(dots) + svg.line(at, middle - 10, at, middle + 10, "lead")
+
+
+def _lane(number: int) -> float:
+    """Beside each other, so that equal samples are seen to be several."""
+    return (number * 2 % LANES - LANES // 2) * 2.5
+
+
+SPARKLINE_WIDTH: Final = 120.0
+SPARKLINE_HEIGHT: Final = 28.0
+MARGIN: Final = 3.0
+
+
+def sparkline(steps: Sequence[tuple[int, float]], last: int, *, lower_is_better: bool) -> str:
+    """The best so far as a step line that ends at trial `last`; larger values are further up.
+
+    So it falls where lower is better and rises where higher is. `steps` are the trials that were
+    better than all before them, with their values. Nothing where there are none.
+    """
+    if not steps:
+        return ""
+    values = [value for _, value in steps]
+    top = max(values)
+    span = top - min(values)
+
+    def x(ordinal: int) -> float:
+        return MARGIN + (SPARKLINE_WIDTH - 2 * MARGIN) * ordinal / max(1, last)
+
+    def y(value: float) -> float:
+        share = (top - value) / span if span > 0 else float(lower_is_better)
+        return MARGIN + (SPARKLINE_HEIGHT - 2 * MARGIN) * share
+
+    path = [(x(steps[0][0]), y(values[0]))]
+    for (ordinal, _), value in zip(steps[1:], values[1:], strict=True):
+        path += [(x(ordinal), path[-1][1]), (x(ordinal), y(value))]
+    path.append((x(max(last, steps[-1][0])), path[-1][1]))
+    return svg.element(
+        "svg",
+        svg.polyline(path, "lead"),
+        svg.circle(x(steps[-1][0]), path[-1][1], 2.5, "best"),
+        class_="spark chart",
+        viewBox=f"0 0 {SPARKLINE_WIDTH:.0f} {SPARKLINE_HEIGHT:.0f}",
+        aria_hidden="true",
+    )

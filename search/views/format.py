@@ -1,0 +1,373 @@
+"""Numbers, durations, sizes, configs as text.
+
+A trial in words, for a reader with few tokens: rows, breakdowns, fenced programs.
+
+Numbers with the unit that a person reads them in.
+
+A configuration in words: as command-line arguments, or as what tells it from another.
+
+A comparison in words: the verdict, the ratio with its interval, and why it is open if it is.
+"""
+
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+
+from evaluator.timing.decision import Comparison, Spread, Verdict
+from records.errors import StudyError
+from records.expression import size_words
+from records.study import Value
+from records.trial import Breakdown, Config, Failed, FailureKind, Measured, Outcome, Score, Trial
+from records.workload import Message, Workload
+
+AUTHOR_CHARS = 40
+REASON_CHARS = 300
+NO_CONFIG = "(no configuration)"
+NOTHING_RAN = "nothing ran on the device"
+OMITTED = "[... {} characters left out ...]"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line without control characters, cut to `limit` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def fenced(text: str, language: str = "", *, limit: int) -> str:
+    """A block that nothing in the text can close; its middle is left out beyond `limit`."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n{OMITTED.format(len(text) - 2 * half)}\n{text[-half:]}"
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def number(value: float) -> str:
+    """Four significant digits, without an exponent where that stays readable."""
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def score_words(score: Score) -> str:
+    """The value that was asked for, with its unit."""
+    return f"{number(score.value)} {score.unit}".rstrip()
+
+
+def reached_words(reached: Spread, unit: str = "") -> str:
+    """The number of a trial with what supports it: `0.52 s (0.51 to 0.53, 4 launches)`."""
+    return f"{centre_words(reached, unit)} ({support_words(reached)})"
+
+
+def centre_words(reached: Spread, unit: str = "") -> str:
+    """The number of a trial; both values where there are two."""
+    numbers = " and ".join(map(number, reached.both or (reached.centre,)))
+    return f"{numbers} {unit}".rstrip()
+
+
+def support_words(reached: Spread) -> str:
+    """How many launches a number is of, and their interval: `0.51 to 0.53, 4 launches`."""
+    if reached.launch_count == 1:
+        return "one launch"
+    count = f"{reached.launch_count} launches"
+    if reached.low is None or reached.high is None:
+        return count
+    return f"{number(reached.low)} to {number(reached.high)}, {count}"
+
+
+def line_words(reached: Spread, unit: str) -> str:
+    """The same for lines that mostly are of one launch each, which is not repeated in all."""
+    one = reached.launch_count == 1
+    return centre_words(reached, unit) if one else reached_words(reached, unit)
+
+
+def caveats(outcome: Outcome) -> tuple[str, ...]:
+    """What to keep in mind about a result, in words."""
+    if not isinstance(outcome, Measured):
+        return ()
+    found = (caveat for measurement in outcome.measurements for caveat in measurement.caveats)
+    return tuple(dict.fromkeys(found))
+
+
+def remarks(trial: Trial) -> tuple[str, ...]:
+    """What keeps a trial from leading, and what to keep in mind about its result."""
+    broken = trial.score.broken if trial.score is not None else ()
+    return (*broken, *caveats(trial.outcome))
+
+
+def absences(absent: Mapping[str, str]) -> list[str]:
+    """Why metrics have no value, a line for each reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in absent.items():
+        names[reason].append(name)
+    return [
+        f"no {', '.join(lacking)}: {one_line(reason, REASON_CHARS)}"
+        for reason, lacking in names.items()
+    ]
+
+
+def work_words(workload: Workload) -> str:
+    """What every step does, in words that follow `each step`."""
+    if workload.phase != "communication":
+        return f"processes {workload.tokens_per_step} tokens"
+    return f"exchanges {', '.join(map(message_words, workload.messages))}"
+
+
+def message_words(message: Message) -> str:
+    """A message and how often it is sent: `12 × all_reduce sum float32 4 MiB`."""
+    words = [f"{message.count} × {message.collective}"]
+    if "reduce" in message.collective:
+        words.append(message.reduce_op)
+    if message.collective != "barrier":
+        words += [message.dtype, size_words(message.size_bytes)]
+    return " ".join(words)
+
+
+def shares(breakdown: Breakdown) -> str:
+    """Where a step went, in percent of the step; exposed and hidden are communication."""
+    step_s = sum(part_s for _, part_s in _parts(breakdown))
+    if step_s <= 0:
+        return NOTHING_RAN
+    parts = (*_parts(breakdown), ("hidden", breakdown.hidden_communication_s))
+    return ", ".join(f"{name} {part_s / step_s:.0%}" for name, part_s in parts)
+
+
+def brief_shares(breakdown: Breakdown) -> str:
+    """The same without names: `60/30/2/8 hidden 10`."""
+    step_s = sum(part_s for _, part_s in _parts(breakdown))
+    if step_s <= 0:
+        return NOTHING_RAN
+    told = "/".join(f"{100 * part_s / step_s:.0f}" for _, part_s in _parts(breakdown))
+    return f"{told} hidden {100 * breakdown.hidden_communication_s / step_s:.0f}"
+
+
+def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
+    """What each part of a step gained or lost, in percent of the old step.
+
+    The steps may be of different times, so their lengths are set in proportion by `speedup`.
+    """
+    new_s, old_s = (sum(part_s for _, part_s in _parts(each)) for each in (new, old))
+    if new_s <= 0 or old_s <= 0:
+        return NOTHING_RAN
+    pairs = zip(_parts(new), _parts(old), strict=True)
+    return ", ".join(
+        f"{name} {100 * (ours_s / new_s / speedup - theirs_s / old_s):+.0f}%"
+        for (name, ours_s), (_, theirs_s) in pairs
+    )
+
+
+def row(trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int) -> str:
+    """One trial on one line; `metrics` are shown beside the score when it was measured."""
+    config = str(trial.config) if trial.config is not None else NO_CONFIG
+    ended = ending(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
+    return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
+
+
+def author(trial: Trial) -> str:
+    """Who wrote its policy."""
+    return one_line(trial.policy.author, AUTHOR_CHARS)
+
+
+def ending(
+    trial: Trial,
+    reached: Spread | None,
+    *,
+    metrics: Set[str],
+    message_chars: int,
+    brief: bool,
+    against: str = "",
+    cause: str | None = None,
+) -> str:
+    """What it `reached` with its parts, or why it failed; `brief` leaves names out.
+
+    `against` says how good it is against another, `cause` stands in place of a failure's message,
+    or nothing where it is empty.
+    """
+    match trial.outcome:
+        case Failed(stage=stage, kind=kind, message=message):
+            infrastructure = kind is FailureKind.INFRASTRUCTURE
+            whose = " (not the configuration's fault)" if infrastructure else ""
+            why = one_line(message, message_chars) if cause is None else cause
+            return f"FAILED {kind} at {stage}{whose}{f': {why}' if why else ''}"
+        case Measured() as measured:
+            parts = [against] if against else []
+            parts += [_value_words(trial.score, reached)] if trial.score is not None else []
+            parts += [
+                f"{value.name} {number(value.value)} {value.unit}".rstrip()
+                for value in measured.metrics
+                if value.name in metrics
+            ]
+            if measured.breakdown is not None:
+                tell = brief_shares if brief else shares
+                parts.append(tell(measured.breakdown))
+            peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
+            peak = size_words(peak_bytes)
+            parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
+            call_times_s = map(number, measured.measurement.message_times_s)
+            told = ", ".join(call_times_s)
+            parts += [f"one call of each message takes {told} s"] if told else []
+            parts += remarks(trial)
+            return "; ".join(parts)
+
+
+def _value_words(score: Score, reached: Spread | None) -> str:
+    if reached is None:
+        return score_words(score)
+    return line_words(reached, score.unit)
+
+
+def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
+    """The parts that make up a step, in seconds."""
+    return (
+        ("compute", breakdown.compute_s),
+        ("exposed", breakdown.exposed_communication_s),
+        ("other", breakdown.other_s),
+        ("idle", breakdown.idle_s),
+    )
+
+
+ABSENT = "-"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in s, ms or us, or a dash where there is none."""
+    if seconds is None:
+        return ABSENT
+    for unit, size_s in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= size_s:
+            return f"{number(seconds / size_s)} {unit}"
+    return f"{number(seconds * 1e6)} us" if seconds else "0"
+
+
+def change(seconds: float) -> str:
+    """A difference of two times, with its sign."""
+    return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
+
+
+def size(count: float | None) -> str:
+    """Bytes in powers of 1000, or a dash where there are none."""
+    if count is None:
+        return ABSENT
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{number(count / factor)} {unit}"
+    return f"{count:.0f} B"
+
+
+def share(part: float | None) -> str:
+    """A share of 0 to 1 in percent, or a dash where there is none."""
+    return ABSENT if part is None else f"{part:.1%}"
+
+
+def share_of(words: str, option: str) -> float:
+    """The share that a text such as `5%` or `0.05` means; raises `StudyError` for other texts."""
+    try:
+        found = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        found = None
+    if found is None or not 0 <= found < 1:
+        raise StudyError(f"{option} {words!r} is no share from 0 to below 1; write it as in 5%")
+    return found
+
+
+def many(count: int, one: str, several: str | None = None) -> str:
+    """How many of something: `1 launch`, `3 launches`; `several` is one with an s by default."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """A bandwidth in GB/s, or a dash where there is none."""
+    return ABSENT if bytes_per_s is None else f"{number(bytes_per_s / 1e9)} GB/s"
+
+
+def flags(config: Config) -> str:
+    """The settings as command-line arguments."""
+    return " ".join(f"--{knob.replace('_', '-')}={spelled(config[knob])}" for knob in config)
+
+
+def spelled(value: Value) -> str:
+    """A setting as shells and most programs take it."""
+    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
+
+
+def changed_words(config: Config, against: Config) -> str:
+    """What a configuration sets otherwise: `pp=2 tp=4 without schedule`."""
+    return " ".join(
+        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
+        for knob in differing(against, config)
+    )
+
+
+def differing(one: Config, other: Config) -> Sequence[str]:
+    """Knobs that are set differently, or only in one of the two, in alphabetical order."""
+    knobs = sorted({*one.values, *other.values})
+    return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
+
+
+def difference(config: Config, base: Config) -> str:
+    """The settings that are not those of `base`; `-knob` for one that only `base` has."""
+    changed = [
+        f"{knob}={value}"
+        for knob, value in config.values.items()
+        if knob not in base.values or base[knob] != value
+    ]
+    dropped = [f"-{knob}" for knob in base if knob not in config.values]
+    return " ".join([*changed, *dropped]) or "the same"
+
+
+REASONS = {
+    "too_few_rounds": "too few rounds to tell",
+    "noise_exceeds_band": "launches vary more than these two differ",
+    "interval_too_wide": "launches vary more than these two differ",
+    "budget_exhausted": "launches vary more than these two differ",
+    "direction_known_size_unclear": "the difference may be too small to matter",
+    "no_samples": "they share no round that was measured",
+    "bad_time": "only positive values can be compared as a ratio",
+    "not_steady": "the steps of the last round had not settled",
+    "centre_disagreement": "medians and means of the steps point in different directions",
+    "channel_disagrees": "time and work point in different directions",
+    "order_effect": "it matters which of them is launched first",
+    "lost_among_many": "among this many comparisons chance alone makes one look like this",
+    "self_test_failed": "a configuration differs from itself here",
+}
+
+
+def comparison_words(comparison: Comparison) -> str:
+    """A verdict with the ratio of what both take, and its interval."""
+    ratio, low, high = comparison.ratio, comparison.ratio_low, comparison.ratio_high
+    why = REASONS.get(comparison.reason, comparison.reason.replace("_", " "))
+    if ratio is None:
+        return f"undecided, {why}"
+    count = comparison.round_count
+    rounds = many(count, "interleaved round")
+    rounds += disturbed_words(comparison.disturbed_count, count)
+    if low is None or high is None:
+        return f"{speed_words(ratio)} in {rounds}, but undecided: {why}"
+    sure = f"{100 * (1 - comparison.alpha):g} %"
+    evidence = f"({sure} interval {1 / high:.2f} to {1 / low:.2f}, {rounds})"
+    match comparison.verdict:
+        case Verdict.FAST | Verdict.SLOW:
+            return f"{speed_words(ratio)} {evidence}"
+        case Verdict.SAME:
+            return f"no difference in practice, {1 / ratio:.2f}x {evidence}"
+        case Verdict.UNDECIDED | Verdict.UNKNOWN:
+            return f"{speed_words(ratio)} {evidence}, but undecided: {why}"
+
+
+def speed_words(ratio: float) -> str:
+    """A ratio of what both take as how many times as good the first is: above 1 is better."""
+    return f"{1 / ratio:.2f}x {'better' if ratio < 1 else 'as good'}"
+
+
+def disturbed_words(disturbed_count: int, count: int) -> str:
+    """How many of these rounds were disturbed, to follow their number; empty where none was."""
+    if not disturbed_count:
+        return ""
+    share = "" if count == 1 else "all " if disturbed_count == count else f"{disturbed_count} "
+    return f", {share}disturbed by other work"
+
+
+def percent(share: float) -> str:
+    """A share in percent with two digits that count."""
+    return f"{100 * share:.2g} %"

@@ -1,0 +1,267 @@
+"""Machines, launches, conditions as text.
+
+Machines on record in words: one in a line, and what differs between two.
+
+A launch on record in lines: how it was started, where, and how its ranks ended.
+
+The conditions of a launch in words, for a person.
+
+The machine that a launch on record was made on.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from evaluator.failures.logs import signal_name
+from records.errors import StoreError
+from records.machine import Checkout, Conditions, Gpu, GpuConditions, Launched, Machine, RankEnd
+from records.store.store import Store
+from records.trial import Measured, Outcome
+from search.views.format import many, number, one_line
+
+GIB = 1 << 30
+SHOWN_CHARS = 100
+NOT_TOLD = "not told"
+
+
+def machine_line(machine: Machine) -> str:
+    """What a machine is, in one line."""
+    memory = "" if machine.memory_bytes is None else f", {machine.memory_bytes / GIB:.0f} GiB"
+    gpus = "".join(f", {words}" for words in _gpus(machine.gpus))
+    torch = machine.software.get("torch")
+    ours = "" if machine.cclsearch is None else f" at {machine.cclsearch}"
+    return (
+        f"{machine.host}: {machine.cpu_model or 'a processor'}, {_cores(machine)}{memory}{gpus}; "
+        f"{machine.system}, {machine.python}{f', torch {torch}' if torch else ''}, "
+        f"cclsearch {machine.version}{ours}"
+    )
+
+
+def differences(then: Machine, now: Machine) -> tuple[str, ...]:
+    """What is otherwise now, one fact each, hardware first; nothing where all is the same."""
+    old, new = _facts(then), _facts(now)
+    named = (_difference(name, old.get(name), new.get(name)) for name in {**old, **new})
+    others = sorted(
+        name
+        for name in {*then.packages, *now.packages} - {*then.software, *now.software}
+        if then.packages.get(name) != now.packages.get(name)
+    )
+    return (*filter(None, named), *_other_packages(others))
+
+
+def _facts(machine: Machine) -> Mapping[str, str | None]:
+    memory = machine.memory_bytes
+    return {
+        "host": machine.host,
+        "processor": machine.cpu_model,
+        "cores": _cores(machine),
+        "NUMA nodes": None if machine.numa_node_count is None else str(machine.numa_node_count),
+        "memory": None if memory is None else f"{memory / GIB:.1f} GiB",
+        "GPUs": ", ".join(_gpus(machine.gpus)) or "none",
+        "GPU drivers": ", ".join(sorted({gpu.driver for gpu in machine.gpus if gpu.driver}))
+        or None,
+        "governor": machine.governor,
+        "system": machine.system,
+        "kernel": machine.kernel,
+        "libc": machine.libc,
+        "container": machine.container,
+        "image": machine.image,
+        "Python": machine.python,
+        "cclsearch": machine.version,
+        "cclsearch's commit": _checkout(machine.cclsearch),
+        "commit of what is launched": _checkout(machine.script),
+        **machine.software,
+        **machine.environment,
+    }
+
+
+def _difference(name: str, then: str | None, now: str | None) -> str | None:
+    if then == now:
+        return None
+    return f"{name}: {_shown(then)}, now {_shown(now)}"
+
+
+def _shown(fact: str | None) -> str:
+    fact = NOT_TOLD if fact is None else fact
+    return fact if len(fact) <= SHOWN_CHARS else f"{fact[:SHOWN_CHARS]}..."
+
+
+def _other_packages(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        yield f"other packages: {', '.join(names[:5])}{more} differ in version or are not installed"
+
+
+def _cores(machine: Machine) -> str:
+    if machine.usable_core_count == machine.core_count:
+        return f"{machine.core_count} cores"
+    return f"{machine.usable_core_count} of {machine.core_count} cores"
+
+
+def _gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Equal GPUs that follow each other, in words."""
+    for words, same in groupby(map(_gpu, gpus)):
+        yield f"{len(list(same))} x {words}"
+
+
+def _gpu(gpu: Gpu) -> str:
+    memory = "" if gpu.memory_bytes is None else f" with {gpu.memory_bytes / GIB:.0f} GiB"
+    power = "" if gpu.power_limit_w is None else f" at {gpu.power_limit_w:g} W"
+    return f"{gpu.name}{memory}{power}"
+
+
+def _checkout(tree: Checkout | None) -> str | None:
+    return None if tree is None else str(tree)
+
+
+LINE_CHARS = 2000
+
+
+def launch_lines(launched: Launched, machine: Machine | None) -> Iterator[str]:
+    """What a person needs to know of a launch, who may want to make it again."""
+    return (one_line(line, LINE_CHARS) for line in _lines(launched, machine))
+
+
+def _lines(launched: Launched, machine: Machine | None) -> Iterator[str]:
+    yield f"command: {shlex.join(launched.argv)}"
+    added = [f"{name}={shlex.quote(value)}" for name, value in launched.environment.items()]
+    added += [f"{name}=./{folder}" for name, folder in launched.folders.items()]
+    if added:
+        yield f"environment: {' '.join(added)}"
+    yield f"where: {'; '.join(_places(launched))}"
+    if machine is not None:
+        yield f"ran on: {machine_line(machine)}"
+    elif launched.machine is not None:
+        yield "ran on: a machine whose description is not here any more"
+    ranks = f"; {', '.join(_ends(launched.ranks))}" if launched.ranks else ""
+    yield f"ended: {launched.reason} after {number(launched.wall_s)} s{ranks}"
+    for end in launched.ranks:
+        if end.first_error is not None:
+            yield f"first error of {_who((end,))}: {end.first_error}"
+
+
+def _places(launched: Launched) -> Iterator[str]:
+    yield f"{', '.join(launched.hosts) or 'a host that is not told'}, launcher {launched.launcher}"
+    if launched.job_id is not None:
+        yield f"job {launched.job_id}"
+    if launched.cores:
+        yield f"cores {', '.join(map(str, launched.cores))}"
+    if launched.devices:
+        yield f"devices {', '.join(launched.devices)}"
+
+
+def _ends(ends: Sequence[RankEnd]) -> Iterator[str]:
+    """How ranks ended, those together that ended alike and follow each other."""
+    for (_, how), alike in groupby(ends, key=lambda end: (end.rank is None, _how(end))):
+        yield f"{_who(tuple(alike))} {how}"
+
+
+def _who(ends: Sequence[RankEnd]) -> str:
+    first, last = ends[0].rank, ends[-1].rank
+    if first is None:
+        return "the command"
+    return f"rank {first}" if first == last else f"ranks {first} to {last}"
+
+
+def _how(end: RankEnd) -> str:
+    if end.signal is not None:
+        return f"by {signal_name(end.signal)}"
+    return "in a way that is not told" if end.status is None else f"with status {end.status}"
+
+
+def conditions_words(conditions: Conditions) -> str:
+    """Whether the launch was disturbed, then every fact that the machine told."""
+    verdict = "; ".join(conditions.disturbances) or "nothing disturbed the launch"
+    facts = ", ".join(_condition_facts(conditions))
+    return f"{verdict} ({facts})" if facts else verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """Launches that something else on the machine may have slowed, and why the last one was.
+
+    `watched_count` are those whose machine was watched, disturbed or not.
+    """
+
+    launch_count: int
+    watched_count: int
+    last_cause: str
+
+    @property
+    def count_words(self) -> str:
+        """How many, short: `disturbed: 4 of 5 launches`."""
+        return f"disturbed: {self.launch_count} of {many(self.watched_count, 'launch', 'launches')}"
+
+    @property
+    def caveat(self) -> str:
+        """How many, and why the last one."""
+        return f"{self.count_words}, the last because {self.last_cause}"
+
+
+def disturbed_among(outcomes: Iterable[Outcome]) -> Disturbed | None:
+    """How many of these launches were disturbed; None when none was."""
+    conditions = conditions_of(outcomes)
+    disturbed = [launch.disturbances for launch in conditions if launch.disturbances]
+    if not disturbed:
+        return None
+    return Disturbed(
+        launch_count=len(disturbed),
+        watched_count=len(conditions),
+        last_cause=disturbed[-1][0],
+    )
+
+
+def conditions_of(outcomes: Iterable[Outcome]) -> tuple[Conditions, ...]:
+    """Of every launch that was measured and watched, in their order."""
+    measured = (outcome for outcome in outcomes if isinstance(outcome, Measured))
+    found = (one.conditions for outcome in measured for one in outcome.measurements)
+    return tuple(each for each in found if each is not None)
+
+
+def disturbed_words(disturbed: Disturbed) -> str:
+    """How many launches were disturbed, and how."""
+    return (
+        f"{disturbed.launch_count} of {disturbed.watched_count} launches, the last because "
+        f"{disturbed.last_cause}; a quieter machine tells smaller differences apart"
+    )
+
+
+def _condition_facts(conditions: Conditions) -> list[str]:
+    shares = (
+        ("others", conditions.others_cpu_share),
+        ("steal", conditions.steal_share),
+        ("CPU pressure", conditions.cpu_pressure_share),
+        ("memory pressure", conditions.memory_pressure_share),
+        ("I/O pressure", conditions.io_pressure_share),
+    )
+    facts = [f"{name} {share:.0%}" for name, share in shares if share is not None]
+    if conditions.load_average is not None:
+        facts.append(f"load {conditions.load_average:g}")
+    if conditions.available_memory_bytes is not None:
+        facts.append(f"{conditions.available_memory_bytes / 2**30:.1f} GiB available")
+    facts += _clock_facts("CPU", conditions.cpu_clock_hz, conditions.cpu_temperature_celsius)
+    for index, gpu in enumerate(conditions.gpus):
+        facts += _gpu_facts(index, gpu)
+    return facts
+
+
+def _gpu_facts(number: int, gpu: GpuConditions) -> list[str]:
+    return _clock_facts(f"GPU {number}", gpu.sm_clock_hz, gpu.temperature_celsius)
+
+
+def _clock_facts(name: str, clock_hz: float | None, celsius: float | None) -> list[str]:
+    clock = [f"{name} at {clock_hz / 1e9:.2f} GHz"] if clock_hz is not None else []
+    heat = [f"{name} at {celsius:.0f} °C"] if celsius is not None else []
+    return clock + heat
+
+
+def machine_of(launched: Launched | None, records: Store) -> Machine | None:
+    """Its description; None where none is on record, or it is no longer there as it was."""
+    if launched is None or launched.machine is None:
+        return None
+    try:
+        return records.machine(launched.machine)
+    except StoreError:
+        return None

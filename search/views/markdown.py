@@ -1,0 +1,87 @@
+"""A report as Markdown: the same facts and tables, charts in letters."""
+
+import re
+from collections.abc import Iterator
+from typing import assert_never
+
+from search.views.document import (
+    Block,
+    Cell,
+    Chart,
+    Code,
+    Difference,
+    Facts,
+    Page,
+    Section,
+    Table,
+    Words,
+)
+from search.views.format import fenced
+from search.views.html import plain
+
+CODE_CHARS = 200_000
+_MARKS = re.compile(r"([\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//))")
+_FIRST = re.compile(r"^(\d*)([#+\-.)])(?!\d)", re.ASCII)
+
+
+def markdown_page(page: Page) -> str:
+    """The whole file."""
+    parts = [f"# {_told(page.title)}", _told(page.lead)]
+    for section in page.sections:
+        parts += _section(section)
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {_told(section.heading)}"
+    yield _told(section.lead)
+    for block in section.blocks:
+        yield _block(block)
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Words(text=text):
+            return _told(text)
+        case Facts(lines=lines):
+            return "\n".join(f"- {_told(label)}: {_told(text)}" for label, text in lines)
+        case Table():
+            return _table(block)
+        case Chart(letters=letters, about=about):
+            if letters is None:
+                return f"(a chart that only the HTML report has: {_told(about)})"
+            return f"{_told(about)}:\n\n{_code(letters)}"
+        case Code(text=text, language=language):
+            return _code(text, language)
+        case Difference(lines=lines):
+            return _code("\n".join(lines), "diff")
+        case _:
+            assert_never(block)
+
+
+def _table(table: Table) -> str:
+    rule = ("---:" if place in table.numeric else "---" for place in range(len(table.headings)))
+    rows = (_line(map(_cell, row.cells)) for row in table.rows)
+    head = f"{_told(table.about)}:\n\n{_line(map(_told, table.headings))}\n{_line(rule)}"
+    return "\n".join([head, *rows])
+
+
+def _line(cells: Iterator[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell) -> str:
+    """Text of a cell; settings as code, where that needs no escaping."""
+    if cell.is_code and cell.text and not set(cell.text) & set("`|\n"):
+        return f"`{plain(cell.text)}`"
+    return _told(cell.text)
+
+
+def _code(text: str, language: str = "") -> str:
+    return fenced(plain(text), language, limit=CODE_CHARS)
+
+
+def _told(text: str) -> str:
+    """The text on one line, in which nothing is a mark of Markdown, a link or HTML."""
+    line = _MARKS.sub(r"\\\1", " ".join(plain(text).split()))
+    return _FIRST.sub(r"\1\\\2", line)

@@ -1,0 +1,253 @@
+"""Objectives, contexts, repeats, model use as text.
+
+What a study wants and how far it got with it, in words: limits, baselines, fronts.
+
+Launches that were made again, in words: what for, and what they told.
+
+The contexts of a study in words: what tells them apart, and how a trial did in each.
+
+What a search asked of models and what that cost, in words and for programs.
+
+A metric's definition for programs.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluator.metrics.base import Metric
+from evaluator.objective import Scoring, scoring_of
+from evaluator.timing.decision import Noise, Spread, Verdict, detectable
+from records.llm_exchange import SUBMITTED, ModelUse
+from records.study import Context, Llm, Measure, Study, choices_of, list_words
+from records.trial import Config, Failed, History, InContext, Outcome, Purpose, Score, Trial
+from search.loop.budget import cost_usd
+from search.loop.finding import InContextFinding
+from search.loop.standing import Member, Race, Reached, claim_rule
+from search.loop.trial import in_one
+from search.study.spaces import parts, study_in
+from search.views.format import (
+    centre_words,
+    comparison_words,
+    flags,
+    number,
+    one_line,
+    percent,
+    score_words,
+)
+
+LIMIT_CHARS = 200
+
+
+def objective_words(study: Study) -> str:
+    """All objectives and limits: `step_time and rank_count, with peak_memory < 30 GiB`."""
+    objectives = (study.objective, *study.more_objectives)
+    words = " and ".join(objective.expression for objective in objectives)
+    return f"{words}, with {', '.join(study.limits)}" if study.limits else words
+
+
+def baseline_words(study: Study, history: History) -> str | None:
+    """Who stands for the seed in what names it; None where the seed does, or nothing names it."""
+    first = next(iter(history.measured), None)
+    if first is None or first.ordinal == 0 or not _names_seed(study):
+        return None
+    return f"trial {first.ordinal}, the first that was measured, as the seed failed"
+
+
+def _names_seed(study: Study) -> bool:
+    """Whether an objective or a limit names what the seed had."""
+    objectives = (each.expression for each in (study.objective, *study.more_objectives))
+    return any(re.search(r"@\s*seed\b", text) for text in (*objectives, *study.limits))
+
+
+def limit_words(history: History) -> str | None:
+    """How many trials break a limit, and how the first does; None where none breaks any."""
+    broken = [t for t in history.measured if t.score is not None and t.score.broken]
+    if not broken:
+        return None
+    first = broken[0]
+    how = one_line("; ".join(first.score.broken if first.score else ()), LIMIT_CHARS)
+    count = f"{len(broken)} of {len(history.measured)} measured trials break a limit"
+    return f"{count}, so they cannot be the best; trial {first.ordinal}: {how}"
+
+
+def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
+    """Each member of a front on a line: what it reached, and what it sets."""
+    for member in front:
+        trial = history.find(member.ordinal)
+        config = None if trial is None else trial.config
+        reached = ", ".join(_reached_words(each) for each in member.reached)
+        yield f"trial {member.ordinal}: {reached}: {flags(config) if config else ''}".rstrip(": ")
+
+
+def _reached_words(reached: Reached) -> str:
+    words = f"{reached.objective} {centre_words(reached.value, reached.unit)}"
+    return f"{words}{_interval(reached.value)}"
+
+
+def _interval(value: Spread) -> str:
+    if value.launch_count == 1:
+        return " (one launch)"
+    if value.low is None or value.high is None:
+        return f" ({value.launch_count} launches)"
+    if value.low == value.high:
+        return ""
+    return f" ({number(value.low)} to {number(value.high)}, {value.launch_count} launches)"
+
+
+PURPOSES: Mapping[Purpose, str] = {
+    Purpose.SELF_TEST: "to learn the noise",
+    Purpose.RACE: "to race",
+    Purpose.HALVING: "to thin out",
+    Purpose.CONFIRM: "to confirm",
+    Purpose.HELD_OUT: "in what was held out",
+}
+
+
+def noise_words(noise: Noise, measure: Measure) -> str:
+    """How much equal launches differ, and what that lets the study see."""
+    rule = claim_rule(measure)
+    told = f"rounds of equal launches differ by {percent(noise.sd)} (standard deviation)"
+    ratio = detectable(noise, rule)
+    if ratio is None:
+        return told
+    return f"{told}; {rule.max_rounds} rounds show differences from {percent(ratio - 1)}"
+
+
+def race_words(race: Race) -> str:
+    """How a challenger did against the trial that led."""
+    words = comparison_words(race.comparison)
+    stayed = "" if race.comparison.verdict is Verdict.FAST else f", so trial {race.incumbent} leads"
+    return f"trial {race.challenger} against trial {race.incumbent}: {words}{stayed}"
+
+
+CAUSE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InContextResult:
+    """What a trial scored in one context, over what the seed scored there, or how it failed."""
+
+    name: str
+    score: Score | None
+    ratio_to_seed: float | None
+    failure: str | None
+
+    @property
+    def words(self) -> str:
+        """The same as a sentence."""
+        if self.score is None:
+            return self.failure or "it has no score"
+        told = score_words(self.score)
+        if self.ratio_to_seed is None:
+            return told
+        return f"{told}, {self.ratio_to_seed:.3f} times the seed's"
+
+
+def results_in_contexts(
+    trial: Trial, history: History, study: Study
+) -> tuple[InContextResult, ...]:
+    """How a trial did in each context that it was launched in; nothing where there is only one."""
+    scoring = scoring_of(study).over(history)
+    seed = history.trials[0].outcome
+    each = trial.outcome.contexts
+    return tuple(_result(one, scoring.inside(one.name), seed) for one in each)
+
+
+def settings_words(config: Config, study: Study) -> str:
+    """What a trial sets, as command-line arguments; in each context that is launched."""
+    own, *others = parts(study, config)
+    settings = flags(own.config)
+    for part in others:
+        there = "the same" if part.config == own.config else flags(part.config)
+        settings += f"; in {part.name}: {there}"
+    return settings
+
+
+def context_finding_words(found: InContextFinding) -> tuple[str, str]:
+    """A label and what it says about the winner in one context, or over several."""
+    alone = " (held out)" if found.held_out and found.context_count == 1 else ""
+    label = f"against the seed in {found.name}{alone}"
+    if found.against_seed is None:
+        return label, "not compared, there were no launches left for it"
+    return label, comparison_words(found.against_seed)
+
+
+def other_choices(study: Study, context: Context) -> list[str]:
+    """The knobs that have other choices in a context than in the study's own, in words."""
+    own = {dimension.name: choices_of(dimension) for dimension in study.space.dimensions}
+    return [
+        f"{dimension.name} in {list_words(choices_of(dimension))}"
+        for dimension in study_in(study, context).space.dimensions
+        if choices_of(dimension) != own.get(dimension.name)
+    ]
+
+
+def _result(one: InContext, scoring: Scoring, seed: Outcome) -> InContextResult:
+    score = _score(one.outcome, scoring)
+    if isinstance(score, Failed):
+        why = one_line(str(score), CAUSE_CHARS)
+        return InContextResult(name=one.name, score=None, ratio_to_seed=None, failure=why)
+    first = in_one(seed, one.name)
+    base = None if first is None else _score(first, scoring)
+    ratio = score.value / base.value if isinstance(base, Score) and base.value else None
+    return InContextResult(name=one.name, score=score, ratio_to_seed=ratio, failure=None)
+
+
+def _score(outcome: Outcome, scoring: Scoring) -> Score | Failed:
+    return (
+        outcome if isinstance(outcome, Failed) else scoring.score(outcome.metrics, outcome.absent)
+    )
+
+
+RESULT_CHARS = 500
+
+
+def use_words(use: ModelUse, llm: Llm) -> str:
+    """Turns, tokens and money of one model, and why its last turn brought no policy if it did not.
+
+    `llm` is the study's, whose price counts.
+    """
+    usage, cost = use.usage, cost_usd(use.usage, use.model, llm)
+    read = usage.cache_read_tokens
+    into = usage.input_tokens + usage.cache_write_tokens + read
+    money = "price not known" if cost is None else f"{cost:.4g} USD"
+    last = "" if use.last_result == SUBMITTED else f"; the last turn: {use.last_result}"
+    return (
+        f"{use.model}: {use.policy_count} policies in {use.turn_count} turns and "
+        f"{use.request_count} requests; {usage.tokens} tokens ({into} in, of them {read} from the "
+        f"cache, {usage.output_tokens} out), {money}{one_line(last, RESULT_CHARS)}"
+    )
+
+
+def use_facts(uses: Sequence[ModelUse], llm: Llm) -> list[dict[str, object]]:
+    """The same for programs; a cost that is not known is null."""
+    return [
+        {
+            "model": use.model,
+            "turns": use.turn_count,
+            "policies": use.policy_count,
+            "requests": use.request_count,
+            "input_tokens": use.usage.input_tokens,
+            "output_tokens": use.usage.output_tokens,
+            "cache_read_tokens": use.usage.cache_read_tokens,
+            "cache_write_tokens": use.usage.cache_write_tokens,
+            "cost_usd": cost_usd(use.usage, use.model, llm),
+            "last_result": use.last_result,
+        }
+        for use in uses
+    ]
+
+
+def definition_facts(of: Metric) -> dict[str, object]:
+    """What a metric is called, what it is in, and what it means."""
+    return {
+        "name": of.name,
+        "label": of.label,
+        "unit": of.unit,
+        "better": of.better,
+        "sources": sorted(of.sources),
+        "version": of.version,
+        "description": of.description,
+        "differs": of.differs,
+    }

@@ -1,0 +1,587 @@
+"""Tables and live progress in a terminal.
+
+Aligned columns of text, for terminals and pipes alike.
+
+Progress for pipes and programs: one plain line per trial, or one JSON event per line.
+
+Progress for a terminal: one row per trial that stays, and below it what is under way.
+
+Rows are printed once and scroll away like any output, so a long search stays readable.
+"""
+
+import json
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Literal, Self, TextIO, TypeAlias
+
+import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from evaluator.timing.decision import Noise, Verdict, detectable
+from records.codec import to_json
+from records.study import Measure, Study
+from records.trial import (
+    Breakdown,
+    Config,
+    Failed,
+    History,
+    Measured,
+    Outcome,
+    Policy,
+    Repeat,
+    Trial,
+)
+from search.loop.finding import reached
+from search.loop.standing import Race, claim_rule
+from search.views.console import Terminal, on_terminal
+from search.views.format import (
+    caveats,
+    difference,
+    line_words,
+    number,
+    one_line,
+    reached_words,
+    remarks,
+    shares,
+)
+from search.views.study import PURPOSES, noise_words, objective_words, race_words
+
+PAGE_CELLS = 80
+GAP = 2
+CELL_CHARS = 4000
+"""A name of a hostile trace may be of any length."""
+
+Align: TypeAlias = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading and its cells; cells that do not fit in a page are cut in the `yielding` column."""
+
+    heading: str
+    cells: Sequence[str]
+    align: Align = "left"
+    yielding: bool = False
+
+
+def page_cells() -> int:
+    """Width to print in: that of the terminal, and of a page where there is none."""
+    return Terminal().width if on_terminal() else PAGE_CELLS
+
+
+def table_lines(columns: Sequence[Column], width: int) -> list[str]:
+    """The columns side by side under their headings, no line wider than `width` if one yields."""
+    texts = [
+        [column.heading, *(one_line(cell, CELL_CHARS) for cell in column.cells)]
+        for column in columns
+    ]
+    widths = [max(map(cell_len, text)) for text in texts]
+    spare = width - sum(widths) - GAP * (len(widths) - 1)
+    for place, column in enumerate(columns):
+        if column.yielding and spare < 0:
+            widths[place] = max(len(column.heading), 8, widths[place] + spare)
+    aligned = [
+        [_cell(text, cells, column.align) for text in told]
+        for column, told, cells in zip(columns, texts, widths, strict=True)
+    ]
+    return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
+
+
+def print_table(*columns: Column) -> None:
+    """Print columns side by side; a pipe gets them as wide as a page."""
+    for line in table_lines(columns, page_cells()):
+        typer.echo(line)
+
+
+def print_words(line: str) -> None:
+    """Print a line of words, going on below its first word's end where the page ends."""
+    indent = " " * (len(line) - len(line.split(" ", 1)[-1].lstrip()))
+    typer.echo("\n".join(textwrap.wrap(line, page_cells(), subsequent_indent=indent)))
+
+
+def echo_words(line: str, indent: int | None = None) -> None:
+    """Print a line, on a terminal continued below where the page ends; no word is ever broken.
+
+    A command to copy stays whole.
+    """
+    stays = line.startswith("next: ")
+    if not on_terminal() or stays or cell_len(line) <= page_cells():
+        typer.echo(line)
+        return
+    if indent is None:
+        indent = len(line) - len(line.lstrip()) + GAP
+    typer.echo(
+        textwrap.fill(
+            line,
+            page_cells(),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def numbers(heading: str, cells: Sequence[str]) -> Column:
+    """A column whose cells end at one place."""
+    return Column(heading=heading, cells=cells, align="right")
+
+
+def _cell(text: str, cells: int, align: Align) -> str:
+    if cell_len(text) > cells:
+        return f"{set_cell_size(text, cells - 3)}..."
+    blank = " " * (cells - cell_len(text))
+    return blank + text if align == "right" else text + blank
+
+
+MESSAGE_CHARS = 200
+
+
+class PlainProgress:
+    """One line per trial, without colours or cursor movement."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Say what is searched."""
+        self._say(f"study {study_id}: {study.name}, objective {objective_words(study)}")
+        self._say(strategy)
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """Stay silent: the line comes when the trial ends."""
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """Stay silent."""
+
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Stay silent."""
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """Give the trial's line."""
+        self._say(trial_line(trial, history))
+
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Say how much equal launches differ, and what the search can see."""
+        self._say(f"noise: {noise_words(noise, measure)}")
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Say how a launch of an earlier trial's configuration went."""
+        outcome = repeat.outcome
+        if isinstance(outcome, Failed):
+            went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
+        else:
+            step_time_s = outcome.metric("step_time")
+            went = f"step_time {number(step_time_s)} s" if step_time_s is not None else "measured"
+            went += _in_parentheses(caveats(outcome))
+        what_for = PURPOSES[repeat.purpose]
+        self._say(f"trial {repeat.ordinal} again, {what_for}, round {repeat.round + 1}: {went}")
+
+    def race_decided(self, race: Race) -> None:
+        """Say who leads after a race."""
+        self._say(f"raced: {race_words(race)}")
+
+    def notice(self, words: str) -> None:
+        """Say it so that it is seen among the trials."""
+        self._say(f"NOTICE: {words}")
+
+    def _say(self, line: str) -> None:
+        _print(line, self._out)
+
+
+def trial_line(trial: Trial, history: History) -> str:
+    """Ordinal, author, configuration and result of a trial on one line."""
+    config = str(trial.config) if trial.config is not None else "(no configuration)"
+    head = f"trial {trial.ordinal}  {trial.policy.author}  {config}"
+    if isinstance(trial.outcome, Failed):
+        failed = trial.outcome
+        return f"{head}  FAILED {failed.kind}: {one_line(failed.message, MESSAGE_CHARS)}"
+    score = result_words(trial, history)
+    front = "  on the front" if trial.ordinal in history.front else ""
+    best = "  best so far" if history.best is trial else front
+    parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
+    return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
+
+
+def result_words(trial: Trial, history: History) -> str:
+    """What a trial reached, with its launches where there are several; empty without a score."""
+    found = reached(trial, history)
+    if found is None or trial.score is None:
+        return ""
+    return line_words(found, trial.score.unit)
+
+
+def _in_parentheses(words: Sequence[str]) -> str:
+    return f"  ({'; '.join(words)})" if words else ""
+
+
+class JsonProgress:
+    """One JSON object per event, on a line of its own."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Give the study's identity, and why it is searched this way."""
+        self._say(
+            "study_started",
+            study_id=study_id,
+            name=study.name,
+            objective=study.objective.expression,
+            more_objectives=[more.expression for more in study.more_objectives],
+            limits=list(study.limits),
+            strategy=study.strategy,
+            why=strategy,
+            trials=study.budget.trials,
+        )
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """Give the author of the proposal."""
+        self._say(
+            "trial_started", ordinal=ordinal, author=policy.author, rationale=policy.rationale
+        )
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """Give the configuration about to be launched."""
+        self._say("config_decided", ordinal=ordinal, config=dict(config.values))
+
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Give the phase entered, and whose launch it is."""
+        self._say("phase", phase=name, ordinal=ordinal)
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """Give the result."""
+        best = history.best
+        self._say(
+            "trial_finished",
+            **trial_summary(trial, history),
+            best=best.ordinal if best is not None else None,
+        )
+
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Give the standard deviation of a round's log ratio, and the ratio that can be seen."""
+        ratio = detectable(noise, claim_rule(measure))
+        self._say("noise_measured", sd=noise.sd, freedom=noise.freedom, detectable=ratio)
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Give the outcome of a launch that was made again."""
+        self._say(
+            "repeat_finished",
+            purpose=repeat.purpose.value,
+            ordinal=repeat.ordinal,
+            series=repeat.series,
+            round=repeat.round,
+            **outcome_summary(repeat.outcome),
+        )
+
+    def race_decided(self, race: Race) -> None:
+        """Give the verdict on a challenger."""
+        self._say("race_decided", **json.loads(to_json(race)))
+
+    def notice(self, words: str) -> None:
+        """Give the words."""
+        self._say("notice", words=words)
+
+    def _say(self, event: str, **facts: object) -> None:
+        text = json.dumps({"event": event, **facts}, allow_nan=False)
+        _print(text, self._out)
+
+
+def trial_summary(trial: Trial, history: History) -> dict[str, object]:
+    """Facts of a trial for programs; absent values are null.
+
+    `score` is over the `launches` that count, `low` and `high` bound its 95 % interval; of two
+    launches there are `both` values instead.
+    """
+    found = reached(trial, history)
+    return {
+        "ordinal": trial.ordinal,
+        "author": trial.policy.author,
+        "config": dict(trial.config.values) if trial.config else None,
+        "score": None if found is None else found.centre,
+        "low": None if found is None else found.low,
+        "high": None if found is None else found.high,
+        "launches": None if found is None else found.launch_count,
+        "both": None if found is None else found.both,
+        "unit": trial.score.unit if trial.score else None,
+        "broken_limits": list(trial.score.broken) if trial.score else [],
+        **outcome_summary(trial.outcome),
+        "policy": trial.policy.digest,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def outcome_summary(outcome: Outcome) -> dict[str, object]:
+    """Facts of an outcome for programs; absent values are null."""
+    failed = outcome if isinstance(outcome, Failed) else None
+    return {
+        "status": outcome.status,
+        "failure_kind": failed.kind.value if failed else None,
+        "failure_stage": failed.stage.value if failed else None,
+        "message": failed.message if failed else None,
+        "metrics": None if isinstance(outcome, Failed) else _values(outcome),
+        "caveats": list(caveats(outcome)),
+    }
+
+
+def _values(measured: Measured) -> dict[str, float]:
+    return {metric.name: metric.value for metric in measured.metrics}
+
+
+def _print(line: str, out: TextIO) -> None:
+    """Print at once; when whoever read has gone, the search ends as it does on Ctrl-C."""
+    try:
+        print(line, file=out, flush=True)
+    except BrokenPipeError:
+        raise KeyboardInterrupt from None
+
+
+NARROW, WIDE = 100, 120
+MESSAGE_LINES = 3
+ACTIVITY_CHARS = 400
+RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, LIVE_GAP = 14, 10, 6, 2
+LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
+
+
+class LiveProgress:
+    """Draws on a console from the start of a study until its context is left.
+
+    `history` is what is on record already.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        history: History,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._history = history
+        self._study: Study | None = None
+        self._repeat_count = 0
+        self._under_way: Mapping[int | None, _Doing] = {}
+        """By ordinal; None for launches that are made again. Replaced, as it is drawn meanwhile."""
+        self._clock = clock
+        self._started_s = clock()
+        self._spinner = Spinner("bouncingBar")
+        self._live = Live(
+            console=console, get_renderable=self.footer, refresh_per_second=8, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
+        """Say what is searched."""
+        self._study = study
+        self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
+        self._console.print(Text(f"objective {objective_words(study)}; {strategy}\n"))
+        if self._history:
+            print_trials(self._console, self._history.trials, self._history)
+        self._live.start()
+
+    def trial_started(self, ordinal: int, policy: Policy) -> None:
+        """Show who proposed and why."""
+        self._over(None)
+        self._do(ordinal, "proposed", f"{policy.author}: {policy.rationale}")
+
+    def config_decided(self, ordinal: int, config: Config) -> None:
+        """Show the configuration under way."""
+        self._do(ordinal, "starting", _settings(config, self._history))
+
+    def phase(self, name: str, ordinal: int | None) -> None:
+        """Show the phase of a job under way."""
+        doing = self._under_way.get(ordinal)
+        self._do(ordinal, name, doing.activity if doing else "")
+
+    def trial_finished(self, trial: Trial, history: History) -> None:
+        """Print the trial's row."""
+        print_trials(self._console, (trial,), history)
+        self._history = history
+        self._over(trial.ordinal)
+
+    def noise_measured(self, noise: Noise, measure: Measure) -> None:
+        """Print what equal launches differ by, and what the search can see."""
+        self._console.print(Text(f"    noise: {noise_words(noise, measure)}", style="dim"))
+        self._over(None)
+
+    def repeat_finished(self, repeat: Repeat) -> None:
+        """Show which launch was made again."""
+        self._repeat_count += 1
+        which = f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
+        self._do(None, "", which)
+
+    def race_decided(self, race: Race) -> None:
+        """Print who leads after a race."""
+        self._console.print(Text(f"    raced: {race_words(race)}", style="dim"))
+        if race.comparison.verdict is Verdict.FAST:
+            self._history = replace(self._history, incumbent=race.challenger)
+        self._over(None)
+
+    def notice(self, words: str) -> None:
+        """Print it so that it is seen among the trials."""
+        self._console.print(Text(f"    NOTICE: {words}", style="bold yellow"))
+
+    def footer(self) -> RenderableType:
+        """What is under way, and what is used up."""
+        footer = Table.grid(padding=(0, 1, 0, 0))
+        lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
+        for place, line in enumerate(lines or ["proposing"]):
+            footer.add_row(self._spinner if place == 0 else "", _on_one_line(line))
+        if self._study is not None:
+            used, total = self._history.launched_count, self._study.budget.trials
+            bar = ProgressBar(total=total, completed=min(used, total), width=BUDGET_CELLS)
+            footer.add_row(bar, _on_one_line(", ".join(self._facts(used, total))))
+        return Group("", footer)
+
+    def _do(self, ordinal: int | None, phase: str, activity: str) -> None:
+        self._under_way = {**self._under_way, ordinal: _Doing(phase, activity)}
+
+    def _over(self, ordinal: int | None) -> None:
+        self._under_way = {n: doing for n, doing in self._under_way.items() if n != ordinal}
+
+    def _facts(self, used: int, total: int) -> list[str]:
+        """What is used up, how it stands, and what went wrong."""
+        minutes, seconds = divmod(int(self._clock() - self._started_s), 60)
+        again = f" and {self._repeat_count} again" if self._repeat_count else ""
+        facts = [f"{used} of {total} trials{again}", f"{minutes}:{seconds:02} min"]
+        best = self._history.best
+        if best is not None and best.score is not None:
+            facts.append(f"best {result_words(best, self._history)} in trial {best.ordinal}")
+            facts += remarks(best)
+        kinds = Counter(t.outcome.kind for t in self._history if isinstance(t.outcome, Failed))
+        return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """What is under way in one place."""
+
+    phase: str
+    activity: str
+
+    def line(self, ordinal: int | None) -> str:
+        """It in words."""
+        task = "launching again" if ordinal is None else f"trial {ordinal}"
+        parts = (task, self.phase, one_line(self.activity, ACTIVITY_CHARS))
+        return " · ".join(part for part in parts if part)
+
+
+def print_trials(console: Console, trials: Sequence[Trial], history: History) -> None:
+    """Print rows for trials of a history, under headings if the first trial is among them.
+
+    Configurations are told by what differs from the first one. Columns depend on the width of the
+    console only, so that rows printed one after the other line up.
+    """
+    width = console.width
+    is_first = trials[:1] == history.trials[:1]
+    table = Table(box=None, padding=(0, LIVE_GAP, 0, 0), pad_edge=False, show_header=is_first)
+    table.add_column("#", width=3, justify="right")
+    if width >= NARROW:
+        table.add_column("by", width=AUTHOR_CELLS, no_wrap=True)
+    table.add_column("configuration", width=_config_width(width), overflow="fold")
+    table.add_column("result", width=RESULT_CELLS, no_wrap=True)
+    table.add_column("to seed", width=7, justify="right", no_wrap=True)
+    table.add_column("step", no_wrap=True)
+    for trial in trials:
+        table.add_row(*_cells(trial, history, width))
+    if is_first:
+        console.print(Text(LEGEND, style="dim"))
+    console.print(table)
+
+
+def _config_width(width: int) -> int:
+    """What the other columns and the gaps between them leave."""
+    columns = [3, RESULT_CELLS, 7, _bar_cells(width)]
+    if width >= NARROW:
+        columns.append(AUTHOR_CELLS)
+    if width >= WIDE:
+        columns[3] += len(" 100% 100% 100%")
+    return max(24, width - sum(columns) - LIVE_GAP * len(columns))
+
+
+def _bar_cells(width: int) -> int:
+    return 20 if width >= NARROW else 12
+
+
+def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, ...]:
+    is_best = history.best is trial
+    style = "bold green" if is_best else ""
+    head: tuple[RenderableType, ...] = (f"{trial.ordinal}{'*' if is_best else ' '}",)
+    if width >= NARROW:
+        head = (*head, one_line(trial.policy.author, AUTHOR_CELLS))
+    words = _settings(trial.config, history) if trial.config is not None else ""
+    if isinstance(trial.outcome, Failed):
+        limit = MESSAGE_LINES * _config_width(width)
+        cause = Text(one_line(trial.outcome.message, limit), style="red")
+        told = Group(Text(words), cause) if words else cause
+        return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
+    found, unit = reached(trial, history), trial.score.unit if trial.score else ""
+    result = Text("" if found is None else f"{number(found.centre)} {unit}".rstrip(), style=style)
+    bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
+    told = Text(words, style=style)
+    several = [] if found is None or found.launch_count == 1 else [reached_words(found, unit)]
+    for caveat in (*several, *remarks(trial)):
+        told.append(f"\n{caveat}", style="dim")
+    return (*head, told, result, Text(_to_seed(trial, history)), bar)
+
+
+def _settings(config: Config, history: History) -> str:
+    """What tells a configuration from the first one decided, which is told in full."""
+    base = next((trial.config for trial in history if trial.config is not None), config)
+    return str(config) if config == base else difference(config, base)
+
+
+def _to_seed(trial: Trial, history: History) -> str:
+    """How many times better than the seed, where both have a positive score."""
+    seed = history.trials[0]
+    own, base = reached(trial, history), reached(seed, history)
+    if trial is seed or own is None or base is None or trial.score is None:
+        return ""
+    if min(own.centre, base.centre) <= 0:
+        return ""
+    lower_is_better = trial.score.cost == trial.score.value
+    ratio = base.centre / own.centre if lower_is_better else own.centre / base.centre
+    return f"{ratio:.2f}x"
+
+
+def _bar(breakdown: Breakdown, width: int) -> Text:
+    parts = (
+        (breakdown.compute_s, "█", "green"),
+        (breakdown.exposed_communication_s, "▒", "yellow"),
+        (breakdown.other_s + breakdown.idle_s, "·", "dim"),
+    )
+    total_s = sum(seconds for seconds, _, _ in parts)
+    if total_s <= 0:
+        return Text("")
+    bar, until_s = Text(), 0.0
+    for seconds, mark, style in parts:
+        until_s += seconds
+        bar.append(mark * (round(_bar_cells(width) * until_s / total_s) - len(bar)), style=style)
+    if width >= WIDE:
+        shares = " ".join(f"{seconds / total_s:.0%}" for seconds, _, _ in parts)
+        bar.append(f" {shares}", style="dim")
+    return bar
+
+
+def _on_one_line(words: str) -> Text:
+    return Text(words, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,107 @@
+"""What the machine is like today, in lines for a model: noise, load, drift, and shared cores."""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from evaluator.machine import core_count
+from evaluator.objective import Scoring
+from evaluator.timing.decision import Noise
+from records.machine import Conditions
+from records.study import Environment, Study
+from records.trial import History, Measured, Outcome
+from search.loop.scale import Scale
+from search.loop.standing import noise_of, took_turns
+from search.views.format import many
+from search.views.study import noise_words
+
+SIDE_BY_CHANCE = 1.96
+"""Standard deviations that equal launches stay within in 19 of 20 cases."""
+LAST = 5
+"""Launches that count as lately."""
+NOTABLE_DRIFT = 1.10
+
+
+def today_lines(study: Study, history: History, scoring: Scoring, scale: Scale) -> Iterator[str]:
+    """Each fact with its numbers, and what follows for whoever reads scores."""
+    yield _noise_line(noise_now(history, scoring), study)
+    conditions = list(_conditions(history))
+    if conditions:
+        yield _load_line(conditions)
+    drift = _drift(scale)
+    if drift is not None:
+        yield drift
+
+
+def noise_now(history: History, scoring: Scoring) -> Noise | None:
+    """How much rounds of equal launches differ, by all that was launched again."""
+    repeats = history.repeats
+    return noise_of(repeats, scoring, together=any(took_turns(r.outcome) for r in repeats))
+
+
+def single_launch_ratio(noise: Noise) -> float:
+    """The ratio that two single launches of equal configurations may well show."""
+    return math.exp(SIDE_BY_CHANCE * noise.sd)
+
+
+def crowding_words(environment: Environment) -> str | None:
+    """That ranks share cores, where they do."""
+    cores = core_count(environment)
+    ranks = min(environment.world_size, environment.ranks_per_node)
+    if cores is None or ranks <= cores:
+        return None
+    return (
+        f"Up to {ranks} ranks share {many(cores, 'core')} of a node: what one rank computes, "
+        "another waits for, and where one is idle, another may be at work."
+    )
+
+
+def _noise_line(noise: Noise | None, study: Study) -> str:
+    if noise is None:
+        return "- noise: not known yet, no configuration was launched twice"
+    alone = single_launch_ratio(noise)
+    return (
+        f"- noise: {noise_words(noise, study.measure)}; two single launches (~) show none below "
+        f"{alone:.2f}x"
+    )
+
+
+def _load_line(conditions: Sequence[Conditions]) -> str:
+    disturbed = [each.disturbances for each in conditions if each.disturbances]
+    count = many(len(conditions), "launch", "launches")
+    line = f"- load: {len(disturbed)} of {count} disturbed"
+    shares = [c.others_cpu_share for c in conditions if c.others_cpu_share is not None]
+    if len(shares) > LAST:
+        first, last = median(shares[:LAST]), median(shares[-LAST:])
+        return f"{line}; other processes used {first:.0%} of the cores at first, {last:.0%} lately"
+    return f"{line}, the last because {disturbed[-1][0]}" if disturbed else line
+
+
+def _drift(scale: Scale) -> str | None:
+    """How the configuration changed whose launches lie furthest apart in time."""
+    widest = max(
+        scale.launches.items(),
+        key=lambda launched: launched[1][-1][0] - launched[1][0][0],
+        default=None,
+    )
+    if widest is None or widest[1][-1][0] == widest[1][0][0]:
+        return None
+    ordinal, launches = widest
+    factor = math.exp(launches[-1][1] - launches[0][1])
+    if 1 / NOTABLE_DRIFT < factor < NOTABLE_DRIFT:
+        return f"- drift: little, #{ordinal} was {1 / factor:.2f}x as good at last as at first"
+    return (
+        f"- drift: the same configuration (#{ordinal}) was {1 / factor:.2f}x as good when launched "
+        "last as at first, so values of different times do not compare"
+    )
+
+
+def _conditions(history: History) -> Iterator[Conditions]:
+    """Of every launch, in their order."""
+    launches: list[tuple[float, Outcome]] = [(t.ordinal, t.outcome) for t in history]
+    launches += [(repeat.series - 0.5, repeat.outcome) for repeat in history.repeats]
+    for _, outcome in sorted(launches, key=lambda launch: launch[0]):
+        if isinstance(outcome, Measured):
+            for measurement in outcome.measurements:
+                if measurement.conditions is not None:
+                    yield measurement.conditions

@@ -1,0 +1,99 @@
+"""What a benchmark's machine tells of itself, and what it keeps to itself."""
+
+import subprocess
+
+import pytest
+
+from evaluator.bench.record import this_machine
+from evaluator.rank.job import DeviceKind
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    Operation,
+    SweepFacts,
+    SweepRequest,
+)
+
+ID = "0123456789abcdef" * 4
+REQUEST = SweepRequest(
+    adapter=AdapterName.C10D,
+    backend="gloo",
+    device=DeviceKind.CPU,
+    operations=(Operation(collective=Collective.BARRIER, size_bytes=0),),
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A file system whose /proc and /sys are empty, and what fills it."""
+
+    def fill(**files):
+        for path, text in files.items():
+            target = tmp_path / "root" / path.replace("__", "/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+        return tmp_path / "root"
+
+    return fill
+
+
+def test_a_machine_that_tells_nothing_has_no_facts(root, tmp_path):
+    found = this_machine(tmp_path, root())
+
+    assert (found.cpu_model, found.governor, found.container) == (None, None, None)
+    assert (found.network_interfaces, found.commit) == ((), None)
+    assert found.host
+    assert found.core_count >= 1
+
+
+def test_a_machine_is_described_by_its_files(root, tmp_path):
+    found = this_machine(
+        tmp_path,
+        root(
+            proc__cpuinfo="processor : 0\nmodel name : Fast CPU\n",
+            sys__devices__system__cpu__cpu0__cpufreq__scaling_governor="powersave\n",
+            sys__devices__system__cpu__cpu1__cpufreq__scaling_governor="performance\n",
+            sys__class__net__eth0__operstate="up\n",
+            sys__class__net__lo__operstate="unknown\n",
+            sys__class__net__eth1__operstate="down\n",
+            proc__self__cgroup=f"0::/system.slice/docker-{ID}.scope\n",
+        ),
+    )
+
+    assert found.cpu_model == "Fast CPU"
+    assert found.governor == "performance, powersave"
+    assert found.network_interfaces == ("eth0", "lo")
+    assert found.container == ID
+
+
+def test_a_container_without_an_id_has_its_kind(root, tmp_path):
+    (root(proc__self__cgroup="0::/\n") / ".dockerenv").touch()
+
+    assert this_machine(tmp_path, tmp_path / "root").container == "docker"
+
+
+def test_the_commit_is_that_of_the_working_tree(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert this_machine(tmp_path).commit is None
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+
+    told = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert this_machine(tmp_path).commit == told.stdout.strip()
+
+
+def test_ranks_tell_the_rest_if_they_came_to_that(tmp_path):
+    facts = SweepFacts(
+        device_name="GPU",
+        torch_version="9.9",
+        torchcomms_version="1",
+        backend_name="other",
+        backend_version="2",
+    )
+    machine = this_machine(tmp_path)
+
+    told, silent = machine.environment(REQUEST, facts), machine.environment(REQUEST, None)
+    assert (told.device_name, told.torch_version, told.comm_backend_name) == ("GPU", "9.9", "other")
+    assert (silent.device_name, silent.comm_backend_name) == (None, "gloo")
+    assert silent.torch_version.startswith("2.")
+    assert told.host == silent.host

@@ -1,0 +1,166 @@
+import os
+import signal
+import sys
+import textwrap
+import time
+
+import pytest
+
+from evaluator.failures.classify import classify
+from evaluator.job import RankExit
+from evaluator.launchers.watch import Beats, all_hang, take_stacks
+from records.trial import FailureKind
+
+KEPT = 2
+A_SECOND_NS = 10**9
+
+
+def test_a_rank_that_sleeps_through_a_collective_is_a_hang_with_the_stacks_of_all(
+    launch, processes
+):
+    launched = launch("sleep", rank=1, hang_after_s=1)
+
+    result = launched.result
+    assert result.reason == "hang"
+    assert [(beat.rank, beat.phase, beat.step) for beat in result.beats] == [
+        (0, "timed", 2),
+        (1, "timed", 2),
+    ]
+    assert all(1 <= beat.silent_s <= result.wall_s for beat in result.beats)
+    assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
+    assert "in sleep" in (launched.folder / "rank1.stacks.txt").read_text()
+    assert classify(result).kind is FailureKind.HANG
+    assert len(processes()) == KEPT
+
+
+def test_a_rank_that_hangs_and_hears_no_signal_is_killed(launch, processes):
+    launched = launch("hang", rank=0, hang_after_s=1)
+
+    assert launched.result.reason == "hang"
+    assert launched.result.ranks == (
+        RankExit(rank=0, status=None, signal=signal.SIGKILL, ended_ns=None),
+        RankExit(rank=1, status=None, signal=signal.SIGTERM, ended_ns=None),
+    )
+    assert len(processes()) == KEPT
+
+
+def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, processes):
+    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=3)
+
+    assert launched.result.reason == "timeout"
+    assert launched.result.beats[1].phase == "setup"
+    assert "in sleep" in (launched.folder / "rank1.stacks.txt").read_text()
+    assert len(processes()) == KEPT
+
+
+def test_a_job_that_is_slower_than_the_limit_but_beats_is_no_hang(launcher, job_of, tmp_path):
+    result = launcher.run(job_of("slow", hang_after_s=0.05), tmp_path, print)
+
+    assert result.reason == "finished"
+
+
+def test_ranks_may_clean_up_when_they_are_told_to_end(launch):
+    launched = launch("clean up when told to end", hang_after_s=1)
+
+    assert launched.result.reason == "hang"
+    assert (launched.folder / "cleaned_up").exists()
+    assert launched.result.ranks[1] == RankExit(rank=1, status=0, signal=None, ended_ns=None)
+
+
+def test_a_job_that_ends_in_time_leaves_no_stacks(launch):
+    launched = launch(hang_after_s=20)
+
+    assert launched.result.reason == "finished"
+    assert not list(launched.folder.glob("*.stacks.txt"))
+
+
+@pytest.fixture
+def beats(tmp_path):
+    """Beats of two ranks, read from what a test says that they wrote; seconds since the start."""
+    ranks = [Beats(tmp_path, rank) for rank in range(2)]
+    started_s = time.monotonic()
+
+    def write(rank, phase, step, at_s):
+        at_ns = int((started_s + at_s) * A_SECOND_NS)
+        with (tmp_path / f"rank{rank}.progress.jsonl").open("a") as file:
+            file.write(f'{{"phase": "{phase}", "step": {step}, "at_ns": {at_ns}}}\n')
+        list(ranks[rank].read())
+
+    return ranks, write, lambda at_s: all_hang(ranks, 30, started_s + at_s)
+
+
+@pytest.mark.parametrize(
+    ("said", "hangs"),
+    [
+        ([("setup", "null")] * 2, False),
+        ([("warmup", 0)] * 2, False),
+        ([("warmup", 1)] * 2, True),
+        ([("timed", 3)] * 2, True),
+        ([("timed", 3), ("profile", "null")], True),
+        ([("profile", "null"), ("done", "null")], False),
+        ([("timed", 3), ("done", "null")], True),
+        ([("done", "null")] * 2, False),
+    ],
+)
+def test_silence_is_a_hang_only_inside_steps_after_the_first(said, hangs, beats):
+    _, write, hang_at = beats
+    for rank, (phase, step) in enumerate(said):
+        write(rank, phase, step, 0.0)
+
+    assert not hang_at(29)
+    assert hang_at(31) is hangs
+
+
+def test_one_rank_that_beats_keeps_the_job_alive(beats, monkeypatch):
+    _, write, hang_at = beats
+    monkeypatch.setattr("time.monotonic", lambda: float("inf"))
+    write(0, "timed", 3, 0)
+    write(1, "timed", 3, 20)
+
+    assert not hang_at(40)
+    assert hang_at(51)
+
+
+def test_steps_that_took_long_may_take_twice_as_long_again(beats, monkeypatch):
+    _, write, hang_at = beats
+    monkeypatch.setattr("time.monotonic", lambda: float("inf"))
+    write(0, "warmup", 0, 0)
+    write(0, "warmup", 1, 40)
+
+    assert not hang_at(119)
+    assert hang_at(121)
+
+
+def test_a_beat_from_the_future_counts_as_one_from_now(beats):
+    ranks, write, hang_at = beats
+    write(0, "timed", 3, 1e6)
+
+    assert ranks[0].silent_s(ranks[0].last.at_s + 5) == 5
+    assert hang_at(60)
+
+
+def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_answer(tmp_path):
+    spy = tmp_path / "bin" / "py-spy"
+    spy.parent.mkdir()
+    spy.write_text(
+        textwrap.dedent(f"""\
+        #!{sys.executable}
+        import sys
+        print("asked", *sys.argv[1:])
+        """)
+    )
+    spy.chmod(0o755)
+    folder = tmp_path / "job"
+    folder.mkdir()
+
+    take_stacks(
+        [os.getpid()],
+        meeting=tmp_path,
+        folder=folder,
+        world_size=2,
+        environment={"PATH": str(spy.parent)},
+    )
+
+    (stacks,) = folder.iterdir()
+    assert stacks == folder / f"process{os.getpid()}.stacks.txt"
+    assert stacks.read_text() == f"asked dump --pid {os.getpid()}\n"

@@ -1,0 +1,75 @@
+"""Traces of another job than the card are told by what differs."""
+
+import pytest
+
+from evaluator.metrics.ccl_bench import mismatches
+from evaluator.traces.model import Device, StepKind, TraceSet
+from evaluator.traces.testing import rank_trace
+from records.study import Environment
+from records.workload import Workload
+
+THREE = ((1, 0, 9), (2, 9, 20), (3, 20, 30))
+
+
+def traces(device="NVIDIA H100 80GB HBM3", memory_bytes=None, **given):
+    found = Device(name=device, memory_bytes=memory_bytes) if device else None
+    told = {"steps": THREE, "world_size": 8, "device": found}
+    return TraceSet(ranks=(rank_trace([], **(told | given)),))
+
+
+def card(phase="training", **changed):
+    given = {
+        "name": "m",
+        "device": "cuda",
+        "accelerator": "nvidia_h100",
+        "world_size": 8,
+        "ranks_per_node": 8,
+    }
+    work = Workload(name="w", global_batch=8, sequence_length=128, phase=phase)
+    return work, Environment(**(given | changed))
+
+
+def test_traces_of_the_card_differ_in_nothing():
+    assert mismatches(traces(memory_bytes=85 * 10**9), *card(memory_bytes=80 * 10**9)) == ()
+    assert mismatches(traces(), None, None) == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "words"),
+    [
+        (traces(world_size=4), card(), "the traces are of 4 ranks, the card is of 8"),
+        (
+            traces("NVIDIA A100-SXM4-80GB"),
+            card(),
+            "the traces are of 'NVIDIA A100-SXM4-80GB', the card of nvidia_h100",
+        ),
+        (traces(), card(device="cpu", accelerator="EPYC"), "are of accelerators, the card is of C"),
+        (
+            traces(None),
+            card(),
+            "the traces show no work of an accelerator, the card is of nvidia_h",
+        ),
+        (
+            traces(memory_bytes=40 * 10**9),
+            card(memory_bytes=80 * 10**9),
+            "the traced device has 40 GB of memory, that of the card 80 GB",
+        ),
+        (
+            traces(kinds=(StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE)),
+            card(),
+            "the traces show a server's prefill and decode steps, the card is of training",
+        ),
+    ],
+)
+def test_what_differs_is_told(seen, asked, words):
+    (told,) = mismatches(seen, *asked)
+    assert words in told
+
+
+def test_a_server_is_what_an_inference_card_asks_for():
+    seen = traces(kinds=(StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE))
+    assert mismatches(seen, *card(phase="inference")) == ()
+
+
+def test_devices_that_nobody_knows_are_not_compared():
+    assert mismatches(traces("AMD Radeon Graphics"), *card()) == ()

@@ -1,0 +1,153 @@
+import copy
+import json
+from dataclasses import asdict
+
+import pytest
+
+from evaluator.rank.job import (
+    Checkpointing,
+    Config,
+    Job,
+    JobError,
+    Measure,
+    Precision,
+    Schedule,
+    parse,
+)
+
+JOB = {
+    "entry": "package.module:function",
+    "world_size": 4,
+    "device": "cpu",
+    "init_method": "file:///somewhere/store",
+    "workload": {
+        "layer_count": 4,
+        "hidden_size": 128,
+        "head_count": 4,
+        "kv_head_count": 4,
+        "ffn_size": 352,
+        "vocab_size": 512,
+        "sequence_length": 128,
+        "global_batch": 16,
+        "precision": "fp32",
+        "seed": 42,
+    },
+    "config": {
+        "dp_replicate": 1,
+        "dp_shard": 2,
+        "tp": 1,
+        "pp": 2,
+        "micro_batch": 4,
+        "activation_checkpointing": "selective",
+    },
+    "measure": {"warmup_steps": 2, "timed_steps": 5, "profiled_steps": 2},
+    "memory_budget_bytes": None,
+}
+
+
+def parse_job(text: str) -> Job:
+    return parse(Job, text)
+
+
+def job_text(section: str | None, key: str, value: object) -> str:
+    job = copy.deepcopy(JOB)
+    target = job if section is None else job[section]
+    target[key] = value
+    return json.dumps(job)
+
+
+def test_a_job_file_becomes_values():
+    job = parse_job(json.dumps(JOB))
+
+    assert job.workload.precision is Precision.FP32
+    assert job.config.activation_checkpointing is Checkpointing.SELECTIVE
+    assert job.config.dp == 2
+    assert job.micro_batch_count == 2
+    assert job.memory_budget_bytes is None
+
+
+def test_a_knob_that_a_job_file_leaves_out_has_its_default():
+    config = parse_job(json.dumps(JOB)).config
+
+    assert config.pipeline_schedule is Schedule.ONE_F_ONE_B
+    assert (config.cp, config.compile, config.threads_per_rank) == (1, False, 1)
+
+
+def test_a_written_job_reads_back_as_it_was():
+    job = parse_job(json.dumps(JOB))
+
+    assert parse_job(json.dumps(asdict(job))) == job
+
+
+def test_the_ranks_of_a_layout_are_the_product_of_its_degrees():
+    config = Config(dp_replicate=2, dp_shard=3, tp=5, cp=7, pp=11, ep=3)
+
+    assert (config.dp, config.world_size) == (6, 2310)
+
+
+def test_steps_that_depend_on_each_other_s_times_are_asked_for_in_numbers():
+    document = copy.deepcopy(JOB)
+    document["measure"] |= {"max_timed_steps": 20, "step_precision": 0.1, "stop_above_s": 2}
+
+    measure = parse_job(json.dumps(document)).measure
+
+    assert (measure.most_timed_steps, measure.step_precision) == (20, 0.1)
+    assert measure.stop_above_s == 2
+    assert not measure.is_fixed
+
+
+@pytest.mark.parametrize("most", [None, 3, 5])
+def test_the_number_of_timed_steps_is_fixed_where_no_more_may_be_timed(most):
+    measure = Measure(warmup_steps=0, timed_steps=5, profiled_steps=0, max_timed_steps=most)
+
+    assert (measure.most_timed_steps, measure.is_fixed) == (5, True)
+
+
+def test_a_memory_budget_is_read():
+    assert parse_job(job_text(None, "memory_budget_bytes", 12345)).memory_budget_bytes == 12345
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "complaint"),
+    [
+        (None, "entry", 3, "job: entry must be a text, got 3"),
+        (None, "device", "tpu", 'job: device must be cpu or cuda, got "tpu"'),
+        (None, "workload", [], "workload must be an object, got []"),
+        (None, "extra", 1, "job: unknown extra"),
+        (None, "memory_budget_bytes", 0, "memory_budget_bytes must be a whole number of at least"),
+        ("workload", "layer_count", "4", "workload: layer_count must be a whole number"),
+        ("workload", "layer_count", True, "workload: layer_count must be a whole number"),
+        ("workload", "precision", "fp8", 'workload: precision must be fp32 or bf16, got "fp8"'),
+        ("config", "tp", 0, "config: tp must be a whole number of at least 1, got 0"),
+        ("config", "tp", 2, "config: its degrees make 8 ranks, but world_size is 4"),
+        ("config", "compile", 1, "config: compile must be true or false, got 1"),
+        ("config", "pipeline_schedule", "2f2b", "config: pipeline_schedule must be gpipe or 1f1b"),
+        ("workload", "text_file", "", 'workload: text_file must be a text, got ""'),
+        ("config", "optimizer", "adam", "config: unknown optimizer"),
+        ("measure", "timed_steps", 0, "measure: timed_steps must be a whole number of at least 1"),
+        ("measure", "step_precision", 0, "measure: step_precision must be a number above 0, got 0"),
+        ("measure", "step_precision", True, "step_precision must be a number above 0, got true"),
+        ("measure", "stop_above_s", "1", 'stop_above_s must be a number above 0, got "1"'),
+        ("measure", "stop_above_s", float("inf"), "stop_above_s must be a number above 0, got Inf"),
+        ("measure", "stop_above_s", float("nan"), "stop_above_s must be a number above 0, got NaN"),
+    ],
+)
+def test_a_wrong_job_is_told_in_one_line(section, key, value, complaint):
+    with pytest.raises(JobError) as error:
+        parse_job(job_text(section, key, value))
+
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_key_is_named():
+    job = copy.deepcopy(JOB)
+    del job["measure"]["timed_steps"]
+
+    with pytest.raises(JobError, match="measure: timed_steps is missing"):
+        parse_job(json.dumps(job))
+
+
+def test_text_that_is_not_json_is_told():
+    with pytest.raises(JobError, match="not JSON"):
+        parse_job("{")

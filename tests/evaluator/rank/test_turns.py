@@ -1,0 +1,266 @@
+"""What ranks do at their gates, who steps when, and who may be on a machine together."""
+
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.job import Job, JobResult
+from evaluator.launchers import interleaved as together
+from evaluator.launchers.interleaved import fits_together, turn_orders
+from evaluator.rank.job import Measure
+from evaluator.rank.protocol import (
+    ANSWERS,
+    GO,
+    NO_MORE,
+    READY,
+    TURNS_VARIABLE,
+    Gate,
+    Phase,
+    Progress,
+    gate_name,
+    open_gate,
+)
+from evaluator.rank.steps import StepClock
+
+MEASURE = Measure(warmup_steps=2, timed_steps=3, profiled_steps=0)
+
+
+class Told:
+    """A gate that lets its rank through so many times."""
+
+    def __init__(self, turns: int) -> None:
+        self._left = turns
+
+    def wait(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+class Steps:
+    """Work that only counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self, index: int) -> int:
+        self.count = index + 1
+        return 1
+
+    def global_losses(self) -> list[float]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("turns", "warmup_count", "timed_count", "done"),
+    [(0, 0, 0, 0), (1, 2, 0, 2), (2, 2, 3, 6), (4, 2, 9, 14)],
+)
+def test_each_turn_after_the_warm_up_has_one_step_more_than_it_keeps(
+    tmp_path, turns, warmup_count, timed_count, done
+):
+    work = Steps()
+    clock = StepClock(work, device=torch.device("cpu"), progress=Progress(tmp_path, rank=0))
+
+    warmup, timed = clock.take_turns(MEASURE, Told(turns))
+
+    assert (len(warmup), len(timed), work.count) == (warmup_count, timed_count, done)
+
+
+def test_between_turns_no_step_is_under_way(tmp_path):
+    progress = Progress(tmp_path, rank=0)
+    last = []
+
+    class Looking(Told):
+        def wait(self) -> bool:
+            beats = (tmp_path / "rank0.progress.jsonl").read_text().splitlines()
+            last.append(beats[-1])
+            return super().wait()
+
+    progress.beat(Phase.SETUP)
+    StepClock(Steps(), device=torch.device("cpu"), progress=progress).take_turns(
+        MEASURE, Looking(3)
+    )
+
+    assert len(last) == 4
+    assert all('"step": null' in beat for beat in last)
+
+
+@pytest.fixture
+def pipes(tmp_path, monkeypatch):
+    """The two pipes of rank 0, held open as the one who gives the turns does."""
+    held = {}
+    for name in (ANSWERS, gate_name(0)):
+        os.mkfifo(tmp_path / name)
+        held[name] = os.open(tmp_path / name, os.O_RDWR)
+    monkeypatch.setenv(TURNS_VARIABLE, str(tmp_path))
+    yield held
+    for descriptor in held.values():
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(("order", "goes_on"), [(GO, True), (NO_MORE, False)])
+def test_a_rank_says_that_it_is_ready_and_then_waits_for_an_order(pipes, order, goes_on):
+    told = []
+    rank = threading.Thread(target=lambda: told.append(open_gate(0).wait()))
+    rank.start()
+
+    assert os.read(pipes[ANSWERS], 1) == READY
+    assert rank.is_alive()
+    os.write(pipes[gate_name(0)], order)
+    rank.join()
+
+    assert told == [goes_on]
+
+
+def test_a_job_that_has_the_machine_to_itself_has_no_gate(monkeypatch):
+    monkeypatch.delenv(TURNS_VARIABLE, raising=False)
+
+    assert open_gate(0) is None
+
+
+def test_two_jobs_go_forward_and_back_and_the_seed_says_who_begins():
+    assert {turn_orders(2, 4, seed) for seed in range(10)} == {
+        ((0, 1), (1, 0), (0, 1), (1, 0)),
+        ((1, 0), (0, 1), (1, 0), (0, 1)),
+    }
+
+
+@given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32))
+def test_each_job_has_one_turn_in_each_order(count, turn_count, seed):
+    orders = turn_orders(count, turn_count, seed)
+
+    assert len(orders) == turn_count
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    assert orders == turn_orders(count, turn_count, seed)
+
+
+def test_three_jobs_are_in_any_order_equally_often():
+    counts = Counter(turn_orders(3, 6000, seed=5))
+
+    assert len(counts) == 6
+    assert max(counts.values()) < 1.2 * min(counts.values())
+
+
+class Rank:
+    """A launcher whose jobs are one rank here, which notes its turns and ends after some."""
+
+    def __init__(self, name: str, notes: list[str], *, leaves_after: int | None = None) -> None:
+        self._name = name
+        self._notes = notes
+        self._leaves_after = leaves_after
+
+    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
+        if self._leaves_after is None or self._leaves_after >= 0:
+            self._take_turns(Gate(Path(job.environment[TURNS_VARIABLE]), rank=0))
+        return JobResult(workdir=workdir, reason="finished", ranks=(), wall_s=job.timeout_s)
+
+    def _take_turns(self, gate):
+        for turn in count():
+            if not gate.wait():
+                self._notes.append(f"{self._name} goes home")
+                return
+            self._notes.append(self._name)
+            if turn == self._leaves_after:
+                return
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs such jobs in these orders; gives how they ended."""
+
+    def run_jobs(launchers, orders, on_phase=lambda _: None):
+        job = Job(argv=(), world_size=1, files={}, timeout_s=7)
+        return together.run_together(
+            [job] * len(launchers),
+            [tmp_path] * len(launchers),
+            launchers,
+            orders=orders,
+            on_phase=on_phase,
+        )
+
+    return run_jobs
+
+
+def test_all_warm_up_and_then_step_in_the_given_orders(run):
+    notes = []
+
+    ended = run([Rank(name, notes) for name in "ABC"], [(2, 0, 1), (1, 0, 2)])
+
+    assert "".join(notes[:9]) == "ABC" + "CAB" + "BAC"
+    assert sorted(notes[9:]) == ["A goes home", "B goes home", "C goes home"]
+    assert ended.first_to_fail is None
+
+
+def test_each_job_has_the_time_of_all(run):
+    ended = run([Rank(name, []) for name in "ABC"], [])
+
+    assert [result.wall_s for result in ended.results] == [21, 21, 21]
+
+
+@pytest.mark.parametrize(
+    ("leaves_after", "turns"),
+    [(-1, ""), (0, "AB"), (1, "ABAB"), (2, "ABABB")],
+    ids=["before its gate", "in its warm-up", "in its first turn", "in its last turn"],
+)
+def test_who_leaves_early_ends_the_turns_of_all(run, leaves_after, turns):
+    notes = []
+    launchers = [Rank("A", notes), Rank("B", notes, leaves_after=leaves_after)]
+
+    ended = run(launchers, [(0, 1), (1, 0)])
+
+    assert ended.first_to_fail == 1
+    assert notes == [*turns, "A goes home"]
+
+
+def test_an_error_among_those_who_give_turns_sends_all_home(run):
+    notes = []
+
+    def fail(phase):
+        if phase == "timed":
+            raise OSError("nobody listens")
+
+    with pytest.raises(OSError, match="nobody listens"):
+        run([Rank(name, notes) for name in "AB"], [(0, 1)], fail)
+
+    assert notes[:2] == ["A", "B"]
+    assert sorted(notes[2:]) == ["A goes home", "B goes home"]
+
+
+def changed(study, part, **changes):
+    return replace(study, **{part: replace(getattr(study, part), **changes)})
+
+
+@pytest.mark.parametrize(
+    ("peaks", "fits"),
+    [
+        ([(100, 100), (100, 200)], True),
+        ([(100, 100), (100, 201)], False),
+        ([(500,)], True),
+        ([(250,), (251,)], False),
+    ],
+)
+def test_launches_are_together_that_take_half_of_what_is_free(study, monkeypatch, peaks, fits):
+    monkeypatch.setattr(together, "free_memory_bytes", lambda: 1000)
+
+    assert fits_together(study, peaks) is fits
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("measure", {"together": "never"}),
+        ("environment", {"device": "cuda"}),
+        ("launch", {"recipe": "command"}),
+    ],
+)
+def test_some_launches_are_never_together(study, part, changes):
+    assert fits_together(changed(study, "launch", recipe="collectives"), [(1,), (1,)])
+    assert fits_together(study, [(1,), (1,)])
+    assert not fits_together(changed(study, part, **changes), [(1,), (1,)])

@@ -1,0 +1,291 @@
+"""The space of a collective setup: knobs that act, knobs that do not, and rules with reasons."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from evaluator.recipes.catalog import recipe_of
+from evaluator.recipes.collectives import (
+    ADAPTERS,
+    CollectivesRecipe,
+    check_setting,
+    defaults,
+    knobs,
+    setup_document,
+)
+from evaluator.recipes.nccl import NCCL_KNOBS
+from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
+from policies.space import Space
+from records.errors import StudyError
+from records.study import (
+    Constraint,
+    Dimension,
+    Environment,
+    Launch,
+    Objective,
+    Range,
+    SearchSpace,
+    Study,
+)
+from records.workload import Message, Workload
+
+ALL_REDUCE = Message(collective="all_reduce", size_bytes=4 << 20)
+
+
+def exchanging(
+    *messages: Message, device: str = "cpu", ranks: int = 4, nodes: int = 1, knobs=(), **space
+) -> Study:
+    dimensions = tuple(
+        Dimension(name=name, choices=None if choices is ... else choices)
+        for name, choices in dict(knobs).items()
+    )
+    return Study(
+        name="exchange",
+        workload=Workload(
+            name="mix",
+            phase="communication",
+            global_batch=1,
+            sequence_length=1,
+            messages=messages or (ALL_REDUCE,),
+        ),
+        environment=Environment(
+            name="m",
+            device=device,
+            accelerator="a",
+            world_size=ranks,
+            ranks_per_node=max(1, ranks // nodes),
+        ),
+        space=SearchSpace(dimensions=dimensions, **space),
+        objective=Objective(expression="step_time"),
+        seed_policy="first",
+        launch=Launch(recipe="collectives"),
+    )
+
+
+def completed(*messages: Message, **asked) -> Study:
+    return CollectivesRecipe().complete(exchanging(*messages, **asked))
+
+
+def space_of(*messages: Message, **asked) -> Space:
+    study = completed(*messages, **asked)
+    return Space(study.space, study.workload, study.environment)
+
+
+def check(candidate, *messages, **asked):
+    return space_of(*messages, **asked).check(candidate)
+
+
+def test_a_study_finds_the_recipe_by_its_name():
+    assert isinstance(recipe_of(exchanging()), CollectivesRecipe)
+
+
+def test_defaults_are_those_of_the_setup_that_ranks_read():
+    plain = setup_document(defaults(exchanging()))
+
+    assert plain == {field.name: getattr(Setup(), field.name) for field in fields(Setup)}
+    assert set(ADAPTERS) == set(AdapterName)
+    assert knobs(exchanging())["compression"].choices == tuple(Compression)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_knob_can_be_searched_by_its_name_alone(device):
+    asked = dict.fromkeys(knobs(exchanging(device=device)), ...)
+
+    study = completed(
+        ALL_REDUCE,
+        Message(collective="broadcast", size_bytes=8),
+        Message(collective="all_gather", size_bytes=8),
+        device=device,
+        nodes=2,
+        knobs=asked,
+    )
+
+    for dimension in study.space.dimensions:
+        assert dimension.choices
+        assert dimension.description
+        for choice in dimension.choices:
+            check_setting(dimension.name, choice, study)
+    assert CollectivesRecipe().complete(study) == study
+
+
+def test_what_a_study_says_of_a_knob_stays():
+    given = Dimension(
+        name="in_flight", range=Range(low=1, high=3), when="world_size > 2", description="mine"
+    )
+    study = exchanging()
+    study = replace(study, space=SearchSpace(dimensions=(given,)))
+
+    assert CollectivesRecipe().complete(study).space.dimensions == (given,)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "sentence"),
+    [
+        ("inflight", ..., "'inflight' is not a knob of the collectives recipe; did you mean 'in_"),
+        ("xyz", ..., "it has comm_adapter, backend, in_flight, fusion_bytes"),
+        ("in_flight", (0, 1), "in_flight must be a whole number from 1, got 0"),
+        ("fusion_bytes", (1.5,), "fusion_bytes must be a whole number from 0, got 1.5"),
+        ("chunk_count", (True,), "chunk_count must be a whole number from 1, got True"),
+        ("compression", ("fp8",), "compression must be one of ['none', 'fp16', 'bf16'], got 'fp8'"),
+        ("comm_adapter", ("nccl",), "one of ['c10d', 'mpi', 'torchcomms', 'c10d_torchcomms']"),
+        ("nccl_cross_nic", (3,), "nccl_cross_nic must be one of [2, 0, 1], got 3"),
+        ("nccl_p2p_disable", (1,), "nccl_p2p_disable must be one of [False, True], got 1"),
+        ("nccl_algo", ("PAT",), "nccl_algo must be one of ['default', 'Ring', 'Tree', 'NVLS'"),
+        ("ompi_allreduce_algorithm", ("tree",), "'rabenseifner'], got 'tree'"),
+        ("gloo_interfaces", ("lo;ls",), "gloo_interfaces must be a text such as 'lo,lo'"),
+    ],
+)
+def test_a_knob_or_value_that_does_not_exist_is_refused(name, choices, sentence):
+    with pytest.raises(StudyError) as refused:
+        completed(knobs={name: choices})
+
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "left"),
+    [
+        ({"comm_adapter": "c10d"}, {"in_flight", "gloo_threads"}),
+        ({"comm_adapter": "mpi"}, {"in_flight", "ompi_btl", "ompi_allreduce_algorithm"}),
+        ({"comm_adapter": "mpi", "in_flight": 4}, {"in_flight", "ompi_btl"}),
+        ({"comm_adapter": "torchcomms"}, {"in_flight"}),
+    ],
+)
+def test_a_knob_without_effect_under_the_chosen_library_is_dropped(candidate, left):
+    names = (
+        *("in_flight", "gloo_threads", "ompi_allreduce_algorithm", "ompi_bcast_algorithm"),
+        *("ompi_btl", "nccl_algo"),
+    )
+    asked = {"comm_adapter": ("c10d", "mpi", "torchcomms"), **dict.fromkeys(names, ...)}
+
+    config = check(candidate, knobs=asked)
+
+    assert set(config.values) - {"comm_adapter"} == left
+
+
+def test_segments_are_only_searched_where_the_algorithm_has_some():
+    asked = {
+        "comm_adapter": ("mpi",),
+        "ompi_allreduce_algorithm": ...,
+        "ompi_allreduce_segment_bytes": (0, 65536),
+    }
+
+    feasible = space_of(knobs=asked).feasible
+
+    segments = [config.values.get("ompi_allreduce_segment_bytes") for config in feasible]
+    algorithms = [config["ompi_allreduce_algorithm"] for config in feasible]
+    assert len(set(algorithms)) == len(feasible) == 7
+    assert segments == [65536 if name == "segmented_ring" else None for name in algorithms]
+
+
+def test_a_knob_of_a_collective_that_the_mix_lacks_says_so():
+    (knob,) = completed(knobs={"ompi_bcast_algorithm": ...}).space.dimensions
+
+    assert knob.when == "'broadcast' in ['all_reduce']"
+
+
+def test_nccl_has_no_knobs_on_processors_and_none_beyond_a_node_inside_one():
+    asked = {name: ... for name in NCCL_KNOBS if name not in ("nccl_min_nchannels",)}
+
+    on_cpu = check({}, knobs=asked)
+    on_one_node = check({}, device="cuda", knobs=asked)
+
+    assert on_cpu.values == {}
+    across = {"nccl_net_gdr_level", "nccl_ib_qps_per_connection", "nccl_cross_nic"}
+    assert set(on_one_node.values) == set(asked) - across
+
+
+HALF = Message(collective="reduce_scatter_single", size_bytes=64, dtype="float16")
+GATHER = Message(collective="all_gather_single", size_bytes=64)
+ROOTED = Message(collective="broadcast", size_bytes=64)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "reason"),
+    [
+        ({"backend": "nccl"}, {}, "NCCL moves memory of GPUs only"),
+        ({"backend": "ncclx"}, {"device": "cuda"}, "only torchcomms brings this backend"),
+        ({"comm_adapter": "mpi"}, {"device": "cuda"}, "handed to MPI in the memory of the host"),
+        ({"comm_adapter": "mpi", "compression": "fp16"}, {}, "no half-precision numbers to add"),
+        ({"comm_adapter": "mpi"}, {"messages": (HALF,)}, "adds up half-precision numbers"),
+        ({"nccl_algo": "Tree"}, {"messages": (ROOTED,)}, "has broadcast, which NCCL does in rings"),
+        ({"nccl_algo": "Tree"}, {"messages": (GATHER,)}, "has these for all-reduces only"),
+        ({"nccl_algo": "CollnetDirect"}, {}, "Collnet needs a plugin"),
+        ({"nccl_algo": "NVLS", "nccl_nvls_enable": False}, {}, "done by the switches of NVLink"),
+        ({"nccl_algo": "NVLS", "nccl_proto": "LL"}, {}, "know the protocol Simple only"),
+        ({"nccl_proto": "LL128", "nccl_p2p_disable": True}, {}, "results may be wrong"),
+        ({"nccl_proto": "LL128", "nccl_nthreads": 256}, {}, "LL128 has its own number of threads"),
+        ({"nccl_min_nchannels": 16, "nccl_max_nchannels": 4}, {}, "the fewest channels cannot be"),
+        ({"nccl_max_nchannels": 65}, {}, "NCCL has no more channels than these"),
+        ({"nccl_nthreads": 96}, {}, "NCCL takes these numbers of threads"),
+        ({"nccl_buffsize": 3 << 20}, {}, "buffers are powers of two"),
+        ({"nccl_buffsize": 2048}, {}, "of a page at least"),
+        ({"ompi_coll": "sm"}, {"nodes": 2}, "this component is for ranks of one node"),
+        ({"ompi_coll": "han"}, {}, "steps back where all ranks are on one node"),
+        ({"ompi_barrier_algorithm": "two_proc"}, {}, "it is for two ranks only"),
+        (
+            {"ompi_allgather_algorithm": "neighbor"},
+            {"messages": (GATHER,), "ranks": 3},
+            "goes round in a ring instead",
+        ),
+        (
+            {"ompi_allgather_algorithm": "recursive_doubling"},
+            {"messages": (GATHER,), "ranks": 6},
+            "no power of two take bruck instead",
+        ),
+        (
+            {
+                "ompi_allreduce_algorithm": "segmented_ring",
+                "ompi_allreduce_segment_bytes": 4 << 20,
+            },
+            {},
+            "without several segments for each rank it is the ring",
+        ),
+    ],
+)
+def test_what_a_library_cannot_do_is_refused_with_the_reason(candidate, asked, reason):
+    asked = dict(asked)
+    messages = asked.pop("messages", (ALL_REDUCE, Message(collective="barrier")))
+    on_gpus = any(name.startswith("nccl_") for name in candidate)
+    with_mpi = any(name.startswith("ompi_") for name in candidate)
+    candidate = {"comm_adapter": "mpi" if with_mpi else "c10d", **candidate}
+    searched = {name: (value,) for name, value in candidate.items()}
+    searched["comm_adapter"] = ("c10d", "mpi")
+
+    machine = {"device": "cuda" if on_gpus else "cpu", **asked}
+    faults = check(candidate, *messages, knobs=searched, **machine)
+
+    assert isinstance(faults, tuple)
+    assert any(reason in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("size", [0, 4096, 1 << 20, 1 << 30])
+def test_a_power_of_two_is_a_buffer(size):
+    assert not isinstance(
+        check({"nccl_buffsize": size}, device="cuda", knobs={"nccl_buffsize": (size,)}), tuple
+    )
+
+
+def test_rules_that_nothing_can_break_are_left_out():
+    assert completed(knobs={"in_flight": ...}).space.constraints == ()
+
+
+def test_the_name_of_a_rule_is_taken():
+    own = Constraint(name="nccl_threads", expression="nccl_nthreads == 0")
+
+    with pytest.raises(StudyError, match="'nccl_threads' is the name of a rule of the collectives"):
+        completed(knobs={"nccl_nthreads": ...}, constraints=(own,))
+
+
+def test_an_odd_number_of_ranks_cannot_be_paired():
+    with pytest.raises(StudyError, match="send_recv pairs ranks, and world_size 3 leaves one"):
+        completed(Message(collective="send_recv", size_bytes=8), ranks=3)
+
+
+def test_a_training_job_is_not_exchanged():
+    training = Workload(name="w", global_batch=1, sequence_length=1)
+
+    with pytest.raises(
+        StudyError, match=r"phase 'training': the collectives recipe only .*message"
+    ):
+        CollectivesRecipe().complete(replace(exchanging(), workload=training))

@@ -1,0 +1,279 @@
+"""A script of the user's as a recipe: what it is told, what it cannot be told, how many ranks."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.recipes.catalog import recipe_of
+from evaluator.recipes.command import CommandRecipe, located
+from policies.space import Space
+from records.errors import StudyError
+from records.study import Command, Dimension, Launch, SearchSpace, Study
+from records.trial import Config
+
+RECIPE = CommandRecipe()
+TWO_RANKS = Config({"dp": 2, "fast": True})
+
+
+@pytest.fixture
+def over(script_study):
+    """Makes studies over these knobs."""
+
+    def make(*knobs: str, **command: object) -> Study:
+        dimensions = tuple(Dimension(name=knob, choices=(1, 2, 4)) for knob in knobs)
+        return replace(script_study(**command), space=SearchSpace(dimensions=dimensions))
+
+    return make
+
+
+def refusal(asked: Study) -> str:
+    with pytest.raises(StudyError) as refused:
+        RECIPE.check(asked)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+# What a script is told.
+
+SAY_ALL = "env -0 > environment; traces"
+
+
+def test_a_script_sees_its_knobs_its_work_and_nothing_else_of_ours(tried, ours):
+    seen = tried(SAY_ALL).environment
+
+    assert (
+        seen.items()
+        >= {
+            "DP": "2",
+            "FAST": "true",
+            "WORKLOAD_NAME": "a workload",
+            "GLOBAL_BATCH": "8",
+            "SEQUENCE_LENGTH": "32",
+            "TOKENS_PER_STEP": "256",
+            "RANK_COUNT": "2",
+            "WARMUP_STEPS": "2",
+            "TIMED_STEPS": "5",
+            "PROFILED_STEPS": "1",
+            "HOME": "/nowhere",
+            "LANG": "C.UTF-8",
+            "VIRTUAL_ENV": "/venv",
+            "PATH": ours["PATH"],
+        }.items()
+    )
+    assert seen.keys() & ours.keys() == {"PATH", "HOME", "LANG", "VIRTUAL_ENV", "DP"}
+
+
+def test_trace_dir_is_in_the_trial_s_own_folder(tried):
+    told = tried(SAY_ALL)
+
+    assert told.environment["TRACE_DIR"] == str(told.folder / "trace")
+
+
+def test_names_spellings_and_more_variables_are_the_study_s_to_choose(tried, script_study):
+    asked = script_study(
+        export={"dp": "DataParallel"},
+        booleans=("True", "False"),
+        environment={"NCCL_DEBUG": "WARN", "PYTHONPATH": "src", "ODD": "a b\n$(exit 1)"},
+    )
+
+    seen = tried(SAY_ALL, asked=asked).environment
+
+    assert (seen["DataParallel"], seen["FAST"]) == ("2", "True")
+    assert "DP" not in seen
+    assert (seen["NCCL_DEBUG"], seen["PYTHONPATH"]) == ("WARN", "src")
+    assert seen["ODD"] == "a b\n$(exit 1)"
+
+
+def test_values_reach_a_script_as_they_are(tried, script_study):
+    dimensions = (
+        *script_study().space.dimensions,
+        Dimension(name="ratio", choices=(0.5, 0.1)),
+        Dimension(name="words", choices=("a b; $(exit 1) 'c'", "")),
+    )
+    asked = replace(script_study(), space=SearchSpace(dimensions=dimensions, defaults={"pp": 1}))
+    config = Config({**TWO_RANKS.values, "ratio": 0.1, "words": "a b; $(exit 1) 'c'"})
+
+    seen = tried(SAY_ALL, asked=asked, config=config).environment
+
+    assert (seen["RATIO"], seen["WORDS"], seen["PP"]) == ("0.1", "a b; $(exit 1) 'c'", "1")
+
+
+def test_variables_of_ours_are_let_through_by_name_or_pattern_but_never_over_a_knob(
+    script_study, ours
+):
+    ours = {**ours, "CUDA_VISIBLE_DEVICES": "1"}
+
+    chosen = RECIPE.inherited(script_study(inherit=("SLURM_*", "LD_LIBRARY_PATH", "D*")), ours)
+
+    assert chosen.keys() == {
+        *("PATH", "HOME", "LANG", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"),
+        *("SLURM_JOB_ID", "LD_LIBRARY_PATH"),
+    }
+
+
+RESERVED = (
+    *("path", "home", "ld_preload", "LD_LIBRARY_PATH", "pythonpath", "pythonhome", "bash_env"),
+    *("ifs", "env", "shellopts", "ps4", "trace_dir", "workload_name", "rank", "local_rank"),
+    *("master_addr", "master_port", "cuda_visible_devices", "rank_count", "tokens_per_step"),
+    *("torchelastic_run_id", "tmpdir", "lang", "lc_all", "virtual_env"),
+)
+
+
+@pytest.mark.parametrize("knob", RESERVED)
+def test_a_knob_does_not_touch_what_shells_and_launchers_live_by(knob, script_study):
+    space = SearchSpace(
+        dimensions=(*script_study().space.dimensions, Dimension(name=knob, choices=(1,)))
+    )
+
+    assert knob.upper() in refusal(replace(script_study(), space=space))
+    assert "PATH" in refusal(script_study(export={"dp": "Path"})).upper()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ({"export": {"dq": "DQ"}}, "[command.export] 'dq' is no knob; knobs are dp, fast"),
+        ({"export": {"dp": "D P"}}, "[command.export] dp: 'D P' cannot be a variable's name"),
+        ({"export": {"dp": ""}}, "[command.export] dp: '' cannot be a variable's name"),
+        ({"export": {"dp": "A=B"}}, "[command.export] dp: 'A=B' cannot be"),
+        ({"export": {"dp": "FAST"}}, "[command.export] dp: another knob is exported as FAST too"),
+        ({"environment": {"DP": "1"}}, "[command.environment] DP is set by each trial"),
+        ({"environment": {"TRACE_DIR": "."}}, "[command.environment] TRACE_DIR is set by each"),
+        ({"environment": {"A B": "."}}, "[command.environment] A B: no program can be told"),
+        ({"environment": {"A": "\0"}}, "[command.environment] A: no program can be told"),
+        ({"environment": {"HF_TOKEN": "x"}}, "[command.environment] HF_TOKEN looks like a secret"),
+        ({"environment": {"ANTHROPIC_API_KEY": "x"}}, "[command.environment] ANTHROPIC_API_KEY "),
+        ({"booleans": ("1", "1")}, "[command] booleans ['1', '1'] must be"),
+        ({"booleans": ("false", "true")}, "[command] booleans ['false', 'true'] must be"),
+        ({"booleans": ("0", "1")}, "[command] booleans ['0', '1'] must be"),
+        ({"trace_files": ("/tmp/*.json",)}, "[command] trace_files '/tmp/*.json' leads out of"),
+        ({"trace_files": ("../*.json",)}, "[command] trace_files '../*.json' leads out of"),
+        ({"rank_count": "tp"}, "[command] rank_count: tp is unknown; known are dp, fast"),
+        ({"rank_count": "dp +"}, "'dp +' is not an expression"),
+    ],
+)
+def test_a_command_that_cannot_be_right_is_refused_before_anything_starts(
+    command, message, script_study
+):
+    assert refusal(script_study(**command)).startswith(message)
+
+
+def test_a_choice_that_no_program_can_be_told_is_refused(script_study):
+    dimensions = (*script_study().space.dimensions, Dimension(name="words", choices=("a\0b",)))
+
+    assert "holds a NUL" in refusal(
+        replace(script_study(), space=SearchSpace(dimensions=dimensions))
+    )
+
+
+def test_a_program_that_cannot_be_started_is_refused(tmp_path, script_study):
+    script = tmp_path / "run"
+    script.write_text("#!/bin/sh\n")
+
+    def asked(*run):
+        return replace(script_study(), command=located(Command(run=run), tmp_path))
+
+    assert refusal(asked("./run")) == (
+        f"[command] run: '{script}' cannot be started; make it executable, or "
+        f"run = [\"bash\", '{script}']"
+    )
+    assert "give a program that is on the PATH" in refusal(asked("no-such-program"))
+    script.chmod(0o755)
+    assert RECIPE.check(asked("./run")) is None
+
+
+def test_a_script_that_is_not_there_is_refused_where_the_study_is_read(tmp_path):
+    for words in (("bash", "run.sh"), ("python", "sub/train.py"), ("./run.sh",)):
+        with pytest.raises(StudyError, match=r"\[command\] run: there is no file "):
+            located(Command(run=words), tmp_path)
+
+
+def test_only_the_files_of_a_command_become_paths(tmp_path):
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "sub").mkdir()
+
+    found = located(Command(run=("bash", "run.sh", "--config=run.sh", "fast", "sub")), tmp_path)
+
+    assert found.run == ("bash", str(tmp_path / "run.sh"), "--config=run.sh", "fast", "sub")
+    assert list(found.file_digests) == [str(tmp_path / "run.sh")]
+
+
+def test_a_script_that_changed_ends_the_study(tmp_path, script_study):
+    (tmp_path / "run.sh").write_text("exit 0")
+    asked = replace(script_study(), command=located(script_study().command, tmp_path))
+    RECIPE.job(asked, TWO_RANKS)
+
+    (tmp_path / "run.sh").write_text("exit 1")
+
+    with pytest.raises(StudyError, match="is not what it was when the study began"):
+        RECIPE.job(asked, TWO_RANKS)
+    (tmp_path / "run.sh").unlink()
+    with pytest.raises(StudyError, match="cannot be read"):
+        RECIPE.job(asked, TWO_RANKS)
+
+
+# How many ranks.
+
+
+@pytest.mark.parametrize(
+    ("knobs", "product"),
+    [
+        (("tp", "dp", "pp", "micro_batch"), "dp * tp * pp"),
+        (("dp_shard", "dp_replicate", "cp", "ep"), "dp_replicate * dp_shard * cp"),
+    ],
+)
+def test_without_an_expression_the_ranks_are_the_product_of_the_degrees(knobs, product, over):
+    assert RECIPE.complete(over(*knobs)).command.rank_count == product
+
+
+def test_a_space_without_degrees_needs_an_expression(over):
+    with pytest.raises(StudyError, match="rank_count is not given, and no knob is called dp, "):
+        RECIPE.complete(over("width"))
+    assert (
+        RECIPE.complete(over("width", rank_count="world_size")).command.rank_count == "world_size"
+    )
+
+
+def test_configurations_with_more_ranks_than_there_are_are_never_launched(over):
+    asked = RECIPE.complete(over("tp", "dp"))
+
+    space = Space(asked.space, asked.workload, asked.environment)
+
+    assert len(space.feasible) == 6
+    assert space.check({"tp": 4, "dp": 2}) == (
+        "breaks rank_count: 1 <= (dp * tp) <= world_size (the script starts this many ranks) "
+        "with dp=2, tp=4, world_size=4",
+    )
+
+
+def test_completing_a_study_twice_changes_nothing_more(script_study):
+    once = RECIPE.complete(script_study())
+
+    assert RECIPE.complete(once) == once
+
+
+def test_ranks_do_not_hang_on_a_knob_that_may_be_left_out(script_study):
+    dimensions = (*script_study().space.dimensions, Dimension(name="pp", choices=(2,), when="fast"))
+    asked = replace(script_study(rank_count="dp * pp"), space=SearchSpace(dimensions=dimensions))
+
+    assert "pp is left out of configurations where it has no effect" in refusal(asked)
+    known = replace(asked, space=replace(asked.space, defaults={"pp": 1}))
+    assert RECIPE.job(known, Config({"dp": 4, "fast": False})).world_size == 4
+
+
+@pytest.mark.parametrize("expression", ["dp / 4", "dp - 2"])
+def test_ranks_are_whole_and_at_least_one(expression, script_study):
+    with pytest.raises(StudyError, match=r"rank_count 'dp . \d' is "):
+        RECIPE.job(script_study(rank_count=expression), TWO_RANKS)
+
+
+def test_recipes_are_found_by_name(script_study):
+    assert isinstance(recipe_of(script_study()), CommandRecipe)
+    with pytest.raises(StudyError, match=r"recipe 'comand' is unknown; did you mean 'command'\?"):
+        recipe_of(replace(script_study(), launch=Launch(recipe="comand")))
+
+
+def test_the_command_recipe_needs_a_command(script_study):
+    with pytest.raises(StudyError, match=r"needs a \[command\] table"):
+        RECIPE.complete(replace(script_study(), command=None))

@@ -1,0 +1,356 @@
+"""What a script leaves: what of it is believed, and what is refused."""
+
+import gzip
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.recipes.command import TraceFolder
+from evaluator.traces.errors import TraceError
+from records.trial import Config, FailureKind, Measured
+
+TIMES = "[[0.1, 0.2, 0.1, 0.2, 0.3], [0.2, 0.1, 0.1, 0.2, 0.1]]"
+REPORT = f'steps \'{{"tokens_per_step": 256, "step_times_s": {TIMES}}}\''
+
+
+# What a script leaves, read.
+
+
+def test_a_script_is_measured_by_the_steps_that_it_reports(tried):
+    measurement = tried(f"{REPORT}; traces").measurement
+
+    assert measurement.step_times_s == ((0.1, 0.2, 0.1, 0.2, 0.3), (0.2, 0.1, 0.1, 0.2, 0.1))
+    assert measurement.tokens_per_step == 256
+    assert (measurement.profiled, measurement.tokens_verified) == (False, True)
+    assert measurement.caveats == ()
+    assert measurement.torch_version is None
+    assert measurement.peak_memory_bytes == ()
+
+
+def test_the_traces_of_a_script_are_broken_down_beside_its_own_step_times(tried):
+    measured = tried(f"{REPORT}; traces").outcome
+
+    assert measured.metric("step_time") == 0.2
+    assert measured.metric("rank_count") == 2
+    assert measured.metric("tokens_per_s") == pytest.approx(1280)
+    assert measured.metric("communication_fraction") == pytest.approx(0.1)
+    assert measured.breakdown.compute_s == pytest.approx(0.005)
+    assert measured.metric("peak_memory") is None
+
+
+def test_losses_and_memory_are_taken_where_a_script_reports_them(tried):
+    more = '"losses": [4, 3.5], "peak_memory_bytes": [1024, 2048]'
+    measured = tried(f"steps '{{\"tokens_per_step\": 256, {more}}}'; traces").outcome
+
+    assert measured.measurement.losses == (4.0, 3.5)
+    assert measured.metric("peak_memory") == 2048
+
+
+def test_without_a_report_profiled_steps_are_timed_and_the_measurement_says_so(tried):
+    measurement = tried("traces").measurement
+
+    assert measurement.step_times_s == ((0.02, 0.03), (0.02, 0.03))
+    assert (measurement.profiled, measurement.tokens_verified) == (True, False)
+    assert measurement.caveats == (
+        "tokens per step declared, not verified",
+        "timed in profiled steps, which the profiler slows down",
+    )
+
+
+def test_tokens_alone_can_be_reported(tried):
+    measurement = tried("steps '{\"tokens_per_step\": 256}'; traces").measurement
+
+    assert (measurement.profiled, measurement.tokens_verified) == (True, True)
+
+
+def test_without_profiled_steps_no_trace_is_asked_for(tried, script_study):
+    untraced = replace(script_study().measure, profiled_steps=0)
+
+    assert tried(REPORT, measure=untraced).measurement.profiled is False
+    assert tried("traces", measure=untraced).measurement.profiled is True
+
+
+def test_traces_may_lie_deeper_and_be_packed(tried, script_study):
+    script = (
+        'mkdir -p "$TRACE_DIR/step_9"; traces; cd "$TRACE_DIR"; gzip rank?.json; mv rank* step_9'
+    )
+
+    found = tried(script, asked=script_study(trace_files=("**/*.json.gz",)))
+
+    assert found.measurement.step_times_s == ((0.02, 0.03), (0.02, 0.03))
+
+
+def test_the_one_rank_of_a_job_of_one_needs_no_number(tried):
+    script = """
+    trace 0 mine.json 1
+    sed -i 's/"distributedInfo": {[^}]*}, //' "$TRACE_DIR/mine.json"
+    """
+
+    one = tried(script, config=Config({"dp": 1, "fast": True}))
+
+    assert one.measurement.step_times_s == ((0.02, 0.03),)
+
+
+@pytest.mark.parametrize("name", ["kineto_trace_{}.json", "x.rank-{}.pt.trace.json"])
+def test_a_rank_may_be_told_by_the_name_of_its_file(name, tried):
+    script = f"""
+    for rank in 0 1; do
+      trace $rank "{name.format("$rank")}"
+      sed -i 's/"distributedInfo": {{[^}}]*}}, //' "$TRACE_DIR/{name.format("$rank")}"
+    done
+    """
+
+    assert len(tried(script).measurement.step_times_s) == 2
+
+
+def test_what_another_trial_left_is_out_of_reach(tried):
+    assert isinstance(tried("traces").outcome, Measured)
+
+    failed = tried('ls -A "$TRACE_DIR" > listing; pwd > place')
+
+    assert failed.failure.message == (
+        "the script ended with status 0 but left no trace: no *.json or *.json.gz in TRACE_DIR; "
+        "write a trace of each rank there, or steps.json with the step times and set "
+        "[measure] profiled_steps = 0; see docs/recipes.md"
+    )
+    assert (failed.folder / "listing").read_text() == ""
+    assert (failed.folder / "place").read_text().strip() == str(failed.folder)
+
+
+NO_TRACE = "the script ended with status 0 but left no trace: no "
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "message"),
+    [
+        # nothing, or not enough
+        ("true", "metric_error", NO_TRACE),
+        (REPORT, "metric_error", NO_TRACE),
+        ('rmdir "$TRACE_DIR"', "metric_error", NO_TRACE),
+        ('rmdir "$TRACE_DIR"; echo 1 > "$TRACE_DIR"', "metric_error", NO_TRACE),
+        (
+            "trace 0",
+            "metric_error",
+            "rank 1 left no trace in TRACE_DIR; there are traces of rank 0",
+        ),
+        (
+            "trace 0; trace 0 other.json",
+            "metric_error",
+            "trace/rank0.json: holds rank 0, and so does trace/other.json",
+        ),
+        (
+            "trace 0 a.json 4; trace 1 b.json 4",
+            "metric_error",
+            "the traces are of a job of 4 ranks, but [command] rank_count gives 2",
+        ),
+        (
+            'traces; sed -i s/ProfilerStep/Step/ "$TRACE_DIR"/*',
+            "metric_error",
+            "no step was timed: TRACE_DIR/steps.json gives no step_times_s, and no ProfilerStep ",
+        ),
+        (
+            'traces; sed -i s/Step#/Step#1/ "$TRACE_DIR/rank1.json"',
+            "metric_error",
+            "no step was timed",
+        ),
+        (
+            'traces; sed -i \'s/"dur": 20000/"dur": 0/\' "$TRACE_DIR/rank1.json"',
+            "metric_error",
+            "no step was timed",
+        ),
+        # other work
+        (
+            "steps '{\"tokens_per_step\": 32}'; traces",
+            "invalid_config",
+            "processed 32 tokens per step, the study asks for 256; trials must do the same work: "
+            "reach the global batch by gradient accumulation, and constrain the batch size by "
+            "global_batch % (batch_size * world_size) == 0",
+        ),
+        # reports that say something else
+        (
+            "steps '{\"tokens_per_step\": 256'; traces",
+            "metric_error",
+            "steps.json: Input data was tr",
+        ),
+        ("steps ''; traces", "metric_error", "steps.json: Input data was truncated"),
+        ("steps '[]'; traces", "metric_error", "steps.json: Expected `object`, got `array`"),
+        (
+            "steps '{\"tokens\": 256}'; traces",
+            "metric_error",
+            "steps.json: Object contains unknown",
+        ),
+        (
+            "steps '{\"tokens_per_step\": 256.5}'; traces",
+            "metric_error",
+            "steps.json: Expected `int",
+        ),
+        ("head -c 9999 /dev/urandom > $TRACE_DIR/steps.json", "metric_error", "steps.json: "),
+        (
+            'truncate -s 17M "$TRACE_DIR/steps.json"',
+            "metric_error",
+            "steps.json: holds more than 16777216 bytes on disk",
+        ),
+        ('ln -s /dev/zero "$TRACE_DIR/steps.json"', "metric_error", "steps.json: is a link"),
+        ('mkdir "$TRACE_DIR/steps.json"', "metric_error", "steps.json: is no regular file"),
+        (
+            "steps '{\"step_times_s\": [[1, 1, 1, 1, 1]]}'",
+            "metric_error",
+            "steps.json: step_times_s has 1 lists",
+        ),
+        ("steps '{\"step_times_s\": []}'", "metric_error", "steps.json: step_times_s has 0 lists"),
+        (
+            "steps '{\"step_times_s\": [[1], [1]]}'",
+            "metric_error",
+            "steps.json: step_times_s has 1 steps, 5 ",
+        ),
+        (
+            "steps '{\"step_times_s\": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]}'",
+            "metric_error",
+            "steps.json: step_times_s has lists of different lengths",
+        ),
+        (
+            "steps '{\"step_times_s\": [[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]]}'",
+            "metric_error",
+            "steps.json: step_times_s holds a time that is not above 0",
+        ),
+        (
+            "steps '{\"step_times_s\": [[1, 1, 1, 1, 1], [1, 1, -1, 1, 1]]}'",
+            "metric_error",
+            "steps.json: step_times_s holds a time that is not above 0",
+        ),
+        (
+            "steps '{\"step_times_s\": [[1, 1, 1, 1, 1], [1, 1, NaN, 1, 1]]}'",
+            "metric_error",
+            "steps.json: JSON is malformed",
+        ),
+        (
+            "steps '{\"peak_memory_bytes\": [1]}'",
+            "metric_error",
+            "steps.json: peak_memory_bytes must",
+        ),
+        (
+            "steps '{\"peak_memory_bytes\": [1, -1]}'",
+            "metric_error",
+            "steps.json: peak_memory_bytes must",
+        ),
+        # traces that are none
+        (
+            "trace 0; echo '{' > $TRACE_DIR/rank1.json",
+            "metric_error",
+            "trace/rank1.json: is JSON without trace events",
+        ),
+        (
+            "traces; echo '{}' > $TRACE_DIR/notes.json",
+            "metric_error",
+            "trace/notes.json: is JSON without trace events",
+        ),
+        (
+            "traces; truncate -s 3G $TRACE_DIR/rank0.json",
+            "metric_error",
+            "trace/rank0.json: holds more",
+        ),
+        # traces of another trial
+        (
+            "traces; touch -d '1 hour ago' $TRACE_DIR/rank1.json",
+            "metric_error",
+            "trace/rank1.json: was written before this trial was launched",
+        ),
+        (
+            "trace 0; trace 1 ../rank1.json; ln rank1.json $TRACE_DIR/",
+            "metric_error",
+            "trace/rank1.json: is also linked from elsewhere",
+        ),
+        (
+            "trace 0; trace 1 ../rank1.json; ln -s $PWD/rank1.json $TRACE_DIR/rank1.json",
+            "metric_error",
+            "trace/rank1.json: is a link",
+        ),
+        (
+            "traces; mv $TRACE_DIR elsewhere; ln -s $PWD/elsewhere $TRACE_DIR",
+            "metric_error",
+            "trace/rank0.json: TRACE_DIR was replaced by a link",
+        ),
+        (
+            "trace 0; trace 1 rank1.json 2 60",
+            "metric_error",
+            "trace: the trace of rank 1 begins ",
+        ),
+    ],
+)
+def test_what_a_script_left_is_not_believed_unless_it_is_whole_and_its_own(
+    script, kind, message, tried
+):
+    failure = tried(script).failure
+
+    assert failure.message.startswith(message)
+    assert failure.kind is FailureKind(kind)
+    assert "\n" not in failure.message
+
+
+def test_a_trace_on_a_clock_of_its_own_is_not_taken_for_an_old_one(tried):
+    script = 'traces; sed -i -E \'s/"ts": [0-9]{9,10}/"ts": 1/\' $TRACE_DIR/rank?.json'
+
+    assert isinstance(tried(script).outcome, Measured)
+
+
+@pytest.mark.parametrize("script", ["exit 3", "kill -SEGV $$", "no-such-program"])
+def test_a_script_that_fails_is_no_result_even_if_it_left_one(script, tried):
+    failure = tried(f"{REPORT}; traces; {script}").failure
+
+    assert failure.kind is FailureKind.CRASH
+
+
+def test_a_script_that_will_not_end_is_ended_with_all_it_started(tried, script_study):
+    script = """
+    trap '' TERM
+    (trap '' TERM; while :; do sleep 0.2; done) &
+    echo $! > child; while :; do sleep 0.2; done
+    """
+
+    ended = tried(script, measure=replace(script_study().measure, timeout_s=2))
+
+    assert ended.failure.kind is FailureKind.HANG
+    child = int((ended.folder / "child").read_text())
+    assert not Path(f"/proc/{child}").exists()
+
+
+# Traces as frameworks write them.
+
+
+@pytest.mark.parametrize(
+    ("name", "rank_count", "steps"),
+    [
+        ("h100_bert_small.json.gz", 1, 1),
+        ("mi250_minitoy.json.gz", 1, 1),
+        ("mi300_sglang_decode.json.gz", 1, 1),
+    ],
+)
+def test_traces_of_gpus_are_read_where_one_rank_ran(
+    name, rank_count, steps, recorded_data, tmp_path
+):
+    shutil.copy(recorded_data / "traces/kineto" / name, tmp_path)
+
+    traces = TraceFolder(path=tmp_path, launched_ns=0).traces(["*.gz"], rank_count, besides="x")
+
+    assert not isinstance(traces, str), traces
+    assert traces.ranks[0].steps.number.size == steps
+
+
+def test_a_rank_of_a_larger_job_is_not_taken_for_the_whole(recorded_data, tmp_path):
+    shutil.copy(recorded_data / "traces/kineto/mi300_ddp8_rank0.json.gz", tmp_path)
+    folder = TraceFolder(path=tmp_path, launched_ns=0)
+
+    assert folder.traces(["*.gz"], 1, besides="x").startswith("the traces are of a job of 8 ranks")
+    assert folder.traces(["*.gz"], 8, besides="x").startswith("rank 1, 2, 3, 4, 5, 6, 7 left no ")
+
+
+def test_a_real_trace_of_the_past_is_refused(recorded_data, tmp_path):
+    content = gzip.decompress((recorded_data / "traces/kineto/mi250_minitoy.json.gz").read_bytes())
+    (tmp_path / "rank0.json").write_bytes(content)
+    folder = TraceFolder(path=tmp_path, launched_ns=time.time_ns() - 10**9)
+
+    with pytest.raises(TraceError, match=r"begins .* s before the launch: it is of an older"):
+        folder.traces(["*.json"], 1, besides="x")

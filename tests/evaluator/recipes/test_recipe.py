@@ -1,0 +1,305 @@
+"""The built-in recipe: a configuration becomes a job, or a sentence that says why it cannot."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluator.rank.job import Job, Schedule, parse
+from evaluator.recipes.builtin import COMPILER_MODULES, BuiltinRecipe
+from records.errors import StudyError
+from records.trial import Config
+from records.workload import Message
+
+GOLDEN = """{
+ "entry": "evaluator.workloads.training:train",
+ "world_size": 2,
+ "device": "cpu",
+ "init_method": "env://",
+ "workload": {
+  "layer_count": 2,
+  "hidden_size": 32,
+  "head_count": 2,
+  "kv_head_count": 2,
+  "ffn_size": 64,
+  "vocab_size": 64,
+  "sequence_length": 32,
+  "global_batch": 8,
+  "precision": "fp32",
+  "seed": 42,
+  "expert_count": 0,
+  "experts_per_token": 0,
+  "shared_expert_count": 0,
+  "expert_ffn_size": 0,
+  "dense_layer_count": 0,
+  "output_length": 0,
+  "head_size": 0,
+  "text_file": null
+ },
+ "config": {
+  "dp_replicate": 1,
+  "dp_shard": 2,
+  "tp": 1,
+  "cp": 1,
+  "pp": 1,
+  "ep": 1,
+  "micro_batch": 4,
+  "activation_checkpointing": "none",
+  "sequence_parallel": true,
+  "loss_parallel": true,
+  "pipeline_schedule": "1f1b",
+  "stages_per_rank": 1,
+  "context_method": "ring",
+  "compile": false,
+  "ddp_bucket_mib": 25,
+  "ddp_bucket_view": true,
+  "ddp_static_graph": false,
+  "ddp_comm_hook": "none",
+  "fsdp_reshard": "auto",
+  "fsdp_prefetch": 0,
+  "fsdp_reduction": "parameter",
+  "optimizer_loop": "foreach",
+  "attention_backend": "auto",
+  "threads_per_rank": 1
+ },
+ "measure": {
+  "warmup_steps": 1,
+  "timed_steps": 5,
+  "profiled_steps": 1,
+  "max_timed_steps": 5,
+  "step_precision": 0.03,
+  "stop_above_s": null
+ },
+ "memory_budget_bytes": null
+}"""
+
+
+def written(study, **knobs) -> Job:
+    return parse(Job, BuiltinRecipe().job(study, Config(knobs)).files["job.json"])
+
+
+def on(world_size, study, **workload):
+    environment = replace(study.environment, world_size=world_size, ranks_per_node=world_size)
+    asked = replace(study.workload, **workload)
+    return replace(study, environment=environment, workload=asked)
+
+
+def refusal(study, **knobs) -> str:
+    with pytest.raises(StudyError) as refused:
+        BuiltinRecipe().job(study, Config(knobs))
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_job_of_a_configuration_is_written_out_in_full(study):
+    job = BuiltinRecipe().job(study, Config({"dp_shard": 2, "micro_batch": 4}))
+
+    assert job.files == {"job.json": GOLDEN}
+    assert job.world_size == 2
+    assert job.modules == ("evaluator.workloads.training",)
+    assert (job.timeout_s, job.hang_after_s) == (60, study.measure.hang_after_s)
+    assert job.environment == {}
+    assert parse(Job, GOLDEN).world_size == 2
+
+
+def test_a_cold_start_names_no_path_of_this_machine(study):
+    job = BuiltinRecipe().job(study, Config({"tp": 2}))
+
+    python = Path(sys.executable).name
+    assert " ".join(job.argv) == (
+        f"{python} -P -m torch.distributed.run --standalone --nproc-per-node=2 "
+        f"--no-python {python} -P -m evaluator.rank.main job.json"
+    )
+
+
+def test_only_a_warm_start_asks_for_imported_modules(study):
+    cold = replace(study, launch=replace(study.launch, start="cold"))
+
+    assert BuiltinRecipe().job(cold, Config({"tp": 2})).modules == ()
+
+
+def test_a_trial_that_compiles_finds_the_compiler_imported(study):
+    plain = BuiltinRecipe().job(study, Config({"compile": False}))
+    compiled = BuiltinRecipe().job(study, Config({"compile": True}))
+
+    assert {*compiled.modules} - {*plain.modules} == {*COMPILER_MODULES}
+
+
+def test_a_memory_budget_and_threads_reach_the_job(study):
+    launch = replace(study.launch, memory_budget_bytes=1 << 20, threads_per_rank=3)
+    job = written(replace(study, launch=launch), tp=2)
+
+    assert (job.memory_budget_bytes, job.config.threads_per_rank) == (1 << 20, 3)
+
+
+def test_a_knob_of_the_configuration_comes_before_what_the_launch_says(study):
+    launch = replace(study.launch, threads_per_rank=3)
+    job = written(replace(study, launch=launch), threads_per_rank=2)
+
+    assert job.config.threads_per_rank == 2
+
+
+def test_the_degrees_multiply_to_the_ranks_that_are_started(study):
+    wide = on(16, study, layer_count=4, head_count=4, kv_head_count=4)
+
+    assert written(wide).world_size == 1
+    assert written(wide, dp_replicate=2, tp=2, pp=2).world_size == 8
+    assert written(wide, dp_shard=2, cp=4, micro_batch=2).world_size == 8
+
+
+@pytest.mark.parametrize(
+    ("knobs", "schedule", "stages"),
+    [
+        ({"pipeline_schedule": "zbv_zero_bubble"}, Schedule.ONE_F_ONE_B, 1),
+        ({"pp": 2, "pipeline_schedule": "gpipe", "stages_per_rank": 4}, Schedule.GPIPE, 1),
+        ({"pp": 2, "pipeline_schedule": "zbv_zero_bubble"}, Schedule.ZBV, 2),
+        ({"pp": 2, "pipeline_schedule": "looped_bfs"}, Schedule.LOOPED_BFS, 2),
+        (
+            {"pp": 2, "pipeline_schedule": "interleaved_1f1b", "stages_per_rank": 4},
+            Schedule.INTERLEAVED,
+            4,
+        ),
+    ],
+)
+def test_a_rank_has_as_many_stages_as_its_schedule_asks_for(knobs, schedule, stages, study):
+    config = written(on(2, study, layer_count=8), **knobs).config
+
+    assert (config.pipeline_schedule, config.stages_per_rank) == (schedule, stages)
+
+
+def test_inference_starts_the_server(study):
+    serving = on(2, study, phase="inference", output_length=8)
+    job = BuiltinRecipe().job(serving, Config({"tp": 2}))
+
+    assert job.modules == ("evaluator.workloads.inference",)
+    assert parse(Job, job.files["job.json"]).entry == "evaluator.workloads.inference:serve"
+    assert parse(Job, job.files["job.json"]).workload.output_length == 8
+
+
+def test_training_knows_of_no_answers(study):
+    assert written(on(2, study, output_length=8)).workload.output_length == 0
+
+
+# What cannot run is told in words, not left to the ranks.
+
+LAYOUTS = [
+    ({"dp_replicate": 4}, "breaks world: "),
+    ({"micro_batch": 3}, "breaks batch: "),
+    ({"tp": 2, "hidden": 1}, "'hidden' is not a knob of the builtin recipe"),
+    ({"micro_batch": "4"}, 'micro_batch must be a whole number of at least 1, got "4"'),
+    ({"activation_checkpointing": "ful"}, "activation_checkpointing must be none or selective or"),
+    ({"pp": 2, "micro_batch": 8}, "breaks pipeline_fill: "),
+    ({"pp": 2, "pipeline_schedule": "zbv_zero_bubble"}, "breaks folded_layers: "),
+    ({"pp": 2, "pipeline_schedule": "interleaved_1f1b"}, "breaks looped_layers: "),
+    ({"tp": 2, "compile": True}, "breaks compiled_slices: "),
+    ({"ep": 2}, "breaks experts: "),
+    ({"attention_backend": "cudnn"}, "breaks cpu_kernel: "),
+    ({"dp_replicate": 2, "ddp_comm_hook": "power_sgd"}, "breaks compressed: "),
+    ({"dp_replicate": 2, "ddp_static_graph": True}, "breaks static_graph: "),
+]
+
+
+@pytest.mark.parametrize(("knobs", "sentence"), LAYOUTS)
+def test_a_configuration_that_cannot_run_is_refused_with_the_rule_it_breaks(knobs, sentence, study):
+    assert sentence in refusal(study, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("workload", "knobs", "rule"),
+    [
+        ({"head_count": 6, "kv_head_count": 2, "hidden_size": 24}, {"tp": 4}, "heads"),
+        ({"ffn_size": 66}, {"tp": 4}, "ffn"),
+        ({"vocab_size": 66}, {"tp": 4}, "vocabulary"),
+        ({"sequence_length": 34}, {"tp": 4}, "sequence"),
+        ({"sequence_length": 33}, {"cp": 2}, "sequence"),
+        ({"sequence_length": 34}, {"cp": 2}, "ring"),
+        ({"head_count": 2}, {"cp": 4, "context_method": "ulysses"}, "exchanged_heads"),
+        ({"layer_count": 6}, {"pp": 4}, "layers"),
+        ({"layer_count": 8}, {"pp": 4, "pipeline_schedule": "dualpipev", "micro_batch": 2}, "fo"),
+        (
+            {"layer_count": 8, "global_batch": 12},
+            {"pp": 4, "pipeline_schedule": "interleaved_1f1b", "micro_batch": 1},
+            None,
+        ),
+        (
+            {"layer_count": 8, "global_batch": 9},
+            {"pp": 4, "pipeline_schedule": "interleaved_1f1b", "micro_batch": 1},
+            "rounds",
+        ),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(workload, knobs, rule, study):
+    sizes = {"head_count": 4, "kv_head_count": 4, "layer_count": 8} | workload
+    wide = on(4, study, **{**sizes, "kv_head_count": min(sizes["head_count"], 4)} | workload)
+
+    if rule is None:
+        assert written(wide, **knobs).world_size == 4
+    else:
+        assert f"breaks {rule}" in refusal(wide, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "rule"),
+    [
+        ({"fsdp_reshard": "always"}, "kept_parameters"),
+        ({"activation_checkpointing": "selective"}, "recomputed_once"),
+        ({"compile": True}, "compiled_stages"),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["zbv_zero_bubble", "interleaved_zero_bubble"])
+def test_what_torch_would_train_wrongly_in_a_split_backward_pass_is_refused(
+    schedule, knobs, rule, study
+):
+    wide = on(4, study, layer_count=8)
+    layout = {"pp": 2, "dp_shard": 2, "pipeline_schedule": schedule}
+
+    assert written(wide, **layout).world_size == 4
+    assert f"breaks {rule}: " in refusal(wide, **layout, **knobs)
+
+
+# Workloads.
+
+
+@pytest.mark.parametrize("size", ["layer_count", "kv_head_count", "vocab_size"])
+def test_a_model_size_that_is_missing_is_named(size, study):
+    message = refusal(on(2, study, **{size: None}), tp=2)
+
+    assert message.startswith(f"[workload] {size} is missing; the builtin recipe needs it")
+    assert "llama-3.1-8b" in message
+
+
+EXPERTS = {"expert_count": 8, "experts_per_token": 2, "expert_ffn_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        ({"precision": "fp8"}, 'precision must be fp32 or bf16, got "fp8"'),
+        ({"head_count": 3}, "hidden_size 32 does not divide by head_count 3"),
+        ({"kv_head_count": 3, "head_count": 4}, "head_count 4 does not divide by kv_head_count 3"),
+        ({"head_count": 32, "kv_head_count": 32}, "heads of size 1 do not divide into the pairs"),
+        ({"phase": "inference"}, "output_length is missing"),
+        (
+            {"phase": "communication", "messages": (Message(collective="barrier"),)},
+            'recipe = "collectives"',
+        ),
+        (EXPERTS | {"experts_per_token": None}, "needs experts_per_token, at least 1"),
+        (EXPERTS | {"expert_ffn_size": None}, "needs expert_ffn_size, at least 1"),
+        (EXPERTS | {"experts_per_token": 9}, "experts_per_token 9 is above expert_count 8"),
+        (EXPERTS | {"dense_layer_count": 3}, "dense_layer_count 3 is above layer_count 2"),
+    ],
+)
+def test_work_that_the_ranks_cannot_do_is_refused(workload, sentence, study):
+    message = refusal(on(2, study, **workload))
+
+    assert message.startswith("[workload] ")
+    assert sentence in message
+
+
+def test_experts_reach_the_job(study):
+    work = written(on(2, study, **EXPERTS, shared_expert_count=1, dense_layer_count=1)).workload
+
+    assert (work.expert_count, work.experts_per_token, work.expert_ffn_size) == (8, 2, 16)
+    assert (work.shared_expert_count, work.dense_layer_count) == (1, 1)

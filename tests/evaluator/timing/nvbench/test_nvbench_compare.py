@@ -1,0 +1,231 @@
+"""Two result files are compared state by state, and only what belongs together."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from evaluator.timing.decision import Verdict
+from evaluator.timing.intervals.decide import Reason
+from evaluator.timing.intervals.estimate import PRESETS
+from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, Filters, compare_files
+from evaluator.timing.nvbench.read import NvbenchError
+from records.errors import StudyError
+from tests.support.nvbench import (
+    Json,
+    benchmark,
+    device,
+    sample_reference,
+    samples,
+    state,
+    times,
+    write_result,
+)
+
+USUAL = times(1.0, 1.001, 1.002, 1.003)
+FASTER = times(0.8, 0.801, 0.802, 0.803)
+ONE, TWO = {"T": "I32"}, {"T": "F32"}
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "ref.json", tmp_path / "cmp.json"
+
+
+def compared(
+    sides: tuple[Path, Path], ref: Sequence[Json], cmp: Sequence[Json], **options: object
+) -> ComparedFiles:
+    write_result(sides[0], ref)
+    write_result(sides[1], cmp)
+    return compare_files(*sides, **options)
+
+
+def verdicts(found: ComparedFiles) -> list[str]:
+    return [row.judgement.verdict.value for row in found.rows]
+
+
+def test_a_faster_state_is_fast_and_an_equal_one_is_the_same(sides: tuple[Path, Path]):
+    found = compared(
+        sides,
+        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
+        [benchmark("copy", [state(USUAL, TWO), state(FASTER, ONE)])],
+    )
+
+    assert verdicts(found) == ["same", "fast"]
+    assert [row.pair.candidate.axes[0].value for row in found.rows] == ["F32", "I32"]
+    assert found.warnings == ()
+
+
+def test_thresholds_and_the_rule_of_confirmation_reach_the_judgement(sides: tuple[Path, Path]):
+    slower = times(1.009, 1.010, 1.011, 1.012)
+    unclocked = [times(low, low, low, low, clock_hz=None) for low in (1.0, 0.8)]
+    ref = [benchmark("copy", [state(USUAL)])]
+
+    near = [benchmark("copy", [state(slower)])]
+    usual, strict = (
+        compared(sides, ref, near, thresholds=PRESETS[name]) for name in ("default", "strict")
+    )
+    lone = [[benchmark("copy", [state(each)])] for each in unclocked]
+    unconfirmed = compared(sides, *lone)
+    trusted = compared(sides, *lone, confirmation=False)
+
+    assert verdicts(usual) == ["slow"]
+    assert verdicts(strict) == ["undecided"]
+    assert unconfirmed.rows[0].judgement.reason is Reason.MISSING_CLOCK_RATE
+    assert verdicts(trusted) == ["fast"]
+
+
+def test_files_without_a_common_state_are_an_error(sides: tuple[Path, Path]):
+    for ref, cmp in (([], []), ([benchmark("old", [])], [benchmark("new", [])])):
+        with pytest.raises(NvbenchError, match="no state in common"):
+            compared(sides, ref, cmp)
+
+
+def test_a_filter_for_what_neither_file_has_is_an_error(sides: tuple[Path, Path]):
+    copy = benchmark("copy", [state(USUAL)])
+
+    with pytest.raises(StudyError, match="known: 'copy'"):
+        compared(sides, [copy], [copy], filters=Filters.of([("benchmark", "move")]))
+
+
+def two_devices(path: Path, names: Sequence[str], **runs: list[Json]) -> Path:
+    states = [state(summaries, device=int(number[1:])) for number, summaries in runs.items()]
+    devices = [device(number, name) for number, name in enumerate(names)]
+    return write_result(path, [benchmark("copy", states, devices=[0, 1])], devices)
+
+
+def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides: tuple[Path, Path]):
+    for path in sides:
+        two_devices(path, ["A", "A"], d0=USUAL, d1=FASTER)
+
+    as_they_are = compare_files(*sides)
+    crossed = compare_files(*sides, devices=DeviceChoice.of("0,1,0", "1,0,0"))
+
+    assert verdicts(as_they_are) == ["same", "same"]
+    assert verdicts(crossed) == ["fast", "slow", "same"]
+    assert [
+        (s.group.reference_device.id, s.group.candidate_device.id) for s in crossed.sections
+    ] == [(0, 1), (1, 0), (0, 0)]
+
+
+def test_different_devices_are_compared_only_when_that_is_wanted(sides: tuple[Path, Path]):
+    two_devices(sides[0], ["A", "A"], d0=USUAL, d1=USUAL)
+    two_devices(sides[1], ["A", "B"], d0=USUAL, d1=USUAL)
+
+    with pytest.raises(NvbenchError, match=r"devices differ in name; .*--ignore-devices"):
+        compare_files(*sides)
+    ignored = compare_files(*sides, devices=DeviceChoice.of(ignore_difference=True))
+    chosen = compare_files(*sides, devices=DeviceChoice.of("1", "1"))
+    equal = compare_files(*sides, devices=DeviceChoice.of("0", "0"))
+
+    assert [len(found.warnings) for found in (ignored, chosen, equal)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("ref", "cmp", "message"),
+    [("0,1", "0", "2 devices on one side"), ("7", "0", "no device 7; choose of 0, 1")],
+)
+def test_devices_that_are_not_there_are_an_error(
+    sides: tuple[Path, Path], ref: str, cmp: str, message: str
+):
+    for path in sides:
+        two_devices(path, ["A", "A"], d0=USUAL, d1=USUAL)
+
+    with pytest.raises(NvbenchError, match=message):
+        compare_files(*sides, devices=DeviceChoice.of(ref, cmp))
+
+
+def test_a_device_that_a_benchmark_did_not_use_is_an_error(sides: tuple[Path, Path]):
+    for path in sides:
+        write_result(path, [benchmark("copy", [state(USUAL)])], [device(0), device(1)])
+
+    with pytest.raises(NvbenchError, match="'copy' did not run on device 1; choose of 0"):
+        compare_files(*sides, devices=DeviceChoice.of("1", "1"))
+
+
+def test_a_benchmark_without_devices_is_compared_too(sides: tuple[Path, Path]):
+    run = state(USUAL) | {"device": None, "name": "host"}
+
+    found = compared(sides, [benchmark("h", [run], [])], [benchmark("h", [run], [])])
+
+    assert verdicts(found) == ["same"]
+    assert found.sections[0].group.reference_device is None
+
+
+def test_skipped_and_unmeasured_states_are_unknown(sides: tuple[Path, Path]):
+    found = compared(
+        sides,
+        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
+        [benchmark("copy", [state(None, ONE, skipped=True), state(None, TWO)])],
+    )
+
+    assert [row.judgement.reason for row in found.rows] == [
+        Reason.STATE_SKIPPED,
+        Reason.GPU_TIMING_SUMMARIES_MISSING,
+    ]
+
+
+def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides: tuple[Path, Path]):
+    steady = [1.0, 1.0, 1.1, 1.1] * 10
+
+    def run(path: Path, count: int = 40) -> Json:
+        told = samples(path, 0, steady) if count == 40 else sample_reference("cut.bin", count)
+        (path.parent / "cut.bin").write_bytes(b"\x00" * 8)
+        return state([*times(1.0, 1.0, 1.05, 1.1, clock_hz=None), told])
+
+    good = [[benchmark("copy", [run(path)])] for path in sides]
+    bad = [benchmark("copy", [run(sides[1], 41)])]
+
+    sampled = compared(sides, *good)
+    cut = compared(sides, good[0], bad)
+
+    assert sampled.rows[0].judgement.reason is Reason.BULK_TIME_SAME_WITHOUT_CYCLES
+    assert cut.rows[0].judgement.verdict is Verdict.UNDECIDED
+    assert cut.rows[0].judgement.reason is Reason.BULK_TIME_DATA_UNUSABLE
+    assert cut.warnings == (f"{sides[1]}: 'cut.bin' holds 8 bytes, which are not 41 samples",)
+
+
+def test_folders_are_paired_by_the_names_of_their_files(tmp_path: Path):
+    ref, cmp = tmp_path / "ref", tmp_path / "cmp"
+    for folder, names in ((ref, "abd"), (cmp, "acd")):
+        folder.mkdir()
+        for name in names:
+            write_result(folder / f"{name}.json", [benchmark(name, [state(USUAL)])])
+    (cmp / "d.json").write_text("")
+    (cmp / "b.txt").write_text("{}")
+
+    found = compare_files(ref, cmp)
+
+    assert [section.group.benchmark for section in found.sections] == ["a"]
+    assert [each.split()[0] for each in found.warnings] == ["b.json", "c.json", "d.json"]
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_raw_file_that_is_empty_or_gone_does_not_let_same_pass(
+    sides: tuple[Path, Path], content: bytes | None
+):
+    def run(path: Path) -> Json:
+        told = samples(path, 0, [1.0, 1.01] * 20)
+        return state([*times(1.0, 1.0, 1.05, 1.1, clock_hz=None), told])
+
+    for path in sides:
+        write_result(path, [benchmark("copy", [run(path)])])
+    (raw,) = sides[1].parent.rglob("cmp.json-*/*")
+    raw.unlink()
+    if content is not None:
+        raw.write_bytes(content)
+
+    (row,) = compare_files(*sides).rows
+
+    assert row.judgement.verdict is Verdict.UNDECIDED
+    assert row.judgement.reason is Reason.BULK_TIME_DATA_UNUSABLE
+
+
+def test_a_folder_is_not_compared_with_a_file_or_with_an_empty_one(tmp_path: Path):
+    path = write_result(tmp_path / "a.json", [])
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(NvbenchError, match="give two files or two folders"):
+        compare_files(tmp_path, path)
+    with pytest.raises(NvbenchError, match=r"no \.json file of the same name"):
+        compare_files(tmp_path, tmp_path / "empty")

@@ -1,0 +1,93 @@
+"""Files of raw samples are hostile too: what is wrong with one is a value, and nothing escapes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from evaluator.timing.nvbench.read import FILE_BYTES, SampleFile, Unread
+
+TWO = b"\x00\x00\x80?\x00\x00\x00@"  # 1.0 and 2.0
+
+
+def reads(folder: Path, name: str, count: int = 2) -> object:
+    return SampleFile(document=folder / "a.json", name=name, count=count).read()
+
+
+def unread(folder: Path, name: str, count: int = 2) -> Unread:
+    found = reads(folder, name, count)
+    assert isinstance(found, Unread)
+    assert str(folder / "a.json") in found.warning
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret.bin").write_bytes(TWO)
+    return tmp_path / "run"
+
+
+def test_samples_are_little_endian_single_precision(folder: Path):
+    (folder / "0.bin").write_bytes(TWO)
+
+    found = reads(folder, "0.bin")
+
+    assert not isinstance(found, Unread)
+    assert found.tolist() == [1.0, 2.0]
+    assert found.dtype == "float64"
+
+
+@pytest.mark.parametrize("name", ["../secret.bin", "a.json-bin/../../secret.bin", "/etc/hostname"])
+def test_no_name_leads_out_of_the_folder(folder: Path, name: str):
+    (folder / "a.json-bin").mkdir()
+
+    assert unread(folder, name).present
+
+
+def test_no_link_leads_out_of_the_folder(folder: Path):
+    (folder / "0.bin").symlink_to("../secret.bin")
+    (folder / "a.json-bin").symlink_to("..")
+
+    assert unread(folder, "0.bin").present
+    assert unread(folder, "a.json-bin/secret.bin").present
+
+
+@pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 5000, "loop"])
+def test_a_name_of_no_file_is_a_reason_not_a_crash(folder: Path, name: str):
+    (folder / "loop").symlink_to("loop")
+
+    unread(folder, name)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_another_count_than_the_file_holds_is_unusable(folder: Path, count: int):
+    (folder / "0.bin").write_bytes(TWO)
+
+    assert "8 bytes" in unread(folder, "0.bin", count).why
+
+
+def test_a_truncated_sample_is_unusable(folder: Path):
+    (folder / "0.bin").write_bytes(TWO[:-1])
+
+    assert unread(folder, "0.bin").present
+
+
+@pytest.mark.parametrize("count", [-1, FILE_BYTES // 4 + 1, 10**18])
+def test_an_impossible_count_is_refused_before_anything_is_read(folder: Path, count: int):
+    (folder / "0.bin").write_bytes(TWO)
+
+    assert f"cannot hold {count}" in unread(folder, "0.bin", count).why
+
+
+def test_a_missing_or_empty_file_is_not_present(folder: Path):
+    (folder / "empty.bin").touch()
+
+    assert not unread(folder, "absent.bin").present
+    assert not unread(folder, "empty.bin").present
+
+
+def test_a_pipe_is_not_waited_for(folder: Path):
+    os.mkfifo(folder / "0.bin")
+
+    assert unread(folder, "0.bin").present

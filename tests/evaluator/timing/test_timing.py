@@ -1,0 +1,248 @@
+"""Times of blocks tell a median and how far to trust it, each launch counting once."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch.utils.benchmark.utils import common as torch_common
+
+from evaluator.timing.decision import spread
+from evaluator.timing.timing import LaunchTimes, Task, Timing, merge
+from records.codec import from_json, to_json
+from records.errors import CodecError
+
+TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
+ADD = Task(stmt="x.add(1)", setup="x = torch.ones(8)", label="add", sub_label="8")
+
+
+def timing(*launches: list[float], calls: int = 1, task: Task = ADD) -> Timing:
+    return Timing(
+        task=task,
+        number_per_run=calls,
+        launches=tuple(
+            LaunchTimes(launch=f"launch {number}", raw_times_s=tuple(times))
+            for number, times in enumerate(launches)
+        ),
+    )
+
+
+def torch_measurement(times: list[float], calls: int = 1) -> torch_common.Measurement:
+    task = torch_common.TaskSpec(stmt="pass", setup="pass")
+    return torch_common.Measurement(number_per_run=calls, raw_times=list(times), task_spec=task)
+
+
+def spread_times(relative_sd: float, count: int = 100, centre: float = 1e-3) -> list[float]:
+    quantiles = (np.arange(count) + 0.5) / count
+    return [float(t) for t in centre * (1 + relative_sd * stats.norm.ppf(quantiles))]
+
+
+@given(times=TIMES, calls=st.integers(1, 1000))
+def test_statistics_of_one_launch_are_those_of_torch(times, calls):
+    ours, theirs = timing(times, calls=calls), torch_measurement(times, calls)
+
+    assert ours.median == pytest.approx(theirs.median, rel=1e-12)
+    assert ours.mean == pytest.approx(theirs.mean, rel=1e-12)
+    assert ours.iqr == pytest.approx(theirs.iqr, rel=1e-9, abs=1e-12 * max(times))
+    assert ours.times == pytest.approx(theirs.times)
+    assert ours.p25 <= ours.median <= ours.p75
+
+
+@pytest.mark.parametrize(
+    ("relative_sd", "figures"), [(0.001, 4), (0.01, 3), (0.05, 2), (0.2, 1), (0.3, 1)]
+)
+@pytest.mark.parametrize("count", [100, 37])
+def test_significant_figures_of_one_launch_are_those_of_torch(relative_sd, figures, count):
+    times = spread_times(relative_sd, count)
+
+    assert timing(times).significant_figures == torch_measurement(times).significant_figures
+    assert timing(spread_times(relative_sd)).significant_figures == figures
+
+
+@pytest.mark.parametrize("times", [[1.0], [1.0, 1.0], [1.0] * 50])
+def test_without_spread_no_figures_are_known(times):
+    told = timing(times)
+
+    assert told.significant_figures is None
+    assert (told.estimate.low, told.estimate.high) == (None, None)
+    assert told.estimate.centre == 1.0
+
+
+def test_equal_launches_tell_no_figures_although_their_samples_differ():
+    assert timing(spread_times(0.1), spread_times(0.1)).significant_figures is None
+
+
+def test_the_interval_of_launches_is_that_of_their_medians():
+    medians = [1.0, 1.1, 0.9, 1.05]
+    told = timing(*([m * t for t in (0.5, 1.0, 1.5)] for m in medians)).estimate
+
+    over = spread(medians)
+    assert (told.low, told.high) == pytest.approx((over.low, over.high))
+    assert told.centre == pytest.approx(1.025)
+    assert told.launch_count == 4
+
+
+def test_figures_of_launches_that_differ_are_few_however_many_steps_agree():
+    steps = spread_times(0.001)
+    apart = timing(steps, *([by * step for step in steps] for by in (1.05, 1.1)))
+
+    assert apart.significant_figures == 1
+    assert timing(steps).significant_figures == 4
+
+
+def test_two_launches_have_no_interval_and_no_known_figures():
+    of_two = timing([1.0], [3.0])
+
+    assert (of_two.estimate.low, of_two.estimate.values) == (None, (1.0, 3.0))
+    assert of_two.significant_figures is None
+
+
+@settings(max_examples=40)
+@given(times=st.lists(st.floats(1e-6, 1e3), min_size=6, max_size=200, unique=True))
+def test_the_interval_within_a_launch_is_that_of_the_order_of_its_samples(times):
+    told = timing(times).estimate
+    expected = stats.quantile_test(times, p=0.5).confidence_interval(confidence_level=0.95)
+
+    assert (told.low, told.high) == pytest.approx((expected.low, expected.high))
+    assert told.low <= told.centre <= told.high
+    assert told.launch_count == 1
+
+
+def test_the_interval_within_a_launch_holds_the_median_nineteen_times_in_twenty():
+    rng = np.random.default_rng(0)
+    intervals = [timing(list(rng.exponential(1.0, 25))).estimate for _ in range(1000)]
+
+    held = sum(told.low <= np.log(2) <= told.high for told in intervals)
+
+    assert 940 <= held <= 985
+
+
+def test_five_samples_of_one_launch_make_no_interval():
+    assert timing([1.0, 2.0, 3.0, 4.0, 5.0]).estimate.low is None
+    assert timing([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).estimate.low == 1.0
+
+
+@pytest.mark.parametrize(
+    ("relative_iqr", "words"),
+    [
+        (0.09, None),
+        (0.11, "11.0% of the median: times fluctuate"),
+        (0.26, "26.0% of the median: something else keeps this machine busy"),
+    ],
+)
+def test_times_that_vary_come_with_a_warning(relative_iqr, words):
+    # Quartiles of three values lie halfway to the middle one.
+    told = timing([1 - relative_iqr, 1.0, 1 + relative_iqr])
+
+    assert told.warnings == ((f"the interquartile range is {words}",) if words else ())
+    assert told.meets_confidence() is (words is None)
+    assert torch_measurement(list(told.times)).has_warnings is (words is not None)
+
+
+def test_a_threshold_that_was_not_met_is_said():
+    told = replace(timing([1.0, 1.0]), unmet_threshold=0.05)
+
+    assert told.warnings == (
+        "time was up before the interquartile range fell below 5.0% of the median",
+    )
+    assert "time was up" in str(told)
+
+
+def test_two_launches_of_a_hundred_steps_are_two_launches():
+    first = replace(timing(spread_times(0.01)), metadata={"host": "a"})
+    second = replace(
+        first, launches=(LaunchTimes(launch="other", raw_times_s=tuple(spread_times(0.02))),)
+    )
+
+    (merged,) = merge([first, second])
+
+    assert merged.estimate.launch_count == 2
+    assert [len(group.raw_times_s) for group in merged.launches] == [100, 100]
+    assert merged.metadata == {}
+
+
+def test_replicates_of_one_launch_stay_one_launch():
+    first, second = timing([10.0, 20.0], calls=10), timing([3.0], calls=1)
+
+    (merged,) = merge([first, second])
+
+    assert merged.number_per_run == 1
+    assert merged.launches == (LaunchTimes(launch="launch 0", raw_times_s=(1.0, 2.0, 3.0)),)
+
+
+@given(groups=st.lists(TIMES, min_size=1, max_size=4), calls=st.integers(1, 10))
+def test_merging_pools_the_times_that_torch_pools(groups, calls):
+    (ours,) = merge([timing(times, calls=calls) for times in groups])
+    (theirs,) = torch_common.Measurement.merge(
+        [torch_measurement(times, calls) for times in groups]
+    )
+
+    assert ours.times == pytest.approx(theirs.times)
+    assert ours.median == pytest.approx(theirs.median)
+
+
+def test_merging_keeps_tasks_apart_in_the_order_they_came():
+    other = replace(ADD, num_threads=2)
+    timings = [timing([1.0], task=other), timing([2.0]), timing([3.0], task=other)]
+
+    assert [(t.task, t.median) for t in merge(timings)] == [(other, 2.0), (ADD, 2.0)]
+
+
+def test_what_was_not_met_in_one_replicate_is_not_met_in_all():
+    unmet = [replace(timing([1.0]), unmet_threshold=share) for share in (None, 0.1, 0.05)]
+
+    assert merge(unmet)[0].unmet_threshold == 0.1
+
+
+@given(
+    launches=st.lists(TIMES, min_size=1, max_size=3),
+    calls=st.integers(1, 10**9),
+    metadata=st.dictionaries(
+        st.text(),
+        st.text()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False),
+    ),
+)
+def test_a_timing_is_the_same_after_a_round_trip(launches, calls, metadata):
+    told = replace(timing(*launches, calls=calls), metadata=metadata, unmet_threshold=0.1)
+
+    assert from_json(Timing, to_json(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"number_per_run": "10"}, "number_per_run: Input should be a valid integer"),
+        ({"number_per_run": 0}, "number_per_run is 0; give 1 or more"),
+        ({"launches": []}, "launches are none or share a name"),
+        ({"launches": [{"launch": "a", "raw_times_s": []}]}, "no raw_times_s"),
+        ({"launches": [{"launch": "a", "raw_times_s": [1.0, -1.0]}]}, "raw_times_s holds -1.0"),
+        ({"launches": [{"launch": "a", "raw_times_s": [0]}]}, "raw_times_s holds 0"),
+        ({"launches": [{"launch": "a", "raw_times_s": ["1"]}]}, "launches.0.raw_times_s.0: "),
+        ({"launches": [{"launch": "a", "raw_times_s": [1.0]}] * 2}, "share a name"),
+        ({"task": {"stmt": "pass", "num_threads": 0}}, "num_threads is 0; give 1 or more"),
+        ({"task": {"stmt": "pass", "threads": 1}}, "task.threads: Unexpected keyword argument"),
+        ({"colour": "red"}, "colour: Unexpected keyword argument"),
+    ],
+)
+def test_text_that_is_no_timing_is_refused_naming_the_field(changes, message):
+    text = json.dumps({**json.loads(to_json(timing([1.0]))), **changes})
+
+    with pytest.raises(CodecError, match=message):
+        from_json(Timing, text)
+
+
+def test_a_timing_in_words_tells_its_interval_and_its_warnings():
+    words = str(timing([1e-3 * n for n in range(1, 9)], calls=10))
+
+    assert words.splitlines() == [
+        "8",
+        "  median 450 us, 95 % interval within one launch 100 to 800 us, launches 1, blocks 8, "
+        "calls per block 10, threads 1",
+        "  the interquartile range is 77.8% of the median: something else keeps this machine busy",
+    ]

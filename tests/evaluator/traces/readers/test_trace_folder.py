@@ -1,0 +1,381 @@
+"""A folder of traces is read as one run, and what is not one run is told apart."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from select import select
+
+import numpy as np
+import pytest
+
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.cache import cache_path
+from evaluator.traces.readers.files import LARGE_LIMITS, ReadLimits
+from evaluator.traces.readers.formats import NoTraceError
+from evaluator.traces.readers.read import read_folder, read_in_processes, read_traces
+
+OURS = Path(__file__).parents[3] / "data" / "traces"
+SYNTHETIC = OURS / "synth_fsdp_4rank_straggler2"
+GLOO = OURS / "gloo_ddp_2rank"
+KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "dur": 100}
+NOW_NS = 1_790_000_000_000_000_000
+
+
+def write(folder, name, *, rank=None, world_size=None, base_ns=NOW_NS, **told):
+    """A Kineto trace of three kernels, a second apart."""
+    told = {"baseTimeNanoseconds": base_ns, "deviceProperties": [{"id": 0, "name": "H100"}]} | told
+    if rank is not None:
+        told["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world_size}
+    events = [KERNEL | {"ts": at * 1e6} for at in range(3)]
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told | {"traceEvents": events}))
+    return path
+
+
+def read(path):
+    return read_folder(path, use_cache=False)
+
+
+def ranks(traces):
+    return [trace.rank for trace in traces.ranks]
+
+
+def same_times(one, other):
+    pairs = zip(one.ranks, other.ranks, strict=True)
+    return all(np.array_equal(a.spans.start_ns, b.spans.start_ns) for a, b in pairs)
+
+
+# What is found.
+
+
+def test_every_rank_of_a_folder_is_read_in_order():
+    traces = read(SYNTHETIC)
+    assert ranks(traces) == [0, 1, 2, 3]
+    assert traces.world_size == 4
+    assert traces.alignment.offsets_ns == (0, 0, 0, 0)
+    assert same_times(traces, read_traces(sorted(SYNTHETIC.glob("*.gz"))))
+
+
+def test_ranks_are_in_order_of_their_numbers_not_of_their_names(tmp_path):
+    for rank in range(12):
+        write(tmp_path, f"rank{rank}_trace.json", rank=rank, world_size=12)
+    assert ranks(read(tmp_path)) == [*range(12)]
+
+
+def test_one_file_is_a_run_of_its_own():
+    traces = read(SYNTHETIC / "rank2_trace.json.gz")
+    assert ranks(traces) == [2]
+    assert traces.caveats[0] == "3 of 4 ranks left no trace"
+
+
+def test_gloo_ranks_keep_their_clocks():
+    assert read(GLOO).alignment is None
+
+
+def test_what_is_no_trace_is_left_out_and_told(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=1)
+    (tmp_path / "truth.json").write_text('{"step_ns": 3}')
+    (tmp_path / "et_rank0.json").write_text('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}')
+    (tmp_path / "notes.txt").write_text("of no concern")
+    (tmp_path / "report.nsys-rep").write_bytes(b"\0binary")
+    (tmp_path / ".hidden.json").write_text("[]")
+    (told,) = read(tmp_path).caveats
+    assert told.startswith("left out: ")
+    assert "truth.json is JSON without trace events" in told
+    assert "et_rank0.json is an execution trace" in told
+    assert "report.nsys-rep is a report of Nsight Systems; export it" in told
+    assert "notes.txt" not in told
+    assert ".hidden" not in told
+
+
+def test_links_whose_targets_are_missing_are_left_out_and_named(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=1)
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "scratch" / "rank1.json")
+    (tmp_path / "rank2.json").symlink_to("rank2.json")
+    traces = read(tmp_path)
+    assert ranks(traces) == [0]
+    assert traces.caveats == (
+        "left out: rank1.json is a link whose target is missing, "
+        "rank2.json is a link whose target is missing",
+    )
+
+
+def test_a_cache_is_no_trace(tmp_path):
+    path = write(tmp_path, "rank0.json", rank=0, world_size=1)
+    cache_path(path).write_text("{}")
+    assert read(tmp_path).caveats == ()
+
+
+def test_a_rank_comes_from_the_name_where_the_trace_has_none(tmp_path):
+    write(tmp_path, "rank-3.json")
+    write(tmp_path, "rank-12.json")
+    assert ranks(read(tmp_path)) == [3, 12]
+
+
+def test_a_lonely_trace_without_a_rank_is_rank_0(tmp_path):
+    write(tmp_path, "trace.json")
+    (tmp_path / "truth.json").write_text("{}")
+    assert ranks(read(tmp_path)) == [0]
+    assert ranks(read(tmp_path / "trace.json")) == [0]
+
+
+def test_several_traces_without_a_rank_are_refused(tmp_path):
+    write(tmp_path, "one.json")
+    write(tmp_path, "two.json")
+    with pytest.raises(TraceError, match="names no rank"):
+        read(tmp_path)
+
+
+def test_traces_below_the_folder_are_found_where_they_are_in_one_place(tmp_path):
+    write(tmp_path, "plugins/profile/2026_01_11/rank0.json", rank=0, world_size=1)
+    write(tmp_path, ".cache/rank0.json", rank=0, world_size=1)
+    traces = read(tmp_path)
+    assert traces.caveats == (f"read from {tmp_path / 'plugins/profile/2026_01_11'}",)
+
+
+def test_traces_in_several_places_are_refused_by_name(tmp_path):
+    for iteration in (10, 20, 9):
+        write(tmp_path, f"iteration_{iteration}/rank0.json", rank=0, world_size=1)
+    with pytest.raises(TraceError, match="iteration_9, iteration_10, iteration_20; name one"):
+        read(tmp_path)
+    assert ranks(read(tmp_path / "iteration_10")) == [0]
+
+
+def test_a_folder_without_traces_says_what_is_there_instead(tmp_path):
+    with pytest.raises(TraceError, match=r"holds no .*that a profiler wrote$"):
+        read(tmp_path)
+    (tmp_path / "profile.xplane.pb").write_bytes(b"\0")
+    with pytest.raises(TraceError, match=r"profile\.xplane\.pb is of an unknown kind"):
+        read(tmp_path)
+
+
+def test_what_is_not_there_or_no_trace_is_refused(tmp_path):
+    with pytest.raises(TraceError, match="there is none of this name"):
+        read(tmp_path / "nothing")
+    (tmp_path / "table.csv").write_text("step,time\n")
+    with pytest.raises(NoTraceError, match="is text, but no JSON"):
+        read(tmp_path / "table.csv")
+
+
+# What is no single run.
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path):
+    write(tmp_path, "a.json", rank=0, world_size=2)
+    write(tmp_path, "b.json", rank=0, world_size=2)
+    with pytest.raises(TraceError, match=r"b\.json: holds rank 0, and so does .*a\.json.*own"):
+        read(tmp_path)
+
+
+def test_runs_of_different_sizes_are_refused(tmp_path):
+    write(tmp_path, "a.json", rank=0, world_size=2)
+    write(tmp_path, "b.json", rank=1, world_size=4)
+    with pytest.raises(TraceError, match=r"b\.json: is of a job of 4 ranks, .*a\.json of one of 2"):
+        read(tmp_path)
+
+
+def test_a_rank_that_the_job_cannot_have_is_refused(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=2)
+    write(tmp_path, "rank7.json")
+    with pytest.raises(TraceError, match=r"rank7\.json: is of rank 7, .*of a job of 2 ranks"):
+        read(tmp_path)
+
+
+def test_runs_at_different_times_are_refused(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=2)
+    hour_ns = 3600 * 10**9
+    write(tmp_path, "rank1.json", rank=1, world_size=2, base_ns=NOW_NS + hour_ns)
+    with pytest.raises(TraceError, match=r"rank1\.json: begins 3598 s after rank0\.json ended"):
+        read(tmp_path)
+
+
+def test_clocks_may_be_seconds_apart(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=2)
+    write(tmp_path, "rank1.json", rank=1, world_size=2, base_ns=NOW_NS + 50 * 10**9)
+    assert ranks(read(tmp_path)) == [0, 1]
+
+
+def test_traces_of_different_profilers_are_refused(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=1)
+    xla = {"metadata": {"highres-ticks": True}, "traceEvents": []}
+    (tmp_path / "host.trace.json").write_text(json.dumps(xla))
+    with pytest.raises(TraceError, match=r"several profilers, rank0\.json \(kineto\), host"):
+        read(tmp_path)
+
+
+def test_a_missing_rank_is_told(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=3)
+    write(tmp_path, "rank2.json", rank=2, world_size=3)
+    traces = read(tmp_path)
+    assert traces.missing_ranks == (1,)
+    assert traces.caveats == ("1 of 3 ranks left no trace",)
+
+
+def test_one_damaged_trace_is_told_by_name(tmp_path):
+    write(tmp_path, "rank0.json", rank=0, world_size=2)
+    path = write(tmp_path, "rank1.json", rank=1, world_size=2)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(TraceError, match=r"rank1\.json: .*truncated"):
+        read(tmp_path)
+
+
+# Clocks.
+
+
+def test_skewed_clocks_of_a_recorded_job_are_brought_together(tmp_path):
+    ahead_us = {0: 0, 1: 240, 2: -170, 3: 3_000_000}
+    for rank, ahead in ahead_us.items():
+        name = f"rank{rank}_trace.json"
+        trace = json.loads(gzip.decompress((SYNTHETIC / f"{name}.gz").read_bytes()))
+        trace["baseTimeNanoseconds"] += ahead * 1000
+        (tmp_path / name).write_text(json.dumps(trace))
+    before, after = read(SYNTHETIC), read(tmp_path)
+    assert after.alignment.residual_ns < 2000
+    assert after.alignment.matched_count == 90
+    left_ns = [
+        int(b.spans.start_ns[0] - a.spans.start_ns[0])
+        for a, b in zip(before.ranks, after.ranks, strict=True)
+    ]
+    assert np.ptp(left_ns) < 2000
+
+
+def test_devices_of_one_file_share_a_clock(recorded_data):
+    # Here one device leaves every exchange 22 us after the other.
+    assert read(recorded_data / "traces/nsys/h100_2gpu_sp_before.sqlite.gz").alignment is None
+
+
+def test_devices_of_several_files_are_numbered_on(recorded_data, tmp_path):
+    source = recorded_data / "traces/xla/vllm_tpu_2chip_a.trace.json.gz"
+    for host in (10, 9):
+        shutil.copy(source, tmp_path / f"host-{host}.trace.json.gz")
+    traces = read(tmp_path)
+    assert ranks(traces) == [0, 1, 2, 3]
+    assert any("numbered in the order of the files' names" in told for told in traces.caveats)
+
+
+def test_traces_of_different_devices_are_refused(recorded_data):
+    with pytest.raises(TraceError, match="different devices"):
+        read(recorded_data / "traces/xla")
+
+
+# Progress, and processes side by side.
+
+
+def test_progress_is_told_after_each_file():
+    told = []
+    read_folder(SYNTHETIC, use_cache=False, on_file=lambda *progress: told.append(progress))
+    assert [(done, total) for done, total, _ in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert {path.name for _, _, path in told} == {f"rank{rank}_trace.json.gz" for rank in range(4)}
+
+
+def test_processes_read_the_same_as_this_one():
+    files = sorted(SYNTHETIC.glob("*.gz"))
+    found = dict(read_in_processes(files, LARGE_LIMITS, use_cache=False, count=2))
+    assert sorted(found) == files
+    for trace in read(SYNTHETIC).ranks:
+        (other,) = found[SYNTHETIC / f"rank{trace.rank}_trace.json.gz"]
+        assert np.array_equal(trace.spans.end_ns, other.spans.end_ns)
+        assert trace.collectives.groups == other.collectives.groups
+
+
+def test_large_files_are_read_side_by_side_where_there_are_processors(tmp_path):
+    for rank in (0, 1):
+        path = write(tmp_path, f"rank{rank}.json.gz", rank=rank, world_size=2)
+        # By its name as much as 67 MB of text; what it holds is told by its content.
+        path.write_bytes(path.read_bytes() + b" " * 5_200_000)
+    told = []
+    traces = read_folder(tmp_path, use_cache=False, on_file=lambda *each: told.append(each[:2]))
+    assert ranks(traces) == [0, 1]
+    assert [trace.spans.count for trace in traces.ranks] == [3, 3]
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_processes_leave_caches(tmp_path):
+    events = [KERNEL | {"ts": at} for at in range(12_000)]
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    files = sorted(tmp_path.iterdir())
+    found = dict(read_in_processes(files, LARGE_LIMITS, use_cache=True, count=2))
+    assert [found[file][0].spans.count for file in files] == [12_000, 12_000]
+    assert all(cache_path(file).is_file() for file in files)
+
+
+def test_a_refusal_of_a_process_is_that_of_the_file(tmp_path):
+    files = [write(tmp_path, f"rank{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
+    files[1].write_text(files[1].read_text()[:-20])
+    with pytest.raises(TraceError) as told:
+        dict(read_in_processes(files, LARGE_LIMITS, use_cache=False, count=2))
+    with pytest.raises(TraceError) as expected:
+        read(files[1])
+    assert str(told.value) == str(expected.value)
+
+
+def test_processes_keep_to_the_limits(tmp_path):
+    path = write(tmp_path, "rank0.json", rank=0, world_size=1)
+    with pytest.raises(TraceError, match="more than 100 bytes on disk"):
+        dict(read_in_processes([path], ReadLimits(file_bytes=100), use_cache=False, count=1))
+
+
+def children():
+    return {int(pid) for pid in Path("/proc/thread-self/children").read_text("ascii").split()}
+
+
+def one_at_a_time(folder):
+    """Three files being read by one process, the first of which is read."""
+    files = [write(folder, f"rank{rank}.json", rank=rank, world_size=3) for rank in (2, 1, 0)]
+    reading = read_in_processes(files, LARGE_LIMITS, use_cache=False, count=1)
+    assert next(reading)[0].name == "rank0.json"
+    return reading
+
+
+def test_a_process_that_is_killed_is_told_with_the_file_it_read(tmp_path):
+    before = children()
+    reading = one_at_a_time(tmp_path)
+    (process,) = children() - before
+    os.kill(process, signal.SIGKILL)
+    # It may have read one more file, but not the one that it is asked for afterwards.
+    with pytest.raises(TraceError, match=r"rank[12]\.json: the process that read it was killed"):
+        list(reading)
+    assert children() == before
+
+
+def test_processes_end_with_whoever_asked_them(tmp_path):
+    before = children()
+    reading = one_at_a_time(tmp_path)
+    assert children() != before
+    reading.close()
+    assert children() == before
+
+
+READS_AND_TELLS = """
+import sys
+from pathlib import Path
+from evaluator.traces.readers.files import LARGE_LIMITS
+from evaluator.traces.readers.read import read_in_processes
+reading = read_in_processes(
+    [Path(name) for name in sys.argv[1:]], LARGE_LIMITS, use_cache=False, count=1
+)
+next(reading)
+print(*Path("/proc/thread-self/children").read_text().split(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_die_with_a_killed_parent(tmp_path):
+    files = [write(tmp_path, f"rank{rank}.json", rank=rank, world_size=2) for rank in (1, 0)]
+    with subprocess.Popen(
+        [sys.executable, "-c", READS_AND_TELLS, *files],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        (reader,) = map(int, parent.stdout.readline().split())
+        ended = os.pidfd_open(reader)
+        parent.kill()
+    assert select([ended], [], [], 60)[0] == [ended]
+    os.close(ended)

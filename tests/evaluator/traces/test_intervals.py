@@ -1,0 +1,231 @@
+"""The interval algebra against a model that is too slow to be wrong: sets of whole instants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.traces.intervals import Intervals, Sweep, own_time_ns
+
+instants = st.integers(-20, 40)
+pieces = st.lists(st.tuples(instants, st.integers(0, 12)), max_size=12)
+
+
+def union(lengths_by_start: list[tuple[int, int]]) -> Intervals:
+    starts = np.array([start for start, _ in lengths_by_start], np.int64)
+    lengths = np.array([length for _, length in lengths_by_start], np.int64)
+    return Intervals.union(starts, starts + lengths)
+
+
+def points(intervals: Intervals) -> set[int]:
+    covered: set[int] = set()
+    for start, end in zip(intervals.start_ns, intervals.end_ns, strict=True):
+        covered.update(range(int(start), int(end)))
+    return covered
+
+
+def model(lengths_by_start: list[tuple[int, int]]) -> set[int]:
+    return {p for start, length in lengths_by_start for p in range(start, start + length)}
+
+
+@given(pieces)
+def test_a_union_covers_what_any_piece_covers(given_pieces):
+    assert points(union(given_pieces)) == model(given_pieces)
+
+
+@given(pieces)
+def test_a_union_keeps_its_pieces_apart(given_pieces):
+    covered = union(given_pieces)
+    assert np.all(covered.start_ns[1:] > covered.end_ns[:-1])
+
+
+@given(pieces)
+def test_the_total_counts_every_instant_once(given_pieces):
+    assert union(given_pieces).total_ns == len(model(given_pieces))
+
+
+@given(pieces, pieces)
+def test_unite_is_set_union(left, right):
+    assert points(union(left).unite(union(right))) == model(left) | model(right)
+
+
+@given(pieces, pieces)
+def test_intersect_is_set_intersection(left, right):
+    assert points(union(left).intersect(union(right))) == model(left) & model(right)
+
+
+@given(pieces, pieces)
+def test_subtract_is_set_difference(left, right):
+    assert points(union(left).subtract(union(right))) == model(left) - model(right)
+
+
+@given(pieces, instants, instants)
+def test_clip_keeps_the_instants_of_the_window(given_pieces, start, end):
+    window = set(range(start, end))
+    assert points(union(given_pieces).clip(start, end)) == model(given_pieces) & window
+
+
+@given(pieces, pieces, pieces)
+def test_results_can_be_used_again(left, middle, right):
+    result = union(left).subtract(union(middle)).intersect(union(right))
+    assert points(result) == (model(left) - model(middle)) & model(right)
+
+
+@given(pieces, st.lists(st.tuples(instants, st.integers(-5, 30)), max_size=6))
+def test_many_windows_at_once_cover_what_each_alone_does(given_pieces, windows):
+    starts = np.array([start for start, _ in windows], np.int64)
+    ends = starts + np.array([length for _, length in windows], np.int64)
+    covered = model(given_pieces)
+    expected = [len(covered & set(range(start, start + length))) for start, length in windows]
+    assert union(given_pieces).covered_ns(starts, ends).tolist() == expected
+
+
+@given(pieces)
+def test_an_instant_is_contained_where_a_piece_covers_it(given_pieces):
+    everywhere = np.arange(-25, 60)
+    covered = union(given_pieces).contains(everywhere)
+    assert set(everywhere[covered].tolist()) == model(given_pieces)
+
+
+@given(pieces, st.data())
+def test_chosen_pieces_are_kept_whole(given_pieces, data):
+    covered = union(given_pieces)
+    count = covered.start_ns.size
+    kept = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), np.bool_)
+    rest = covered.subtract(covered.chosen(kept))
+    assert points(rest) == points(covered.chosen(~kept))
+
+
+tracked = st.lists(
+    st.tuples(instants, st.integers(0, 12), st.integers(0, 2), st.booleans()), max_size=12
+)
+
+
+def columns(intervals):
+    """Starts, ends, tracks and marks of (start, length, track, mark)."""
+    rows = np.array(intervals, np.int64).reshape(-1, 4)
+    return rows[:, 0], rows[:, 0] + rows[:, 1], rows[:, 2], rows[:, 3].astype(np.bool_)
+
+
+def open_at(intervals, instant, track, mark=None):
+    return sum(
+        start <= instant < start + length
+        for start, length, own_track, own_mark in intervals
+        if own_track == track and mark in (None, own_mark)
+    )
+
+
+def swept(sweep, group=0):
+    """How many are open at each instant of each track, where any is."""
+    segments = zip(sweep.track, sweep.start_ns, sweep.end_ns, sweep.depth[group], strict=True)
+    return {
+        (int(track), instant): int(depth)
+        for track, start, end, depth in segments
+        for instant in range(start, end)
+    }
+
+
+@given(tracked)
+def test_a_sweep_counts_what_is_open_on_each_track(given_intervals):
+    starts, ends, tracks, _ = columns(given_intervals)
+    counted = {
+        (track, instant): open_at(given_intervals, instant, track)
+        for track in range(3)
+        for instant in range(-25, 60)
+    }
+    expected = {place: count for place, count in counted.items() if count}
+    assert swept(Sweep.over(starts, ends, tracks)) == expected
+
+
+@given(tracked)
+def test_a_sweep_counts_each_group_apart(given_intervals):
+    starts, ends, tracks, marks = columns(given_intervals)
+    sweep = Sweep.over(starts, ends, tracks, groups=(marks, ~marks))
+    for group, mark in enumerate((True, False)):
+        for (track, instant), depth in swept(sweep, group).items():
+            assert depth == open_at(given_intervals, instant, track, mark)
+
+
+@given(tracked)
+def test_time_of_a_sweep_is_that_of_any_track(given_intervals):
+    starts, ends, tracks, marks = columns(given_intervals)
+    sweep = Sweep.over(starts, ends, tracks, groups=(marks, ~marks))
+    alone = sweep.where((sweep.depth[0] > 0) & (sweep.depth[1] == 0))
+    expected = {
+        instant
+        for instant in range(-25, 60)
+        for track in range(3)
+        if open_at(given_intervals, instant, track, True)
+        and not open_at(given_intervals, instant, track, False)
+    }
+    assert points(alone) == expected
+
+
+def calls():
+    """Nested calls as (own time, calls inside, own time, ...), drawn as trees."""
+    leaf = st.tuples(st.integers(0, 5), st.just(()))
+    return st.recursive(
+        leaf, lambda inner: st.tuples(st.integers(0, 5), st.lists(inner, max_size=3)), max_leaves=8
+    )
+
+
+def laid_out(call, start, track, rows):
+    """Lay a tree of calls on a track; rows get (start, end, track, own time)."""
+    own, inside = call
+    place = len(rows)
+    rows.append(None)
+    end = start
+    for inner in inside:
+        end = laid_out(inner, end, track, rows)
+    end += own
+    rows[place] = (start, end, track, own)
+    return end
+
+
+@given(st.lists(st.tuples(calls(), st.integers(0, 2)), max_size=6))
+def test_own_time_is_what_calls_inside_do_not_take(trees):
+    rows, ends = [], [0, 0, 0]
+    for tree, track in trees:
+        ends[track] = laid_out(tree, ends[track], track, rows)
+    rows.sort(key=lambda row: row[0])
+    starts, stops, tracks, own = np.array(rows, np.int64).reshape(-1, 4).T
+    # Calls of one extent cannot be told apart: their own times may change places.
+    found = {}
+    for extent, expected, given_ns in zip(
+        zip(starts, stops, tracks, strict=True),
+        own,
+        own_time_ns(starts, stops, tracks),
+        strict=True,
+    ):
+        total = found.setdefault(extent, [0, 0])
+        total[0] += expected
+        total[1] += given_ns
+    assert all(expected == given_ns for expected, given_ns in found.values())
+
+
+def test_own_time_of_a_thread_adds_up_to_its_busy_time():
+    starts, ends = np.array([0, 10, 20, 50]), np.array([100, 40, 30, 90])
+    assert own_time_ns(starts, ends, np.zeros(4, np.int64)).tolist() == [30, 20, 10, 40]
+
+
+def test_absolute_nanoseconds_keep_every_digit():
+    epoch = 1_790_857_026_000_000_000
+    covered = Intervals.union(np.array([epoch, epoch + 3]), np.array([epoch + 1, epoch + 5]))
+    assert covered.total_ns == 3
+    assert covered.clip(epoch + 4, epoch + 9).total_ns == 1
+
+
+def test_an_interval_that_ends_before_it_starts_is_refused():
+    with pytest.raises(ValueError, match="ends before it starts"):
+        Intervals.union(np.array([5]), np.array([4]))
+
+
+def test_overlapping_pieces_are_refused():
+    with pytest.raises(ValueError, match="disjoint"):
+        Intervals(np.array([0, 2]), np.array([3, 4]))
+
+
+def test_pieces_cannot_be_changed_in_place():
+    covered = Intervals.union(np.array([0]), np.array([1]))
+    with pytest.raises(ValueError, match="read-only"):
+        covered.start_ns[0] = 5

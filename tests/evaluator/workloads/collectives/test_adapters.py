@@ -1,0 +1,266 @@
+"""What adapters promise before, beside and after their calls, in one process."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from evaluator.rank.job import DeviceKind
+from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    CommAdapter,
+    Operation,
+    Tensors,
+    UnavailableError,
+    UnsupportedError,
+)
+from evaluator.workloads.collectives.sweep import availability, default_backend, new_adapter
+
+CPU = torch.device("cpu")
+ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=4)
+NOTHING = Tensors()
+VERBS: dict[str, Callable[[CommAdapter], object]] = {
+    "get_rank": lambda adapter: adapter.get_rank(),
+    "get_size": lambda adapter: adapter.get_size(),
+    "get_backend": lambda adapter: adapter.get_backend(),
+    "get_backend_version": lambda adapter: adapter.get_backend_version(),
+    "get_reduce_op": lambda adapter: adapter.get_reduce_op("sum"),
+    "check": lambda adapter: adapter.check(ALL_REDUCE),
+    "resolve_collective": lambda adapter: adapter.resolve_collective(ALL_REDUCE, NOTHING),
+    "resolve_start": lambda adapter: adapter.resolve_start(ALL_REDUCE, NOTHING),
+    "run_collective": lambda adapter: adapter.run_collective(ALL_REDUCE, NOTHING),
+}
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A meeting place for a group of one."""
+    monkeypatch.setenv("CCLSEARCH_INIT_METHOD", f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def unstartable_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An mpi4py which can be loaded and no more."""
+    package, library = ModuleType("mpi4py"), ModuleType("mpi4py.MPI")
+    package.rc = ModuleType("rc")
+    library.Get_library_version = lambda: "Some MPI 1.0"
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", AdapterName)
+def test_nothing_works_before_init(name: AdapterName, verb: str) -> None:
+    with pytest.raises(RuntimeError, match=f"{name} is in no group: call init first"):
+        VERBS[verb](new_adapter(name))
+
+
+@pytest.mark.parametrize("name", AdapterName)
+def test_leaving_a_group_that_was_never_joined_does_nothing(name: AdapterName) -> None:
+    new_adapter(name).finalize()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_group_that_init_made_ends_with_finalize() -> None:
+    adapter = new_adapter(AdapterName.C10D)
+    adapter.init("gloo", CPU, 0, 1)
+    assert (adapter.get_rank(), adapter.get_size()) == (0, 1)
+
+    adapter.finalize()
+    adapter.finalize()
+
+    assert not dist.is_initialized()
+    with pytest.raises(RuntimeError, match="call init first"):
+        adapter.get_rank()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_adapter_can_join_again() -> None:
+    adapter = new_adapter(AdapterName.C10D)
+    for _ in range(2):
+        adapter.init("gloo", CPU, 0, 1)
+        adapter.run_collective(Operation(collective=Collective.BARRIER, size_bytes=0), NOTHING)
+        adapter.finalize()
+
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_tuned_gloo_can_be_the_only_group() -> None:
+    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_threads=1, gloo_interfaces="lo"))
+    adapter.init("gloo", CPU, 0, 1)
+    tensor = torch.ones(1)
+
+    adapter.run_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
+    adapter.finalize()
+
+    assert tensor.item() == 1
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_blocking_call_is_the_library_function_itself() -> None:
+    adapter = C10dAdapter()
+    adapter.init("gloo", CPU, 0, 1)
+    tensor = torch.ones(1)
+    try:
+        call = adapter.resolve_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
+    finally:
+        adapter.finalize()
+
+    assert call.func is dist.all_reduce
+    assert call.args == (tensor, dist.ReduceOp.SUM)
+    assert call.keywords == {}
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_unknown_reduction_is_answered_with_those_there_are() -> None:
+    adapter = new_adapter(AdapterName.C10D)
+    adapter.init("gloo", CPU, 0, 1)
+    try:
+        with pytest.raises(ValueError, match="c10d has no reduction 'mean', only sum, min, max"):
+            adapter.get_reduce_op("mean")
+    finally:
+        adapter.finalize()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_collective_that_the_library_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(dist, "all_reduce")
+    adapter = new_adapter(AdapterName.C10D)
+    adapter.init("gloo", CPU, 0, 1)
+    try:
+        with pytest.raises(UnsupportedError, match=r"c10d has no all_reduce sum float32 4 B: "):
+            adapter.check(ALL_REDUCE)
+    finally:
+        adapter.finalize()
+
+
+@pytest.mark.usefixtures("unstartable_mpi")
+@pytest.mark.parametrize(
+    ("name", "backend", "complaint"),
+    [
+        (AdapterName.C10D, "nccl", "nccl"),
+        (AdapterName.C10D, "smoke_signals", "no backend 'smoke_signals'"),
+        (AdapterName.MPI, "gloo", "mpi has no backend 'gloo', only 'mpi'"),
+        (AdapterName.TORCHCOMMS, "gloo", "torchcomms cannot be loaded"),
+        (AdapterName.C10D_TORCHCOMMS, "gloo", "c10d_torchcomms cannot be used: torchcomms cannot"),
+    ],
+)
+def test_what_cannot_be_used_here_is_refused_with_a_reason(
+    name: AdapterName, backend: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchcomms", None)
+    adapter = new_adapter(name)
+
+    with pytest.raises(UnavailableError, match=complaint):
+        adapter.init(backend, CPU, 0, 1)
+
+    assert dist.config.use_torchcomms is False
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("unstartable_mpi")
+def test_mpi_refuses_tensors_that_are_not_on_the_host() -> None:
+    with pytest.raises(UnavailableError, match="not on cuda:0; use the device 'cpu'"):
+        new_adapter(AdapterName.MPI).init("mpi", torch.device("cuda", 0), 0, 1)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_unknown_network_interface_is_an_error() -> None:
+    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_interfaces="no_such_interface"))
+
+    with pytest.raises(RuntimeError, match="no_such_interface"):
+        adapter.init("gloo", CPU, 0, 1)
+
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_tuned_gloo_still_heeds_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
+    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_threads=1))
+
+    with pytest.raises(RuntimeError, match="no_such_interface"):
+        adapter.init("gloo", CPU, 0, 1)
+
+
+def test_a_placeholder_package_does_not_count_as_torchcomms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torchcomms" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("raise ImportError('this is\\na placeholder')")
+    monkeypatch.delitem(sys.modules, "torchcomms", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    reason = availability(AdapterName.TORCHCOMMS)
+
+    assert reason is not None
+    assert "this is a placeholder" in reason
+    assert "PyTorch's own package index" in reason
+
+
+def test_a_torch_that_would_not_route_its_calls_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = ModuleType("torchcomms")
+    library.CommOptions = object
+    monkeypatch.setitem(sys.modules, "torchcomms", library)
+
+    assert availability(AdapterName.TORCHCOMMS) is None
+    assert "cannot route" in (availability(AdapterName.C10D_TORCHCOMMS) or "")
+
+
+def test_calls_are_routed_through_torchcomms_until_the_group_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routed = []
+    library = ModuleType("torchcomms")
+    library.CommOptions = object
+    monkeypatch.setitem(sys.modules, "torchcomms", library)
+    monkeypatch.setattr(dist.distributed_c10d, "_TORCHCOMM_AVAILABLE", True)
+    monkeypatch.setattr(
+        dist,
+        "init_process_group",
+        lambda backend, **_: routed.append((backend, dist.config.use_torchcomms)),
+    )
+    adapter = new_adapter(AdapterName.C10D_TORCHCOMMS, Tuning(gloo_threads=2))
+
+    adapter.init("gloo", CPU, 0, 1)
+    adapter.finalize()
+    adapter.finalize()
+
+    assert routed == [("gloo", True)]
+    assert dist.config.use_torchcomms is False
+
+
+def test_torch_distributed_is_always_there() -> None:
+    assert availability(AdapterName.C10D) is None
+
+
+def test_mpi_without_its_library_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+
+    assert "install mpi4py and an MPI library" in (availability(AdapterName.MPI) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "backend"),
+    [
+        (AdapterName.C10D, DeviceKind.CPU, "gloo"),
+        (AdapterName.C10D, DeviceKind.CUDA, "nccl"),
+        (AdapterName.TORCHCOMMS, DeviceKind.CUDA, "nccl"),
+        (AdapterName.MPI, DeviceKind.CPU, "mpi"),
+    ],
+)
+def test_each_adapter_has_a_backend_if_nobody_chooses(
+    name: AdapterName, device: DeviceKind, backend: str
+) -> None:
+    assert default_backend(name, device) == backend

@@ -1,0 +1,223 @@
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from evaluator.rank.job import DeviceKind
+from evaluator.workloads.collectives.operations import (
+    AdapterName,
+    Collective,
+    DType,
+    Operation,
+    PointStatus,
+    SweepRequest,
+    UnsupportedError,
+)
+from evaluator.workloads.collectives.sweep import first_said, new_adapter, run_bench_sweep
+
+CPU = torch.device("cpu")
+ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=64)
+REQUEST = SweepRequest(
+    adapter=AdapterName.C10D,
+    backend="gloo",
+    device=DeviceKind.CPU,
+    operations=(ALL_REDUCE,),
+    warmup_iterations=2,
+    measure_iterations=10,
+)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A group of one rank: this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        store = tmp_path_factory.mktemp("group") / "store"
+        patch.setenv("CCLSEARCH_INIT_METHOD", f"file://{store}")
+        adapter = new_adapter(AdapterName.C10D)
+        adapter.init("gloo", CPU, 0, 1)
+    yield adapter
+    adapter.finalize()
+
+
+class Counting:
+    """Counts the calls of an all-reduce and how they were made."""
+
+    def __init__(self, adapter):
+        self._adapter = adapter
+        self.call_count = 0
+        self.start_count = 0
+
+    def __getattr__(self, name):
+        return getattr(self._adapter, name)
+
+    def resolve_collective(self, operation, tensors):
+        call = self._adapter.resolve_collective(operation, tensors)
+
+        def counted():
+            self.call_count += 1
+            return call()
+
+        return counted
+
+    def resolve_start(self, operation, tensors):
+        start = self._adapter.resolve_start(operation, tensors)
+
+        def counted():
+            self.start_count += 1
+            return start()
+
+        return counted
+
+
+def swept(adapter, request):
+    points = []
+    run_bench_sweep(request, adapter, device=CPU, on_point=points.append)
+    return points
+
+
+@pytest.mark.parametrize(
+    ("sync_interval", "block_calls"),
+    [(0, (10,)), (1, (1,) * 10), (4, (4, 4, 2)), (5, (5, 5)), (10, (10,)), (11, (10,))],
+)
+def test_calls_between_looks_at_the_clock(sync_interval, block_calls, alone):
+    (point,) = swept(alone, replace(REQUEST, sync_interval=sync_interval))
+
+    assert point.status is PointStatus.MEASURED
+    assert point.block_calls == block_calls
+    assert len(point.block_ns[0]) == len(block_calls)
+    assert min(point.block_ns[0]) > 0
+
+
+@pytest.mark.parametrize("collective", [Collective.BARRIER, Collective.REDUCE])
+def test_every_collective_is_timed_in_blocks(collective, alone):
+    operation = Operation(collective=collective, size_bytes=64)
+
+    (point,) = swept(alone, replace(REQUEST, operations=(operation,), sync_interval=3))
+
+    assert point.block_calls == (3, 3, 3, 1)
+
+
+@pytest.mark.parametrize(("async_op", "counts"), [(False, (12, 0)), (True, (0, 12))])
+def test_warm_up_and_timed_calls_are_made_and_no_others(async_op, counts, alone):
+    adapter = Counting(alone)
+
+    swept(adapter, replace(REQUEST, async_op=async_op, sync_interval=4))
+
+    assert (adapter.call_count, adapter.start_count) == counts
+
+
+def test_one_rank_has_nobody_to_send_to(alone):
+    ping_pong = Operation(collective=Collective.SEND_RECV, size_bytes=64)
+
+    skipped, measured = swept(alone, replace(REQUEST, operations=(ping_pong, ALL_REDUCE)))
+
+    assert (skipped.status, skipped.block_ns) == (PointStatus.SKIPPED, ())
+    assert "nobody to send to" in skipped.reason
+    assert measured.status is PointStatus.MEASURED
+
+
+def test_what_the_library_lacks_is_skipped_with_its_reason(alone):
+    class Lacking(Counting):
+        def check(self, operation):
+            if operation.dtype is DType.FLOAT64:
+                raise UnsupportedError("no such number format")
+
+    operations = (replace(ALL_REDUCE, dtype=DType.FLOAT64), ALL_REDUCE)
+
+    skipped, measured = swept(Lacking(alone), replace(REQUEST, operations=operations))
+
+    assert (skipped.status, skipped.reason) == (PointStatus.SKIPPED, "no such number format")
+    assert measured.status is PointStatus.MEASURED
+
+
+def test_a_library_that_only_blocks_is_skipped_when_calls_are_to_be_started(alone):
+    class Blocking(Counting):
+        def resolve_start(self, *_):
+            raise UnsupportedError("only blocks")
+
+        def run_collective(self, operation, tensors, *, async_op=False):
+            (self.resolve_start if async_op else self.resolve_collective)(operation, tensors)()
+
+    (skipped,) = swept(Blocking(alone), replace(REQUEST, async_op=True))
+
+    assert (skipped.status, skipped.reason) == (PointStatus.SKIPPED, "only blocks")
+
+
+def test_each_point_is_told_before_the_next_is_begun(alone):
+    events = []
+
+    @contextmanager
+    def watch(number, operation):
+        events.append(("begin", number, operation.size_bytes))
+        yield
+        events.append(("end", number, operation.size_bytes))
+
+    run_bench_sweep(
+        replace(REQUEST, operations=(ALL_REDUCE, replace(ALL_REDUCE, size_bytes=128))),
+        alone,
+        device=CPU,
+        on_point=lambda point: events.append(("told", point.operation.size_bytes)),
+        watch=watch,
+    )
+
+    assert events == [
+        ("begin", 0, 64),
+        ("end", 0, 64),
+        ("told", 64),
+        ("begin", 1, 128),
+        ("end", 1, 128),
+        ("told", 128),
+    ]
+
+
+def test_what_the_first_rank_says_is_heard_letter_for_letter(alone):
+    assert first_said(alone, "no room for 64 µB", CPU) == "no room for 64 µB"
+    assert first_said(alone, None, CPU) is None
+
+
+def test_a_failing_call_ends_the_sweep(alone):
+    class Failing(Counting):
+        def resolve_collective(self, *_):
+            raise ConnectionError("the cable is loose")
+
+    with pytest.raises(ConnectionError):
+        swept(Failing(alone), REQUEST)
+
+
+def test_an_error_that_is_not_of_memory_is_no_reason_to_go_on(alone, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("an illegal instruction was encountered")
+
+    monkeypatch.setattr("evaluator.workloads.collectives.sweep.tensors_for", fail)
+
+    with pytest.raises(RuntimeError, match="illegal instruction"):
+        swept(alone, REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), "no memory is left"),
+        (torch.OutOfMemoryError("no room\nfor 4 bytes"), "no room"),
+    ],
+)
+def test_a_size_that_does_not_fit_is_left_out(error, reason, alone, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("evaluator.workloads.collectives.sweep.tensors_for", fail)
+
+    (failed,) = swept(alone, REQUEST)
+
+    assert (failed.status, failed.reason) == (PointStatus.FAILED, f"rank 0: {reason}")
+
+
+def test_a_size_that_no_machine_has_is_left_out_and_the_next_is_measured(alone):
+    operations = (replace(ALL_REDUCE, size_bytes=1 << 52), ALL_REDUCE)
+
+    failed, measured = swept(alone, replace(REQUEST, operations=operations))
+
+    assert failed.status is PointStatus.FAILED
+    assert "allocate memory" in failed.reason
+    assert measured.status is PointStatus.MEASURED

@@ -1,0 +1,125 @@
+"""Batches are a function of the workload and the step, however they are dealt out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluator.rank.job import Config, ContextMethod, JobError, Precision, Workload
+from evaluator.workloads.context_parallel import own_positions
+from evaluator.workloads.training import Batches
+
+WORKLOAD = Workload(
+    layer_count=1,
+    hidden_size=8,
+    head_count=1,
+    kv_head_count=1,
+    ffn_size=8,
+    vocab_size=100,
+    sequence_length=16,
+    global_batch=4,
+    precision=Precision.FP32,
+    seed=1,
+)
+WHOLE = Config()
+LETTERS = b"the quick brown fox jumps over the lazy dog"
+
+
+def take(workload: Workload, *, config: Config = WHOLE, place: int = 0, replica: int = 0):
+    positions = own_positions(config, place, workload.sequence_length)
+    batches = Batches(
+        workload,
+        replica=replica,
+        replica_count=config.dp,
+        positions=positions,
+        device=torch.device("cpu"),
+    )
+    return batches.take(3)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text"
+    path.write_bytes(LETTERS)
+    return path
+
+
+@pytest.mark.parametrize("method", list(ContextMethod))
+def test_context_ranks_hold_every_place_once(method):
+    config = Config(cp=4, context_method=method)
+
+    held = torch.cat([own_positions(config, place, 16) for place in range(4)])
+
+    assert sorted(held.tolist()) == list(range(16))
+
+
+def test_ring_ranks_hold_a_part_from_either_end():
+    assert own_positions(Config(cp=2), 0, 8).tolist() == [0, 1, 6, 7]
+
+
+def test_replicas_share_the_global_batch():
+    whole, _ = take(WORKLOAD)
+
+    halves = [take(WORKLOAD, config=Config(dp_shard=2), replica=i)[0] for i in range(2)]
+
+    assert torch.equal(torch.cat(halves), whole)
+
+
+def test_context_ranks_share_each_sequence():
+    config = Config(cp=2)
+    tokens, targets = take(WORKLOAD)
+
+    parts = [take(WORKLOAD, config=config, place=place) for place in range(2)]
+
+    for place, (own_tokens, own_targets) in enumerate(parts):
+        places = own_positions(config, place, WORKLOAD.sequence_length)
+        assert torch.equal(own_tokens, tokens[:, places])
+        assert torch.equal(own_targets, targets[:, places])
+
+
+def test_a_text_gives_its_bytes_as_tokens(text):
+    tokens, targets = take(replace(WORKLOAD, vocab_size=256, text_file=str(text)))
+
+    for row, following in zip(tokens, targets, strict=True):
+        assert bytes(row.tolist()) in LETTERS
+        assert bytes(following.tolist())[:-1] == bytes(row.tolist())[1:]
+
+
+def test_a_text_stays_within_the_vocabulary(text):
+    tokens, _ = take(replace(WORKLOAD, vocab_size=10, text_file=str(text)))
+
+    assert int(tokens.max()) < 10
+
+
+def test_a_text_of_exactly_one_sequence_is_enough(text):
+    text.write_bytes(bytes(17))
+
+    tokens, _ = take(replace(WORKLOAD, text_file=str(text)))
+
+    assert tokens.shape == (4, 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"text_file: \S+ has 0 bytes, but a sequence takes 17"),
+        (bytes(16), r"text_file: \S+ has 16 bytes, but a sequence takes 17"),
+        (None, r"text_file: \S+ cannot be read: \[Errno 2\] .*"),
+    ],
+    ids=["empty", "too_small", "missing"],
+)
+def test_a_text_that_gives_no_sequence_is_one_line(tmp_path, content, message):
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(JobError, match=message) as caught:
+        take(replace(WORKLOAD, text_file=str(path)))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_not_a_text(tmp_path):
+    with pytest.raises(JobError, match=r"text_file: .* cannot be read"):
+        take(replace(WORKLOAD, text_file=str(tmp_path)))

@@ -1,0 +1,323 @@
+"""Experts give the same however tokens reach them, and training them the same in every layout."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from evaluator.estimate.memory import edge_weights, layer_weights
+from evaluator.job import Job
+from evaluator.launchers.local import LocalLauncher
+from evaluator.rank.job import (
+    Checkpointing,
+    Config,
+    DeviceKind,
+    Measure,
+    Precision,
+    Schedule,
+    Workload,
+)
+from evaluator.rank.job import Job as RankJob
+from evaluator.workloads.model import (
+    ExpertLayer,
+    FeedForward,
+    RoutedExperts,
+    Router,
+    Stage,
+    build_decoder,
+)
+
+SMALL = Workload(
+    layer_count=4,
+    hidden_size=32,
+    head_count=4,
+    kv_head_count=2,
+    ffn_size=64,
+    vocab_size=64,
+    sequence_length=32,
+    global_batch=8,
+    precision=Precision.FP32,
+    seed=42,
+    expert_count=8,
+    experts_per_token=2,
+    shared_expert_count=1,
+    expert_ffn_size=32,
+    dense_layer_count=1,
+)
+EXPERT_LAYERS = 3
+MATRICES = 3
+REFERENCE = Config(micro_batch=8)
+ZBV = {"pipeline_schedule": Schedule.ZBV, "stages_per_rank": 2}
+# Those that deal experts in ways of their own: benchmarks/parallelism_matrix.py has all.
+LAYOUTS = {
+    "one_rank_in_micro_batches": Config(micro_batch=2),
+    "ddp": Config(dp_replicate=2, micro_batch=2),
+    "ep2": Config(dp_shard=2, ep=2, micro_batch=4),
+    "ep4": Config(dp_shard=4, ep=4, micro_batch=2),
+    "fsdp4_ep2": Config(dp_shard=4, ep=2),
+    "hsdp_ep2": Config(dp_replicate=2, dp_shard=2, ep=2),
+    "ep2_pp2_split_backward": Config(dp_shard=2, ep=2, pp=2, **ZBV),
+    "ep2_replicas_cp2": Config(dp_replicate=2, cp=2, ep=2, micro_batch=2),
+    "ep2_tp2": Config(dp_shard=2, ep=2, tp=2, micro_batch=2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ranks of one job left behind."""
+
+    folder: Path
+
+    def losses(self) -> list[float]:
+        reported = [step["losses"] for step in self._documents(".steps.json") if step["losses"]]
+        assert all(losses == reported[0] for losses in reported)
+        return reported[0]
+
+    def expert_shapes(self) -> list[list[list[int]]]:
+        return [held["expert_shapes"] for held in self._documents(".held.json")]
+
+    def operators(self, rank: int) -> Counter[str]:
+        trace = (self.folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
+        return Counter(event["name"] for event in json.loads(trace)["traceEvents"])
+
+    def _documents(self, suffix: str) -> list[dict]:
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f"*{suffix}"))]
+
+
+@pytest.fixture(scope="module")
+def train(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Trains by gradient descent on real ranks; what ran once is not run again."""
+    finished: dict[str, Run] = {}
+
+    def run(config: Config, *, workload: Workload = SMALL, profiled_steps: int = 0) -> Run:
+        job = RankJob(
+            entry="expert_entries:descend",
+            world_size=config.world_size,
+            device=DeviceKind.CPU,
+            init_method="env://",
+            workload=workload,
+            config=config,
+            measure=Measure(warmup_steps=1, timed_steps=2, profiled_steps=profiled_steps),
+        )
+        text = json.dumps(asdict(job))
+        if text not in finished:
+            folder = tmp_path_factory.mktemp("ranks")
+            result = launcher.run(
+                Job(
+                    argv=(sys.executable,),
+                    world_size=job.world_size,
+                    files={"job.json": text},
+                    modules=("expert_entries",),
+                    timeout_s=60,
+                ),
+                folder,
+                lambda _phase: None,
+            )
+            assert result.reason == "finished", (folder / "rank0.log").read_text()
+            finished[text] = Run(folder)
+        return finished[text]
+
+    return run
+
+
+def filled(layer: torch.nn.Module) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for weight in layer.parameters():
+        torch.nn.init.normal_(weight, std=0.3, generator=generator)
+    return layer
+
+
+def through_every_expert(layer: RoutedExperts, tokens: Tensor) -> Tensor:
+    """Each token passes all experts, and those that it did not choose count nothing."""
+    weights, chosen = layer.router(tokens)
+    share = torch.zeros(len(tokens), layer.experts.expert_count).scatter(1, chosen, weights)
+    experts = layer.experts
+    gate, up = (torch.einsum("th,eih->eti", tokens, part) for part in (experts.gate, experts.up))
+    answers = torch.einsum("eti,ehi->eth", F.silu(gate) * up, experts.down)
+    return torch.einsum("te,eth->th", share, answers)
+
+
+def gradients(layer: torch.nn.Module, result: Tensor) -> Mapping[str, Tensor]:
+    layer.zero_grad()
+    (result * torch.linspace(-1, 1, result.numel()).view(result.shape)).sum().backward()
+    return {name: weight.grad.clone() for name, weight in layer.named_parameters()}
+
+
+@given(
+    token_count=st.integers(1, 40),
+    expert_count=st.integers(1, 9),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_token_passes_its_experts_and_no_other(token_count, expert_count, seed, data):
+    per_token = data.draw(st.integers(1, expert_count))
+    workload = replace(SMALL, expert_count=expert_count, experts_per_token=per_token)
+    layer = filled(RoutedExperts(workload))
+    tokens = torch.randn(token_count, 32, generator=torch.Generator().manual_seed(seed))
+
+    mixed = layer(tokens.view(1, token_count, 32)).view(token_count, 32)
+    expected = through_every_expert(layer, tokens)
+
+    torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-5)
+    slopes = gradients(layer, expected)
+    for name, gradient in gradients(layer, mixed).items():
+        torch.testing.assert_close(gradient, slopes[name], rtol=1e-3, atol=1e-4)
+
+
+@given(order=st.permutations(range(12)))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_tokens_does_not_matter(order):
+    layer = filled(ExpertLayer(SMALL))
+    tokens = torch.randn(1, 12, 32, generator=torch.Generator().manual_seed(3))
+
+    torch.testing.assert_close(layer(tokens[:, order]), layer(tokens)[:, order])
+
+
+def test_a_router_gives_the_best_experts_weights_that_add_up_to_one():
+    router = filled(Router(hidden_size=32, expert_count=8, experts_per_token=3))
+    tokens = torch.randn(20, 32, generator=torch.Generator().manual_seed(5))
+
+    weights, chosen = router(tokens)
+
+    scores = F.linear(tokens, router.weight)
+    worst_chosen = scores.gather(1, chosen).min(dim=1).values
+    assert weights.shape == chosen.shape == (20, 3)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(20))
+    assert bool(((scores > worst_chosen.unsqueeze(1)).sum(dim=1) == 2).all())
+    assert bool((weights.diff(dim=1) <= 0).all())
+
+
+def test_experts_without_tokens_have_gradients_of_zero():
+    layer = filled(RoutedExperts(SMALL))
+    with torch.no_grad():
+        layer.router.weight[2:] = -100.0  # tokens are positive: nobody wants these
+    tokens = torch.rand(1, 16, 32, generator=torch.Generator().manual_seed(7))
+
+    found = gradients(layer, layer(tokens))
+
+    for name in ("experts.gate", "experts.up", "experts.down"):
+        sizes = found[name].abs().sum(dim=(1, 2))
+        assert bool((sizes[:2] > 0).all())
+        assert bool((sizes[2:] == 0).all())
+
+
+def test_every_token_passes_the_shared_experts():
+    layer = filled(ExpertLayer(replace(SMALL, shared_expert_count=2)))
+    tokens = torch.randn(1, 16, 32, generator=torch.Generator().manual_seed(9))
+
+    assert layer.shared.gate.weight.shape == (2 * 32, 32)
+    torch.testing.assert_close(layer(tokens), layer.routed(tokens) + layer.shared(tokens))
+
+
+def test_layers_before_the_dense_layer_count_stay_dense():
+    for dense_layer_count in (0, 1, 4):
+        workload = replace(SMALL, dense_layer_count=dense_layer_count, shared_expert_count=0)
+        model = build_decoder(
+            workload,
+            Stage(0, 1),
+            torch.arange(32),
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+        )
+        kinds = [type(block.feed_forward) for block in model.blocks]
+        assert kinds == [FeedForward] * dense_layer_count + [ExpertLayer] * (4 - dense_layer_count)
+
+
+@pytest.mark.parametrize("head_size", [0, 6, 64])
+@pytest.mark.parametrize("expert_count", [0, SMALL.expert_count])
+def test_a_decoder_has_the_parameters_that_are_counted(head_size, expert_count):
+    workload = replace(SMALL, head_size=head_size, expert_count=expert_count)
+    model = build_decoder(
+        workload, Stage(0, 1), torch.arange(32), device=torch.device("cpu"), dtype=torch.float32
+    )
+    counted = edge_weights(workload, first=True, last=True).total
+    counted += sum(layer_weights(workload, n).total for n in range(workload.layer_count))
+    assert sum(parameter.numel() for parameter in model.parameters()) == counted
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_every_layout_trains_the_experts_as_one_rank_does(train, layout):
+    expected = train(REFERENCE).losses()
+
+    losses = train(layout).losses()
+
+    assert len(losses) == 3
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_ranks_whose_experts_nobody_wants_wait_for_no_one(train):
+    """Each rank has one token for one expert, so that most exchanges are empty."""
+    lonely = replace(SMALL, experts_per_token=1, sequence_length=1, global_batch=4)
+    expected = train(Config(micro_batch=4), workload=lonely).losses()
+
+    losses = train(Config(dp_shard=4, ep=4, micro_batch=1), workload=lonely).losses()
+
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shares"), [("ddp", 1), ("ep2", 2), ("ep4", 4), ("fsdp4_ep2", 4), ("hsdp_ep2", 2)]
+)
+def test_each_rank_holds_its_share_of_the_experts(train, layout, shares):
+    config = LAYOUTS[layout]
+
+    held = train(config).expert_shapes()
+
+    per_rank = SMALL.expert_count // shares
+    assert len(held) == config.world_size
+    for shapes in held:
+        assert [shape[0] for shape in shapes] == [per_rank] * (EXPERT_LAYERS * MATRICES)
+
+
+def test_tokens_travel_in_the_trace_and_selective_checkpointing_sends_none_again(train):
+    stay = train(Config(dp_shard=2, micro_batch=4), profiled_steps=1)
+    travel = {
+        kind: train(
+            Config(dp_shard=2, ep=2, micro_batch=4, activation_checkpointing=kind),
+            profiled_steps=1,
+        )
+        for kind in Checkpointing
+    }
+
+    sent = {kind: run.operators(rank=1)["gloo:all_to_all"] for kind, run in travel.items()}
+    counts, rows = 1, 2  # how many rows come; there and back
+    assert stay.operators(rank=1)["gloo:all_to_all"] == 0
+    assert sent[Checkpointing.NONE] == EXPERT_LAYERS * (counts + 2 * rows)
+    assert sent[Checkpointing.SELECTIVE] == sent[Checkpointing.NONE]
+    assert sent[Checkpointing.FULL] > sent[Checkpointing.NONE]
+    expected = train(REFERENCE).losses()
+    for run in (stay, *travel.values()):
+        assert run.losses()[: len(expected)] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's tracer makes torch warn of the tracer
+def test_a_compiled_layer_computes_the_same():
+    layer = filled(ExpertLayer(SMALL))
+    tokens = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(11))
+    plain = layer(tokens)
+    slopes = gradients(layer, plain)
+
+    layer.compile(backend="aot_eager")
+
+    torch.testing.assert_close(layer(tokens), plain)
+    for name, gradient in gradients(layer, layer(tokens)).items():
+        torch.testing.assert_close(gradient, slopes[name])
+
+
+def test_experts_in_bf16_train_alike_wherever_they_are(train):
+    workload = replace(SMALL, precision=Precision.BF16)
+    expected = train(REFERENCE, workload=workload).losses()
+
+    losses = train(LAYOUTS["ep2"], workload=workload).losses()
+
+    assert losses[:2] == pytest.approx(expected[:2], rel=2e-2)

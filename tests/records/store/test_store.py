@@ -1,0 +1,289 @@
+"""Whatever is stored comes back equal, through a second opening of the store."""
+
+import re
+import stat
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from records.errors import StoreError, StudyError
+from records.llm_exchange import Exchange, Usage
+from records.store.rows import Intent
+from records.store.store import Store
+from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpace
+from records.trial import (
+    Artifact,
+    FailureKind,
+    Measured,
+    Policy,
+    Prediction,
+    Repeat,
+    Score,
+    Stage,
+    Trial,
+)
+from tests.support.records import END, START, failed, measured, study, trial
+
+TEXT = st.text(max_size=40)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+KNOBS = st.dictionaries(
+    TEXT, st.one_of(st.booleans(), st.integers(-(2**63), 2**63), NUMBER, TEXT), max_size=4
+)
+PREDICTION = st.builds(Prediction, speedup=st.floats(0.01, 100.0), over=st.integers(0, 10**6))
+POLICY = st.builds(
+    Policy,
+    source=TEXT,
+    author=TEXT,
+    parent=st.none() | TEXT,
+    rationale=TEXT,
+    prediction=st.none() | PREDICTION,
+)
+FILES = st.lists(
+    st.builds(Artifact, name=TEXT, digest=TEXT, size_bytes=st.integers(0, 2**62)),
+    unique_by=lambda artifact: artifact.name,
+    max_size=3,
+).map(tuple)
+FAILED = st.builds(
+    failed, kind=st.sampled_from(FailureKind), stage=st.sampled_from(Stage), message=TEXT
+)
+MEASURED = st.builds(replace, st.builds(measured, NUMBER), artifacts=FILES)
+EXCHANGE = Exchange(
+    model="m",
+    request="{}",
+    reply="{}",
+    result="submitted",
+    usage=Usage(),
+    latency_s=1,
+    request_count=1,
+)
+
+
+@st.composite
+def trials(draw):
+    outcome = draw(FAILED | MEASURED)
+    cost = draw(NUMBER) + 0.0  # SQLite keeps no sign of zero
+    return Trial(
+        ordinal=0,
+        policy=draw(POLICY),
+        config=draw(st.none() | KNOBS.map(lambda knobs: trial(0, 1.0, knobs).config)),
+        outcome=outcome,
+        score=Score(cost=cost, value=cost / 2 + 0.0, unit=draw(TEXT))
+        if type(outcome) is Measured
+        else None,
+        started_at=START,
+        ended_at=END,
+        attempts=draw(st.integers(0, 3)),
+        exchange=draw(st.none() | TEXT),
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    with closing(Store(tmp_path)) as opened:
+        opened.create("one", study(), "1")
+        yield opened
+
+
+def reopened(store):
+    return closing(Store(store.root))
+
+
+def begun(ordinal=0, exchange=None):
+    policy = trial(ordinal, 1.0).policy
+    return Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=exchange)
+
+
+@given(one=trials())
+@settings(deadline=None, max_examples=40)
+def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    with closing(Store(root)) as store:
+        store.create("one", study(), "1")
+        store.finish("one", one)
+    with closing(Store(root)) as store:
+        (back,) = store.history("one")
+    assert back == one
+    assert repr(back) == repr(one)
+
+
+@given(policy=POLICY)
+@settings(deadline=None, max_examples=20)
+def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
+    intent = Intent(ordinal=7, policy=policy, started_at=START, exchange=None)
+    with closing(Store(tmp_path_factory.mktemp("store"))) as store:
+        store.create("one", study(), "1")
+        assert store.begin("one", intent, None) == intent
+        assert store.pending("one") == (intent,)
+
+
+def test_a_trial_that_was_never_launched_has_no_attempts(store):
+    store.finish("one", replace(trial(0, failed(stage=Stage.DECIDE)), attempts=0))
+    assert store.history("one").trials[0].attempts == 0
+
+
+def test_trials_come_back_oldest_first_and_apart_by_study(store):
+    store.create("two", study(), "1")
+    for ordinal in (10, 2, 0):
+        store.finish("one", trial(ordinal, 0.5))
+    store.finish("two", trial(0, failed()))
+    assert [t.ordinal for t in store.history("one")] == [0, 2, 10]
+    assert len(store.history("two")) == 1
+    assert len(store.history("three")) == 0
+
+
+def test_a_study_comes_back_as_it_was(store):
+    asked = replace(
+        study(
+            Dimension(name="lr", range=Range(low=0.25, high=1, step=0.25), when="on"),
+            Dimension(name="on", choices=(True, False), description="on or off"),
+            Dimension(name="mode", choices=("1", "0x10", "é")),
+        ),
+        environment=replace(
+            study().environment,
+            scale_up=Link(bandwidth_bytes_per_s=4.5e11, latency_s=1e-6),
+            software={"torch": "2.0"},
+        ),
+    )
+    asked = replace(
+        asked,
+        space=SearchSpace(
+            dimensions=asked.space.dimensions,
+            constraints=(Constraint(name="c", expression="lr < 1 or not on", reason="why"),),
+        ),
+    )
+    store.create("two", asked, "1.2")
+    with reopened(store) as other:
+        row = other.find("two")
+    assert repr(row.study) == repr(asked)
+    assert (row.status, row.strategy, row.summary) == ("running", "auto", None)
+
+
+def test_an_exchange_is_kept_whole_and_addressed_by_the_intent(store):
+    paid = replace(EXCHANGE, request='{"text": "\N{SNOWMAN} \\ud83d"}', reply="x" * 100_000)
+    intent = store.begin("one", begun(), paid)
+    assert store.pending("one") == (intent,)
+    with reopened(store) as other:
+        assert other.exchange(intent.exchange) == paid
+
+
+def test_a_lost_exchange_is_a_sentence(store):
+    intent = store.begin("one", begun(), EXCHANGE)
+    store.artifacts.path(intent.exchange).unlink()
+    with pytest.raises(StoreError, match=f"artifact {intent.exchange} is missing"):
+        store.exchange(intent.exchange)
+
+
+def test_confirmations_come_back_by_series_and_round_in_the_order_of_launches(store):
+    launches = [
+        Repeat(series=5, round=round_number, ordinal=ordinal, outcome=outcome)
+        for round_number, ordinal, outcome in (
+            (0, 3, measured()),
+            (0, 1, failed()),
+            (1, 1, measured(0.25)),
+            (1, 3, failed()),
+        )
+    ]
+    for launch in launches:
+        store.repeat("one", launch)
+    with reopened(store) as other:
+        assert other.repeats("one") == tuple(launches)
+        assert other.repeats("two") == ()
+
+
+def test_a_study_is_found_by_the_beginning_of_its_id(store):
+    store.create("20260101-a", study(), "1")
+    store.create("20260102-a", study(), "1")
+    assert store.find("20260102").id == "20260102-a"
+    assert store.find("").id == store.studies()[0].id
+    with pytest.raises(StudyError, match="fits several studies: 2026010"):
+        store.find("2026")
+    with pytest.raises(StudyError, match="no study 'three'"):
+        store.find("three")
+
+
+def test_a_whole_id_is_that_study_even_when_another_begins_with_it(store):
+    store.create("one-more", study(), "1")
+    assert store.find("one").id == "one"
+
+
+def test_a_wildcard_is_not_a_beginning(store):
+    for prefix in ("%", "_", "o%"):
+        with pytest.raises(StudyError, match="no study"):
+            store.find(prefix)
+
+
+def test_status_and_summary_are_what_was_recorded_last(store):
+    store.update("one", status="interrupted")
+    store.update("one", status="finished", summary='{"winner": 3}')
+    store.update("one", status="running")
+    row = store.find("one")
+    assert (row.status, row.summary) == ("running", '{"winner": 3}')
+
+
+def test_an_extended_budget_replaces_the_study(store):
+    longer = replace(study(), budget=Budget(trials=99))
+    store.replace_study("one", longer)
+    assert store.find("one").study == longer
+
+
+def test_the_same_trial_is_not_recorded_twice(store):
+    store.finish("one", trial(0, 0.5))
+    with pytest.raises(StoreError, match="UNIQUE"):
+        store.finish("one", trial(0, 0.25))
+    assert [t.score.cost for t in store.history("one")] == [0.5]
+
+
+def test_a_trial_that_cannot_be_stored_leaves_nothing_behind(store):
+    store.begin("one", begun(), None)
+    twice = Artifact(name="log", digest="d", size_bytes=1)
+    with pytest.raises(StoreError):
+        store.finish("one", trial(0, replace(measured(), artifacts=(twice, twice))))
+    assert len(store.history("one")) == 0
+    assert store.pending("one") == (begun(),)
+    store.finish("one", trial(0, 0.5))
+    assert store.pending("one") == ()
+
+
+def test_a_refused_write_is_one_line_that_names_the_store(store):
+    store.finish("one", trial(0, 0.5))
+    with pytest.raises(StoreError) as refused:
+        store.finish("one", trial(0, 0.5))
+    assert re.fullmatch(f"cannot write to the store {store.root}: .*", str(refused.value))
+
+
+def test_two_stores_of_one_folder_see_each_others_trials(store):
+    with reopened(store) as other:
+        other.finish("one", trial(0, 0.5))
+        store.finish("one", trial(1, 0.25))
+        assert other.history("one") == store.history("one")
+        assert len(store.history("one")) == 2
+
+
+def test_a_text_is_never_sql(store):
+    hostile = "one'; drop table trials; --"
+    store.create("other", study(), "1")
+    store.finish("other", trial(0, failed(message=hostile)))
+    assert len(store.history("other")) == 1
+    assert store.history("other").trials[0].outcome.message == hostile
+    with pytest.raises(StudyError):
+        store.find(hostile)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_other_user_reads_the_records(tmp_path, is_there):
+    root = tmp_path / "store"
+    if is_there:
+        (root / "journal").mkdir(parents=True, mode=0o755)
+    store = Store(root)
+    store.create("one", study(), "test")
+    store.artifacts.keep_text("content", "rank0.log")
+    store.close()
+    open_to_others = {
+        path.name
+        for path in [root, *root.iterdir(), *(root / "journal").iterdir()]
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    }
+    assert open_to_others == ({"store"} if is_there else set())

@@ -1,0 +1,236 @@
+"""A store that cannot be used says so in one line, and keeps what it has."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlite_utils import Database
+
+from records.errors import StoreError
+from records.store.database import NEWEST
+from records.store.schema import migration_names, migrations
+from records.store.store import Store
+from tests.support.records import study, trial
+
+SCRIPT = Path(__file__).with_name("store_processes.py")
+DISK_BYTES = 1 << 20
+
+MIGRATIONS = ("create_studies_and_trials",)
+TABLES = {
+    "studies": "id name objective strategy status created_at version study summary",
+    "policies": "digest source",
+    "intents": (
+        "study_id ordinal started_at policy_digest author parent rationale exchange_digest"
+    ),
+    "trials": (
+        "study_id ordinal status score_value score_unit score_cost failure_kind failure_stage "
+        "message config config_digest author parent rationale policy_digest exchange_digest "
+        "attempts started_at ended_at outcome"
+    ),
+    "metrics": "study_id ordinal name value unit version",
+    "artifacts": "study_id ordinal name digest size_bytes",
+    "exchanges": (
+        "study_id ordinal digest model result input_tokens output_tokens cache_read_tokens "
+        "cache_write_tokens latency_s request_count"
+    ),
+    "confirmations": "study_id series round ordinal outcome",
+}
+"""Tables after the first migration. It has shipped: add a migration instead of changing this."""
+
+
+def succeeds(*command):
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@contextmanager
+def small_disk(folder):
+    """A disk of a megabyte where one may be mounted; else what one file may grow to, in bytes."""
+    folder.mkdir()
+    size = f"size={DISK_BYTES}"
+    if os.geteuid() == 0 and succeeds("mount", "-t", "tmpfs", "-o", size, "tmpfs", folder):
+        try:
+            yield 0
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+    else:
+        yield DISK_BYTES
+
+
+@contextmanager
+def read_only(folder):
+    """The folder and all that is in it without write permission."""
+    paths = [folder, *folder.rglob("*")]
+    modes = [path.stat().st_mode for path in paths]
+    for path, mode in zip(paths, modes, strict=True):
+        path.chmod(mode & ~0o222)
+    try:
+        yield
+    finally:
+        for path, mode in zip(paths, modes, strict=True):
+            path.chmod(mode)
+
+
+def refusal_in_a_process(root):
+    """What a process says that permissions bind, which for root takes giving up capabilities."""
+    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    command = [sys.executable, SCRIPT, "open-one", root]
+    said = subprocess.run(
+        bound + command if os.geteuid() == 0 else command,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return said.stdout
+
+
+def assert_is_a_refusal(message, root):
+    assert message.startswith(f"cannot open the store {root}: ")
+    assert message.endswith("free or unlock it, or give another with --store")
+    assert "\n" not in message
+
+
+def assert_refused(root):
+    with pytest.raises(StoreError) as refused:
+        Store(root)
+    assert_is_a_refusal(str(refused.value), root)
+
+
+@pytest.fixture(scope="module")
+def full_store(tmp_path_factory):
+    """Whatever a writer said before its disk was full, and a copy of what it left."""
+    folder = tmp_path_factory.mktemp("full")
+    with small_disk(folder / "disk") as largest_file_bytes:
+        command = [sys.executable, SCRIPT, "fill", folder / "disk" / "s", str(largest_file_bytes)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        shutil.copytree(folder / "disk" / "s", folder / "copy")
+    return said.splitlines(), folder / "copy"
+
+
+def test_a_full_disk_is_one_line(full_store):
+    finished, message = full_store[0][0].split(" ", maxsplit=1)
+    assert int(finished) > 3
+    assert message.startswith("cannot write to the store ")
+    assert message.endswith("free or unlock it, or give another with --store")
+
+
+def test_what_was_stored_before_the_disk_was_full_is_intact(full_store):
+    (said, *_), root = full_store
+    finished = int(said.split()[0])
+    with closing(Store(root)) as store:
+        trials = store.history("one").trials
+        assert trials == tuple(
+            trial(n, 0.5, {"pad": "x" * 20_000, "n": n}) for n in range(finished)
+        )
+        pending = store.pending("one")
+        assert [intent.ordinal for intent in pending] in ([], [finished])
+        if not pending:
+            store.finish("one", trial(finished, 0.5))
+    with closing(sqlite3.connect(root / "cclsearch.db")) as database:
+        assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_file_that_does_not_fit_is_one_line_and_leaves_nothing(full_store):
+    said, root = full_store
+    assert said[1].startswith("cannot keep trace.json under ")
+    assert len(said) == 2
+    assert [path for path in (root / "artifacts").rglob("*") if path.is_file()] == []
+
+
+def test_a_read_only_folder_cannot_hold_a_new_store(tmp_path):
+    with read_only(tmp_path):
+        for root in (tmp_path, tmp_path / "below"):
+            assert_is_a_refusal(refusal_in_a_process(root).removesuffix("\n"), root)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_became_read_only_is_refused_and_intact(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        store.create("one", study(), "1")
+        store.finish("one", trial(0, 0.5))
+    with read_only(tmp_path):
+        assert_is_a_refusal(refusal_in_a_process(tmp_path).removesuffix("\n"), tmp_path)
+    assert refusal_in_a_process(tmp_path) == ""
+    with closing(Store(tmp_path)) as store:
+        assert store.history("one").trials == (trial(0, 0.5),)
+
+
+@pytest.mark.parametrize("content", [b"not a database, but text\n" * 100, b"\0" * 4096])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+    (tmp_path / "cclsearch.db").write_bytes(content)
+    assert_refused(tmp_path)
+    assert (tmp_path / "cclsearch.db").read_bytes() == content
+
+
+def test_a_store_cannot_lie_under_a_file_or_in_place_of_one(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert_refused(tmp_path / "file")
+    assert_refused(tmp_path / "file" / "below")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_in_place_of_the_database_is_refused(tmp_path):
+    (tmp_path / "cclsearch.db").mkdir()
+    assert_refused(tmp_path)
+
+
+def test_a_damaged_record_is_an_error_of_ours(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        store.create("one", study(), "1")
+        store.finish("one", trial(0, 0.5))
+        with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as database, database:
+            database.execute("update trials set outcome = '{}'")
+        with pytest.raises(Exception, match="Field required") as refused:
+            store.history("one")
+        assert type(refused.value).__module__ == "records.errors"
+
+
+def test_migrations_are_only_ever_appended():
+    assert migration_names()[: len(MIGRATIONS)] == MIGRATIONS
+
+
+def test_a_store_with_the_newest_migration_lacks_none():
+    assert migration_names()[-1] == NEWEST
+
+
+def test_the_first_migration_still_makes_what_it_made_when_it_shipped(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+        db = Database(connection)
+        migrations.apply(db, stop_before=migration_names()[1:])
+        made = {t.name: " ".join(c.name for c in t.columns) for t in db.tables}
+    assert {name: made[name] for name in TABLES} == TABLES
+
+
+@pytest.mark.parametrize("statement", ["pragma user_version = 0", "create table notes (text)"])
+def test_an_older_or_empty_database_is_brought_up_to_date(tmp_path, statement):
+    with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as database, database:
+        database.execute(statement)
+    with closing(Store(tmp_path)) as store:
+        store.create("one", study(), "1")
+        store.finish("one", trial(0, 0.5))
+        assert len(store.history("one")) == 1
+
+
+def test_a_store_of_a_newer_version_is_refused_and_left_alone(tmp_path):
+    with closing(Store(tmp_path)):
+        pass
+    with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as database, database:
+        database.execute(
+            "insert into _sqlite_migrations (migration_set, name, applied_at)"
+            " values ('cclsearch', 'add_the_future', '2030-01-01')"
+        )
+    with pytest.raises(StoreError, match=r"newer cclsearch \(add_the_future\)"):
+        Store(tmp_path)
+
+
+def test_a_store_that_is_up_to_date_is_not_changed_by_opening_it(tmp_path):
+    with closing(Store(tmp_path)):
+        pass
+    before = (tmp_path / "cclsearch.db").read_bytes()
+    with closing(Store(tmp_path)) as store:
+        assert store.studies() == ()
+    assert (tmp_path / "cclsearch.db").read_bytes() == before

@@ -1,0 +1,231 @@
+"""Points are judged by rounds that sides share; without those only where that is asked."""
+
+import math
+import random
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from evaluator.bench.record import bandwidth
+from evaluator.workloads.collectives.operations import Collective
+from records.errors import StudyError
+from search.collective_bench.verdicts import ONE_DEFINITION, Evidence, Limits, Standing
+
+LATENCIES = st.floats(0.01, 1e9)
+
+
+def only(verdicts):
+    (verdict,) = verdicts.points.values()
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("latency", "standing", "change"),
+    [(12.0, "regression", -20.0), (8.0, "improvement", 20.0), (10.1, "neutral", -1.0)],
+)
+def test_slower_is_negative_and_a_regression(made, judged, latency, standing, change):
+    verdict = only(judged(made.rounds(10.0), made.rounds(latency)))
+
+    assert (verdict.standing, verdict.evidence) == (standing, Evidence.ROUNDS)
+    assert verdict.latency_change == pytest.approx(change)
+    assert verdict.low <= verdict.latency_change <= verdict.high
+    assert verdict.bandwidth_change == pytest.approx(100 * (10 / latency - 1))
+    assert verdict.round_count == 6
+
+
+@pytest.mark.parametrize("base", [10.0, 20.0, 3.0, 1.1, 7.0, 1e6])
+@pytest.mark.parametrize(
+    ("factor", "standing"),
+    [
+        (1.05, Standing.NEUTRAL),
+        (0.95, Standing.NEUTRAL),
+        (1.0501, Standing.REGRESSION),
+        (0.9499, Standing.IMPROVEMENT),
+    ],
+)
+def test_just_the_threshold_is_neutral_and_just_beyond_is_not(made, judged, base, factor, standing):
+    level = (1.0,) * 5
+    by_rounds = judged(made.rounds(base, level), made.rounds(base * factor, level))
+    by_threshold = judged([made.row(base)], [made.row(base * factor)], unreplicated=True)
+
+    assert only(by_rounds).standing is standing
+    assert only(by_threshold).standing is standing
+
+
+def test_the_two_thresholds_are_their_own(made, judged):
+    base, slower, faster = (made.rounds(latency) for latency in (10.0, 10.8, 9.2))
+    limits = {"regression_percent": 20.0, "improvement_percent": 3.0}
+
+    assert only(judged(base, slower, **limits)).standing is Standing.NEUTRAL
+    assert only(judged(base, faster, **limits)).standing is Standing.IMPROVEMENT
+
+
+def test_rounds_that_vary_too_much_show_nothing(made, judged):
+    own = made.rounds(12.0, (0.6, 1.5, 0.8, 1.3, 0.7, 1.4))
+
+    verdict = only(judged(made.rounds(10.0), own))
+
+    assert verdict.standing is Standing.NEUTRAL
+    assert verdict.evidence is Evidence.ROUNDS
+    assert verdict.low < -5 < verdict.high
+
+
+@pytest.mark.parametrize(
+    ("baseline", "own", "reason"), [(1, 1, "one_sample"), (2, 2, "not_interleaved")]
+)
+def test_without_rounds_a_difference_is_told_and_not_judged(made, judged, baseline, own, reason):
+    verdict = only(judged([made.row(10.0)] * baseline, [made.row(20.0)] * own))
+
+    assert (verdict.standing, verdict.reason) == (Standing.NEUTRAL, reason)
+    assert (verdict.evidence, verdict.low, verdict.high) == (Evidence.NONE, None, None)
+    assert verdict.latency_change == pytest.approx(-100)
+
+
+@pytest.mark.parametrize(("slower", "regresses"), [(1.0, False), (1.25, True)])
+def test_of_325_noisy_points_equal_sides_pass_and_slower_ones_do_not(
+    made, judged, slower, regresses
+):
+    draw = random.Random(0)
+    base, own = (
+        [
+            row
+            for size in range(1, 326)
+            for row in made.rounds(
+                latency,
+                [math.exp(draw.gauss(0, 0.1)) for _ in range(6)],
+                **{"SendMsgSize(B)": 1024 * size},
+            )
+        ]
+        for latency in (10.0, 10.0 * slower)
+    )
+
+    pair = judged(base, own)
+
+    assert (pair.judged_count, pair.open_count) == (325, 0)
+    assert (pair.regression_count > 0) is regresses
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_too_few_rounds_do_not_judge(made, judged, count):
+    sides = [made.rounds(latency, (1.0,) * count) for latency in (10.0, 20.0)]
+
+    assert only(judged(*sides)).reason == "too_few_rounds"
+    bare = only(judged(*sides, unreplicated=True))
+    assert (bare.standing, bare.evidence) == (Standing.REGRESSION, Evidence.THRESHOLD)
+
+
+def test_what_the_bare_change_says_is_marked_as_such(made, judged):
+    verdict = only(judged([made.row(10.0)], [made.row(20.0)], unreplicated=True))
+
+    assert (verdict.standing, verdict.reason) == (Standing.REGRESSION, "beyond_threshold")
+    assert (verdict.evidence, verdict.low, verdict.high) == (Evidence.THRESHOLD, None, None)
+
+
+def test_rounds_decide_even_where_the_bare_change_may(made, judged):
+    own = made.rounds(12.0, (0.6, 1.5, 0.8, 1.3, 0.7, 1.4))
+
+    verdict = only(judged(made.rounds(10.0), own, unreplicated=True))
+
+    assert (verdict.standing, verdict.evidence) == (Standing.NEUTRAL, Evidence.ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *((name, "other") for name in ("Collective", "ReduceOp", "DType", "DispatchMode")),
+        *((name, 2) for name in ("SendMsgSize(B)", "Ranks", "SyncInterval")),
+        *((name, "other") for name in ("DeviceType", "DeviceName")),
+    ],
+)
+def test_a_point_without_partner_is_absent_and_counts_for_nothing(made, judged, column, value):
+    own = [made.row(10.0), made.row(50.0, **{column: value})]
+
+    pair = judged([made.row(10.0)], own, unreplicated=True)
+
+    assert pair.counts[Standing.ABSENT] == 1
+    assert pair.judged_count == 1
+    (verdict,) = [each for each in pair.points.values() if each.standing is Standing.ABSENT]
+    assert (verdict.latency_change, verdict.bandwidth_change) == (None, None)
+
+
+def test_points_of_the_baseline_alone_are_missing(made, judged):
+    pair = judged([made.row(10.0), made.row(9.0, Ranks=8)], [made.row(10.0)])
+
+    assert [point.point.rank_count for point in pair.missing] == [8]
+
+
+@pytest.mark.parametrize("latency", [0.0, -1.0])
+def test_a_latency_that_is_none_is_not_compared(made, judged, latency):
+    verdict = only(judged([made.row(latency)], [made.row(10.0)], unreplicated=True))
+
+    assert (verdict.standing, verdict.reason) == (Standing.ABSENT, "bad_time")
+
+
+def test_bandwidths_by_two_definitions_are_not_compared(made, judged):
+    names = ("all_reduce", "all_gather")
+    theirs = [made.row(10.0, Collective=name) for name in names]
+    ours = [made.row(10.0, Collective=name, BwConvention="nccl-tests") for name in names]
+
+    pair = judged(theirs, ours)
+
+    changes = {each.point.collective: told.bandwidth_change for each, told in pair.points.items()}
+    assert changes == {"all_gather": None, "all_reduce": 0.0}
+
+
+@pytest.mark.parametrize("collective", sorted(set(Collective) - {Collective.BARRIER}))
+def test_collectives_of_one_definition_have_one_bandwidth(collective):
+    both = {
+        bandwidth(collective, 4096, 4, 1e-3, convention).bus_gbps
+        for convention in ("nccl-tests", "torchcomms")
+    }
+
+    assert (len(both) == 1) is (collective in ONE_DEFINITION)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"regression_percent": -1.0},
+        {"regression_percent": float("nan")},
+        {"regression_percent": float("inf")},
+        {"improvement_percent": 100.0},
+        {"improvement_percent": float("nan")},
+        {"alpha": 0.0},
+        {"alpha": 0.5},
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(limits):
+    with pytest.raises(StudyError, match="give"):
+        Limits(**limits)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(base=LATENCIES, own=LATENCIES)
+def test_changes_have_the_sign_of_better(made, judged, base, own):
+    assume(abs(base - own) > 1e-6 * base)
+
+    verdict = only(judged([made.row(base)], [made.row(own)], unreplicated=True))
+
+    assert (verdict.latency_change > 0) is (own < base)
+    assert (verdict.bandwidth_change > 0) is (own < base)
+    assert verdict.latency_change < 100
+    assert verdict.standing is not (Standing.IMPROVEMENT if own > base else Standing.REGRESSION)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(base=LATENCIES, ratio=st.floats(0.2, 5))
+def test_swapping_the_sides_swaps_the_sign(made, judged, base, ratio):
+    assume(abs(ratio - 1) > 1e-6)
+    a, b = made.rounds(base), made.rounds(base * ratio)
+
+    forward, backward = only(judged(a, b)), only(judged(b, a))
+
+    assert (forward.latency_change > 0) is (backward.latency_change < 0)
+    assert (1 - forward.latency_change / 100) * (1 - backward.latency_change / 100) == (
+        pytest.approx(1)
+    )

@@ -1,0 +1,169 @@
+"""Answers of a model by their requests: from exchanges on record, and from a folder."""
+
+import json
+
+import pytest
+
+from records.errors import StoreError
+from records.llm_exchange import Exchange, Usage
+from search.llm.messages import Answer
+from search.llm.transcripts import (
+    Diverged,
+    Said,
+    TranscriptFolder,
+    TranscriptTransport,
+    canonical,
+    difference,
+    said_in,
+)
+
+GOOD, LATER = Answer(text="{}", status=200), Answer(text="[]", status=200)
+BUSY, GONE = Answer(text="busy", status=529), Answer(text="no route")
+
+
+def body(text, **more):
+    return {
+        "model": "m",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        **more,
+    }
+
+
+def exchange(request, *rows):
+    return Exchange(
+        model="m",
+        request=json.dumps(request),
+        reply=json.dumps(rows),
+        result="submitted",
+        usage=Usage(),
+        latency_s=0.1,
+        request_count=len(rows),
+    )
+
+
+def row(answer, **more):
+    return {"form": "forced", "status": answer.status, "body": answer.text, **more}
+
+
+class Live:
+    """A provider that answers each request with the next of its answers."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.closed = False
+
+    def send(self, _body):
+        return (self.answers.pop(0),)
+
+    def close(self):
+        self.closed = True
+
+
+def test_equal_requests_are_one_whatever_the_order_of_their_keys():
+    assert canonical({"a": 1, "b": "ü"}) == canonical({"b": "ü", "a": 1}) == '{"a":1,"b":"ü"}'
+
+
+def test_every_request_of_a_conversation_has_all_of_its_answers():
+    rows = (row(BUSY, request=0), row(GOOD, request=0), row(LATER, request=1))
+    transport = TranscriptTransport(said_in(exchange([body("a"), body("b")], *rows), 3))
+
+    assert transport.send(body("b")) == (LATER,)
+    assert transport.send(body("a")) == (BUSY, GOOD)
+
+
+def test_an_exchange_of_an_older_version_has_the_answers_in_its_last_form():
+    refused = {**row(Answer(text="no tool", status=400)), "form": "forced"}
+    given = {**row(GOOD), "form": "text"}
+
+    (said,) = said_in(exchange(body("a"), refused, given))
+
+    assert (said.body, said.answers) == (body("a"), (GOOD,))
+
+
+def test_what_was_asked_twice_is_answered_in_order_and_then_as_at_last():
+    said = [Said(body=body("a"), answers=(answer,)) for answer in (GOOD, LATER)]
+    transport = TranscriptTransport(said)
+
+    assert [transport.send(body("a"))[0] for _ in range(3)] == [GOOD, LATER, LATER]
+
+
+def test_a_request_that_is_not_on_record_is_told_from_the_nearest_one():
+    said = [
+        Said(body=body("best 0.41 s\nso far"), answers=(GOOD,), trial=1),
+        Said(body=body("quite another"), answers=(GOOD,), trial=2),
+    ]
+
+    with pytest.raises(Diverged) as raised:
+        TranscriptTransport(said).send(body("best 0.40 s\nso far"))
+
+    assert raised.value.trial == 1
+    assert str(raised.value) == (
+        "the model is asked what it was not asked before: the request of trial 1 comes nearest; "
+        'messages[0].content[0].text differs from character 8: asked "best 0.40 s\\nso far", '
+        'on record "best 0.41 s\\nso far"'
+    )
+
+
+def test_a_record_without_any_request_says_so():
+    with pytest.raises(Diverged, match="no request to it is on record"):
+        TranscriptTransport([]).send(body("a"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "recorded", "words"),
+    [
+        ({"a": 1}, {"a": 2}, 'a differs from character 0: asked "1", on record "2"'),
+        ({"a": 1, "b": "x"}, {"a": 1}, 'b is asked, "x", and not on record'),
+        ({}, {"tools": [{"name": "t"}]}, 'tools[0].name is on record, "t", and not asked'),
+        ({"a": True}, {"a": True}, "nothing differs"),
+    ],
+)
+def test_the_first_difference_is_one_line(asked, recorded, words):
+    assert str(difference(asked, recorded)) == words
+
+
+def test_the_excerpt_of_a_long_text_is_around_the_difference():
+    told = str(difference({"a": "x" * 500 + "1" + "y" * 500}, {"a": "x" * 500 + "2" + "y" * 500}))
+
+    assert told.startswith('a differs from character 500: asked "...xxx')
+    assert len(told) < 300
+
+
+def test_a_folder_is_asked_before_the_provider(tmp_path):
+    live = Live(GOOD)
+    TranscriptFolder(tmp_path, live).send(body("a"))
+
+    assert TranscriptFolder(tmp_path).send(body("a")) == (GOOD,)
+    assert TranscriptFolder(tmp_path, live).send(body("a")) == (GOOD,)
+
+
+@pytest.mark.parametrize("passing", [BUSY, GONE])
+def test_what_the_provider_could_not_answer_for_now_is_asked_again(tmp_path, passing):
+    folder = TranscriptFolder(tmp_path / "new", Live(passing, GOOD))
+
+    assert [folder.send(body("a")) for _ in range(3)] == [(passing,), (GOOD,), (GOOD,)]
+
+
+def test_a_folder_without_a_provider_tells_the_first_difference(tmp_path):
+    TranscriptFolder(tmp_path, Live(GOOD)).send(body("aa"))
+
+    with pytest.raises(Diverged, match="a request on record comes nearest"):
+        TranscriptFolder(tmp_path).send(body("ab"))
+
+
+def test_a_broken_transcript_is_named(tmp_path):
+    folder = TranscriptFolder(tmp_path, Live(GOOD))
+    folder.send(body("a"))
+    (path,) = tmp_path.glob("*.json")
+    path.write_text("{", encoding="utf-8")
+
+    with pytest.raises(StoreError, match=f"{path.name} is no transcript"):
+        folder.send(body("a"))
+
+
+def test_closing_a_folder_closes_what_is_behind_it(tmp_path):
+    live = Live()
+
+    TranscriptFolder(tmp_path, live).close()
+
+    assert live.closed

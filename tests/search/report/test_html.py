@@ -1,0 +1,156 @@
+"""The report as HTML: well formed, alone, and deaf to what its texts say."""
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search.views.document import Cell, Code, Difference, Facts, Page, Row, Section, Table, Words
+from search.views.html import framed, html_page, plain
+from tests.support.report import HOSTILE, read_page
+
+
+def page_of(text):
+    """A page that says this text in every place that takes one."""
+    row = Row(cells=(Cell(text=text), Cell(text=text, is_code=True), Cell(text=text, value=1.5)))
+    blocks = (
+        Words(text=text),
+        Facts(lines=((text, text), (text, text))),
+        Table(about=text, headings=(text, text, text), rows=(row,), numeric=frozenset({2})),
+        Code(text=text, language="python"),
+        Difference(lines=("--- a", "+++ b", *text.split("\n"))),
+    )
+    section = Section(name="one", heading=text, lead=text, blocks=blocks)
+    return Page(title=text, lead=text, sections=(section,))
+
+
+@pytest.fixture
+def whole(reported):
+    """The page of a study with all sections."""
+    text = html_page(reported(40))
+    return text, read_page(text)
+
+
+def test_a_page_has_one_title_and_a_heading_for_every_section(whole):
+    _, page = whole
+
+    assert [each.text for each in page.all("h1")] == [each.text for each in page.all("title")][:1]
+    sections = list(page.all("section"))
+    assert [len(list(section.all("h2"))) for section in sections] == [1] * len(sections)
+    links = [each.attributes["href"] for each in page.all("a")]
+    assert links == [f"#{section.attributes['id']}" for section in sections]
+
+
+def test_an_id_is_given_once(whole):
+    _, page = whole
+    named = [each.attributes["id"] for each in page.all() if "id" in each.attributes]
+
+    # The hatching stands in every chart that has some, the same each time.
+    named = [name for name in named if name != "hatched"]
+    assert len(named) == len(set(named)) > 40
+
+
+def test_a_page_reaches_for_nothing(whole):
+    text, page = whole
+
+    targets = [
+        value
+        for each in page.all()
+        for name, value in each.attributes.items()
+        if name in {"src", "href", "action", "data", "srcset", "style"}
+    ]
+    assert all(target.startswith("#") for target in targets)
+    assert "://" not in text
+    assert "@import" not in text
+    assert set(re.findall(r"url\(([^)]*)\)", text)) <= {"#hatched"}
+
+
+def test_only_its_own_style_and_script_may_run(whole):
+    _, page = whole
+    policy = next(
+        each.attributes["content"]
+        for each in page.all("meta")
+        if each.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+
+    def only(name):
+        (element,) = page.all(name)
+        return f"'sha256-{b64encode(sha256(element.text.encode()).digest()).decode()}'"
+
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == only("script")
+    assert rules["style-src"] == only("style")
+    assert rules["base-uri"] == rules["form-action"] == "'none'"
+
+
+def test_a_page_without_a_script_lets_none_run():
+    text = framed("traces", "<p>nothing</p>")
+
+    assert not list(read_page(text).all("script"))
+    assert "script-src 'none'" in text
+
+
+def test_a_table_says_what_it_holds_and_heads_its_rows_and_columns(whole):
+    _, page = whole
+    tables = list(page.all("table"))
+
+    assert len(tables) >= 6
+    for table in tables:
+        (caption,) = table.all("caption")
+        (head,) = table.all("thead")
+        (body,) = table.all("tbody")
+        width = len(list(head.all("th")))
+        assert caption.text
+        assert all(each.attributes["scope"] == "col" for each in head.all("th"))
+        assert {len(row.children) for row in body.children} == {width}
+        assert {row.children[0].attributes.get("scope") for row in body.children} == {"row"}
+
+
+def test_a_chart_is_named_and_described(whole):
+    _, page = whole
+    charts = list(page.all("svg"))
+
+    assert len(charts) == 5
+    assert all([part.name for part in chart.children[:2]] == ["title", "desc"] for chart in charts)
+    assert all(chart.attributes["role"] == "img" for chart in charts)
+
+
+def test_hostile_names_policies_and_messages_are_text(reported):
+    tame, hostile = (read_page(html_page(reported(20, words))) for words in ("x", HOSTILE))
+
+    def structure(page):
+        return [each.name for each in page.find("trials").all()]
+
+    assert structure(hostile) == structure(tame)
+    for page in (tame, hostile):
+        assert len(list(page.all("script"))) == 1
+        assert not list(page.all("img"))
+        assert not [n for each in page.all() for n in each.attributes if n.startswith("on")]
+    assert "<img src=x onerror=alert(2)>" in hostile.find("policy").text
+    assert "<img src=x onerror=alert(2)>" in hostile.find("failures").text
+
+
+def test_a_hostile_name_of_a_study_is_text(reported):
+    page = read_page(html_page(reported(3, name=HOSTILE)))
+
+    assert next(page.all("h1")).text.startswith("</script><script>alert(1)")
+    assert len(list(page.all("script"))) == 1
+
+
+@given(st.text(min_size=1))
+def test_whatever_a_text_says_the_page_keeps_its_form(text):
+    page, tame = read_page(html_page(page_of(text))), read_page(html_page(page_of("x")))
+
+    def names(root, *without):
+        return [each.name for each in root.all() if each.name not in without]
+
+    # A difference has an element for each line, and a cell without text no code.
+    assert names(page, "span", "code") == names(tame, "span", "code")
+    (told,) = (paragraph for paragraph in page.find("one").children[2:3])
+    assert told.text == plain(text).replace("\r", "\n")
+    steering = [c for c in page.text if not c.isprintable() and c not in "\n\t"]
+    assert not steering

@@ -1,0 +1,121 @@
+"""Searches over landscapes: the same terms for every strategy."""
+
+from dataclasses import replace
+
+import pytest
+
+from records.trial import Config, Failed
+from search.strategies.base import Choice
+from search.strategies.catalog import CHOOSERS
+from search.strategy_bench.landscape import Entry, Ground, generated, read_landscape
+from search.strategy_bench.run import Terms, runs_of, search, searched
+
+FEW = Terms(seeds=(0, 1), trial_count=8)
+TP1 = Config({"tp": 1})
+TP2, TP2_PLAIN, TP4 = (
+    Config({"tp": 2, "overlap": True}),
+    Config({"tp": 2, "overlap": False}),
+    Config({"tp": 4, "overlap": True}),
+)
+
+
+class Listed:
+    """Chooses what it was told to, in this order."""
+
+    name = "listed"
+
+    def __init__(self, *configs):
+        self._configs, self.seen = configs, []
+
+    def choose(self, study, history):  # noqa: ARG002 - the port
+        self.seen.append(history)
+        done = len(history) - 1
+        return Choice(config=self._configs[done], why="") if done < len(self._configs) else None
+
+
+@pytest.fixture
+def ground(document, landscape_file):
+    return Ground(read_landscape(landscape_file(document)))
+
+
+@pytest.fixture(scope="module")
+def small():
+    return generated("generated:small-5")
+
+
+@pytest.mark.parametrize("strategy", CHOOSERS)
+def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(strategy, small):
+    ground = Ground(small)
+    for run in searched(small, strategy, FEW):
+        configs = [step.config for step in run.steps]
+        assert configs[0] == ground.seed
+        assert len(set(configs)) == len(configs) == 8
+        assert set(configs) <= set(ground.space.feasible)
+
+
+def test_a_strategy_that_repeats_a_launch_is_caught(ground):
+    with pytest.raises(ValueError, match="listed chose tp=1, which it may not"):
+        search(ground, Listed(TP1), 0, 5)
+
+
+def test_a_search_ends_when_its_strategy_has_nothing_left(ground):
+    run = search(ground, Listed(TP2, TP4), 0, 40)
+    assert [step.config for step in run.steps] == [TP1, TP2, TP4]
+
+
+def test_a_challenger_that_looks_better_is_raced_and_both_get_two_more_launches(ground):
+    chooser = Listed(TP2, TP2_PLAIN, TP4)
+    run = search(ground, chooser, 0, 40)
+    assert [step.launch_count for step in run.steps] == [1, 6, 7, 12]
+    assert [step.failed for step in run.steps] == [False, False, True, False]
+    last = chooser.seen[-1]
+    assert last.incumbent == 3
+    assert [last.cost(last.trials[n]) for n in (1, 3)] == pytest.approx([1.04, 1.0])
+    assert isinstance(last.trials[2].outcome, Failed)
+
+
+def test_who_was_lucky_once_does_not_lead_after_the_race(ground):
+    entries = (
+        Entry(config={"tp": 1}, samples=(1.0,)),
+        Entry(config=TP4.values, samples=(0.9, 2.0, 2.0, 2.0, 2.0)),
+    )
+    unfair = Ground(replace(ground.landscape, entries=entries))
+    # Of the seeds that draw the lucky sample first, each draws slow ones when it is raced.
+    lucky = [n for n in range(40) if unfair.launch(TP4, 0, n) == 0.9]
+    steps = [search(unfair, Listed(TP4), n, 40).steps[-1] for n in lucky]
+    assert lucky
+    assert {step.excess for step in steps} == {0.0}
+    assert {step.launch_count for step in steps} == {6}
+
+
+def test_nothing_leads_while_everything_failed(ground):
+    landscape = replace(ground.landscape, seed=TP2_PLAIN.values)
+    steps = search(Ground(landscape), Listed(TP4), 0, 40).steps
+    assert [step.excess for step in steps] == [None, 0.0]
+
+
+def test_the_same_seed_gives_the_same_search_and_all_begin_elsewhere_alike(small):
+    somewhere = replace(FEW, start="random")
+    runs = {name: searched(small, name, somewhere) for name in ("random", "coordinate")}
+    again = searched(small, "random", somewhere)
+    assert [run.steps for run in again] == [run.steps for run in runs["random"]]
+    starts = [[run.steps[0].config for run in each] for each in runs.values()]
+    assert starts[0] == starts[1]
+    assert starts[0][0] != starts[0][1]
+
+
+def test_runs_come_by_landscape_and_strategy_in_the_order_of_seeds(ground):
+    terms = Terms(seeds=tuple(range(7)), trial_count=4)
+    told = []
+    runs = runs_of(
+        [ground.landscape],
+        ["grid", "random"],
+        terms,
+        done=lambda *words: told.append(words),
+        process_count=1,
+    )
+    assert [run.seed for run in runs["tiny"]["grid"]] == list(range(7))
+    assert {run.strategy for run in runs["tiny"]["random"]} == {"random"}
+    assert told[-1][2:] == (4, 4)
+    here = searched(ground.landscape, "random", terms)
+    assert [run.steps for run in runs["tiny"]["random"]] == [run.steps for run in here]

@@ -1,0 +1,129 @@
+"""Landscape files: what is read comes back, and what is wrong is told in one line."""
+
+import json
+
+import pytest
+
+from records.errors import StudyError
+from records.trial import Config, Failed, FailureKind
+from search.strategy_bench.landscape import Ground, read_landscape, write_landscape
+from search.strategy_bench.run import landscapes_of
+
+TP2 = Config({"tp": 2, "overlap": True})
+TP4 = Config({"tp": 4, "overlap": True})
+
+
+def test_a_landscape_survives_being_written_and_read(document, landscape_file, tmp_path):
+    landscape = read_landscape(landscape_file(document))
+    write_landscape(landscape, tmp_path / "again.json")
+    assert read_landscape(tmp_path / "again.json") == landscape
+    assert landscape.entries[0].estimate == {"compute": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(version=2), "version is 2; this cclsearch reads 1"),
+        (lambda d: d.pop("version"), "version is None; this cclsearch reads 1"),
+        (lambda d: d.update(extra=1), "extra: Unexpected keyword argument"),
+        (lambda d: d.pop("seed"), "seed: "),
+        (lambda d: d["objective"].pop("direction"), "needs a direction"),
+        (lambda d: d.update(noise_sigma=1.5), "noise_sigma is 1.5"),
+        (lambda d: d["entries"][0].update(samples=[]), "needs either samples or a failure"),
+        (lambda d: d["entries"][2].update(samples=[1.0]), "needs either samples or a failure"),
+        (lambda d: d["entries"][0].update(samples=[0.0]), "has a sample of 0.0, not above 0"),
+        (lambda d: d["entries"][0].update(samples=["1"]), "entries.0.samples.0"),
+        (lambda d: d["entries"][0].update(estimate={"compute": -1.0}), "an estimate below 0"),
+        (lambda d: d["entries"][2]["failure"].update(kind="tired"), "entries.2.failure.kind"),
+        (lambda d: d.update(entries=d["entries"][2:3]), "no entry has samples"),
+        (lambda d: d["entries"][0].update(samples=[float("nan")]), "NaN is no number"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_in_one_line(document, landscape_file, change, words):
+    change(document)
+    path = landscape_file(document)
+    with pytest.raises(StudyError) as told:
+        read_landscape(path)
+    assert words in str(told.value)
+    assert str(told.value).startswith(str(path))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "3", "\x00", '{"version": 1}', "[" * 100_000])
+def test_a_file_that_is_no_landscape_is_refused(tmp_path, text):
+    path = tmp_path / "bad.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(StudyError, match=r"bad\.json"):
+        read_landscape(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["entries"].append(d["entries"][0]), "an entry is there twice"),
+        (lambda d: d["entries"][0]["config"].update(tp=3), "knob tp is 3"),
+        (lambda d: d["entries"][0]["config"].update(tp=8, overlap=True), "ranks"),
+        (lambda d: d["entries"][0]["config"].update(overlap=True), "should be written tp=1"),
+        (lambda d: d.update(seed={"tp": 4, "overlap": False}), "has no entry"),
+        (lambda d: d["space"]["constraints"][0].update(expression="rank <= 4"), "rank"),
+    ],
+)
+def test_a_landscape_that_contradicts_itself_is_refused(document, landscape_file, change, words):
+    change(document)
+    landscape = read_landscape(landscape_file(document))
+    with pytest.raises(StudyError, match=words):
+        Ground(landscape)
+
+
+def test_only_what_has_an_entry_is_feasible(document, landscape_file):
+    ground = Ground(read_landscape(landscape_file(document)))
+    assert [str(config) for config in ground.space.feasible] == [
+        "tp=1",
+        "overlap=True tp=2",
+        "overlap=False tp=2",
+        "overlap=True tp=4",
+    ]
+    assert ground.truths == {Config({"tp": 1}): 2.0, TP2: 1.04, TP4: 1.0}
+    assert ground.best == 1.0
+    assert set(ground.targets(0.05)) == {TP2, TP4}
+    assert ground.targets(0.0) == (TP4,)
+
+
+def test_where_more_is_better_the_largest_is_the_best(document, landscape_file):
+    document["objective"] = {"expression": "tokens_per_s", "direction": "maximize"}
+    ground = Ground(read_landscape(landscape_file(document)))
+    assert ground.best == 2.0
+    assert ground.excess(TP4) == pytest.approx(1.0)
+    assert ground.cost(3.0) < ground.cost(2.0)
+
+
+def test_a_launch_draws_a_recorded_sample_and_the_same_one_for_everybody(document, landscape_file):
+    ground = Ground(read_landscape(landscape_file(document)))
+    drawn = [ground.launch(ground.seed, number, seed=3) for number in range(20)]
+    assert set(drawn) == {2.0, 2.2, 1.9}
+    again = Ground(ground.landscape)
+    assert [again.launch(again.seed, number, seed=3) for number in range(20)] == drawn
+    failed = ground.launch(Config({"tp": 2, "overlap": False}), 0, seed=3)
+    assert isinstance(failed, Failed)
+    assert (failed.kind, failed.message) == (FailureKind.OUT_OF_MEMORY, "9 GiB needed")
+
+
+def test_stated_noise_spreads_around_the_median(document, landscape_file):
+    document["noise_sigma"] = 0.1
+    ground = Ground(read_landscape(landscape_file(document)))
+    drawn = sorted(ground.launch(ground.seed, number, seed=1) for number in range(400))
+    assert drawn[200] == pytest.approx(2.0, rel=0.02)
+    assert drawn[336] / drawn[64] == pytest.approx(1.22, rel=0.05)  # two deviations apart
+
+
+def test_a_landscape_asked_for_twice_is_refused(document, landscape_file):
+    path = str(landscape_file(document))
+    with pytest.raises(StudyError, match="'tiny' is asked for twice"):
+        landscapes_of([path, path])
+
+
+def test_the_documented_example_is_a_landscape(landscape_file, request):
+    page = request.config.rootpath / "docs" / "landscapes.md"
+    example = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
+    ground = Ground(read_landscape(landscape_file(json.loads(example))))
+    assert len(ground.space.feasible) == 3

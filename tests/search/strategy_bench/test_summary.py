@@ -1,0 +1,107 @@
+"""Statistics of runs, against cases that were worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from records.trial import Config
+from search.strategy_bench.landscape import Ground, read_landscape
+from search.strategy_bench.run import Run, Step
+from search.strategy_bench.summary import Quartiles, curve, hit, paired, quartiles, report, summary
+
+
+def run(*excesses, seed=0, thinking_s=0.0):
+    """A run whose incumbent was so much worse than the best; every third trial failed."""
+    steps = tuple(
+        Step(config=Config({"n": n}), failed=n % 3 == 2, excess=excess, launch_count=2 * n + 1)
+        for n, excess in enumerate(excesses)
+    )
+    return Run(strategy="x", seed=seed, steps=steps, thinking_s=thinking_s)
+
+
+def test_a_hit_is_the_first_trial_within_reach_counted_from_one():
+    assert hit(run(None, 0.5, 0.05, 0.3, 0.0), 0.05) == 3
+    assert hit(run(0.0), 0.05) == 1
+    assert hit(run(None, 0.5, 0.051), 0.05) is None
+
+
+@pytest.mark.parametrize(
+    ("hits", "expected"),
+    [
+        ([4], (4, 4, 4)),
+        ([1, 2, 3, 4], (1.75, 2.5, 3.25)),
+        ([3, 1, 2, None], (1.75, 2.5, None)),
+        ([None, None, 5, 7], (6.5, None, None)),
+        ([None, 5], (None, None, None)),
+    ],
+)
+def test_a_quartile_that_takes_a_miss_into_account_is_a_miss(hits, expected):
+    low, median, high = expected
+    assert quartiles(hits) == Quartiles(low=low, median=median, high=high)
+
+
+def test_a_summary_counts_misses_with_all_their_trials():
+    runs = [
+        run(1.0, 0.5, 0.02, 0.02, thinking_s=0.3),
+        run(1.0, 1.0, 1.0, 0.5, thinking_s=0.6),
+        run(0.01, 0.0, seed=2),
+    ]
+    found = summary("x", runs, [3, None, 1], 4, ())
+    assert found.hit_count == 2
+    assert found.success == {5: 2 / 3, 10: 2 / 3, 15: 2 / 3, 30: 2 / 3}
+    assert found.running_time == (3 + 4 + 1) / 2
+    assert found.launches == pytest.approx((5 + 7 + 1) / 3)
+    assert found.failures == pytest.approx((1 + 1 + 0) / 3)
+    assert found.thinking_s == pytest.approx(0.9 / 7)
+
+
+def test_success_at_a_mark_counts_hits_up_to_it():
+    runs = [run(*[1.0] * (at - 1), 0.0) for at in (5, 6, 15, 31)]
+    found = summary("x", runs, [5, 6, 15, 31], 40, ())
+    assert found.success == {5: 0.25, 10: 0.5, 15: 0.75, 30: 0.75}
+
+
+def test_without_any_hit_there_is_no_running_time():
+    assert summary("x", [run(1.0, 1.0)], [None], 2, ()).running_time is None
+
+
+def test_regret_is_unknown_until_every_run_measured_something_and_then_stays():
+    found = curve([run(None, 1.0, 0.2), run(0.8, 0.6)], 4)
+    assert found.mean == (None, 0.8, pytest.approx(0.4), pytest.approx(0.4))
+    assert found.low == (None, 0.7, pytest.approx(0.3), pytest.approx(0.3))
+    assert found.high == (None, 0.9, pytest.approx(0.5), pytest.approx(0.5))
+
+
+def test_pairs_that_all_differ_alike_have_a_narrow_interval_and_a_small_p_value():
+    own, others = np.arange(1.0, 11.0), np.arange(1.0, 11.0) + 3
+    found = paired("tpe", own, others)
+    assert (found.mean, found.low, found.high) == (-3.0, -3.0, -3.0)
+    assert found.p_value == pytest.approx(2 / 2**10)  # all of ten on one side, two-sided
+
+
+def test_pairs_that_do_not_differ_have_no_p_value():
+    found = paired("tpe", np.ones(5), np.ones(5))
+    assert (found.mean, found.low, found.high, found.p_value) == (0.0, 0.0, 0.0, None)
+
+
+def test_an_interval_holds_its_mean_and_leaves_out_zero_where_the_difference_is_clear():
+    own = np.array([3.0, 4, 5, 3, 4, 6, 5, 4, 3, 5])
+    found = paired("tpe", own, own + np.array([6.0, 9, 4, 8, 7, 9, 5, 6, 7, 8]))
+    assert found.low < found.mean == -6.9 < found.high < 0
+
+
+def test_a_report_tells_the_landscape_and_pairs_each_strategy_with_its_rivals(
+    document, landscape_file
+):
+    ground = Ground(read_landscape(landscape_file(document)))
+    runs = {
+        "tpe": [run(1.0, 0.0), run(1.0, 1.0, 0.0)],
+        "other": [run(0.0), replace(run(1.0, 1.0, 1.0), seed=1)],
+    }
+    found = report(ground, runs, reach=0.05, trial_count=3, rivals=("tpe", "coordinate"))
+    assert (found.size, found.measurable_count, found.target_count) == (4, 3, 2)
+    assert found.random_trials == pytest.approx(5 / 3)
+    assert found.seed_excess == pytest.approx(1.0)
+    pairs = [(s.strategy, [(p.against, p.mean) for p in s.paired]) for s in found.summaries]
+    assert pairs == [("tpe", []), ("other", [("tpe", 0.0)])]  # 1 - 2 and 4 - 3

@@ -1,0 +1,249 @@
+"""`cclsearch trace`: what each view prints for people and programs, of folders and of trials."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from records.study import Command
+from tests.support import records as testing
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+SYNTHETIC, GLOO = TRACES / "synth_fsdp_4rank_straggler2", TRACES / "gloo_ddp_2rank"
+VIEWS = ["breakdown", "collectives", "stragglers", "kernels"]
+HEAD = ["trace", "world_size", "missing_ranks", "alignment", "caveats", "ranks"]
+TABLES = {
+    "breakdown": ["split_caveats", "breakdown", "steps", "idle"],
+    "collectives": ["groups", "collectives", "traffic", "unmatched"],
+    "stragglers": [
+        *("straggler", "waiting_share", "exposed_share", "compute_max_over_min"),
+        *("compute_max_over_mean", "waits"),
+    ],
+    "kernels": ["kernels", "kernels_by_rank", "launches", "queues"],
+}
+PARTS = ["compute_s", "exposed_communication_s", "exposed_copy_s", "fill_s", "idle_s"]
+
+
+@pytest.fixture
+def told(cclsearch):
+    """Runs `cclsearch trace`; gives what is printed for programs."""
+
+    def run(*arguments):
+        ended = cclsearch("trace", *arguments, "--no-cache", "--json")
+        assert (ended.code, ended.err) == (0, "")
+        return json.loads(ended.out, parse_constant=pytest.fail)
+
+    return run
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_for_programs_has_these_fields(told, view):
+    assert list(told(view, SYNTHETIC)) == [*HEAD, *TABLES[view]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("folder", [SYNTHETIC, GLOO])
+def test_a_view_for_people_fits_a_page(cclsearch, view, folder):
+    ended = cclsearch("trace", view, folder, "--no-cache")
+
+    lines = [line for line in ended.out.splitlines()[1:] if not line.startswith("caveat: ")]
+    assert (ended.code, ended.err) == (0, "")
+    assert len(lines) < 30
+    assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("folder", [SYNTHETIC, GLOO])
+def test_the_parts_of_every_step_add_up_to_it(told, folder):
+    facts = told("breakdown", folder)
+
+    for row in [*facts["breakdown"], *facts["steps"]]:
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["window_s"], rel=1e-9)
+
+
+def test_the_causes_of_idling_add_up_to_it(told):
+    rows = told("breakdown", SYNTHETIC)["idle"]
+
+    assert len(rows) == 20
+    for row in rows:
+        causes = (row["kernel_wait_s"], row["sync_s"], row["host_wait_s"], row["other_s"])
+        assert sum(causes) == pytest.approx(row["idle_s"], rel=1e-9)
+
+
+def test_the_breakdown_says_what_its_numbers_add_up_to(cclsearch):
+    out = cclsearch("trace", "breakdown", SYNTHETIC, "--no-cache").out
+
+    sum_line = next(line for line in out.splitlines() if line.startswith("ms:"))
+    whole, parts = sum_line.removeprefix("ms:").split("=")
+    added = sum(float(part.split()[0]) for part in parts.split("+"))
+    assert added == pytest.approx(float(whole), rel=1e-3)
+
+
+def test_the_straggler_is_named_with_what_it_costs(cclsearch, told):
+    facts = told("stragglers", SYNTHETIC)
+
+    assert facts["straggler"] == 2
+    assert facts["compute_max_over_min"] == pytest.approx(1.248, abs=0.001)
+    out = cclsearch("trace", "stragglers", SYNTHETIC, "--no-cache").out
+    assert "straggler: rank 2; the others wait for it" in out
+
+
+def test_collectives_are_told_by_kind_and_size_with_their_bandwidth(cclsearch, told):
+    rows = told("collectives", SYNTHETIC)["collectives"]
+
+    assert len(rows) == 90
+    assert {row["bytes"] for row in rows} == {52_000_000}
+    out = cclsearch("trace", "collectives", SYNTHETIC, "--no-cache").out
+    assert "all_gather          4  52 MB     60" in out
+
+
+def test_of_one_rank_alone_bandwidth_is_at_least_so_much_and_no_wait_is_told(cclsearch):
+    out = cclsearch("trace", "collectives", SYNTHETIC / "rank0_trace.json.gz", "--no-cache").out
+
+    assert "≥ " in out
+    assert "caveat: 3 of 4 ranks left no trace" in out
+    assert next(line for line in out.splitlines() if "all_gather " in line).split()[-2] == "-"
+
+
+def test_only_the_longest_kernels_are_printed_and_the_rest_is_summed_up(cclsearch):
+    out = cclsearch("trace", "kernels", SYNTHETIC, "--top", "2", "--no-cache").out
+
+    assert "ncclDevKernel_ReduceScatter" in out
+    assert "11 more names with 57.4% of the time; --json has all" in out
+
+
+def test_a_difference_is_sorted_by_its_effect(told):
+    facts = told("diff", SYNTHETIC, GLOO)
+
+    assert [part["name"] for part in facts["parts"]][:2] == ["window", "compute"]
+    for section in ("kernels", "collectives"):
+        effects = [abs(each["change_s"]) for each in facts[section]]
+        assert effects == sorted(effects, reverse=True)
+    window = facts["parts"][0]
+    assert window["change_s"] == window["after"]["time_s"] - window["before"]["time_s"]
+
+
+def test_traces_do_not_differ_from_themselves(cclsearch, told):
+    facts = told("diff", GLOO, GLOO)
+
+    changes = [*facts["parts"], *facts["kernels"], *facts["collectives"]]
+    assert {each["change_s"] for each in changes} == {0.0}
+    assert cclsearch("trace", "diff", GLOO, GLOO, "--no-cache").code == 0
+
+
+def test_plots_are_written_where_they_are_asked_for(cclsearch, tmp_path):
+    drawn = {name: tmp_path / f"{name}.png" for name in ("parts", "overlap", "bandwidth")}
+
+    cclsearch(
+        *("trace", "breakdown", SYNTHETIC, "--no-cache"),
+        *("--plot", drawn["parts"], "--timeline", drawn["overlap"]),
+    )
+    cclsearch("trace", "collectives", SYNTHETIC, "--no-cache", "--plot", drawn["bandwidth"])
+
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn.values())
+
+
+def test_a_report_is_one_file_that_reaches_for_nothing(cclsearch, tmp_path):
+    ended = cclsearch("trace", "report", SYNTHETIC, "--to", tmp_path / "r.html", "--no-cache")
+
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert (ended.code, ended.out) == (0, f"written: {tmp_path / 'r.html'}\n")
+    assert page.count("data:image/png;base64,") == 3
+    assert "://" not in page
+    assert "<script" not in page
+    assert "vectorized_elementwise_kernel&lt;" in page
+
+
+def test_what_cannot_be_written_ends_with_4(cclsearch, tmp_path):
+    for target in ("report", "breakdown"):
+        option = "--to" if target == "report" else "--plot"
+        ended = cclsearch("trace", target, GLOO, option, tmp_path / "no" / "file", "--no-cache")
+
+        assert ended.code == 4
+        assert f"cannot write {tmp_path / 'no' / 'file'}: " in ended.err
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_traces_of_a_trial_on_record_are_looked_into(told, traced_store, view):
+    facts = told(view, "trial:0", "--store", traced_store())
+
+    assert facts["trace"] == "trial 0 of study 20260101-000000-aaaa"
+    assert [row["rank"] for row in facts["ranks"]] == [0, 1]
+
+
+def test_the_traces_of_a_script_are_found_by_its_own_patterns(told, traced_store):
+    command = Command(run=("bash", "run.sh"), trace_files=("*_trace.json.gz",))
+    store = traced_store(replace(testing.study(), command=command), folder="trace/")
+
+    assert len(told("breakdown", "trial:2026:0", "--store", store)["ranks"]) == 2
+
+
+def test_a_trial_that_is_shown_says_how_to_look_into_its_traces(cclsearch, traced_store):
+    store = traced_store()
+
+    out = cclsearch("trial", "show", "0", "--store", store).out
+
+    command = f"cclsearch trace breakdown trial:20260101-000000-aaaa:0 --store {store}"
+    assert f"next: {command}\n" in out
+    assert cclsearch(*command.split()[1:]).code == 0
+
+
+def test_the_line_of_a_trial_says_where_its_step_went_and_that_adds_up(cclsearch, traced_store):
+    lines = cclsearch("show", "--store", traced_store()).out.splitlines()
+    line = next(line for line in lines if line.startswith("trial 0"))
+
+    told = re.findall(r"(compute|exposed|other|idle|hidden) (\d+)%", line)
+    assert [name for name, _ in told] == ["compute", "exposed", "other", "idle", "hidden"]
+    assert sum(int(percent) for name, percent in told if name != "hidden") in {99, 100, 101}
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"),
+    [
+        ("trial:1", "trial 1 of study 20260101-000000-aaaa left no traces"),
+        ("trial:7", "has no trial 7; it has 2"),
+        ("trial:x", "write trial:3 or trial:STUDY:3"),
+        ("trial:9:0", "no study '9'"),
+        ("nowhere", "error: nowhere"),
+    ],
+)
+def test_what_is_not_there_ends_with_2_and_says_so(cclsearch, traced_store, trace, words):
+    ended = cclsearch("trace", "breakdown", trace, "--store", traced_store())
+
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.err
+
+
+def test_names_in_traces_do_not_steer_the_terminal(cclsearch, tmp_path):
+    event = '{"ph":"X","cat":"kernel","name":"%s","pid":0,"tid":7,"ts":%d,"dur":5,"args":{}}'
+    name = "\\u001b[2J<script>[bold]"
+    (tmp_path / "rank0.json").write_text(
+        '{"deviceProperties":[{"id":0,"name":"\\u001b[2J"}],'
+        f'"traceEvents":[{event % (name, 10)},{event % (name, 20)}]}}',
+        encoding="utf-8",
+    )
+
+    for view in VIEWS:
+        ended = cclsearch("trace", view, tmp_path, "--no-cache")
+        assert ended.code == 0
+        assert "\x1b" not in ended.out
+    cclsearch("trace", "report", tmp_path, "--to", tmp_path / "r.html", "--no-cache")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "\x1b" not in page
+
+
+def test_every_recorded_trace_is_shown_or_refused(cclsearch, recorded_data):
+    found = [
+        path
+        for folder in ("kineto", "xla", "nsys")
+        for path in sorted((recorded_data / "traces" / folder).iterdir())
+        if not path.name.startswith(".")
+    ]
+
+    for path in found:
+        ended = cclsearch("trace", "collectives", path, "--no-cache", "--json")
+        assert ended.code in {0, 2}, path
+        assert ended.code == 0 or ended.err.startswith("error: "), path
+        assert ended.err or json.loads(ended.out, parse_constant=pytest.fail)

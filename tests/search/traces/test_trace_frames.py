@@ -1,0 +1,102 @@
+"""`cclsearch.trace`: tables with the documented columns, one type each, that agree."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import cclsearch
+from evaluator.metrics.registry import metric_names
+from search.traces import frames as trace_frames
+from search.traces import tables as collective_tables
+from search.traces import tables as trace_tables
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+COLUMNS = {
+    "ranks": trace_tables.RANK_COLUMNS,
+    "steps": trace_tables.STEP_COLUMNS,
+    "breakdown": trace_tables.BREAKDOWN_COLUMNS,
+    "idle": trace_tables.IDLE_COLUMNS,
+    "kernels": trace_tables.KERNEL_COLUMNS,
+    "launches": trace_tables.LAUNCH_COLUMNS,
+    "queues": trace_tables.QUEUE_COLUMNS,
+    "collectives": collective_tables.COLLECTIVE_COLUMNS,
+    "calls": collective_tables.CALL_COLUMNS,
+    "groups": collective_tables.GROUP_COLUMNS,
+    "traffic": collective_tables.TRAFFIC_COLUMNS,
+    "stragglers": collective_tables.WAIT_COLUMNS,
+    "metrics": trace_frames.METRIC_COLUMNS,
+}
+
+
+@pytest.fixture(scope="module")
+def synthetic():
+    return cclsearch.trace(TRACES / "synth_fsdp_4rank_straggler2", use_cache=False)
+
+
+@pytest.fixture(scope="module")
+def gloo():
+    return cclsearch.trace(TRACES / "gloo_ddp_2rank", use_cache=False)
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_table_has_the_documented_columns(synthetic, table):
+    frame = getattr(synthetic, table)()
+
+    assert list(frame.columns) == list(COLUMNS[table])
+    assert len(frame) > 0
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_column_has_one_type_whatever_the_traces_tell(synthetic, gloo, table):
+    numeric = [getattr(each, table)().select_dtypes("number") for each in (synthetic, gloo)]
+
+    assert dict(numeric[0].dtypes) == dict(numeric[1].dtypes)
+
+
+def test_no_table_shows_a_sentinel(synthetic, gloo):
+    for trace in (synthetic, gloo):
+        for table in COLUMNS:
+            assert not (getattr(trace, table)().select_dtypes("number") == -1).any(axis=None)
+
+
+def test_steps_and_ranks_agree_with_their_mean(synthetic):
+    steps, breakdown = synthetic.steps(), synthetic.breakdown()
+
+    by_rank = steps.groupby("rank")["compute_s"].mean()
+    told = breakdown.dropna(subset="rank").set_index("rank")["compute_s"]
+    pd.testing.assert_series_equal(by_rank, told, check_names=False)
+    assert breakdown.iloc[-1]["compute_s"] == pytest.approx(steps["compute_s"].mean())
+
+
+def test_calls_belong_to_the_collectives_that_they_name(synthetic):
+    calls, collectives = synthetic.calls(), synthetic.collectives()
+
+    longest = calls.groupby("instance")["duration_s"].agg(["min", "max", "count"])
+    assert list(longest["min"]) == list(collectives["time_s"])
+    assert list(longest["max"]) == list(collectives["longest_s"])
+    assert list(longest["count"]) == list(collectives["shown_count"])
+
+
+def test_a_call_that_is_matched_to_none_says_why(gloo):
+    calls = gloo.calls()
+
+    assert (calls["instance"].isna() == calls["unmatched"].notna()).all()
+
+
+def test_every_metric_has_a_value_or_a_reason(synthetic):
+    metrics = synthetic.metrics()
+
+    assert list(metrics["name"]) == list(metric_names())
+    assert (metrics["value"].isna() == metrics["absent"].notna()).all()
+
+
+def test_caveats_are_told(synthetic):
+    assert any("truth.json" in caveat for caveat in synthetic.caveats)
+
+
+def test_the_traces_of_a_trial_are_read_from_its_store(traced_store):
+    trace = cclsearch.trace("trial:0", store=traced_store())
+
+    assert repr(trace) == "Trace('trial 0 of study 20260101-000000-aaaa', 2 ranks)"
+    assert trace.metrics().set_index("name").loc["step_time", "value"] == 0.5

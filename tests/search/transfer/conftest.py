@@ -1,0 +1,150 @@
+"""A small study on record with everything that an export may hold: files, launches, a failure."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from records.codec import to_json
+from records.llm_exchange import Exchange, Usage
+from records.machine import Launched, RankEnd
+from records.store.journal import with_study
+from records.store.rows import Intent
+from records.store.store import Store
+from records.study import Dimension, Link
+from records.trial import Config, Policy, Purpose, Repeat, Score, Trial
+from search.transfer.trust import plain_study
+from tests.support import records as testing
+
+STUDY = "20260101-000000-aaaa"
+HOST, USER, JOB = "nid004217", "mallory", "9315577"
+HOME = f"/home/{USER}/secret-project"
+
+
+def trace_text(rank: int, host: str = HOST) -> str:
+    """A trace of one step as PyTorch's profiler writes it."""
+    step = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
+    operator = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
+    events = [
+        {**step, "name": "ProfilerStep#3", "ts": 1000.0 + rank, "dur": 90000.0},
+        {**operator, "name": "aten::mm", "ts": 2000.5 + rank, "dur": 40000.25},
+        {**operator, "name": "my_fused_op", "ts": 2100.5 + rank, "dur": 100.0,
+         "args": {"Call stack": f"{HOME}/train.py(12): step", "External id": 4}},
+        {**step, "name": "gloo:all_reduce", "ts": 50000.125 + rank, "dur": 30000.0},
+    ]  # fmt: skip
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2},
+            "host_name": host,
+            "traceEvents": events,
+            "traceName": f"{HOME}/rank{rank}.json",
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A store with the study, its trials, and the names in it that tell who and where."""
+
+    root: Path
+    trials: tuple[Trial, ...]
+    id: str = STUDY
+    names: tuple[str, ...] = (HOST, USER, JOB, HOME)
+
+
+def _launched() -> Launched:
+    return Launched(
+        argv=("python3", "-m", "train", "--data", f"{HOME}/data.bin"),
+        environment={"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": JOB, "USER": USER},
+        job_id=JOB,
+        hosts=(f"{HOST}.cluster.example.org",),
+        reason="a trial",
+        wall_s=1.5,
+        ranks=(RankEnd(rank=0, status=0, signal=None),),
+    )
+
+
+@pytest.fixture
+def recorded_study(tmp_path) -> Callable[..., Recorded]:
+    """Makes the store; gives its root and the trials on record."""
+
+    def make(folder: str = "home", policy: str = "# tp=2\n") -> Recorded:
+        store = Store(tmp_path / folder)
+        study = replace(
+            testing.study(
+                Dimension(name="tp", choices=(1, 2)), Dimension(name="=pp", choices=(1,))
+            ),
+            environment=replace(
+                testing.ENVIRONMENT,
+                world_size=2,
+                scale_up=Link(bandwidth_bytes_per_s=5e10),
+            ),
+        )
+        files = tmp_path / f"{folder}-files"
+        files.mkdir()
+        for rank in range(2):
+            (files / f"rank{rank}_trace.json").write_text(trace_text(rank))
+        (files / "rank0.log").write_text(
+            f"{HOST}: started by {USER} as job {JOB}\nloading {HOME}/data.bin from 10.1.2.3\n"
+        )
+        store.create(STUDY, study, "test")
+        store.start_run(STUDY, study)
+        kept = tuple(store.artifacts.keep(path, path.name) for path in sorted(files.iterdir()))
+        good = replace(testing.measured(0.25), artifacts=kept, launched=_launched())
+        bad = replace(
+            testing.failed(message=f"=cannot open {HOME}/x on {HOST}"), artifacts=kept[:1]
+        )
+        trials = (_trial(0, good, 2, policy), _trial(1, bad, 1, policy))
+        exchange = Exchange(
+            model="m", request='["who?"]', reply='["me"]', result="submitted",
+            usage=Usage(input_tokens=3), latency_s=0.5, request_count=1,
+        )  # fmt: skip
+        for trial, asked in zip(trials, (None, exchange), strict=True):
+            begun = Intent(
+                ordinal=trial.ordinal,
+                policy=trial.policy,
+                started_at=trial.started_at,
+                exchange=None,
+            )
+            stored = store.begin(STUDY, begun, asked)
+            store.finish(STUDY, replace(trial, exchange=stored.exchange))
+        store.repeat(
+            STUDY, Repeat(series=2, round=0, ordinal=0, outcome=good, purpose=Purpose.CONFIRM)
+        )
+        store.update(STUDY, status="finished", summary=None)
+        found = store.history(STUDY).trials
+        store.close()
+        return Recorded(root=store.root, trials=found)
+
+    return make
+
+
+def _trial(ordinal: int, outcome, tp: int, source: str) -> Trial:
+    measured = ordinal == 0
+    return Trial(
+        ordinal=ordinal,
+        policy=Policy(source=f"{source}# {ordinal}\n", author="llm", rationale="try it"),
+        config=Config({"tp": tp, "=pp": 1}),
+        outcome=outcome,
+        score=Score(cost=0.25, value=0.25, unit="s") if measured else None,
+        started_at=testing.START,
+        ended_at=testing.END,
+    )
+
+
+@pytest.fixture
+def records_of() -> Callable[[Path], str]:
+    """Gives all that a store says of the study, entry by entry, but whether it was imported."""
+
+    def read(root: Path) -> str:
+        store = Store(root)
+        try:
+            entries = (with_study(entry, plain_study) for entry in store.entries(STUDY))
+            return "\n".join(map(to_json, entries))
+        finally:
+            store.close()
+
+    return read

@@ -1,0 +1,152 @@
+"""A trial has one number wherever it is shown: over the launches that count, not its first one."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from evaluator.objective import scoring, scoring_of
+from records.store.store import Store
+from records.study import Dimension, Objective
+from records.trial import History, Purpose, Repeat
+from search.cli.main import app
+from search.llm.prompt import Shown, rows
+from search.loop.finding import reached
+from search.loop.standing import supported_values
+from search.report.data import Seen
+from search.report.report import study_report
+from search.views.format import reached_words
+from search.views.frames import trials
+from tests.search.service.conftest import running
+from tests.search.service.reading_pages import get, table
+from tests.support import records as testing
+
+SCORING = scoring(Objective(expression="step_time"))
+STUDY = "20260301-000000-once"
+LUCKY, RACED, CONFIRMED = 0.1574, (0.168, 0.1645), (0.1659, 0.163, 0.168)
+
+TRIALS = [
+    testing.trial(n, seconds, {"n": n, "m": 2 - n}) for n, seconds in enumerate((0.5, LUCKY, 0.16))
+]
+
+
+def launches(values, purpose, series=2, ordinal=1):
+    return [
+        Repeat(
+            series=series,
+            round=number,
+            position=ordinal,
+            ordinal=ordinal,
+            purpose=purpose,
+            outcome=testing.measured(seconds),
+        )
+        for number, seconds in enumerate(values)
+    ]
+
+
+def test_a_final_with_an_interval_speaks_alone():
+    both = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED, Purpose.CONFIRM)]
+
+    assert supported_values(both, SCORING) == {1: CONFIRMED}
+
+
+def test_a_final_too_short_for_an_interval_counts_with_the_races():
+    both = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED[:2], Purpose.CONFIRM)]
+
+    assert supported_values(both, SCORING) == {1: (*RACED, *CONFIRMED[:2])}
+
+
+def test_the_last_final_speaks_for_a_trial_that_was_in_several():
+    later = launches((0.17, 0.171, 0.172), Purpose.CONFIRM, series=5)
+
+    found = supported_values([*launches(CONFIRMED, Purpose.CONFIRM), *later], SCORING)
+
+    assert found == {1: (0.17, 0.171, 0.172)}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((), "0.1574 s (one launch)"),
+        ((1.08,), "1.08 s (one launch)"),
+        ((1.08, 1.29), "1.08 and 1.29 s (2 launches)"),
+        ((1.0, 1.1, 1.2), "1.1 s (0.8746 to 1.376, 3 launches)"),
+    ],
+)
+def test_two_launches_have_no_interval_and_both_values(values, words):
+    trial = testing.history(0.5, LUCKY).trials[1]
+    again = {1: values} if values else {}
+
+    assert reached_words(reached(trial, History(again=again)), "s") == words
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A study whose second trial was lucky in its first launch, and slower than it in the final."""
+    root = tmp_path_factory.mktemp("once")
+    again = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED, Purpose.CONFIRM, series=3)]
+    with closing(Store(root)) as records:
+        knobs = [Dimension(name=name, choices=(0, 1, 2)) for name in ("m", "n")]
+        study = replace(testing.study(*knobs), strategy="offline")
+        records.add_study(STUDY, study, "test", TRIALS, again)
+    return root
+
+
+def printed(store, *command):
+    ended = CliRunner().invoke(app, [*command, "--store", str(store)], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def test_every_command_shows_it(store):
+    listed = json.loads(printed(store, "list", "--json"))[0]
+    shown = json.loads(printed(store, "show", "--json"))["trials"][1]
+    one = json.loads(printed(store, "trial", "show", "1", "--json"))
+    compared = json.loads(printed(store, "compare", "trial:0", "trial:1", "--json"))
+
+    assert {each["score"] for each in (shown, one)} == {0.1659}
+    assert {each["launches"] for each in (listed, shown, one)} == {3}
+    assert (listed["best"], compared["rows"][0]["b"]["centre"]) == (0.1659, 0.1659)
+    assert "0.1574" not in printed(store, "show")
+    assert "first launch: 0.1574 s" in printed(store, "trial", "show", "1")
+
+
+def test_the_prompt_the_report_and_the_table_of_python_show_it(store):
+    with closing(Store(store)) as records:
+        row = records.find(STUDY)
+        seen = Seen.of(row, records, "")
+        report = study_report(row, records, "")
+        shown = Shown.of(seen.history, scoring_of(row.study), row.study.measure)
+        prompt = rows(shown, message_chars=100, dropped=set())
+
+    assert "0.1659 s (0.1595 to 0.172, 3 launches)" in prompt
+    assert "0.1574" not in prompt
+    every = next(section for section in report.sections if section.name == "trials")
+    assert [row.cells[3].text for row in every.blocks[0].rows] == ["0.5", "0.1659", "0.16"]
+    assert list(trials(STUDY, store).score) == [0.5, 0.1659, 0.16]
+
+
+def test_every_page_and_the_api_show_it(store):
+    with running(store) as served, served.client("read") as client:
+        at = f"/studies/{STUDY}"
+        listed = get(client, f"{at}/trials?sort=score")
+        explored, one = (
+            get(client, f"{at}/explore"),
+            get(client, f"{at}/trials/1"),
+        )
+        overview, policies = get(client, at), get(client, f"{at}/policies")
+        api = client.get(f"/api/v1{at}/trials?sort=score").json()["items"]
+        full = client.get(f"/api/v1{at}/trials/1").json()
+        drawn = client.get(f"/api/v1{at}/history").json()["points"]
+
+    assert [row[2] for row in table(listed, "3 trials")] == ["0.16 s", "0.1659 s", "0.5 s"]
+    assert [each["ordinal"] for each in api] == [2, 1, 0]
+    assert (api[1]["score"]["value"], api[1]["score"]["launches"]) == (0.1659, 3)
+    assert (full["score"]["value"], full["first_launch"]) == (0.1659, 0.1574)
+    assert [each["value"] for each in drawn] == [0.5, 0.1659, 0.16]
+    for page in (listed, explored, overview, policies):
+        assert "0.1574" not in page.text
+    assert "0.1659" in explored.text
+    assert "first launch alone" in one.text

@@ -1,0 +1,212 @@
+"""Trials that are measured at once: who runs beside whom, and within which limits."""
+
+from dataclasses import replace
+from threading import Barrier
+
+import pytest
+
+from records.study import Budget, Measure
+from records.trial import FailureKind, Measured, Policy
+from search.loop.batch import Room
+from search.loop.budget import launches_used
+from search.loop.ports import Proposal
+from tests.support.evaluator import Fails, InTurn, Takes
+
+ONCE = Measure(
+    infrastructure_retries=0,
+    self_test_rounds=0,
+    race_rounds=0,
+    confirm_rounds=0,
+    profiled_steps=0,
+)
+"""Every trial is launched once, and nothing is launched again."""
+TWO = Room(trial_count=2, place_count=2)
+OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
+
+
+class Meets:
+    """Ends only when others that meet at the same barrier are under way as well."""
+
+    def __init__(self, barrier, step_time_s):
+        self._barrier = barrier
+        self._ending = Takes(step_time_s=step_time_s)
+
+    def outcome(self, *arguments):
+        self._barrier.wait(60)
+        return self._ending.outcome(*arguments)
+
+
+class Scripted:
+    """Proposes these settings of `n` one after the other; keeps what was pending each time."""
+
+    name = "scripted"
+
+    def __init__(self, *settings):
+        self._settings = list(settings)
+        self.pending = []
+
+    def propose(self, _study, history):
+        if not self._settings:
+            return None
+        self.pending.append([config["n"] for config in history.pending])
+        settings = self._settings.pop(0)
+        source = f"def generate_config(workload, environment):\n    return {settings}\n"
+        return Proposal(policy=Policy(source=source, author=self.name))
+
+
+def seconds(*step_times_s):
+    return {n: Takes(step_time_s=step_time_s) for n, step_time_s in enumerate(step_times_s)}
+
+
+def beside(study):
+    """How many others each measured trial was measured beside, by ordinal."""
+    measured = [t for t in study.history if isinstance(t.outcome, Measured)]
+    return {trial.ordinal: trial.outcome.measurement.beside_count for trial in measured}
+
+
+def ordinals(study):
+    return [trial.ordinal for trial in study.history]
+
+
+def test_trials_that_fit_are_under_way_at_once_and_say_so(tabular):
+    barrier = Barrier(2)
+    endings = {0: Takes(step_time_s=0.5), 1: Meets(barrier, 0.4), 2: Meets(barrier, 0.3)}
+    study = tabular(endings, measure=ONCE, room=TWO)
+
+    finding = study.run()
+
+    assert beside(study) == {0: 0, 1: 1, 2: 1}
+    assert study.said.getvalue().count("measured beside 1 other trial)") == 2
+    assert (finding.winner, sorted(study.launched)) == (2, [0, 1, 2])
+    assert not study.store.workdir(study.study_id).exists()
+
+
+def test_trials_run_one_by_one_until_one_was_measured(tabular):
+    endings = {0: OUT_OF_MEMORY, **{n: Takes(step_time_s=0.5) for n in (1, 2, 3)}}
+    study = tabular(endings, measure=ONCE, room=TWO)
+
+    study.run()
+
+    assert beside(study) == {1: 0, 2: 1, 3: 1}
+
+
+def test_a_study_without_room_measures_one_trial_after_the_other(tabular):
+    study = tabular(seconds(0.5, 0.4, 0.3), measure=ONCE, room=Room(trial_count=3, place_count=0))
+
+    study.run()
+
+    assert study.launched == [0, 1, 2]
+    assert beside(study) == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_configuration_that_takes_every_place_runs_alone(tabular):
+    room = replace(TWO, trial_count=3, places_of=lambda config: 2 if config["n"] == 2 else 1)
+    study = tabular(seconds(0.5, 0.4, 0.3, 0.2, 0.1), measure=ONCE, room=room)
+
+    study.run()
+
+    assert study.launched[:3] == [0, 1, 2]
+    assert beside(study) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}
+
+
+def test_a_proposer_sees_what_is_being_measured(tabular):
+    proposer = Scripted({"n": 1}, {"n": 2}, {"n": 3})
+    study = tabular(
+        seconds(0.5, 0.4, 0.3, 0.2), measure=ONCE, room=TWO, proposer=lambda _space: proposer
+    )
+
+    study.run()
+
+    assert proposer.pending == [[], [1], []]
+
+
+def test_a_configuration_that_is_being_measured_is_not_launched_again(tabular):
+    proposer = Scripted({"n": 1}, {"n": 1.0})
+    study = tabular(seconds(0.5, 0.4), measure=ONCE, room=TWO, proposer=lambda _space: proposer)
+
+    study.run()
+
+    failed = study.history.find(2).outcome
+    assert failed.kind is FailureKind.DUPLICATE
+    assert failed.message == "same configuration as a trial that is being measured"
+    assert study.launched == [0, 1]
+
+
+def test_a_trial_that_failed_beside_others_is_launched_again_alone(tabular):
+    endings = {**seconds(0.5, 0.4, 0.3), 1: InTurn((OUT_OF_MEMORY, Takes(step_time_s=0.2)))}
+    study = tabular(endings, measure=ONCE, room=TWO)
+
+    finding = study.run()
+
+    assert (beside(study), finding.winner) == ({0: 0, 1: 0, 2: 1}, 1)
+    assert study.history.find(1).attempts == 2
+
+
+@pytest.mark.parametrize(("share_memory", "launches"), [(True, 2), (False, 1)])
+def test_a_failure_is_its_own_where_nothing_is_shared_or_it_was_alone(
+    tabular, share_memory, launches
+):
+    endings = {**seconds(0.5, 0.4, 0.3), 1: OUT_OF_MEMORY}
+    study = tabular(endings, measure=ONCE, room=replace(TWO, share_memory=share_memory))
+
+    study.run()
+
+    assert study.history.find(1).outcome.kind is FailureKind.OUT_OF_MEMORY
+    assert study.history.find(1).attempts == study.launched.count(1) == launches
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "launched"),
+    [
+        ({"trials": 4}, "all 4 trials are used", 4),
+        ({"trials": 20, "launches": 5}, "all 5 launches are used", 5),
+        ({"trials": 20, "patience": 4}, "4 launches in a row brought no improvement", 5),
+        ({"trials": 1}, "all 1 trials are used", 1),
+    ],
+)
+def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
+    budget = Budget(**{"patience": 20, "max_failures": 20, **limits})
+    room = Room(trial_count=3, place_count=3)
+    study = tabular(seconds(0.1, *[0.2] * 9), measure=ONCE, room=room, budget=budget)
+
+    finding = study.run()
+
+    assert (finding.stop_reason, len(study.launched)) == (reason, launched)
+
+
+def test_no_more_trials_fail_in_a_row_than_the_budget_allows(tabular):
+    endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
+    budget = Budget(trials=20, patience=20, max_failures=4)
+    room = Room(trial_count=3, place_count=3, share_memory=False)
+    study = tabular(endings, measure=ONCE, room=room, budget=budget)
+
+    finding = study.run()
+
+    assert finding.stop_reason == "4 trials in a row failed"
+    assert len(study.history) == 5
+
+
+def test_launches_beside_others_and_again_alone_stay_within_their_limit(tabular):
+    endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
+    budget = Budget(trials=20, patience=20, max_failures=20, launches=7)
+    study = tabular(endings, measure=ONCE, room=Room(trial_count=3, place_count=3), budget=budget)
+
+    study.run()
+
+    assert launches_used(study.history, ()) == len(study.launched) <= 7
+
+
+def test_nothing_more_is_proposed_after_the_time_limit_is_reached_in_a_batch(tabular):
+    proposer = Scripted({"n": 1}, {"n": 2})
+    study = tabular(
+        seconds(0.5, 0.4, 0.3),
+        measure=ONCE,
+        room=TWO,
+        proposer=lambda _space: proposer,
+        budget=Budget(trials=10, patience=10, max_wall_s=60.0),
+        clock=iter([0.0, 0.0, 59.0, 61.0, 62.0]).__next__,
+    )
+
+    study.run()
+
+    assert ordinals(study) == [0, 1]

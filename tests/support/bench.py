@@ -1,0 +1,73 @@
+"""Records of a collective benchmark for tests, here and in projects that read them."""
+
+from collections.abc import Sequence
+
+from evaluator.bench.record import (
+    BenchConfig,
+    BenchParams,
+    BenchRecord,
+    EnvInfo,
+    Place,
+    bench_metrics,
+)
+from evaluator.workloads.collectives.operations import (
+    Collective,
+    Operation,
+    PointSamples,
+    PointStatus,
+)
+
+
+def record(
+    operation: Operation | None = None,
+    block_ns: Sequence[Sequence[int]] = ((1000, 3000), (2000, 2000)),
+    *,
+    adapter: str = "c10d",
+    run_id: str = "20260101-000000-aaaa",
+    round_: int = 0,
+) -> BenchRecord:
+    """A point as each rank, a row, measured it in blocks of ten calls; skipped without ranks."""
+    done = operation or Operation(collective=Collective.ALL_REDUCE, size_bytes=1024)
+    measured = bool(block_ns)
+    samples = PointSamples(
+        operation=done,
+        status=PointStatus.MEASURED if measured else PointStatus.SKIPPED,
+        started_at="2026-01-01T00:00:00+00:00",
+        block_calls=tuple(10 for _ in block_ns[0]) if measured else (),
+        block_ns=tuple(map(tuple, block_ns)),
+    )
+    return BenchRecord(
+        environment=EnvInfo(
+            device_type="cpu",
+            device_name=None,
+            torch_version="2.13.0",
+            torchcomms_version=None,
+            comm_adapter_name=adapter,
+            comm_backend_name="gloo",
+            comm_backend_version=None,
+            host="here",
+        ),
+        config=BenchConfig(),
+        params=BenchParams(
+            comm_adapter=adapter,
+            collective_name=done.collective.value,
+            num_ranks=len(block_ns) or 2,
+            dtype=done.dtype.value,
+            reduce_op=done.reduce_op.value if done.reduces else None,
+            async_op=False,
+            warmup_iterations=5,
+            measure_iterations=20,
+            sync_interval=10,
+        ),
+        place=Place(
+            run_id=run_id,
+            launch_id=f"{run_id}-{round_}",
+            round=round_,
+            order=0,
+            started_at=samples.started_at,
+        ),
+        message_size_bytes=done.message_bytes,
+        metrics=bench_metrics(samples, len(block_ns), "nccl-tests") if measured else None,
+        status=samples.status.value,
+        reason="" if measured else "the library lacks it",
+    )

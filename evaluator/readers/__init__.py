@@ -1,1 +1,0 @@
-"""Trace files in, rank traces out: one reader per format."""

@@ -108,18 +108,20 @@ KILLED = _texts(
 _OTHER_WORK = (
     _texts(FailureKind.INVALID_CONFIG, "steps did unequal work", r"\bUnequalStepsError\b"),
     _texts(
-        FailureKind.INVALID_CONFIG, "a message came out wrong", r"\bexchange\.WrongResultError\b"
+        FailureKind.INVALID_CONFIG,
+        "a message came out wrong",
+        r"\bmessage_step\.WrongResultError\b",
     ),
     _texts(
         *(FailureKind.INVALID_CONFIG, "the communication library cannot do it"),
-        r"\badapters\.adapter\.UnsupportedError\b",
+        r"\boperations\.UnsupportedError\b",
     ),
 )
 
 _MACHINE = (
     _texts(
         *(FailureKind.INFRASTRUCTURE, "the communication library cannot be used"),
-        r"\badapters\.adapter\.UnavailableError\b",
+        r"\boperations\.UnavailableError\b",
     ),
     _texts(
         FailureKind.INFRASTRUCTURE,

@@ -14,7 +14,7 @@ from evaluator.launchers.local import LocalLauncher
 from records.trial import FailureKind
 from tests.evaluator.conftest import living_descendants
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LIMIT_S = 20
 KEPT = 2  # the process above all jobs, and the one that forks ranks
 A_TIMED_STEP = 2

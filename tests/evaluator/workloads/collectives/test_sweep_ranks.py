@@ -92,12 +92,12 @@ def test_a_process_of_a_launcher_of_ones_own_is_a_rank_by_itself(tmp_path):
     program = """
 from evaluator.rank.main import read_rank_numbers
 from evaluator.rank.job import DeviceKind
-from evaluator.workloads.collectives import main
+from evaluator.workloads.collectives import sweep
 from evaluator.workloads.collectives.operations import AdapterName
 from evaluator.workloads.collectives.operations import Collective, Operation
 from evaluator.workloads.collectives.operations import SweepRequest
 
-main.run(
+sweep.run(
     SweepRequest(
         adapter=AdapterName.C10D,
         backend="gloo",

@@ -13,9 +13,9 @@ import time
 import traceback
 from typing import NoReturn
 
-import evaluator.workloads.collectives.main
+import evaluator.workloads.collectives.sweep
 
-MAIN = evaluator.workloads.collectives.main.__file__
+MAIN = evaluator.workloads.collectives.sweep.__file__
 END_S = 120
 
 

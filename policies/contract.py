@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from policies.sandbox import Refusal, SandboxUnavailable, run_policy
 from policies.space import Space
 from records.errors import EnvironmentFault, StudyError
 from records.files import read_text
@@ -19,6 +19,10 @@ from records.scrub import expanded
 from records.study import Environment
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
+
+if TYPE_CHECKING:
+    from policies.sandbox import Refusal
+
 
 MAX_FAULTS = 5
 
@@ -40,6 +44,8 @@ def decide(
 
     Raises `EnvironmentFault` when this machine cannot isolate policies.
     """
+    from policies.sandbox import Refusal, SandboxUnavailable, run_policy
+
     try:
         answer = run_policy(
             policy.source, workload_fields(workload), environment_fields(environment)
@@ -56,7 +62,7 @@ def decide(
     )
 
 
-def _located(refusal: Refusal) -> str:
+def _located(refusal: "Refusal") -> str:
     at = f"line {refusal.line}: " if refusal.line is not None else ""
     return refusal.message if refusal.message.startswith("line ") else at + refusal.message
 

@@ -20,16 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from evaluator.recipes.command import TRACE_FOLDER
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import TraceSet
 from records.errors import StoreError, StudyError, shown
 from records.store.artifacts import Artifacts, Citation, Kept, Removal
 from records.store.store import Store
 from records.study import Study
 from records.trial import Artifact
+
+if TYPE_CHECKING:
+    from evaluator.traces.model import TraceSet
+
 
 POLICY = "policy.py"
 """The name under which a trial's policy is copied with its files."""
@@ -240,7 +243,7 @@ def _context_of(artifact: Artifact, study: Study) -> str | None:
     return inner[0] if folder == FOLDER and inner else None
 
 
-def read_kept(paths: Mapping[Path, str], whose: str) -> TraceSet:
+def read_kept(paths: Mapping[Path, str], whose: str) -> "TraceSet":
     """Traces out of the record; an error names the file as the trial called it."""
     from evaluator.traces.readers.read import read_traces
 

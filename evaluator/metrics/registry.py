@@ -3,7 +3,7 @@
 Finds metrics by name and asks them: those built in, those that packages add, and the user's own.
 
 Packages add metrics by entry points of the group `cclsearch.metrics`; what a file holds is handed
-in as `added` (see `evaluator.metrics.from_file`).
+in as `added`.
 
 Loads metrics from a Python file of the user's.
 

@@ -13,13 +13,14 @@ How much memory a job needs.
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from evaluator.metrics.base import Absent, Evidence, Formula, Source
-from evaluator.traces.intervals import Nanoseconds
-from evaluator.traces.model import RankTrace, StepKind, StepWindows
+
+if TYPE_CHECKING:
+    from evaluator.traces.intervals import Nanoseconds
+    from evaluator.traces.model import RankTrace, StepWindows
+
 
 TRACES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
 ANY: Final[frozenset[Source]] = TRACES | {"samples"}
@@ -184,6 +185,8 @@ UNSERVED = Absent("nothing was served")
 
 
 def _first_token_s(evidence: Evidence) -> float | Absent:
+    from evaluator.traces.model import StepKind
+
     if evidence.serving is not None:
         return _slowest_s(evidence.serving.first_token_times_s)
     if evidence.traces is None:
@@ -211,14 +214,18 @@ def _decode_period_s(evidence: Evidence) -> float | Absent:
     return max(means_ns) / 1e9
 
 
-def _decode_periods_ns(steps: StepWindows) -> Nanoseconds:
+def _decode_periods_ns(steps: "StepWindows") -> "Nanoseconds":
     """From the start of a decode step to that of the next, where no prefill is between them."""
+    import numpy as np
+
+    from evaluator.traces.model import StepKind
+
     decodes = steps.kind == StepKind.DECODE
     in_a_row = np.flatnonzero(decodes[1:] & decodes[:-1] & (np.diff(steps.number) == 1))
     return steps.start_ns[in_a_row + 1] - steps.start_ns[in_a_row]
 
 
-def _server_steps(trace: RankTrace) -> StepWindows:
+def _server_steps(trace: "RankTrace") -> "StepWindows":
     """On the device, where the tokens come to be; as the host saw them where that is not told."""
     told = trace.steps.of_a_server
     return trace.steps if told else trace.host_steps

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -51,16 +51,18 @@ from search.cli.options import (
     examples,
     store_flag,
 )
-from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
-from search.replay.metrics import Done, computed_afterwards
 from search.settings import Interrupted, recorded
-from search.study.card_reader import Given
 from search.study.study_file import suggestion
-from search.traces.open import Traced, traced
 from search.views.console import Terminal, on_terminal
 from search.views.format import absences, number, one_line
 from search.views.study import definition_facts
 from search.views.terminal import PAGE_CELLS, Column, numbers, page_cells, print_table
+
+if TYPE_CHECKING:
+    from search.replay.metrics import Done
+    from search.study.card_reader import Given
+    from search.traces.open import Traced
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -255,7 +257,7 @@ class Asked:
     trace: str
     names: Sequence[str]
     card: Path | None
-    given: Given
+    given: "Given"
     metrics_file: Path | None
     as_published: bool
     """As CCL-Bench's toolkit computes them, instead of as here."""
@@ -268,6 +270,8 @@ def print_values(asked: Asked, *, as_json: bool) -> None:
 
     Raises MetricError for a name that is none, before any trace is read.
     """
+    from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
+
     known, broken = _published(asked.names) if asked.as_published else _ours(asked)
     found, unfit, inferences = _with_card(asked)
     measures = measure_each(known, found.evidence)
@@ -311,8 +315,10 @@ def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str
     return [known[name] for name in names or known], {}
 
 
-def _with_card(asked: Asked) -> tuple[Traced, Sequence[str], Sequence[str]]:
+def _with_card(asked: Asked) -> "tuple[Traced, Sequence[str], Sequence[str]]":
     """The traces with what the card says of them, what of that does not fit, and was concluded."""
+    from search.traces.open import traced
+
     if asked.card is None:
         return traced(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
     # Imported here: without a card nothing of it is needed.
@@ -382,6 +388,8 @@ class Afterwards:
 
 def print_computed(asked: Afterwards, *, as_json: bool) -> None:
     """Compute, keep and print; raises `Interrupted` on Ctrl-C, when all is kept so far."""
+    from search.replay.metrics import computed_afterwards
+
     found = definitions(asked.metrics_file, asked.names)
     with recorded(asked.store) as records:
         rows = [records.find(study) for study in asked.studies] or list(records.studies())
@@ -416,7 +424,7 @@ class _Tally:
         self.unread: Counter[str] = Counter()
         self.replaced: dict[str, set[int]] = defaultdict(set)
 
-    def add(self, done: Done) -> None:
+    def add(self, done: "Done") -> None:
         """Count what was computed of one trial."""
         self.trial_count += 1
         self.values.update(value.name for value in done.answer.values)
@@ -449,7 +457,7 @@ def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
         yield on_study, lambda: progress.advance(task)
 
 
-def _line(done: Done) -> str:
+def _line(done: "Done") -> str:
     """One trial: the first values, and why others could not be computed."""
     answer = done.answer
     told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
@@ -473,7 +481,7 @@ def _value_words(value: MetricValue, before: MetricValue | None) -> str:
     return f"{words} (version {before.version}: {number(before.value)})"
 
 
-def _metrics_afterwards_facts(done: Done) -> dict[str, object]:
+def _metrics_afterwards_facts(done: "Done") -> dict[str, object]:
     """One trial for programs, on a line of its own."""
     answer = done.answer
     return {

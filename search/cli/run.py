@@ -6,7 +6,7 @@ Conducts a search for `run` and `resume`: progress, interruption, and the report
 
 What a process of the service runs: the search of one study, as `cclsearch resume --json` does.
 
-python -P -m search.commands.searching STORE STUDY
+python -P -m search.cli.run STORE STUDY
 """
 
 import json

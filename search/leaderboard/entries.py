@@ -30,7 +30,6 @@ from records.errors import CodecError, StudyError
 from records.study import MIN_TIMED_STEPS
 from records.trial import MetricValue
 from records.workload import Workload
-from search.study.card_reader import UNSAID, Card, is_number
 from search.transfer.importing import lines_of, text_of
 from search.views.format import message_words, one_line
 
@@ -420,6 +419,8 @@ def _row_entry(line: str, file: Path) -> Submission:
 
 def _card_entry(file: Path) -> Submission | None:
     """A card with metrics in it, or beside it as an exported entry has them; None without any."""
+    from search.study.card_reader import Card
+
     card = Card(file)
     within = card.get("metrics")
     readings: Mapping[str, Reading] = {}
@@ -529,6 +530,8 @@ def _few(metrics: Mapping[str, object] | Mapping[object, object]) -> dict[str, o
 
 def _text(value: object) -> str:
     """A text as it may be printed; empty where there is none."""
+    from search.study.card_reader import UNSAID
+
     if value is None or value in UNSAID or isinstance(value, dict | list):
         return ""
     return one_line(str(value)[: 4 * TEXT_CHARS], TEXT_CHARS)
@@ -536,6 +539,8 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int | None:
     """A positive whole number; None for anything else."""
+    from search.study.card_reader import is_number
+
     if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         value = int(value)
     if not is_number(value) or value < 1 or value != int(value):

@@ -2,7 +2,7 @@
 
 The number of each trial as pages and the API show it, as far as its launches can be read.
 
-It is that of the terminal: see `search.rounds.supported_values`.
+It is that of the terminal: see `search.loop.standing.supported_values`.
 
 A study as charts need it: its trials in their order, of many only those that tell.
 

@@ -3,7 +3,7 @@
 How profiled step time divides between compute, communication, copies and idling.
 
 Each share is a ratio of sums over all traced ranks and the steps that all of them profiled, not a
-mean of ratios (see `evaluator.traces.analysis.breakdown` for why, and for the parts). Times are unions
+mean of ratios (see `evaluator.traces.analysis.breakdown` for why, and the parts). Times are unions
 of intervals clipped to the step's window on the device, so nothing is counted twice: two
 collectives at once are one time of communication. Where no rank marks steps, all of a rank's work
 is one window. Origin: Table 3 of CCL-Bench for the names, the temporal breakdown of Holistic

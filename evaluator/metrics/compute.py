@@ -22,7 +22,7 @@ or not. Origin: Table 3 of CCL-Bench.
 How well the host keeps its device supplied: delays and counts of launches, idling for the host.
 
 Origin: launch statistics and idle breakdown of Holistic Trace Analysis (Meta), redefined in
-`evaluator.traces.analysis.kernels` `evaluator.analysis.idle`.
+`evaluator.traces.analysis.kernels`.
 """
 
 import re

@@ -21,7 +21,7 @@ Tell = Callable[[str], object]
 
 STUDY = "one"
 IMPORTED_TRIALS = 60
-OLD_STORES = Path(__file__).parents[1] / "tests" / "records" / "old_stores"
+OLD_STORES = Path(__file__).parents[1] / "tests" / "records" / "store" / "old_stores"
 COPIES = 60
 """Of the four trials of an old store, so that an upgrade takes longer than a blink."""
 TRACES = ("rank0_trace.json", "rank1_trace.json")

@@ -1,4 +1,4 @@
-"""The public Python API: what searches recorded, services, what traces tell, timing of code.
+"""The public Python API: studies and trials, services, traces, timing of code.
 
 `import cclsearch` costs nothing: names are resolved on first use.
 """
@@ -7,7 +7,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evaluator.timing.fuzzer import FuzzedParameter, FuzzedTensor, Fuzzer, ParameterAlias
     from evaluator.timing.timer import Timer
     from evaluator.timing.timing import Timing
     from search.client.client import Client
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
-    "FuzzedParameter",
-    "FuzzedTensor",
-    "Fuzzer",
-    "ParameterAlias",
     "Timer",
     "Timing",
     "Trace",
@@ -32,10 +27,6 @@ __all__ = [
 
 _HOMES = {
     "Client": "search.client.client",
-    "FuzzedParameter": "evaluator.timing.fuzzer",
-    "FuzzedTensor": "evaluator.timing.fuzzer",
-    "Fuzzer": "evaluator.timing.fuzzer",
-    "ParameterAlias": "evaluator.timing.fuzzer",
     "Timer": "evaluator.timing.timer",
     "Timing": "evaluator.timing.timing",
     "Trace": "search.traces.frames",

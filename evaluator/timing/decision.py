@@ -1,18 +1,11 @@
-"""Is B faster than A: paired and unpaired decisions, verdicts, noise.
-
-What evidence can say about a candidate against an anchor.
-
-How sure each look has to be when evidence is looked at again and again as it grows.
-
-How much launches of one configuration differ by themselves.
-
-Whether a candidate is faster than an anchor, from launches of both that were interleaved.
+"""Decide whether a candidate is faster than an anchor, from repeated launches of both.
 
 The round is the unit of inference: one launch of each side, close in time, in random order. What
-is judged is the mean log ratio over rounds, against a margin below which a difference is none in
-practice. Steps only sharpen the value of a launch; many steps of one launch are one round.
-
-Centre and interval of repeated launches of one configuration.
+is judged is the mean log ratio over rounds, against a margin below which a difference does not
+matter in practice. Steps only sharpen the value of a launch; many steps of one launch are one
+round. `compare_unpaired` is for launches of different days, which no round pairs. `spread`
+summarises the launches of one configuration. Student's t distribution is here because reading a
+store must not load scipy.
 """
 
 import math
@@ -20,14 +13,21 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
-
-from evaluator.timing.student import student_quantile, student_tail
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+POWER = 0.80
+ORDER_ALPHA = 0.01
+LEAST_ROUNDS_PER_ORDER = 3
+ROUNDING = 1e-9
+LARGEST_LOG = 700.0
+LOST_AMONG_MANY = "lost_among_many"
+"""Reason of a claim that chance alone explains, given the number of comparisons."""
+FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
 
 
 class Verdict(StrEnum):
@@ -38,97 +38,6 @@ class Verdict(StrEnum):
     SAME = "same"
     UNDECIDED = "undecided"
     UNKNOWN = "unknown"
-
-
-PATH_COUNT = 100_000
-GROWTH = 2
-"""Power of the rounds by which levels grow: most is kept for the end, where it tells close sides
-apart; sides that are far apart are told apart early all the same."""
-
-
-def level_of_look(count: int, *, alpha: float, first: int, last: int) -> float:
-    """Level of Student's t at a look after `count` rounds, when all looks together err by `alpha`.
-
-    Looks begin after `first` rounds and end after `last`.
-    """
-    return _last_level(alpha, max(first, 2), last) * float(min(count, last) / last) ** GROWTH
-
-
-@cache
-def _last_level(alpha: float, first: int, last: int) -> float:
-    """Level of the last look, found by following random rounds without a difference.
-
-    The t statistic of normal rounds does not depend on their noise.
-    """
-    if first >= last:
-        return alpha
-    import numpy as np  # slow to load, and few readers need it
-
-    paths = np.random.default_rng(0).standard_normal((PATH_COUNT, last))
-    counts = np.arange(1, last + 1)
-    sums, squares = paths.cumsum(axis=1), (paths**2).cumsum(axis=1)
-    looks = slice(first - 1, last)
-    spread = (squares - sums**2 / counts)[:, looks] / (counts[looks] - 1)
-    seen = np.abs(sums[:, looks]) / np.sqrt(spread * counts[looks])
-    shares = (counts[looks] / last) ** GROWTH
-
-    def beyond(level: float) -> "NDArray[np.bool_]":
-        limits = [
-            student_quantile(1 - level * float(share) / 2, int(count) - 1)
-            for share, count in zip(shares, counts[looks], strict=True)
-        ]
-        erring: NDArray[np.bool_] = (seen > limits).any(axis=1)
-        return erring
-
-    # Only rounds that err at the highest level can err at a lower one.
-    seen = seen[beyond(alpha)]
-    below, width = alpha / last, alpha - alpha / last
-    while width > alpha * 1e-3:
-        width /= 2
-        if int(beyond(below + width).sum()) < alpha * PATH_COUNT:
-            below += width
-    return below + width
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """Standard deviation of a round's log ratio, known from elsewhere, and how well (`freedom`)."""
-
-    sd: float
-    freedom: int
-
-
-def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
-    """Noise of a round from repeated launches of the same configurations; None without any.
-
-    Each table holds positive values shaped (rounds, configurations). What rounds have in common is
-    taken out where there are several configurations, as pairing does. A round's log ratio has twice
-    the variance of a launch's.
-    """
-    if not tables:
-        return None
-    import numpy as np  # slow to load, and few readers need it
-
-    squares, freedom = 0.0, 0
-    for table in tables:
-        logs = np.log(np.asarray(table, dtype=np.float64))
-        rounds, configurations = logs.shape
-        residual = logs - logs.mean(axis=0)
-        if configurations > 1:
-            residual -= residual.mean(axis=1, keepdims=True)
-        squares += float((residual**2).sum())
-        freedom += (rounds - 1) * max(configurations - 1, 1)
-    return Noise(sd=math.sqrt(2 * squares / freedom), freedom=freedom) if freedom else None
-
-
-POWER = 0.80
-ORDER_ALPHA = 0.01
-LEAST_ROUNDS_PER_ORDER = 3
-ROUNDING = 1e-9
-LARGEST_LOG = 700.0
-LOST_AMONG_MANY = "lost_among_many"
-"""Reason of a claim that chance alone brings up where this many comparisons are made."""
-FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +86,23 @@ class Rule:
         if not (0 <= self.margin < math.inf and 0 < self.alpha < 0.5):
             raise ValueError(f"margin {self.margin} or alpha {self.alpha} is out of range")
         if not 1 <= self.min_rounds <= self.max_rounds:
-            raise ValueError(f"{self.min_rounds} to {self.max_rounds} rounds is no range")
+            raise ValueError(f"{self.min_rounds} to {self.max_rounds} rounds is not a range")
 
     @property
     def band(self) -> float:
         """Log ratio of the margin."""
         return math.log1p(self.margin)
+
+
+STANDARD = Rule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Standard deviation of a round's log ratio, known from elsewhere, and how well (`freedom`)."""
+
+    sd: float
+    freedom: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,9 +133,6 @@ class Comparison:
         return self.verdict in final or self.reason in FINAL_REASONS
 
 
-STANDARD = Rule()
-
-
 def decide(
     rounds: Sequence[Round],
     rule: Rule = STANDARD,
@@ -223,7 +140,7 @@ def decide(
     noise: Noise | None = None,
     self_test: Sequence[Round] = (),
 ) -> Comparison:
-    """Judge a candidate against an anchor after these rounds.
+    """Decide whether a candidate is faster than an anchor after these rounds.
 
     `noise` from other launches of the same machine lets few rounds decide; without it at least two
     are needed. `self_test` are rounds of the anchor against itself: a difference found there
@@ -231,6 +148,75 @@ def decide(
     """
     found = _decided(rounds, rule, noise, self_test)
     return replace(found, disturbed_count=sum(r.disturbed for r in rounds))
+
+
+def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
+    """Return the ratio that all rounds of the rule would show with 80 % power, without a margin.
+
+    (t(1 - alpha/2) + t(0.8)) sd / sqrt(rounds) on the log scale; None where it is beyond numbers.
+    """
+    rounds = rule.max_rounds
+    freedom = max(noise.freedom, rounds - 1, 1)
+    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.alpha / 2, POWER))
+    return _ratio(quantiles * noise.sd / math.sqrt(rounds))
+
+
+def p_value(found: Comparison, rule: Rule) -> float | None:
+    """Return how often sides within the margin differ as clearly as these, in either direction.
+
+    For a rule that looks once, whose noise is that of its own rounds; a claim has less than the
+    rule's alpha. None where there is no interval.
+    """
+    if found.ratio is None or found.noise is None:
+        return None
+    beyond = abs(math.log(found.ratio)) - rule.band
+    if found.noise == 0:
+        return 0.0 if beyond > 0 else 1.0
+    count = found.round_count
+    return min(1.0, 2 * student_tail(beyond * math.sqrt(count) / found.noise, count - 1))
+
+
+def corrected_for_number(found: Sequence[tuple[Comparison, Rule]]) -> list[Comparison]:
+    """Withdraw claims of a difference that this number of comparisons makes by chance (Holm).
+
+    All claims that remain are right together with the probability that the rules ask of one.
+    """
+    values = [p_value(each, rule) for each, rule in found]
+    tested = sorted(value for value in values if value is not None)
+    alpha = min((rule.alpha for _, rule in found), default=STANDARD.alpha)
+    shown = 0
+    while shown < len(tested) and tested[shown] < alpha / (len(tested) - shown):
+        shown += 1
+    limit = tested[shown] if shown < len(tested) else math.inf
+    return [
+        replace(each, verdict=Verdict.UNDECIDED, reason=LOST_AMONG_MANY)
+        if each.verdict in (Verdict.FAST, Verdict.SLOW) and value is not None and value >= limit
+        else each
+        for (each, _), value in zip(found, values, strict=True)
+    ]
+
+
+def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
+    """Return the noise of a round from repeated launches of equal configurations, if there are any.
+
+    Each table holds positive values shaped (rounds, configurations). What rounds have in common is
+    taken out where there are several configurations, as pairing does. A round's log ratio has twice
+    the variance of a launch's.
+    """
+    if not tables:
+        return None
+    import numpy as np  # slow to load, and few readers need it
+
+    squares, freedom = 0.0, 0
+    for table in tables:
+        logs = np.log(np.asarray(table, dtype=np.float64))
+        rounds, configurations = logs.shape
+        residual = logs - logs.mean(axis=0)
+        if configurations > 1:
+            residual -= residual.mean(axis=1, keepdims=True)
+        squares += float((residual**2).sum())
+        freedom += (rounds - 1) * max(configurations - 1, 1)
+    return Noise(sd=math.sqrt(2 * squares / freedom), freedom=freedom) if freedom else None
 
 
 def _decided(
@@ -266,52 +252,6 @@ def _decided(
     )
 
 
-def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
-    """Ratio that all rounds of the rule together would show with 80 % power, without a margin.
-
-    (t(1 - alpha/2) + t(0.8)) sd / sqrt(rounds) on the log scale; None where it is beyond numbers.
-    """
-    rounds = rule.max_rounds
-    freedom = max(noise.freedom, rounds - 1, 1)
-    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.alpha / 2, POWER))
-    return _ratio(quantiles * noise.sd / math.sqrt(rounds))
-
-
-def p_value(found: Comparison, rule: Rule) -> float | None:
-    """Return how often sides within the margin differ as clearly as these, in either direction.
-
-    For a rule that looks once, whose noise is that of its own rounds; a claim has less than the
-    rule's alpha. None where there is no interval.
-    """
-    if found.ratio is None or found.noise is None:
-        return None
-    beyond = abs(math.log(found.ratio)) - rule.band
-    if found.noise == 0:
-        return 0.0 if beyond > 0 else 1.0
-    count = found.round_count
-    return min(1.0, 2 * student_tail(beyond * math.sqrt(count) / found.noise, count - 1))
-
-
-def corrected_for_number(found: Sequence[tuple[Comparison, Rule]]) -> list[Comparison]:
-    """Withdraw claims of a difference that as many comparisons make by chance (Holm).
-
-    All claims that remain are right together with the probability that the rules ask of one.
-    """
-    values = [p_value(each, rule) for each, rule in found]
-    tested = sorted(value for value in values if value is not None)
-    alpha = min((rule.alpha for _, rule in found), default=STANDARD.alpha)
-    shown = 0
-    while shown < len(tested) and tested[shown] < alpha / (len(tested) - shown):
-        shown += 1
-    limit = tested[shown] if shown < len(tested) else math.inf
-    return [
-        replace(each, verdict=Verdict.UNDECIDED, reason=LOST_AMONG_MANY)
-        if each.verdict in (Verdict.FAST, Verdict.SLOW) and value is not None and value >= limit
-        else each
-        for (each, _), value in zip(found, values, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
     """Mean log ratio with the half widths of its interval and of the narrower one for sameness."""
@@ -332,7 +272,7 @@ def _interval(logs: "NDArray[np.float64]", rule: Rule, noise: Noise | None) -> _
     sd = own or 0.0
     if noise is not None:
         squares = noise.freedom * noise.sd**2 + (count - 1) * sd**2
-        # A pair that is noisier than the rest must not borrow their calm.
+        # A pair that is noisier than the rest must not be judged by their lower noise.
         sd = max(sd, math.sqrt(squares / freedom))
     mean = float(logs.mean())
     half, narrow = (
@@ -345,7 +285,7 @@ def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
     """Half width of the interval of a mean, in standard deviations of one round."""
     level = alpha
     if rule.look_often:
-        level = level_of_look(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
+        level = sequential_level(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
     return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
 
 
@@ -449,6 +389,99 @@ def _usable(value: float) -> bool:
     return 0 < value < math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpairedComparison:
+    """Ratio of today's geometric mean to that of another day, with its interval.
+
+    `recorded_high` is the upper end of the other day's own interval. Values are None where there
+    are too few launches; `reason` then says why.
+    """
+
+    reason: str = ""
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    recorded_high: float | None = None
+
+
+def compare_unpaired(
+    now: Sequence[float],
+    then: Sequence[float],
+    rule: Rule,
+    alike: Sequence[Sequence[float]] = (),
+) -> UnpairedComparison:
+    """Compare launches of today with those of another day; lower values are better.
+
+    Each launch stands for itself: drift between the days is part of the ratio. How much equal
+    launches differ is estimated from all groups of equal launches together.
+
+    `alike` are further groups of equal launches, each of one configuration: with them a side may be
+    a single launch. The rule's rounds are launches of today, which are looked at as they come.
+    """
+    if not now or not then:
+        return UnpairedComparison(reason="no_samples")
+    if not all(0 < value < math.inf for group in (now, then, *alike) for value in group):
+        return UnpairedComparison(reason="bad_time")
+    mean = _mean_log(now) - _mean_log(then)
+    error, recorded_error = (
+        _standard_error(now, (then, *alike)),
+        _standard_error(then, alike or (now,)),
+    )
+    if error is None or recorded_error is None or len(now) < rule.min_rounds:
+        return UnpairedComparison(reason="too_few_rounds", ratio=_ratio(mean))
+    half = error.times(1 - _unpaired_level(len(now), rule) / 2)
+    return UnpairedComparison(
+        ratio=_ratio(mean),
+        ratio_low=_ratio(mean - half),
+        ratio_high=_ratio(mean + half),
+        recorded_high=_ratio(recorded_error.times(1 - rule.alpha / 2)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _StandardError:
+    """Standard error of a side's mean logarithm, and its degrees of freedom."""
+
+    value: float
+    freedom: int
+
+    def times(self, level: float) -> float:
+        return self.value * student_quantile(level, self.freedom)
+
+
+def _standard_error(
+    side: Sequence[float], others: Sequence[Sequence[float]]
+) -> _StandardError | None:
+    """How far a side's mean may be off by chance; None where no launches are equal."""
+    own, own_freedom = _pooled_deviation((side,))
+    pooled, freedom = _pooled_deviation((side, *others))
+    if not freedom:
+        return None
+    # A side that is noisier than the rest must not be judged by their lower noise.
+    sd = max(own, pooled) if own_freedom else pooled
+    return _StandardError(sd / math.sqrt(len(side)), freedom)
+
+
+def _unpaired_level(count: int, rule: Rule) -> float:
+    if not rule.look_often:
+        return rule.alpha
+    return sequential_level(count, alpha=rule.alpha, first=rule.min_rounds, last=rule.max_rounds)
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return math.fsum(map(math.log, values)) / len(values)
+
+
+def _pooled_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Standard deviation of a launch's logarithm within its group, and its degrees of freedom."""
+    import numpy as np  # slow to load, and few readers need it
+
+    logs = [np.log(np.asarray(group, dtype=np.float64)) for group in groups if group]
+    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs)
+    freedom = sum(each.size - 1 for each in logs)
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
 LEAST_FOR_INTERVAL = 3
 ALPHA = 0.05
 """How often an interval may miss the median."""
@@ -537,3 +570,132 @@ def _left_out(count: int) -> int:
             return outside
         log_chance += math.log((count - outside) / (outside + 1))
     raise AssertionError("the chances of a binomial distribution add up to 1")
+
+
+PATH_COUNT = 100_000
+GROWTH = 2
+"""Power of the rounds by which levels grow (alpha spending): most is kept for the end, where it
+separates close sides; sides that differ widely are separated early all the same."""
+
+
+def sequential_level(count: int, *, alpha: float, first: int, last: int) -> float:
+    """Return the level of Student's t after `count` rounds; all looks together err by `alpha`.
+
+    Looks begin after `first` rounds and end after `last`.
+    """
+    return _last_level(alpha, max(first, 2), last) * float(min(count, last) / last) ** GROWTH
+
+
+@cache
+def _last_level(alpha: float, first: int, last: int) -> float:
+    """Level of the last look, found by following random rounds without a difference.
+
+    The t statistic of normal rounds does not depend on their noise.
+    """
+    if first >= last:
+        return alpha
+    import numpy as np  # slow to load, and few readers need it
+
+    paths = np.random.default_rng(0).standard_normal((PATH_COUNT, last))
+    counts = np.arange(1, last + 1)
+    sums, squares = paths.cumsum(axis=1), (paths**2).cumsum(axis=1)
+    looks = slice(first - 1, last)
+    spread = (squares - sums**2 / counts)[:, looks] / (counts[looks] - 1)
+    seen = np.abs(sums[:, looks]) / np.sqrt(spread * counts[looks])
+    shares = (counts[looks] / last) ** GROWTH
+
+    def beyond(level: float) -> "NDArray[np.bool_]":
+        limits = [
+            student_quantile(1 - level * float(share) / 2, int(count) - 1)
+            for share, count in zip(shares, counts[looks], strict=True)
+        ]
+        erring: NDArray[np.bool_] = (seen > limits).any(axis=1)
+        return erring
+
+    # Only rounds that err at the highest level can err at a lower one.
+    seen = seen[beyond(alpha)]
+    below, width = alpha / last, alpha - alpha / last
+    while width > alpha * 1e-3:
+        width /= 2
+        if int(beyond(below + width).sum()) < alpha * PATH_COUNT:
+            below += width
+    return below + width
+
+
+_CLOSE = 1e-15
+_SETTLED = 1e-12
+_MOST_STEPS = 1_000
+_MOST_TERMS = 20_000
+_TINY = 1e-300
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(level: float, freedom: float) -> float:
+    """Return the value that Student's t stays below with this probability."""
+    if not (0 < level < 1 and freedom > 0):
+        raise ValueError(f"level {level} or freedom {freedom} is out of range")
+    value = _quantile_of_tail(min(level, 1 - level), freedom)
+    return value if level >= 0.5 else -value
+
+
+def student_tail(value: float, freedom: float) -> float:
+    """Return the probability that Student's t exceeds a value."""
+    if value < 0:
+        return 1 - student_tail(-value, freedom)
+    if math.isinf(value):
+        return 0.0
+    square = value * value
+    return 0.5 * _beta_share(square / (freedom + square), freedom / (freedom + square), freedom)
+
+
+def _quantile_of_tail(tail: float, freedom: float) -> float:
+    """Solve for the value; the tail is convex, so Newton's steps rise to it and never pass it."""
+    value = 0.0
+    for _ in range(_MOST_STEPS):
+        step = (student_tail(value, freedom) - tail) / _density(value, freedom)
+        value += step
+        if step <= _SETTLED * value:
+            break
+    return value
+
+
+def _density(value: float, freedom: float) -> float:
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    falling = (freedom + 1) / 2 * math.log1p(value * value / freedom)
+    return math.exp(scale - falling) / math.sqrt(freedom * math.pi)
+
+
+def _beta_share(below: float, above: float, freedom: float) -> float:
+    """Regularised incomplete beta function of freedom/2 and 1/2 at `above`, which is 1 - below."""
+    a, b = freedom / 2, 0.5
+    if below == 0:
+        return 1.0
+    if above == 0:
+        return 0.0
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    log_above = math.log(above) if above < 0.5 else math.log1p(-below)
+    front = math.exp(log_front + a * log_above + b * math.log(below))
+    if above < (a + 1) / (a + b + 2):
+        return front * _fraction(a, b, above) / a
+    return 1 - front * _fraction(b, a, below) / b
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Continued fraction of the incomplete beta function, by Lentz's method."""
+    upper, lower = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
+    total = lower
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            lower = 1 / _nonzero(1 + term * lower)
+            upper = _nonzero(1 + term / upper)
+            change = lower * upper
+            total *= change
+        if abs(change - 1) < _CLOSE:
+            return total
+    raise ArithmeticError(f"no value of the incomplete beta function for {a}, {b}, {x}")
+
+
+def _nonzero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

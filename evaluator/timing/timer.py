@@ -1,8 +1,6 @@
-"""Timer (torch.utils.benchmark style).
+"""Time a statement in blocks of calls, long enough that reading the clock costs nothing.
 
-Times a statement in blocks of calls, long enough that reading the clock costs nothing.
-
-The torch tensor of a plan.
+Modelled on `torch.utils.benchmark.Timer`.
 """
 
 import ast
@@ -22,14 +20,13 @@ from uuid import uuid4
 import torch
 
 from evaluator.rank.steps import Wait, timed, waiting_for
-from evaluator.timing.fuzzer import TensorPlan
 from evaluator.timing.timing import FLUCTUATION, LaunchTimes, Task, Timing, relative_iqr
 
 Code: TypeAlias = str | Callable[[], object]
 """Python, or a function without arguments."""
 
 Callback: TypeAlias = Callable[[int, float], object]
-"""Is told the calls of each block and its seconds."""
+"""Receives the calls of each block and its seconds."""
 
 Timed: TypeAlias = Callable[[Callable[[], None], Wait], tuple[int, int, None]]
 
@@ -56,9 +53,9 @@ class Timer:
     """Measures a statement, on an idle accelerator where there is one.
 
     `setup` runs before every block, outside of its time; its names are local to the block.
-    `global_setup` runs once, now, and its names are global, beside `globals` and `torch`. `launch`
+    `global_setup` runs once, now, and its names are global, like `globals` and `torch`. `launch`
     names the launch or round that this is part of; otherwise it is this process. Timings of equal
-    tasks count as replicates: tell functions of one name apart by `sub_label` or `description`.
+    tasks count as replicates: distinguish functions of one name by `sub_label` or `description`.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class Timer:
         self._wait = waiting_for(accelerator or torch.device("cpu"))
 
     def timeit(self, number: int = 1_000_000) -> Timing:
-        """Time one block of so many calls, after a hundredth of them to warm up."""
+        """Time one block of `number` calls, after a hundredth of them to warm up."""
         if number < 1:
             raise ValueError(f"number is {number}; give 1 or more")
         with _threads(self.task.num_threads):
@@ -112,7 +109,7 @@ class Timer:
         with _threads(self.task.num_threads):
             number = self._block_size(min_run_time_s)
             while not times or sum(times) < min_run_time_s:
-                times.append(self._told_seconds(number, callback))
+                times.append(self._reported_seconds(number, callback))
         return self._timing(number, times)
 
     def adaptive_autorange(
@@ -136,14 +133,14 @@ class Timer:
         with _threads(self.task.num_threads):
             number = self._block_size(ADAPTIVE_BLOCKS_S)
             while not (met and total_s >= min_run_time_s) and total_s <= max_run_time_s:
-                times.append(self._told_seconds(number, callback))
+                times.append(self._reported_seconds(number, callback))
                 insort(ordered, times[-1])
                 total_s += times[-1]
                 met = len(times) >= FEWEST_BLOCKS and relative_iqr(ordered) < threshold
         return self._timing(number, times, unmet_threshold=None if met else threshold)
 
     def _block_size(self, min_run_time_s: float) -> int:
-        """Calls of a block beside which reading the clock is nothing; warms up on the way."""
+        """Calls per block that make reading the clock negligible; warms up on the way."""
         overhead_s = statistics.median(self._seconds(0) for _ in range(OVERHEAD_READINGS))
         number = 1
         while number * 10 <= MOST_CALLS:
@@ -154,14 +151,14 @@ class Timer:
             number *= 10
         return number
 
-    def _told_seconds(self, number: int, callback: Callback | None) -> float:
+    def _reported_seconds(self, number: int, callback: Callback | None) -> float:
         taken_s = self._seconds(number)
         if callback is not None:
             callback(number, taken_s)
         return taken_s
 
     def _seconds(self, number: int) -> float:
-        """Time so many calls, without pauses of the garbage collector."""
+        """Time `number` calls, without pauses of the garbage collector."""
         block = self._block(itertools.repeat(None, number), self._stmt, self._setup)
         collecting = gc.isenabled()
         gc.disable()
@@ -210,7 +207,7 @@ def _statements(code: Code, name: str) -> list[ast.stmt]:
 
 
 def _checked(source: str, name: str) -> str:
-    """Refuse what is no whole piece of Python: a `break` would end the loop it is put into."""
+    """Refuse an incomplete piece of Python: a `break` would end the loop it is put into."""
     try:
         compile(source, f"<{name}>", "exec")
     except SyntaxError as error:
@@ -242,7 +239,7 @@ def _check_times(min_run_time_s: float, max_run_time_s: float = math.inf) -> Non
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads, and as many as before afterwards."""
+    """Let torch use `count` threads, then restore the previous count."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -254,26 +251,3 @@ def _threads(count: int) -> Iterator[None]:
 @cache
 def _this_process(process_id: int) -> str:  # noqa: ARG001 - a forked process is another launch
     return uuid4().hex
-
-
-INTEGER_LIMIT = 100
-"""Fits every integer type."""
-
-
-def materialise(plan: TensorPlan) -> torch.Tensor:
-    """Allocate and fill the tensor, random from the plan's seed: equal on equal devices.
-
-    Its elements are from 0 to below 1, or whole from 0 to 99, or true and false.
-    """
-    allocation = _filled([plan.allocation_shape[dim] for dim in plan.order], plan)
-    back = [plan.order.index(dim) for dim in range(len(plan.order))]
-    return allocation.permute(back)[tuple(slice(None, None, step) for step in plan.steps)]
-
-
-def _filled(shape: list[int], plan: TensorPlan) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, plan.dtype)
-    generator = torch.Generator(plan.device).manual_seed(plan.seed)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.rand(shape, generator=generator, dtype=dtype, device=plan.device)
-    limit = 2 if dtype is torch.bool else INTEGER_LIMIT
-    return torch.randint(limit, shape, generator=generator, dtype=dtype, device=plan.device)

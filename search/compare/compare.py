@@ -26,10 +26,10 @@ from evaluator.timing.decision import (
     corrected_for_number,
     decide,
     spread,
+    student_quantile,
 )
 from evaluator.timing.intervals.decide import Judgement, judge
 from evaluator.timing.intervals.estimate import Thresholds, summary_of
-from evaluator.timing.student import student_quantile
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score

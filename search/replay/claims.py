@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evaluator.objective import Scoring, scoring_of
-from evaluator.timing.decision import Comparison, Rule, Verdict, decide
-from evaluator.timing.unpaired import Apart, compare_apart
+from evaluator.timing.decision import (
+    Comparison,
+    Rule,
+    UnpairedComparison,
+    Verdict,
+    compare_unpaired,
+    decide,
+)
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -288,7 +294,7 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
     then, now = _alike([launched.trial.outcome, *own], launched.outcomes)
     before = _values(then, source.scoring)
     here = _values(now, scoring)
-    found = compare_apart(
+    found = compare_unpaired(
         _burdens(now, scoring),
         _burdens(then, source.scoring),
         rule,
@@ -312,11 +318,11 @@ def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Cla
     )
 
 
-def _reached(found: Apart, within: float, alpha: float) -> tuple[Holds, str]:
+def _reached(found: UnpairedComparison, within: float, alpha: float) -> tuple[Holds, str]:
     """Whether what is needed here is at most so much more than the record is sure of."""
     if found.ratio is None:
         return Holds.UNDECIDED, REASONS.get(found.reason, found.reason)
-    low, high, record_high = found.ratio_low, found.ratio_high, found.record_high
+    low, high, record_high = found.ratio_low, found.ratio_high, found.recorded_high
     if low is None or high is None or record_high is None:
         return Holds.UNDECIDED, f"{_change(found.ratio)}, from too few launches"
     limit, sure = record_high * (1 + within), f"{100 * (1 - alpha):g} %"

@@ -346,7 +346,7 @@ def _digest(path: Path) -> str:
 def _version() -> str:
     """A digest of the source of all readers and of the model; empty where there is no source."""
     here = Path(__file__).parent
-    sources = sorted([*here.rglob("*.py"), *here.with_name("traces").glob("*.py")])
+    sources = sorted([*here.rglob("*.py"), *here.parent.glob("*.py")])
     digest = hashlib.sha256(sys.byteorder.encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

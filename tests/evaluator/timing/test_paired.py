@@ -17,7 +17,7 @@ from evaluator.timing.decision import (
     Verdict,
     decide,
     detectable,
-    level_of_look,
+    sequential_level,
     pooled,
 )
 
@@ -227,8 +227,8 @@ def test_a_real_difference_beyond_the_noise_is_found():
 
 
 def test_a_single_look_may_err_as_often_as_all_looks_together():
-    assert level_of_look(6, alpha=0.05, first=6, last=6) == 0.05
-    levels = [level_of_look(count, alpha=0.05, first=4, last=10) for count in range(4, 11)]
+    assert sequential_level(6, alpha=0.05, first=6, last=6) == 0.05
+    levels = [sequential_level(count, alpha=0.05, first=4, last=10) for count in range(4, 11)]
     assert levels == sorted(levels)
     assert 0.05 / 7 < levels[-1] < 0.05 < sum(levels)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluator.timing.student import student_quantile, student_tail
+from evaluator.timing.decision import student_quantile, student_tail
 
 FREEDOMS = st.integers(1, 10_000) | st.floats(0.5, 1e6)
 

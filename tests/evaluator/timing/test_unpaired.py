@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.decision import Rule
-from evaluator.timing.unpaired import compare_apart
+from evaluator.timing.decision import Rule, compare_unpaired
 
 RULE = Rule(min_rounds=3, max_rounds=12)
 CALM = (1.0, 1.01, 0.99, 1.005)
@@ -21,46 +20,46 @@ def launches(centre, count, *, sd=0.01, seed=0):
 
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 0.6])
 def test_a_difference_is_told_with_the_interval_of_today(ratio):
-    found = compare_apart(launches(ratio, 8), launches(1.0, 6, seed=1), RULE)
+    found = compare_unpaired(launches(ratio, 8), launches(1.0, 6, seed=1), RULE)
 
     assert found.ratio == pytest.approx(ratio, rel=0.02)
     assert ratio / 1.05 < found.ratio_low < found.ratio < found.ratio_high < ratio * 1.05
-    assert 1 < found.record_high < 1.05
+    assert 1 < found.recorded_high < 1.05
 
 
 def test_more_launches_of_a_day_make_that_day_sure():
-    few = compare_apart(launches(1.0, 4), launches(1.0, 4, seed=1), RULE)
-    today = compare_apart(launches(1.0, 12), launches(1.0, 4, seed=1), RULE)
-    record = compare_apart(launches(1.0, 4), launches(1.0, 40, seed=1), RULE)
+    few = compare_unpaired(launches(1.0, 4), launches(1.0, 4, seed=1), RULE)
+    today = compare_unpaired(launches(1.0, 12), launches(1.0, 4, seed=1), RULE)
+    record = compare_unpaired(launches(1.0, 4), launches(1.0, 40, seed=1), RULE)
 
     assert today.ratio_high / today.ratio < few.ratio_high / few.ratio
-    assert record.record_high < few.record_high
+    assert record.recorded_high < few.recorded_high
 
 
 def test_a_side_of_one_launch_is_judged_by_the_noise_of_others():
-    alone = compare_apart((1.0, 1.01, 0.99), (1.0,), RULE)
-    known = compare_apart((1.0, 1.01, 0.99), (1.0,), RULE, alike=[launches(3.0, 20)])
+    alone = compare_unpaired((1.0, 1.01, 0.99), (1.0,), RULE)
+    known = compare_unpaired((1.0, 1.01, 0.99), (1.0,), RULE, alike=[launches(3.0, 20)])
 
-    assert known.record_high < alone.record_high
+    assert known.recorded_high < alone.recorded_high
 
 
 def test_sides_that_are_noisier_than_others_do_not_borrow_their_calm():
     wild, others = (0.6, 1.0, 1.6, 0.8), [launches(1.0, 50)]
 
-    today = compare_apart(wild, CALM, RULE, alike=others)
-    record = compare_apart(CALM, wild, RULE, alike=others)
+    today = compare_unpaired(wild, CALM, RULE, alike=others)
+    record = compare_unpaired(CALM, wild, RULE, alike=others)
 
     assert today.ratio_high > 1.4
-    assert record.record_high > 1.4
+    assert record.recorded_high > 1.4
 
 
 def test_what_today_adds_in_noise_makes_the_record_no_less_sure():
     others = [launches(1.0, 50)]
 
-    calm = compare_apart(CALM, CALM, RULE, alike=others)
-    wild = compare_apart((0.6, 1.0, 1.6, 0.8), CALM, RULE, alike=others)
+    calm = compare_unpaired(CALM, CALM, RULE, alike=others)
+    wild = compare_unpaired((0.6, 1.0, 1.6, 0.8), CALM, RULE, alike=others)
 
-    assert wild.record_high == calm.record_high
+    assert wild.recorded_high == calm.recorded_high
 
 
 @pytest.mark.parametrize(
@@ -76,11 +75,11 @@ def test_what_today_adds_in_noise_makes_the_record_no_less_sure():
     ],
 )
 def test_what_cannot_be_judged_says_why(now, then, reason):
-    found = compare_apart(now, then, RULE)
+    found = compare_unpaired(now, then, RULE)
 
     assert found.reason == reason
     assert found.ratio_low is None
-    assert found.record_high is None
+    assert found.recorded_high is None
 
 
 @given(
@@ -89,17 +88,17 @@ def test_what_cannot_be_judged_says_why(now, then, reason):
 )
 @settings(deadline=None, max_examples=50)
 def test_any_positive_values_give_an_interval_around_their_ratio(now, then):
-    found = compare_apart(now, then, RULE)
+    found = compare_unpaired(now, then, RULE)
 
-    if None not in (found.ratio, found.ratio_low, found.ratio_high, found.record_high):
+    if None not in (found.ratio, found.ratio_low, found.ratio_high, found.recorded_high):
         assert found.ratio_low <= found.ratio <= found.ratio_high
-        assert found.record_high >= 1
+        assert found.recorded_high >= 1
 
 
 def test_equal_days_are_seldom_called_different():
     def differs(seed):
         now, then = launches(1.0, 6, sd=0.2, seed=seed), launches(1.0, 6, sd=0.2, seed=1000 + seed)
-        found = compare_apart(now, then, RULE)
-        return found.ratio_low > found.record_high
+        found = compare_unpaired(now, then, RULE)
+        return found.ratio_low > found.recorded_high
 
     assert sum(map(differs, range(200))) <= 10

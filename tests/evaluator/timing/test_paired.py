@@ -17,8 +17,8 @@ from evaluator.timing.decision import (
     Verdict,
     decide,
     detectable,
-    sequential_level,
     pooled,
+    sequential_level,
 )
 
 FAST, SLOW, SAME = Verdict.FAST, Verdict.SLOW, Verdict.SAME
@@ -105,7 +105,7 @@ def test_the_margin_is_the_users():
     "wrong", [{"margin": -0.1}, {"alpha": 0.0}, {"alpha": 0.5}, {"min_rounds": 9, "max_rounds": 8}]
 )
 def test_a_rule_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"is out of range|is no range"):
+    with pytest.raises(ValueError, match=r"is out of range|is not a range"):
         Rule(**wrong)
 
 

@@ -35,7 +35,6 @@ from records.errors import (
     StudyError,
     WriterBusy,
 )
-from records.store.database import NAME
 from search.service.access import is_page
 from search.service.api import compare as compare_routes
 from search.service.api import health as health_routes
@@ -50,7 +49,6 @@ from search.service.auth import (
     local_token,
     new_token,
 )
-from search.service.cache import Remembered
 from search.service.config import Listen, ServiceConfig, read_config
 from search.service.data import BusyError
 from search.service.guard import Guard
@@ -224,8 +222,6 @@ def app_of(service: Service) -> Guard:
         lifespan=lifespan,
     )
     app.state.service = service
-    databases = (service.store / NAME, table_path(service.store))
-    app.add_middleware(Remembered, databases=databases)
     for routes in ROUTES:
         app.include_router(routes, prefix=API, responses=RESPONSES)
     for pages in ROUTERS:

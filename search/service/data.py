@@ -53,7 +53,7 @@ from search.loop.standing import Member, counted, front_over, unbeaten
 from search.report.data import learnt_in
 from search.report.question import MOST_LINES, varied
 from search.report.report import study_report
-from search.service.cache import Kept
+from search.service.cache import VersionedCache
 from search.settings import installed_version
 from search.transfer.bundle import SUFFIX
 from search.transfer.export import Wanted, export
@@ -620,9 +620,9 @@ class Explored:
     """What charts need of studies, made once for each state of their records."""
 
     def __init__(self) -> None:
-        self._histories = Kept[StudyHistory](MOST_DRAWN)
-        self._fronts = Kept[StudyFront](MOST_DRAWN)
-        self._knobs = Kept[StudyKnobs](MOST_DRAWN)
+        self._histories = VersionedCache[StudyHistory](MOST_DRAWN)
+        self._fronts = VersionedCache[StudyFront](MOST_DRAWN)
+        self._knobs = VersionedCache[StudyKnobs](MOST_DRAWN)
 
     def history(self, row: StudyRow, records: Store) -> StudyHistory:
         """See `study_history`."""
@@ -647,8 +647,8 @@ class Boards:
     """Leaderboards, made anew where a study has changed; of each study only then."""
 
     def __init__(self) -> None:
-        self._submissions = Kept[Submission | None](MOST_STUDIES)
-        self._boards = Kept[Leaderboard](MOST_BOARDS)
+        self._submissions = VersionedCache[Submission | None](MOST_STUDIES)
+        self._boards = VersionedCache[Leaderboard](MOST_BOARDS)
 
     def board(
         self,
@@ -685,7 +685,7 @@ Form: TypeAlias = Literal["jsonl", "csv", "parquet", "bundle"]
 
 MOST_TRIALS = 20_000
 MOST_FILE_BYTES = 4 << 30
-"""Kept files that a bundle may hold."""
+"""VersionedCache files that a bundle may hold."""
 WAIT_S = 20.0
 MOST_WAITING = 2
 """Each takes a thread meanwhile, of which everything else that is asked has few."""

@@ -29,7 +29,7 @@ from search.compose import new_study_id, resolved_strategy
 from search.loop.budget import extended, priced
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
-from search.service.cache import Kept
+from search.service.cache import VersionedCache
 from search.service.config import Limits, Offered, ServiceConfig
 from search.service.data import Boards, Explored, Writing
 from search.service.events import Feeds
@@ -312,10 +312,12 @@ class Service:
     wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
     """Tokens that are not known, by where they came from."""
     explored: Explored = field(default_factory=Explored)
-    shorts: Kept[StudyShort] = field(default_factory=lambda: Kept(MOST_SHORTS))
-    disturbed: Kept[Disturbed | None] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
+    disturbed: VersionedCache[Disturbed | None] = field(
+        default_factory=lambda: VersionedCache(MOST_SHORTS)
+    )
     boards: Boards = field(default_factory=Boards)
-    drawings: Kept[str] = field(default_factory=lambda: Kept(MOST_SHORTS))
+    drawings: VersionedCache[str] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
     """Charts of studies, by study and kind."""
     writing: Writing = field(default_factory=Writing)
     streams: Slots = field(init=False)

@@ -35,8 +35,8 @@ from records.store.store import Store
 from records.study import Study
 from records.trial import Config, Failed, Outcome
 from search import settings
-from search.loop.standing import standing_of
-from search.settings import recorded
+from search.loop.leader import study_leader
+from search.settings import open_store
 from search.study.spaces import space_of
 
 STUDY = Path(__file__).parent / "data" / "mpi_all_reduce.toml"
@@ -155,13 +155,13 @@ def search(config: Path, strategy: str, budget: int, seed: int, store: Path) -> 
 
 
 def searched(store: Path) -> Search:
-    with recorded(store) as records:
+    with open_store(store) as records:
         return _search(records)
 
 
 def _search(records: Store) -> Search:
     row = records.find("")
-    standing = standing_of(row, records)
+    standing = study_leader(row, records)
     best = standing.history.best
     if best is None or best.config is None:
         raise SystemExit("the search measured nothing")

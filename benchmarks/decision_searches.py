@@ -38,9 +38,9 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.loop.budget import extended, launches_used, stop_reason
+from search.loop.budget import extend_budget, launches_used, stop_reason
 from search.loop.finding import Finding, find
-from search.loop.races import Contest, Referee
+from search.loop.races import ConfirmationPlan, RepeatRunner
 from tests.support import records as testing
 
 STUDY_ID = "simulated"
@@ -250,7 +250,7 @@ def search(truth: Truth, machine: Machine) -> Ended:
     store = Memory(study=study)
     finding = _run(study, configs, store, machine)
     if first < len(configs):
-        study = extended(STUDY_ID, len(configs) - first, store)
+        study = extend_budget(STUDY_ID, len(configs) - first, store)
         finding = _run(study, configs, store, machine)
     launches = launches_used(store.history(STUDY_ID), store.launches)
     best = min(range(len(configs)), key=lambda n: machine.times_s[n])
@@ -260,7 +260,7 @@ def search(truth: Truth, machine: Machine) -> Ended:
 def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> Finding:
     """Try what was not tried yet, as the search does, then conclude."""
     scoring, observer = scoring_of(study), _Silent()
-    contest = Contest(
+    contest = RepeatRunner(
         study_id=STUDY_ID,
         study=study,
         scoring=scoring,
@@ -268,7 +268,7 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
         turn=machine,
         observer=observer,
     )
-    referee = Referee(
+    referee = ConfirmationPlan(
         study_id=STUDY_ID,
         measure=study.measure,
         scoring=scoring,

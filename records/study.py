@@ -389,7 +389,7 @@ class Study:
     parallel: int = 1
     """Trials that may be measured at once, where the environment has room for them."""
     revoked: tuple[str, ...] = ()
-    """Names of constraints that were learnt from failures and that a person took back."""
+    """Names of constraints that were learned from failures and that a person took back."""
     replay_of: str | None = None
     """Id of the study whose policies the strategy `replay` launches again, or whose trials the
     strategy `measure` does, to see whether their results hold."""

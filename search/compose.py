@@ -28,8 +28,8 @@ from records.trial import Config, Policy
 from search import settings
 from search.llm.client import Allowance
 from search.llm.prompt import PromptWriter
-from search.loop.batch import Room
-from search.loop.budget import enumerating, priced
+from search.loop.batch import Capacity
+from search.loop.budget import with_price, without_patience
 from search.loop.loop import Search
 from search.loop.ports import (
     Evaluator,
@@ -39,7 +39,7 @@ from search.loop.ports import (
     ScrubbedProposer,
     scrubbed_policy,
 )
-from search.loop.trial import ContextEvaluator, Fits, Judge, Phases, Turn
+from search.loop.trial import ContextEvaluator, Fits, Phases, PolicyPrecheck, TrialRunner
 from search.strategies.catalog import CHOOSERS, chooser_named
 from search.strategies.proposers import (
     FrontProposer,
@@ -62,7 +62,7 @@ STRATEGIES = ("auto", *MODEL_TURNS, *CHOOSERS, ReplayProposer.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Backend:
     """What a search meets outside of itself; a replay puts a record in the place of all of it."""
 
     evaluator: Evaluator
@@ -72,7 +72,7 @@ class Surroundings:
     again: tuple[Policy, ...] = ()
     """Policies that the strategy `replay` proposes, the seed among them."""
     fits: Fits = fits_together
-    room: Room = field(default_factory=Room)
+    room: Capacity = field(default_factory=Capacity)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     scrubber: Scrubber | None = None
@@ -84,7 +84,7 @@ def new_study_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-def resolved_strategy(strategy: str) -> tuple[str, str]:
+def resolve_strategy(strategy: str) -> tuple[str, str]:
     """The strategy that `auto` stands for here, and one line that says why."""
     if strategy not in STRATEGIES:
         raise StudyError(f"strategy {strategy!r} is unknown; {suggestion(strategy, [*STRATEGIES])}")
@@ -97,10 +97,10 @@ def resolved_strategy(strategy: str) -> tuple[str, str]:
 
 
 @contextmanager
-def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
+def open_search(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
     """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
     require_trust(study, store)
-    check_here(study)
+    check_environment(study)
     space = space_of(study)
     own = space_of(replace(study, contexts=())) if study.contexts else space
     _require_feasible(own)
@@ -111,8 +111,8 @@ def search_of(study_id: str, study: Study, store: Store, observer: Observer) -> 
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
     seed = again[0] if again else _seed(study_id, study, space, store)
     with (
-        here(study, store, own.feasible[0], seed, again) as around,
-        composed(study_id, study, space, store, observer, around) as search,
+        local_backend(study, store, own.feasible[0], seed, again) as around,
+        compose_search(study_id, study, space, store, observer, around) as search,
     ):
         yield search
 
@@ -130,7 +130,7 @@ def _seed(study_id: str, study: Study, space: Space, store: Store) -> Policy:
     return first.policy
 
 
-def check_here(study: Study) -> None:
+def check_environment(study: Study) -> None:
     """Raise `StudyError` or `EnvironmentFault` where this machine cannot launch the study."""
     recipe = recipe_of(study)
     for inside in (study, *(study_in(study, context) for context in study.contexts)):
@@ -138,9 +138,9 @@ def check_here(study: Study) -> None:
 
 
 @contextmanager
-def here(
+def local_backend(
     study: Study, store: Store, first: Config, seed: Policy, again: tuple[Policy, ...] = ()
-) -> Iterator[Surroundings]:
+) -> Iterator[Backend]:
     """What a study meets on this machine; its launchers are made ready, and closed at the end.
 
     `first` is a configuration, not joined with those of contexts.
@@ -162,13 +162,13 @@ def here(
         )
         opened.callback(evaluator.close)
         evaluator.prepare(job, max(1, min(study.parallel, places.count)))
-        yield Surroundings(
+        yield Backend(
             evaluator=ScrubbedEvaluator(ContextEvaluator(evaluator), scrubber),
             model=_live_model,
             seed=scrubbed_policy(seed, scrubber),
             scrubber=scrubber,
             again=again,
-            room=Room(
+            room=Capacity(
                 trial_count=study.parallel,
                 place_count=places.count,
                 places_of=lambda config: _place_count(study, recipe, places, config),
@@ -186,18 +186,18 @@ def _require_feasible(space: Space) -> None:
 
 
 @contextmanager
-def composed(
+def compose_search(
     study_id: str,
     study: Study,
     space: Space,
     store: Store,
     observer: Observer,
-    around: Surroundings,
+    around: Backend,
 ) -> Iterator[Search]:
     """A search in these surroundings, ready to run; what it asks is closed at the end."""
-    study = enumerating(study, space)
+    study = without_patience(study, space)
     objective = scoring_of(study)
-    turn = Turn(
+    turn = TrialRunner(
         study=study,
         space=space,
         scoring=objective,
@@ -231,7 +231,7 @@ def _proposer(
     objective: Scoring,
     store: Store,
     observer: Observer,
-    around: Surroundings,
+    around: Backend,
     opened: ExitStack,
 ) -> Proposer:
     recipe = recipe_of(study)
@@ -247,7 +247,7 @@ def _proposer(
         # Imported here: the SDK takes seconds to load and the other strategies do without.
         from search.llm.proposer import LlmProposer
 
-        llm = priced(study.llm)
+        llm = with_price(study.llm)
         turns = partial(store.turn_usages, study_id)
         allowance = Allowance(study.budget, llm.model, llm.price, turns)
         client = around.model(study, observer.notice)
@@ -257,7 +257,7 @@ def _proposer(
             space,
             PromptWriter(space, objective),
             chooser_named("offline", space, estimates),
-            Judge(study, space),
+            PolicyPrecheck(study, space),
             turns=MODEL_TURNS[study.strategy],
             allowance=allowance,
             notice=observer.notice,

@@ -204,7 +204,7 @@ def llm_settings(llm: Llm) -> LlmSettings:
         )
     own = os.environ.get("ANTHROPIC_BASE_URL") or None
     _require_own_host(llm.base_url, own)
-    return reached(llm, Secret(os.environ[variable], variable), own)
+    return settings_of(llm, Secret(os.environ[variable], variable), own)
 
 
 def _require_own_host(named: str | None, own: str | None) -> None:
@@ -221,7 +221,7 @@ def _require_own_host(named: str | None, own: str | None) -> None:
         )
 
 
-def reached(llm: Llm, key: Secret, base_url: str | None) -> LlmSettings:
+def settings_of(llm: Llm, key: Secret, base_url: str | None) -> LlmSettings:
     """How a model is reached with this key at this address."""
     return LlmSettings(
         api_key=key,
@@ -295,7 +295,7 @@ def started_as_rank_by() -> Literal["torchrun", "mpirun"] | None:
     return None
 
 
-def is_told_where_to_meet() -> bool:
+def has_rendezvous() -> bool:
     """Whether ranks of torch.distributed could find each other by their environment."""
     return "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ
 
@@ -307,7 +307,7 @@ def has_records(option: Path | None) -> bool:
 
 
 @contextmanager
-def recorded(option: Path | None) -> Iterator[Store]:
+def open_store(option: Path | None) -> Iterator[Store]:
     """The store that the option or the environment names; raises `StoreError` without one."""
     root = store_root(option).absolute()
     if not has_records(option):

@@ -237,10 +237,10 @@ def _context_of(artifact: Artifact, study: Study) -> str | None:
     if not study.contexts:
         return None
     # Imported here: what launches in contexts takes longer to load than most traces to read.
-    from search.loop.trial import FOLDER
+    from search.loop.trial import CONTEXTS_FOLDER
 
     folder, *inner = PurePosixPath(artifact.name).parts
-    return inner[0] if folder == FOLDER and inner else None
+    return inner[0] if folder == CONTEXTS_FOLDER and inner else None
 
 
 def read_kept(paths: Mapping[Path, str], whose: str) -> "TraceSet":

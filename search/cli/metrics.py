@@ -51,7 +51,7 @@ from search.cli.options import (
     examples,
     store_flag,
 )
-from search.settings import Interrupted, recorded
+from search.settings import Interrupted, open_store
 from search.study.study_file import suggestion
 from search.views.console import Terminal, on_terminal
 from search.views.format import absences, number, one_line
@@ -391,7 +391,7 @@ def print_computed(asked: Afterwards, *, as_json: bool) -> None:
     from search.replay.metrics import computed_afterwards
 
     found = definitions(asked.metrics_file, asked.names)
-    with recorded(asked.store) as records:
+    with open_store(asked.store) as records:
         rows = [records.find(study) for study in asked.studies] or list(records.studies())
         tally = _Tally()
         with (

@@ -52,7 +52,7 @@ from search.cli.options import (
     store_flag,
 )
 from search.cli.run import Stop, face
-from search.compose import check_here, here, new_study_id
+from search.compose import check_environment, local_backend, new_study_id
 from search.loop.finding import Rescored, leader_of
 from search.replay.claims import (
     SEED,
@@ -69,7 +69,7 @@ from search.replay.other_machine import Answer, Kind, PolicyElsewhere, as_given,
 from search.replay.rerun import Recorded, recorded_study, replayed
 from search.replay.scores import Checks, ScoredTrial, Today, TrialCheck, checked, scored_today
 from search.report.summary import Line, print_lines
-from search.settings import installed_version, recorded, status
+from search.settings import installed_version, open_store, status
 from search.study.card_reader import Given
 from search.study.policy_check import varied_values
 from search.study.spaces import parts, space_of
@@ -264,7 +264,7 @@ def print_policies_again(
 ) -> bool:
     """Ask the policies of a study elsewhere; gives whether all are valid everywhere."""
     varied = varied_values(elsewhere.vary)
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         history = records.history(row.id)
         best = leader_of(row, records) if which == "best" else None
@@ -388,7 +388,7 @@ def print_scored_today(
     study_id: str, asked: Asked, metrics_file: Path | None, store: Path | None, *, as_json: bool
 ) -> bool:
     """Score a study again and print what changes; gives whether nothing does."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         leader = leader_of(row, records)
         won = None if leader is None else leader.ordinal
@@ -506,7 +506,7 @@ WORDS_CHARS = 400
 
 def print_search_again(study_id: str, store: Path | None, *, as_json: bool) -> bool:
     """Replay a search and print how it went; gives whether all came out as recorded."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         require_search(row)
         record = recorded_study(row.id, records)
@@ -718,7 +718,7 @@ def print_measured_again(
 
     A study that holds an unfinished replay is gone on with.
     """
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         if asked.trusted:
             trust(row.study, records)
@@ -736,7 +736,7 @@ def _begun(
     source = source_of(row, records)
     trials = source.chosen(asked.trial or "best")
     study = measuring_study(row.study, row.id, len(trials), asked.rounds)
-    check_here(study)
+    check_environment(study)
     study_id = new_study_id()
     records.create(study_id, study, installed_version())
     begin(study_id, trials, records)
@@ -758,7 +758,7 @@ def _gone_on(
         again = measuring_study(source.row.study, source.row.id, study.budget.trials, asked.rounds)
         study = replace(study, measure=again.measure, budget=again.budget)
         records.replace_study(row.id, study)
-    check_here(study)
+    check_environment(study)
     return _measured(row.id, study, source, asked, records, as_json=as_json)
 
 
@@ -776,7 +776,9 @@ def _measured(
     with (
         face(as_json, records.history(study_id)) as observer,
         Stop(command) as stop,
-        here(study, records, _first(study, source), source.history.trials[0].policy) as around,
+        local_backend(
+            study, records, _first(study, source), source.history.trials[0].policy
+        ) as around,
     ):
         replay = measuring(study_id, study, source, records, around, observer, within=asked.within)
 

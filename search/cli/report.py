@@ -43,7 +43,7 @@ from search.leaderboard.view import (
     submissions_of,
     value_words,
 )
-from search.settings import has_records, recorded
+from search.settings import has_records, open_store
 from search.views.console import Terminal, on_terminal
 from search.views.html import html_page
 from search.views.markdown import markdown_page
@@ -117,7 +117,7 @@ def write_report(
 
     if form is None:
         form = "markdown" if to is not None and to.suffix == ENDINGS["markdown"] else "html"
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         page = study_report(row, records, store_flag(records.root))
     path = to or Path()
@@ -264,7 +264,7 @@ def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
     with ExitStack() as opened:
         # Entries of others need no store; studies that are named do.
         needed = wanted.studies or not wanted.entries or has_records(store)
-        records = opened.enter_context(recorded(store)) if needed else None
+        records = opened.enter_context(open_store(store)) if needed else None
         status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
         submissions, notes = gathered(
             records,

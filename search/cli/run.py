@@ -50,13 +50,13 @@ from search.cli.options import (
     store_flag,
     with_model,
 )
-from search.loop.budget import extended, priced
+from search.loop.budget import extend_budget, with_price
 from search.loop.finding import Finding
+from search.loop.leader import study_leader
 from search.loop.ports import Observer, scrubbed_study
-from search.loop.standing import standing_of
 from search.report.summary import Record, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
-from search.settings import Interrupted, installed_version, recorded, scrubber, store_root
+from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
 from search.transfer.trust import require_trust, trust
 from search.views.console import Terminal, on_terminal
 from search.views.terminal import JsonProgress, LiveProgress, PlainProgress
@@ -272,18 +272,18 @@ Found = TypeVar("Found")
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
     """Record a new study and search it to its end."""
-    from search.compose import new_study_id, resolved_strategy, search_of
+    from search.compose import new_study_id, open_search, resolve_strategy
 
-    chosen, why = resolved_strategy(strategy)
+    chosen, why = resolve_strategy(strategy)
     # The price goes on record too: the known one may be another tomorrow.
-    study = replace(study, strategy=chosen, llm=priced(study.llm))
+    study = replace(study, strategy=chosen, llm=with_price(study.llm))
     study = scrubbed_study(study, scrubber())
     study_id = new_study_id()
     with closing(Store(store_root(store))) as records:
         with (
             face(as_json, History()) as observer,
             Stop(_resume(study_id, records)) as stop,
-            search_of(study_id, study, records, observer) as search,
+            open_search(study_id, study, records, observer) as search,
         ):
             records.create(study_id, study, installed_version())
             finding = _searched(search, why, stop)
@@ -306,9 +306,9 @@ def go_on(
 
     An imported one has to be `trusted` once.
     """
-    from search.compose import search_of
+    from search.compose import open_search
 
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         if row.strategy == MEASURE:
             raise StudyError(
@@ -320,13 +320,13 @@ def go_on(
             trust(row.study, records)
         require_trust(row.study, records)
         before = _launches_on_record(row.id, records)
-        study = row.study if more is None else extended(row.id, more, records)
+        study = row.study if more is None else extend_budget(row.id, more, records)
         if model is not None:
             study = _asking(model, study, row.id, records)
         with (
-            face(as_json, standing_of(row, records).history) as observer,
+            face(as_json, study_leader(row, records).history) as observer,
             Stop(_resume(row.id, records)) as stop,
-            search_of(row.id, study, records, observer) as search,
+            open_search(row.id, study, records, observer) as search,
         ):
             words = f"strategy {study.strategy}"
             words += f"; resumed with {before[0]} trials on record" if any(before) else ""
@@ -340,7 +340,7 @@ def go_on(
 def _asking(model: str, study: Study, study_id: str, records: Store) -> Study:
     """The study with another model to ask, as it is now recorded."""
     study = with_model(study, model)
-    study = replace(study, llm=priced(study.llm))
+    study = replace(study, llm=with_price(study.llm))
     with records.lock(study_id):
         records.replace_study(study_id, study)
     return study
@@ -368,7 +368,7 @@ def launched_again(
             f"--from launches what is on record, and strategy {strategy!r} proposes anew; "
             "leave out one of them"
         )
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         _refuse_import(row)
         if trusted:

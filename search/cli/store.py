@@ -30,7 +30,7 @@ from records.store.rebuild import Rebuilt, RebuiltStudy, rebuild
 from records.store.store import Store
 from search import settings
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
-from search.settings import installed_version, recorded, store_root
+from search.settings import installed_version, open_store, store_root
 from search.storage import Fault, Plan, Rules, Verified, collect, planned, verified
 from search.views.console import Terminal, on_terminal
 from search.views.format import size
@@ -196,7 +196,7 @@ def free_space(
 ) -> None:
     """Remove what can go, or only tell it; asks before what a record cites is removed."""
     console = Terminal(stderr=True)
-    with recorded(store) as records:
+    with open_store(store) as records:
         with console.status("looking through the records"):
             plan = planned(records, rules)
         if plan.traces and not (dry_run or yes) and (as_json or not on_terminal()):
@@ -331,7 +331,7 @@ def _print_end(rebuilt: Rebuilt, root: Path) -> None:
 
 def print_verified(store: Path | None, *, as_json: bool) -> None:
     """Print which kept files are changed or missing; raises `StoreError` where any is."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         found = _verified(records)
         root = records.root
     if as_json:

@@ -8,7 +8,7 @@ Prints studies on record: all of them, one in full, or its best configuration.
 
 Prints and draws the front of a study with several objectives.
 
-Shows what a study learnt from its failures, and takes single constraints back.
+Shows what a study learned from its failures, and takes single constraints back.
 """
 
 import json
@@ -42,8 +42,15 @@ from search.cli.options import (
     examples,
     store_flag,
 )
-from search.loop.finding import Finding, best_result, ended_with, leader_of, rescored, values_again
-from search.loop.standing import Member, standing_of
+from search.loop.finding import (
+    Finding,
+    best_result,
+    final_finding,
+    leader_of,
+    repeated_values,
+    rescore,
+)
+from search.loop.leader import FrontMember, study_leader
 from search.report.summary import (
     Line,
     Record,
@@ -53,7 +60,7 @@ from search.report.summary import (
     report_lines,
     spread_words,
 )
-from search.settings import has_records, recorded, status, store_root
+from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
 from search.study.study_file import suggestion
 from search.transfer.trust import is_foreign, launch_lines
@@ -63,7 +70,7 @@ from search.views.study import front_words, objective_words, settings_words, use
 from search.views.terminal import print_trials, trial_line, trial_summary
 
 if TYPE_CHECKING:
-    from search.loop.learned import Learnt
+    from search.loop.learned import LearnedConstraint
 
 
 app = typer.Typer(rich_markup_mode=None)
@@ -102,12 +109,12 @@ def show(
     constraints: Annotated[
         bool,
         typer.Option(
-            "--constraints", help="Only what must hold: as given, and as learnt from failures."
+            "--constraints", help="Only what must hold: as given, and as learned from failures."
         ),
     ] = False,
     revoke: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Take a learnt constraint back; with --constraints."),
+        typer.Option(metavar="NAME", help="Take a learned constraint back; with --constraints."),
     ] = None,
     last: Annotated[
         int, typer.Option("--last", metavar="N", min=1, help="Only so many trials, the last ones.")
@@ -193,7 +200,7 @@ def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool
     history = History(
         tuple(seen[ordinal] for ordinal in sorted(seen)),
         incumbent=None if leader is None else leader.ordinal,
-        again=values_again(row, records),
+        again=repeated_values(row, records),
     )
     typer.echo(study_words(row))
     print_last_trials(history, len(latest), records.counts(row.id).trials)
@@ -248,7 +255,7 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
 
 
 def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
-    finding, known = ended_with(row), History(again=values_again(row, records))
+    finding, known = final_finding(row), History(again=repeated_values(row, records))
     return {
         "scored_again": False,
         "finding": None if finding is None else json.loads(to_json(finding)),
@@ -260,7 +267,7 @@ def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
 
 
 def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
-    if (finding := ended_with(row)) is not None:
+    if (finding := final_finding(row)) is not None:
         yield "stopped", finding.stop_reason
     yield from launch_lines(row.study)
     counts = records.counts(row.id)
@@ -300,7 +307,7 @@ def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
     best: list[str] = []
     all_count = 0
     if has_records(store):
-        with recorded(store) as records:
+        with open_store(store) as records:
             rows = records.studies(limit=count)
             leaders = [leader_of(row, records) for row in rows]
             found = list(zip(rows, leaders, strict=True))
@@ -323,7 +330,7 @@ def print_study(
     study_id: str, asked: Asked, last: int, store: Path | None, *, as_json: bool
 ) -> None:
     """Print the last trials of a study, and what it found or how to go on."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
             print_large_study(row, last, records, as_json=as_json)
@@ -340,7 +347,7 @@ def print_study(
             print_lines(_scored_again_lines(record, asked))
             return
         now = status(row, records)
-        if (finding := ended_with(row)) is not None:
+        if (finding := final_finding(row)) is not None:
             print_report(finding, record, store_flag(records.root))
             return
         for label, words in origin_lines(record):
@@ -361,13 +368,13 @@ def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | 
     counts = records.counts(row.id)
     if counts.trials > READ_WHOLE and not asked.is_given:
         leader = leader_of(row, records)
-        known = History(() if leader is None else (leader,), again=values_again(row, records))
+        known = History(() if leader is None else (leader,), again=repeated_values(row, records))
         found = Record(row=row, history=known, launch_count=counts.launches, store=records.root)
         return found, leader
     record = Record.of(row.id, records)
     if not asked.is_given:
         return record, leader_of(row, records)
-    again = rescored(row, records, asked.of(row.study))
+    again = rescore(row, records, asked.of(row.study))
     return replace(record, row=again.row, history=again.history), again.history.best
 
 
@@ -392,7 +399,7 @@ def print_best(
     as_json: bool,
 ) -> None:
     """Print the configuration that won, or is best so far."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         record, trial = _seen(study_id, asked, records)
     row = record.row
     if trial is None:
@@ -486,7 +493,7 @@ def print_front(
     study_id: str, asked: Asked, plot: Path | None, store: Path | None, *, as_json: bool
 ) -> None:
     """Print the trials that no other beats in all objectives, and draw them into `plot`."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         study = asked.of(row.study)
         if not study.more_objectives:
@@ -496,10 +503,10 @@ def print_front(
                 f"{store_flag(records.root)}`"
             )
         if asked.is_given:
-            again = rescored(row, records, study)
+            again = rescore(row, records, study)
             history, front, scoring = again.history, again.finding.front, again.scoring
         else:
-            led = standing_of(row, records)
+            led = study_leader(row, records)
             history, front = led.history, led.front
             scoring = scoring_of(study).over(history)
     if plot is not None:
@@ -522,7 +529,7 @@ def print_front(
     )
 
 
-def _facts(member: Member) -> object:
+def _facts(member: FrontMember) -> object:
     facts: object = json.loads(to_json(member))
     return facts
 
@@ -530,12 +537,12 @@ def _facts(member: Member) -> object:
 def print_constraints(
     study_id: str, revoke: str | None, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print the constraints that hold, those that were learnt and those that were taken back."""
-    with recorded(store) as records:
+    """Print the constraints that hold, those that were learned and those that were taken back."""
+    with open_store(store) as records:
         row = records.find(study_id)
         if revoke is not None:
             row = _without(row, revoke, records)
-        found = _learnt(row, records)
+        found = _learned(row, records)
         if as_json:
             typer.echo(json.dumps(_constraint_records_facts(row, found)))
             return
@@ -547,7 +554,7 @@ def print_constraints(
         for name in row.study.revoked:
             typer.echo(f"taken back: {name}")
         if not found:
-            typer.echo("nothing was learnt from failures")
+            typer.echo("nothing was learned from failures")
             return
         name = shlex.quote(found[0].constraint.name)
         again = f"cclsearch show {row.id} --constraints --revoke {name}"
@@ -555,28 +562,30 @@ def print_constraints(
 
 
 def _without(row: StudyRow, name: str, records: Store) -> StudyRow:
-    """The study without a constraint that it learnt, as it is now on record."""
+    """The study without a constraint that it learned, as it is now on record."""
     with records.lock(row.id):
-        names = [each.constraint.name for each in _learnt(row, records)]
+        names = [each.constraint.name for each in _learned(row, records)]
         if name not in names:
-            known = suggestion(name, names) if names else "nothing was learnt from failures"
-            raise StudyError(f"no learnt constraint is called {name!r}; {known}")
+            known = suggestion(name, names) if names else "nothing was learned from failures"
+            raise StudyError(f"no learned constraint is called {name!r}; {known}")
         study = replace(row.study, revoked=(*row.study.revoked, name))
         records.replace_study(row.id, study)
     return replace(row, study=study)
 
 
-def _learnt(row: StudyRow, records: Store) -> "Sequence[Learnt]":
-    from search.loop.learned import learnt
+def _learned(row: StudyRow, records: Store) -> "Sequence[LearnedConstraint]":
+    from search.loop.learned import learned_constraints
 
-    return learnt(space_of(row.study), records.history(row.id), row.study.revoked)
+    return learned_constraints(space_of(row.study), records.history(row.id), row.study.revoked)
 
 
-def _constraint_records_facts(row: StudyRow, found: "Sequence[Learnt]") -> dict[str, object]:
+def _constraint_records_facts(
+    row: StudyRow, found: "Sequence[LearnedConstraint]"
+) -> dict[str, object]:
     return {
         "study_id": row.id,
         "given": [rule.words for rule in space_of(row.study).rules],
-        "learnt": [
+        "learned": [
             {
                 "name": each.constraint.name,
                 "expression": each.constraint.expression,

@@ -26,7 +26,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import History
 from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
-from search.settings import has_records, installed_version, recorded, scrubber, store_root
+from search.settings import has_records, installed_version, open_store, scrubber, store_root
 from search.transfer.audit import Fault, audit, counted
 from search.transfer.bundle import SUFFIX
 from search.transfer.entry import Check, checks_of
@@ -227,7 +227,7 @@ class ExportOptions:
 
 def export_study(study_id: str, asked: ExportOptions, store: Path | None, *, as_json: bool) -> None:
     """Export a study, or tell what its entry lacks."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         wanted = _wanted(asked, row)
         if asked.check_only:

@@ -23,10 +23,10 @@ from records.store.store import Store
 from records.trial import Artifact, Failed, History, Measured, Policy, Trial
 from records.workload import Workload
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
-from search.loop.finding import reached
-from search.loop.standing import standing_of
+from search.loop.finding import trial_spread
+from search.loop.leader import study_leader
 from search.report.summary import spread_words
-from search.settings import recorded
+from search.settings import open_store
 from search.transfer.script import launch_script
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import absences, message_words, number, one_line, score_words
@@ -122,14 +122,14 @@ CAUSE_CHARS = 500
 
 def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: bool) -> None:
     """Print a trial in full."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         trial = _trial(records, row, ordinal)
         if as_json:
             typer.echo(json.dumps(_facts(trial, row, records)))
             return
         typer.echo(f"study {row.id}")
-        history = standing_of(row, records).history
+        history = study_leader(row, records).history
         echo_words(trial_line(trial, history))
         for words in _value_lines(trial, history):
             echo_words(words)
@@ -165,7 +165,7 @@ def _value_lines(trial: Trial, history: History) -> Iterator[str]:
     """When it was launched, how many launches its number is of, and what the first alone gave."""
     if trial.started_at:  # a record of another tool may not tell
         yield f"started {trial.started_at}, ended {trial.ended_at}"
-    found = reached(trial, history)
+    found = trial_spread(trial, history)
     if found is None or trial.score is None:
         return
     yield f"value: {spread_words(found, trial.score.unit)}"
@@ -224,7 +224,7 @@ def print_logs(
     """Print what each rank, or one of them, wrote, and its stacks if it was given up on."""
     from search.storage import kept_text
 
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         trial = _trial(records, row, ordinal)
         whose = "" if rank is None else f"rank{rank}."
@@ -251,7 +251,7 @@ def copy_files(
     """
     from search.storage import POLICY, copied
 
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         trial = _trial(records, row, ordinal)
         policy = folder / POLICY
@@ -291,7 +291,7 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
     machine = machine_of(trial.outcome.launched, records)
     return {
         "study_id": row.id,
-        **trial_summary(trial, standing_of(row, records).history),
+        **trial_summary(trial, study_leader(row, records).history),
         "policy_source": trial.policy.source,
         "rationale": trial.policy.rationale,
         "expected_speedup": expected.speedup if expected else None,
@@ -356,7 +356,7 @@ def write_script(
     as_json: bool,
 ) -> None:
     """Write the script to a new file, or to standard output."""
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         trial = records.trial(row.id, ordinal)
         if trial is None:

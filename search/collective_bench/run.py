@@ -37,7 +37,7 @@ from evaluator.timing.bench_csv import ABSENT
 from evaluator.workloads.collectives.operations import AdapterName, SweepRequest
 from records.codec import to_json
 from records.errors import EnvironmentFault
-from search.settings import is_told_where_to_meet, started_as_rank_by, trial_environment
+from search.settings import has_rendezvous, started_as_rank_by, trial_environment
 
 
 class Table:
@@ -194,7 +194,7 @@ def how_started() -> Started:
     if launcher == "torchrun":
         return Started(numbers=numbers, closed={AdapterName.MPI: NO_MPI})
     needs_meeting = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.C10D_TORCHCOMMS)
-    closed = {} if is_told_where_to_meet() else dict.fromkeys(needs_meeting, NO_MEETING)
+    closed = {} if has_rendezvous() else dict.fromkeys(needs_meeting, NO_MEETING)
     return Started(numbers=numbers, closed=closed)
 
 

@@ -34,7 +34,7 @@ from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
 from search.compare.sides import OneLaunch, OnRecord, one_launch
-from search.loop.standing import (
+from search.loop.leader import (
     claim_rule,
     is_step_time,
     launch_of,

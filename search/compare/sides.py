@@ -15,8 +15,8 @@ from records.store.rows import StudyRow, to_outcome
 from records.store.store import Store
 from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
 from search.loop.finding import leader_of
-from search.loop.standing import counted
-from search.settings import recorded
+from search.loop.leader import counted
+from search.settings import open_store
 
 LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
 ON_RECORD, BEST = "trial", "best"
@@ -148,12 +148,12 @@ def _trial(which: str, store: Path | None) -> OnRecord:
     study_id, _, number = which.rpartition(":")
     if not (number.isascii() and number.isdecimal()):
         raise StudyError(f"{shown(which)} names no trial; write trial:3 or trial:STUDY:3")
-    with recorded(store) as records:
+    with open_store(store) as records:
         return trial_side(records.find(study_id), int(number), records)
 
 
 def _best(study_id: str, store: Path | None) -> OnRecord:
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         best = leader_of(row, records)
         if best is None:

@@ -22,15 +22,15 @@ from records.study import Budget, Price
 from search.llm.messages import (
     Answer,
     Block,
-    Cure,
     Draft,
     Form,
     Objection,
     Problem,
     Prompt,
     Reply,
+    RetryAction,
     cut_for_good,
-    drafted,
+    draft_of,
     estimated_tokens,
     fault_of,
     message_request,
@@ -84,7 +84,7 @@ class Conversation:
             max_tokens=self.max_tokens,
         )
 
-    def heard(
+    def record_response(
         self, body: "MessageCreateParamsNonStreaming", form: Form, answers: Sequence[Answer]
     ) -> None:
         """Keep a request that was sent, and its answers."""
@@ -93,11 +93,14 @@ class Conversation:
             Sent(request=len(self._bodies) - 1, form=form, answer=answer) for answer in answers
         )
 
-    def objects(self, problem: Problem, blocks: Sequence[Block]) -> bool:
+    def add_feedback(self, problem: Problem, blocks: Sequence[Block]) -> bool:
         """Tell the model what is wrong with its reply; False when that is no use any more."""
-        if problem.cure not in {Cure.REPLY, Cure.ROOM} or self._reask_count == MAX_REASKS:
+        if (
+            problem.action not in {RetryAction.REPLY, RetryAction.LONGER_REPLY}
+            or self._reask_count == MAX_REASKS
+        ):
             return False
-        was_cut = problem.cure is Cure.ROOM
+        was_cut = problem.action is RetryAction.LONGER_REPLY
         if was_cut and self.max_tokens >= self._settings.most_output_tokens:
             return False
         self._reask_count += 1
@@ -108,7 +111,7 @@ class Conversation:
         self._objections = (*self._objections, told)
         return True
 
-    def starts_again(self, prompt: Prompt) -> None:
+    def restart(self, prompt: Prompt) -> None:
         """Forget what was said, and ask with another prompt."""
         self.prompt = prompt
         self._objections = ()
@@ -269,17 +272,17 @@ class LlmClient:
         talk = Conversation(prompt, self._settings)
         while True:
             reply = self._reply(talk, allowance)
-            draft = reply if isinstance(reply, Problem) else drafted(reply)
+            draft = reply if isinstance(reply, Problem) else draft_of(reply)
             if isinstance(draft, Draft):
                 violation = check(draft)
                 if violation is None:
                     return Submission(draft=draft, exchange=_ended(talk, SUBMITTED))
-                draft = Problem(words=violation, cure=Cure.REPLY)
-            if draft.cure is Cure.PROMPT and shorter is not None:
-                talk.starts_again(shorter())
+                draft = Problem(words=violation, action=RetryAction.REPLY)
+            if draft.action is RetryAction.PROMPT and shorter is not None:
+                talk.restart(shorter())
                 shorter = None
-            elif not (isinstance(reply, Reply) and talk.objects(draft, reply.content or ())):
-                if draft.cure is Cure.ROOM:
+            elif not (isinstance(reply, Reply) and talk.add_feedback(draft, reply.content or ())):
+                if draft.action is RetryAction.LONGER_REPLY:
                     draft = cut_for_good(talk.max_tokens)
                 return NoSubmission(problem=draft, exchange=_ended(talk, draft.words))
 
@@ -293,9 +296,9 @@ class LlmClient:
             body = talk.next_request(self._form)
             refusal = allowance and allowance.refusal(talk.usage, partial(self._size, body))
             if refusal:
-                return Problem(words=refusal, cure=Cure.USER)
+                return Problem(words=refusal, action=RetryAction.USER)
             answers = self._transport.send(body)
-            talk.heard(body, self._form, answers)
+            talk.record_response(body, self._form, answers)
             if self._form is Form.TEXT or not refuses_tool(answers[-1]):
                 break
             self._form = Form.TEXT

@@ -51,12 +51,12 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-class Cure(StrEnum):
+class RetryAction(StrEnum):
     """What could bring a policy after all."""
 
     REPLY = "reply"
     """Another reply, once the model is told what is wrong with this one."""
-    ROOM = "room"
+    LONGER_REPLY = "longer reply"
     """A shorter reply, or more room for it."""
     PROMPT = "prompt"
     """A shorter prompt."""
@@ -71,7 +71,7 @@ class Problem:
     """What is wrong, in one line, which tells what to do where only a user can."""
 
     words: str
-    cure: Cure
+    action: RetryAction
     wait_s: float | None = None
     """How long the provider wants to be left alone, where that is longer than a turn may wait."""
 
@@ -170,7 +170,7 @@ class Draft:
     expected_speedup: float | None = None
 
 
-def drafted(reply: Reply) -> Draft | Problem:
+def draft_of(reply: Reply) -> Draft | Problem:
     """The policy in a reply, or why there is none."""
     stopped = _stopped(reply)
     if stopped is not None:
@@ -194,12 +194,12 @@ def _stopped(reply: Reply) -> Problem | None:
     match reply.stop_reason:
         case "max_tokens":
             words = "the reply was cut at the limit of output tokens; answer with a shorter one"
-            return Problem(words=words, cure=Cure.ROOM)
+            return Problem(words=words, action=RetryAction.LONGER_REPLY)
         case "refusal":
-            return Problem(words=f"the model refused to answer{why}", cure=Cure.TIME)
+            return Problem(words=f"the model refused to answer{why}", action=RetryAction.TIME)
         case "model_context_window_exceeded":
             words = f"the conversation is longer than the model can hold{why}"
-            return Problem(words=words, cure=Cure.PROMPT)
+            return Problem(words=words, action=RetryAction.PROMPT)
     return None
 
 
@@ -309,7 +309,7 @@ def _checked(draft: Draft) -> Draft | Problem:
 
 
 def _wrong(words: str) -> Problem:
-    return Problem(words=words, cure=Cure.REPLY)
+    return Problem(words=words, action=RetryAction.REPLY)
 
 
 def _text(value: object) -> str:
@@ -555,7 +555,7 @@ def cut_for_good(max_tokens: int) -> Problem:
         f"the reply was cut at {max_tokens} output tokens, the most that are allowed: "
         "raise [llm] most_output_tokens or lower [llm] effort"
     )
-    return Problem(words=words, cure=Cure.TIME)
+    return Problem(words=words, action=RetryAction.TIME)
 
 
 def no_message(text: str, settings: LlmSettings) -> Problem:
@@ -564,7 +564,7 @@ def no_message(text: str, settings: LlmSettings) -> Problem:
     words = f"{settings.url} sent no message of the Messages API (200) but {start!r}..."
     if start.startswith("<"):
         words += ", a web page: see whether ANTHROPIC_BASE_URL is right"
-    return Problem(words=words, cure=Cure.TIME)
+    return Problem(words=words, action=RetryAction.TIME)
 
 
 def refuses_tool(answer: Answer) -> bool:
@@ -580,21 +580,23 @@ def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Pr
     """What went wrong; `was_answered` is whether the model replied earlier in this conversation."""
     host, model, said = settings.host, settings.model, _said(answer.text)
     if answer.status is None:
-        return Problem(words=f"{host} {said}", cure=Cure.TIME)
+        return Problem(words=f"{host} {said}", action=RetryAction.TIME)
     if answer.status == 413 or (answer.status == 400 and _TOO_LONG.search(said)):
         words = f"the prompt is too long for {model!r} at {host} ({answer.status}: {said})"
-        return Problem(words=words, cure=Cure.PROMPT)
+        return Problem(words=words, action=RetryAction.PROMPT)
     if answer.passing:
         words = f"{host} is overloaded or unavailable ({answer.status}): {said}"
         wait_s = answer.long_wait_s
         if wait_s is not None:
             words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {said}"
-        return Problem(words=words, cure=Cure.TIME, wait_s=wait_s)
+        return Problem(words=words, action=RetryAction.TIME, wait_s=wait_s)
     if was_answered and answer.status in {400, 422}:
         # The same settings brought a reply a moment ago: what was added to it is at fault.
         words = f"{host} rejected what was said after a reply ({answer.status}: {said})"
-        return Problem(words=words, cure=Cure.TIME)
-    return Problem(words=f"{_lasting(answer.status, said, settings)}, {OFFLINE}", cure=Cure.USER)
+        return Problem(words=words, action=RetryAction.TIME)
+    return Problem(
+        words=f"{_lasting(answer.status, said, settings)}, {OFFLINE}", action=RetryAction.USER
+    )
 
 
 def _lasting(status: int, said: str, settings: LlmSettings) -> str:

@@ -29,8 +29,8 @@ from records.trial import Config, Failed, FailureKind, History, Measured, Outcom
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
-from search.loop.finding import reached
-from search.loop.learned import TIE_SHARE, Learnt, dead_knobs
+from search.loop.finding import trial_spread
+from search.loop.learned import TIE_SHARE, LearnedConstraint, dead_knobs
 from search.loop.scale import Scale, Speed
 from search.strategies.base import Choice
 from search.strategies.lessons import (
@@ -38,7 +38,7 @@ from search.strategies.lessons import (
     config_words,
     dead_knob_lines,
     failure_lines,
-    learnt_lines,
+    learned_constraint_lines,
     pending_lines,
     reason_lines,
 )
@@ -167,7 +167,7 @@ def _row(trial: Trial, shown: Shown, message_chars: int, cause: str | None) -> s
     settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
     ended = ending(
         trial,
-        reached(trial, shown.history),
+        trial_spread(trial, shown.history),
         metrics=shown.metrics,
         message_chars=message_chars,
         brief=True,
@@ -242,7 +242,7 @@ class TurnText:
     shown: Shown
     untried: Sequence[Config] | None
     candidates: Sequence[Choice]
-    learnt: Sequence[Learnt]
+    learned: Sequence[LearnedConstraint]
 
     @property
     def history(self) -> History:
@@ -283,7 +283,7 @@ class TurnText:
                 dead_knob_lines(dead_knobs(self.space, history)),
                 share=f"{TIE_SHARE:.0%}",
             ),
-            learnt=_section("learnt", learnt_lines(self.learnt)),
+            learned=_section("learned", learned_constraint_lines(self.learned)),
             rows=fenced(table, limit=len(table)),
             near=self._near() if detail.neighbours else "(left out for want of room)",
         )
@@ -361,7 +361,7 @@ class TurnText:
         if centre is None:
             return "\n".join(f"- {config_words(c)}" for c in self.untried[:NEIGHBOURS_SHOWN])
         nearest = sorted(self.untried, key=lambda config: self.space.distance(centre, config))
-        allowed = (c for c in nearest if not any(one.breaks(c) for one in self.learnt))
+        allowed = (c for c in nearest if not any(one.breaks(c) for one in self.learned))
         shown = [*islice(allowed, NEIGHBOURS_SHOWN)]
         whose = f"#{best.ordinal}" if best else config_words(centre)
         sizes = " (estimated memory of a rank)" if self._memory_words(centre) else ""
@@ -400,7 +400,7 @@ class TurnText:
         return None if estimate is None else size_words(estimate)
 
     def _row(self, trial: Trial, message_chars: int) -> str:
-        result = reached(trial, self.history)
+        result = trial_spread(trial, self.history)
         return row(trial, result, metrics=self.shown.metrics, message_chars=message_chars)
 
     def _reasons(self) -> Iterator[str]:
@@ -475,7 +475,7 @@ class PromptWriter:
     length of failure messages, then rows: of trials measured far from the best, of trials that
     never launched, of other failures, of what is left, oldest first within each; at last the
     middle of programs. The best trial and its program, the latest five, the program that failed
-    last, every kind of failure with its first cause, dead knobs, learnt constraints, candidates
+    last, every kind of failure with its first cause, dead knobs, learned constraints, candidates
     and a line that counts what is missing stay: about 12000 tokens at most, 4500 once
     programs are cut.
     """
@@ -500,7 +500,7 @@ class PromptWriter:
         untried: Sequence[Config] | None,
         *,
         candidates: Sequence[Choice] = (),
-        learnt: Sequence[Learnt] = (),
+        learned: Sequence[LearnedConstraint] = (),
         turn_tokens: int | None = None,
     ) -> Prompt:
         """Give the prompt for the next trial; `untried` is None when too many to be listed.
@@ -515,7 +515,7 @@ class PromptWriter:
             shown=Shown.of(history, scoring, study.measure),
             untried=untried,
             candidates=candidates,
-            learnt=learnt,
+            learned=learned,
         )
         return Prompt(
             system=words("system").substitute(sandbox_rules=self._sandbox_rules),

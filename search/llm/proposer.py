@@ -14,10 +14,10 @@ from records.llm_exchange import Exchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
 from search.llm.client import Allowance, Asked, Check, NoSubmission
-from search.llm.messages import Cure, Draft, Problem, Prompt, estimated_tokens
+from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.loop.budget import launches_since_best, remaining_launches
-from search.loop.learned import learnt
+from search.loop.learned import learned_constraints
 from search.loop.ports import Proposal
 from search.strategies.base import Choice, Chooser, untried
 from search.strategies.proposers import OfflineProposer
@@ -182,7 +182,7 @@ class LlmProposer:
         """Remember a turn without a policy and what it means for later ones, and say it."""
         words, is_new = problem.words, problem.words != self._last_problem
         self._last_problem = words
-        if problem.cure is Cure.USER:
+        if problem.action is RetryAction.USER:
             self._lasting = words
             self._notice(f"the model is not asked any more, the search goes on without it: {words}")
         elif problem.wait_s is not None:
@@ -213,7 +213,7 @@ class LlmProposer:
             history,
             left,
             candidates=candidates,
-            learnt=learnt(self._space, history, study.revoked),
+            learned=learned_constraints(self._space, history, study.revoked),
             turn_tokens=turn_tokens,
         )
 

@@ -117,7 +117,7 @@ MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RecordedTurn:
     """One request and all answers to it; `trial` is None outside of a study."""
 
     body: Body
@@ -135,7 +135,7 @@ def canonical(body: Body) -> str:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def said_in(exchange: Exchange, trial: int | None = None) -> tuple[Said, ...]:
+def recorded_turns(exchange: Exchange, trial: int | None = None) -> tuple[RecordedTurn, ...]:
     """Every request of an exchange with its answers, in order.
 
     Of an exchange recorded earlier this is the last request only: the others were not kept. Raises
@@ -151,7 +151,7 @@ def said_in(exchange: Exchange, trial: int | None = None) -> tuple[Said, ...]:
         raise CodecError("Exchange: request: neither a body nor a list of them")
     answers = [tuple(row.answer for row in rows if row.request == n) for n in range(len(request))]
     return tuple(
-        Said(body=body, answers=given, trial=trial)
+        RecordedTurn(body=body, answers=given, trial=trial)
         for body, given in zip(request, answers, strict=True)
         if given
     )
@@ -164,7 +164,7 @@ class TranscriptTransport:
     that is not on record.
     """
 
-    def __init__(self, said: Iterable[Said]) -> None:
+    def __init__(self, said: Iterable[RecordedTurn]) -> None:
         self._said = tuple(said)
         self._answers: dict[str, list[tuple[Answer, ...]]] = defaultdict(list)
         for each in self._said:
@@ -208,7 +208,7 @@ class TranscriptFolder:
             raise diverged(body, [_read(found) for found in sorted(self._folder.glob("*.json"))])
         answers = self._live.send(body)
         if answers and not answers[-1].passing:
-            _write(path, Said(body=body, answers=answers))
+            _write(path, RecordedTurn(body=body, answers=answers))
         return answers
 
     def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
@@ -229,7 +229,7 @@ def _input_tokens(answer: Answer) -> int | None:
     return billed.tokens - billed.output_tokens
 
 
-def diverged(body: Body, said: Sequence[Said]) -> Diverged:
+def diverged(body: Body, said: Sequence[RecordedTurn]) -> Diverged:
     """How a request differs from the one on record that comes nearest."""
     asked: Body = json.loads(canonical(body))
     found = [(difference(asked, each.body), each.trial) for each in said]
@@ -252,16 +252,16 @@ class _Row:
         return Answer(text=self.body, status=self.status, retry_after_s=self.retry_after_s)
 
 
-def _read(path: Path) -> Said:
+def _read(path: Path) -> RecordedTurn:
     try:
-        return from_json(Said, read_text(path, MOST_BYTES))
+        return from_json(RecordedTurn, read_text(path, MOST_BYTES))
     except (OSError, UnicodeDecodeError, CodecError) as error:
         raise StoreError(
             f"{path} is no transcript: {error}; delete it to have the model asked again"
         ) from error
 
 
-def _write(path: Path, said: Said) -> None:
+def _write(path: Path, said: RecordedTurn) -> None:
     arriving = path.with_suffix(".arriving")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ from records.store.rows import Intent
 from records.store.store import Store
 from records.trial import Config, Failed, FailureKind, History, Measured, Trial
 from search.loop.ports import Observer
-from search.loop.trial import Phases, Turn
+from search.loop.trial import Phases, TrialRunner
 
-BY_NEIGHBOURS = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
+CONTENTION_FAILURES = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
 """How a launch may fail because of those beside it, where they share memory and cores."""
 
 
@@ -24,7 +24,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Capacity:
     """How many trials may be under way at once, and in how many places; as it stands, one alone.
 
     A place is a device, or a core; `places_of` tells how many a configuration takes. One that takes
@@ -68,7 +68,7 @@ class _Entered:
     phase: str
 
 
-_Heard: TypeAlias = _Entered | Trial | BaseException
+_Message: TypeAlias = _Entered | Trial | BaseException
 
 
 class Batch:
@@ -79,8 +79,8 @@ class Batch:
         *,
         study_id: str,
         history: History,
-        room: Room,
-        turn: Turn,
+        room: Capacity,
+        turn: TrialRunner,
         store: Store,
         observer: Observer,
     ) -> None:
@@ -95,7 +95,7 @@ class Batch:
         self._waiting: list[_Member] = []
         self._under_way: dict[int, _Member] = {}
         self._beside: dict[int, set[int]] = {}
-        self._heard: SimpleQueue[_Heard] = SimpleQueue()
+        self._heard: SimpleQueue[_Message] = SimpleQueue()
         self._threads: list[Thread] = []
 
     @property
@@ -145,7 +145,7 @@ class Batch:
 
     def _run_here(self, member: _Member) -> None:
         self._observer.config_decided(member.ordinal, member.config)
-        with self._room.phases.heard_by(lambda name: self._observer.phase(name, member.ordinal)):
+        with self._room.phases.listen_with(lambda name: self._observer.phase(name, member.ordinal)):
             trial = self._turn.run(member.intent, member.config, self._past)
         self._finish(trial)
 
@@ -181,14 +181,16 @@ class Batch:
         """Run one trial in a thread of its own, and tell what comes of it."""
         ordinal = member.ordinal
         try:
-            with self._room.phases.heard_by(lambda name: self._heard.put(_Entered(ordinal, name))):
+            with self._room.phases.listen_with(
+                lambda name: self._heard.put(_Entered(ordinal, name))
+            ):
                 self._heard.put(
                     self._turn.run(member.intent, member.config, self._past, f"trial{ordinal}")
                 )
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             self._heard.put(error)
 
-    def _take(self, heard: _Heard) -> None:
+    def _take(self, heard: _Message) -> None:
         match heard:
             case _Entered():
                 self._observer.phase(heard.phase, heard.ordinal)
@@ -216,7 +218,7 @@ class Batch:
         return (
             self._room.share_memory
             and isinstance(outcome, Failed)
-            and outcome.kind in BY_NEIGHBOURS
+            and outcome.kind in CONTENTION_FAILURES
         )
 
     def _finish(self, trial: Trial) -> None:

@@ -38,7 +38,7 @@ def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -
     return None
 
 
-def enumerating(study: Study, space: Space) -> Study:
+def without_patience(study: Study, space: Space) -> Study:
     """The study without patience where its budget pays for every feasible configuration."""
     trials = study.budget.trials
     if not space.is_listable or len(space.feasible) > trials:
@@ -46,14 +46,14 @@ def enumerating(study: Study, space: Space) -> Study:
     return replace(study, budget=replace(study.budget, patience=max(trials, study.budget.patience)))
 
 
-def nothing_left(study: Study) -> str:
+def exhausted_reason(study: Study) -> str:
     """Why nothing more is proposed, where no limit of the budget says stop."""
     if study.replay_of is not None:
         return f"every policy of study {study.replay_of} was launched again"
     return "every feasible configuration was tried"
 
 
-def most_at_once(study: Study, history: History, used: int) -> int:
+def parallel_limit(study: Study, history: History, used: int) -> int:
     """Trials that may be begun together now, so that no limit is passed however they end.
 
     One of several may need all of its launches twice: beside others, and alone.
@@ -106,7 +106,7 @@ def _measured(trial: Trial) -> bool:
     return trial.score is not None
 
 
-def extended(study_id: str, more: int, records: Store, most: int | None = None) -> Study:
+def extend_budget(study_id: str, more: int, records: Store, most: int | None = None) -> Study:
     """The study with a budget that lasts for `more` trials from here, as it is now on record.
 
     Races and the final are made again for them, so they may take what a study of so many trials
@@ -130,9 +130,9 @@ def extended(study_id: str, more: int, records: Store, most: int | None = None) 
             patience=study.budget.patience + more,
             launches=None if by_default else enough,
         )
-        extended = replace(study, budget=budget)
-        records.replace_study(study_id, extended)
-    return extended
+        extend_budget = replace(study, budget=budget)
+        records.replace_study(study_id, extend_budget)
+    return extend_budget
 
 
 _RELEASE = re.compile(r"-\d{8}$")
@@ -155,14 +155,14 @@ def price_table() -> PriceTable:
     return from_document(PriceTable, tomllib.loads(text))
 
 
-def priced(llm: Llm) -> Llm:
+def with_price(llm: Llm) -> Llm:
     """The same model with its known price, where the study says none."""
     return llm if llm.price is not None else replace(llm, price=price_of(llm.model))
 
 
 def cost_usd(usage: Usage, model: str, llm: Llm) -> float | None:
     """What a use of a model cost; None where its price is not known, or it is not the study's."""
-    price = priced(llm).price
+    price = with_price(llm).price
     return None if price is None or model != llm.model else price.cost_usd(usage)
 
 

@@ -19,17 +19,17 @@ from records.store.rows import ComputedMetric, StudyRow, with_newest
 from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import History, Measured, Purpose, Repeat, Trial
-from search.loop.standing import (
+from search.loop.leader import (
     SEED,
-    Member,
+    FrontMember,
+    Leader,
     Race,
-    Standing,
     compared,
     counted,
     front_of,
     is_disturbed,
     objective_values,
-    standing_of,
+    study_leader,
     supported_values,
     unreliable,
 )
@@ -90,12 +90,12 @@ class Finding:
     races: tuple[Race, ...] = ()
     noise: Noise | None = None
     contexts: tuple[InContextFinding, ...] = ()
-    front: tuple[Member, ...] = ()
+    front: tuple[FrontMember, ...] = ()
     confirming: ConfirmingRounds | None = None
 
 
 def find(
-    led: Standing,
+    led: Leader,
     launches: Sequence[Repeat],
     scoring: Scoring,
     measure: Measure,
@@ -115,7 +115,7 @@ def find(
         stop_reason=stop_reason,
         winner=winner,
         unit=scoring.unit,
-        result=None if history.best is None else reached(history.best, history),
+        result=None if history.best is None else trial_spread(history.best, history),
         against_seed=against.get(0),
         ties=tuple(
             ordinal
@@ -146,7 +146,7 @@ def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:
     )
 
 
-def ended_with(row: StudyRow) -> Finding | None:
+def final_finding(row: StudyRow) -> Finding | None:
     """What a study found; None before its end, and while it goes on and may find better."""
     if row.summary is None or row.status != "finished":
         return None
@@ -155,23 +155,25 @@ def ended_with(row: StudyRow) -> Finding | None:
 
 def leader_of(row: StudyRow, store: Store) -> Trial | None:
     """The trial of a study on record that won, or leads so far; None where none was measured."""
-    finding = ended_with(row)
+    finding = final_finding(row)
     if finding is not None and finding.winner is not None:
         return store.trial(row.id, finding.winner)
     if not store.counts(row.id).repeats and not scoring_of(row.study).needs_seed:
         return store.best(row.id)
-    return standing_of(row, store).history.best
+    return study_leader(row, store).history.best
 
 
 def best_result(row: StudyRow, leader: Trial | None, store: Store) -> Spread | None:
     """How good the trial is that leads a study."""
-    finding = ended_with(row)
+    finding = final_finding(row)
     if finding is not None and finding.result is not None:
         return finding.result
-    return None if leader is None else reached(leader, History(again=values_again(row, store)))
+    return (
+        None if leader is None else trial_spread(leader, History(again=repeated_values(row, store)))
+    )
 
 
-def values_again(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]:
+def repeated_values(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]:
     """What counts of each trial of a study that was launched again, as `supported_values` says.
 
     Nothing where a record from elsewhere does not say how it is scored.
@@ -186,7 +188,7 @@ def values_again(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]
     return supported_values(counted(store.repeats(row.id), row.study.measure), scoring)
 
 
-def reached(trial: Trial, history: History) -> Spread | None:
+def trial_spread(trial: Trial, history: History) -> Spread | None:
     """The one number of a trial, over the launches that count; None where it has no score."""
     values = history.values(trial)
     return spread(values) if values else None
@@ -203,7 +205,7 @@ class Rescored:
     scoring: Scoring
 
 
-def rescored(row: StudyRow, store: Store, asked: Study) -> Rescored:
+def rescore(row: StudyRow, store: Store, asked: Study) -> Rescored:
     """Score what is on record of a study by the objectives and limits of `asked`.
 
     Who leads is who has the lowest cost over all launches: nobody was raced for it. A trial that
@@ -213,10 +215,10 @@ def rescored(row: StudyRow, store: Store, asked: Study) -> Rescored:
     computed = store.computed_metrics(row.id)
     history = with_computed(store.history(row.id), computed)
     launches = same_definitions(counted(store.repeats(row.id), row.study.measure), history)
-    return scored_again(row, history, launches, asked, known_here(computed))
+    return rescore_history(row, history, launches, asked, stored_definitions(computed))
 
 
-def scored_again(
+def rescore_history(
     row: StudyRow,
     stored: History,
     repeats: Sequence[Repeat],
@@ -233,7 +235,7 @@ def scored_again(
     )
     front = front_of(scored, repeats, scoring)
     history = replace(scored, front=tuple(member.ordinal for member in front))
-    led = Standing(history=history, races=(), noise=None, front=front)
+    led = Leader(history=history, races=(), noise=None, front=front)
     reason = "scored again by what is on record; nothing was launched, and nobody raced for it"
     finding = find(led, repeats, scoring, asked.measure, reason)
     return Rescored(
@@ -274,7 +276,7 @@ def same_definitions(repeats: Sequence[Repeat], history: History) -> tuple[Repea
     return tuple(map(told, repeats))
 
 
-def known_here(computed: Mapping[int, Sequence[ComputedMetric]]) -> tuple[Metric, ...]:
+def stored_definitions(computed: Mapping[int, Sequence[ComputedMetric]]) -> tuple[Metric, ...]:
     """What is known of metrics whose definition is not at hand: enough to score what is stored."""
     found = {each.name: each for told in computed.values() for each in told}
     names = set(metric_names()) if found else set()

@@ -1,8 +1,8 @@
 """Constraints learned from failures; dead knobs.
 
-Constraints learnt from failures, by the history alone: told to the model, and kept to.
+Constraints learned from failures, by the history alone: told to the model, and kept to.
 
-A predicate over at most two knobs is learnt once enough trials failed in one way where it holds,
+A predicate over at most two knobs is learned once enough trials failed in one way where it holds,
 and none was measured there. The next measured trial that contradicts it takes it away again, and
 so can a person.
 
@@ -28,15 +28,15 @@ from records.trial import Config, Failed, FailureKind, History, Trial
 LEAST_FAILURES = 3
 CHANCE = 0.01
 """How likely it may be that all fail by chance, as often as launches fail elsewhere."""
-LEARNT_KINDS = frozenset({FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG})
+LEARNED_KINDS = frozenset({FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG})
 CAUSE_CHARS = 80
-PREFIX = "learnt: "
+PREFIX = "learned: "
 Mask: TypeAlias = NDArray[np.bool_]
 """Which configurations of a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class LearnedConstraint:
     """A predicate that every trial broke which failed in one way, and no measured trial did.
 
     `ordinals` are those failures.
@@ -57,7 +57,9 @@ class Learnt:
 _rule = cache(Rule.of)
 
 
-def learnt(space: Space, history: History, revoked: Sequence[str]) -> tuple[Learnt, ...]:
+def learned_constraints(
+    space: Space, history: History, revoked: Sequence[str]
+) -> tuple[LearnedConstraint, ...]:
     """What the failures so far say about configurations, without what a person took back."""
     failed = [trial for trial in history if _teaches(trial)]
     measured = {trial.config for trial in history.measured}
@@ -104,14 +106,14 @@ class _Finder:
             if not (each.holds & self._measured).any() and each.text not in taken_back
         ]
 
-    def all(self, kind: FailureKind, trials: Sequence[Trial]) -> Iterator[Learnt]:
+    def all(self, kind: FailureKind, trials: Sequence[Trial]) -> Iterator[LearnedConstraint]:
         """What failures with one cause teach, the predicate that covers most of them first."""
         left = list(trials)
         while (best := self._best(left)) is not None:
             pairs = zip(self._configs, best.holds, strict=True)
             held = {config for config, holds in pairs if holds}
             covered = [trial for trial in left if trial.config in held]
-            yield _learnt(best, kind, covered)
+            yield _learned(best, kind, covered)
             left = [trial for trial in left if trial not in covered]
 
     def _best(self, trials: Sequence[Trial]) -> _Predicate | None:
@@ -136,10 +138,12 @@ class _Finder:
         return np.array([config in configs for config in self._configs], dtype=bool)
 
 
-def _learnt(predicate: _Predicate, kind: FailureKind, trials: Sequence[Trial]) -> Learnt:
+def _learned(
+    predicate: _Predicate, kind: FailureKind, trials: Sequence[Trial]
+) -> LearnedConstraint:
     ordinals = tuple(trial.ordinal for trial in trials)
     told = ", ".join(f"#{ordinal}" for ordinal in ordinals)
-    return Learnt(
+    return LearnedConstraint(
         constraint=Constraint(
             name=f"{PREFIX}{predicate.text}",
             expression=f"not ({predicate.text})",
@@ -152,7 +156,9 @@ def _learnt(predicate: _Predicate, kind: FailureKind, trials: Sequence[Trial]) -
 
 def _teaches(trial: Trial) -> bool:
     outcome = trial.outcome
-    return trial.config is not None and isinstance(outcome, Failed) and outcome.kind in LEARNT_KINDS
+    return (
+        trial.config is not None and isinstance(outcome, Failed) and outcome.kind in LEARNED_KINDS
+    )
 
 
 def _by_cause(trials: Sequence[Trial]) -> dict[tuple[FailureKind, str], list[Trial]]:

@@ -10,12 +10,12 @@ from records.store.rows import Intent
 from records.store.store import Store
 from records.study import Study
 from records.trial import History, Policy
-from search.loop.batch import Batch, Room
-from search.loop.budget import launches_used, most_at_once, nothing_left, stop_reason
+from search.loop.batch import Batch, Capacity
+from search.loop.budget import exhausted_reason, launches_used, parallel_limit, stop_reason
 from search.loop.finding import Finding, find
 from search.loop.ports import Observer, Proposal, Proposer
-from search.loop.races import Contest, Referee, in_contexts
-from search.loop.trial import Turn
+from search.loop.races import ConfirmationPlan, RepeatRunner, in_contexts
+from search.loop.trial import TrialRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class Search:
     proposer: Proposer
     scoring: Scoring
     store: Store
-    turn: Turn
+    turn: TrialRunner
     observer: Observer
     clock: Callable[[], float] = time.monotonic
-    room: Room = field(default_factory=Room)
+    room: Capacity = field(default_factory=Capacity)
 
     def run(self) -> Finding:
         """Run to the end of the budget; an interruption leaves the study ready to resume."""
@@ -66,9 +66,9 @@ class Search:
             if reason is not None:
                 return reason
             batch = self._batch(history)
-            most = most_at_once(self.study, history, used)
+            most = parallel_limit(self.study, history, used)
             if not self._fill(batch, most, out_of_time=lambda: self._late(started)):
-                return nothing_left(self.study)
+                return exhausted_reason(self.study)
             batch.run()
 
     def _go_on(self) -> None:
@@ -116,14 +116,14 @@ class Search:
         return self.store.begin(self.study_id, intent, proposal.exchange)
 
     @property
-    def _referee(self) -> Referee:
+    def _referee(self) -> ConfirmationPlan:
         scoring = self.scoring.over(self.store.history(self.study_id))
-        return Referee(
+        return ConfirmationPlan(
             study_id=self.study_id,
             measure=self.study.measure,
             scoring=scoring,
             store=self.store,
-            contest=Contest(
+            contest=RepeatRunner(
                 study_id=self.study_id,
                 study=self.study,
                 scoring=scoring,

@@ -24,7 +24,7 @@ from records.scrub import Scrubber
 from records.study import Command, Measure, Study
 from records.trial import Config, History, Outcome, Policy, Repeat, Trial
 from records.workload import Workload
-from search.loop.standing import Race
+from search.loop.leader import Race
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

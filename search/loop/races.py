@@ -20,44 +20,44 @@ from records.study import Measure, Study
 from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.loop.budget import launches_used, remaining_launches
 from search.loop.finding import InContextFinding
-from search.loop.ports import Observer
-from search.loop.standing import (
+from search.loop.leader import (
+    Leader,
     Race,
-    Standing,
     centred_burdens,
     claim_rule,
     compared,
     confirming,
     counted,
+    find_leader,
     is_disturbed,
     judge_race,
     launch_of,
     least_rounds,
     run_again,
-    standing,
     unreliable,
     without_replaced,
 )
-from search.loop.trial import Turn, in_one
-from search.study.spaces import decided, held_out_study, space_of
+from search.loop.ports import Observer
+from search.loop.trial import TrialRunner, outcome_in
+from search.study.spaces import decide_config, held_out_study, space_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class RepeatRunner:
     """Runs what is not on record yet."""
 
     study_id: str
     study: Study
     scoring: Scoring
     store: Store
-    turn: Turn
+    turn: TrialRunner
     observer: Observer
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
         """What is on record of one contest and counts, in the order of launches."""
         return without_replaced(self._launched(purpose, series), self.study.measure)
 
-    def bring_to(
+    def run_until(
         self, count: int, purpose: Purpose, series: int, trials: Sequence[Trial], spare: int = 0
     ) -> bool:
         """Bring a contest to at least `count` rounds of all these trials, and those to run again.
@@ -71,7 +71,7 @@ class Contest:
             self._launch(missing, whole=len(missing) == len(trials))
         return True
 
-    def against_itself(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
+    def run_self_test(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
         """Bring a self-test to `count` pairs of launches, as far as the budget and `spare` let.
 
         The launches of pair k are in the rounds 2k and 2k + 1.
@@ -79,7 +79,7 @@ class Contest:
         for pair in range(count):
             done = {repeat.round for repeat in self.repeats(Purpose.SELF_TEST, series)}
             missing = [
-                _Place(
+                _PlannedRepeat(
                     purpose=Purpose.SELF_TEST, series=series, round=number, position=0, trial=trial
                 )
                 for number in (2 * pair, 2 * pair + 1)
@@ -104,7 +104,7 @@ class Contest:
 
     def _missing(
         self, purpose: Purpose, series: int, trials: Sequence[Trial]
-    ) -> tuple["_Place", ...]:
+    ) -> tuple["_PlannedRepeat", ...]:
         """The launches that complete a round, in their order.
 
         A round that was cut short by a kill is completed.
@@ -117,7 +117,9 @@ class Contest:
         turn = sorted(trials, key=lambda trial: trial.ordinal)
         Random(f"{self.study.random_seed}/{series}/{number}").shuffle(turn)
         return tuple(
-            _Place(purpose=purpose, series=series, round=number, position=position, trial=trial)
+            _PlannedRepeat(
+                purpose=purpose, series=series, round=number, position=position, trial=trial
+            )
             for position, trial in enumerate(turn)
             if trial.ordinal not in _ordinals(rounds.get(number, ()))
         )
@@ -132,7 +134,7 @@ class Contest:
         stored = self.store.repeats(self.study_id)
         return tuple(r for r in stored if r.series == series and r.purpose is purpose)
 
-    def _launch(self, places: Sequence["_Place"], *, whole: bool) -> None:
+    def _launch(self, places: Sequence["_PlannedRepeat"], *, whole: bool) -> None:
         """Launch together what makes up a whole round and fits on the machine, else in turn.
 
         What takes turns is not profiled.
@@ -169,7 +171,7 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _PlannedRepeat:
     """One launch of a contest before it is made."""
 
     purpose: Purpose
@@ -205,7 +207,7 @@ def _config(trial: Trial) -> Config:
     return trial.config
 
 
-def hold_out(contest: Contest, series: int, winner: Trial, seed: Trial) -> tuple[Repeat, ...]:
+def hold_out(contest: RepeatRunner, series: int, winner: Trial, seed: Trial) -> tuple[Repeat, ...]:
     """Launch both in the contexts that were held out, in rounds, as far as the budget lets.
 
     Gives what is on record of it. There is nothing to launch where they are one trial.
@@ -214,11 +216,11 @@ def hold_out(contest: Contest, series: int, winner: Trial, seed: Trial) -> tuple
     if study is None or winner.ordinal == seed.ordinal:
         return ()
     space = space_of(study)
-    configs = [(trial, decided(trial.policy, study, space)) for trial in (winner, seed)]
+    configs = [(trial, decide_config(trial.policy, study, space)) for trial in (winner, seed)]
     entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
     inside = replace(contest, study=study)
     if len(entrants) == len(configs):
-        inside.bring_to(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
+        inside.run_until(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
     return inside.repeats(Purpose.HELD_OUT, series)
 
 
@@ -256,7 +258,8 @@ def _each(
         inside = [
             replace(launch, outcome=outcome)
             for launch in launches
-            if (outcome := in_one(launch.outcome, name) if launched else launch.outcome) is not None
+            if (outcome := outcome_in(launch.outcome, name) if launched else launch.outcome)
+            is not None
         ]
         yield InContextFinding(
             name=name, held_out=held_out, against_seed=_judged(inside, winner, scoring, study)
@@ -284,20 +287,20 @@ CONFIRMED_FOR_EACH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Referee:
+class ConfirmationPlan:
     """Every answer comes from the store, so that a search that was killed goes on where it was."""
 
     study_id: str
     measure: Measure
     scoring: Scoring
     store: Store
-    contest: Contest
+    contest: RepeatRunner
     observer: Observer
 
-    def standing(self) -> Standing:
+    def standing(self) -> Leader:
         """Judge who leads by what is on record."""
         history = self.store.history(self.study_id)
-        return standing(history, self._repeats, self.scoring, self.measure)
+        return find_leader(history, self._repeats, self.scoring, self.measure)
 
     @property
     def settled_count(self) -> int:
@@ -305,7 +308,7 @@ class Referee:
         series = (repeat.series for repeat in self.store.repeats(self.study_id))
         return max(0, max(series, default=0) - 1)
 
-    def settle(self, settled_count: int) -> Standing:
+    def settle(self, settled_count: int) -> Leader:
         """Do what each trial after the settled ones calls for, one after the other.
 
         That is a self-test of the first that was measured, and a race of each challenger. What is
@@ -336,7 +339,7 @@ class Referee:
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
             spare = self._reserve(0) if count > least else 0
-            fits = self.contest.bring_to(count, Purpose.CONFIRM, series, entrants, spare=spare)
+            fits = self.contest.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)
             launches = confirming(self._repeats, series)
             if not fits or (count >= least and self._told_apart(launches, entrants)):
                 break
@@ -362,7 +365,7 @@ class Referee:
     def _test(self, trial: Trial) -> None:
         """Launch the first trial against itself, to learn how much equal launches differ."""
         tested = len(self._repeats)
-        self.contest.against_itself(
+        self.contest.run_self_test(
             self.measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
         )
         noise = self.standing().noise
@@ -376,7 +379,7 @@ class Referee:
         is raced for as long as it is ahead.
         """
         series = challenger.ordinal + 1
-        led = standing(
+        led = find_leader(
             History(history.before(challenger.ordinal).trials),
             [repeat for repeat in self._repeats if repeat.series < series],
             self.scoring,
@@ -397,7 +400,7 @@ class Referee:
         # Trials that are still to come must not eat what the final needs.
         spare = self._for_final() + remaining_launches(self.contest.study, history)
         for count in range(1, self.measure.race_rounds + 1):
-            fits = self.contest.bring_to(
+            fits = self.contest.run_until(
                 count, Purpose.RACE, series, (challenger, incumbent), spare=spare
             )
             race = judge_race(self._repeats, series, self.scoring, self.measure)
@@ -423,7 +426,7 @@ class Referee:
         rounds, rung = 0, max(1, self.measure.confirm_rounds // CONFIRMED_FOR_EACH)
         while len(alive) > FINALISTS:
             rounds += rung
-            fits = self.contest.bring_to(
+            fits = self.contest.run_until(
                 rounds, Purpose.HALVING, series, alive, spare=self._for_final()
             )
             if not fits:

@@ -16,7 +16,7 @@ from evaluator.objective import Scoring
 from evaluator.timing.decision import decide
 from records.study import Measure
 from records.trial import History, Trial
-from search.loop.standing import claim_rule, launch_of, rounds_between
+from search.loop.leader import claim_rule, launch_of, rounds_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

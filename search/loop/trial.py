@@ -47,14 +47,14 @@ from records.trial import (
     Stage,
     Trial,
 )
+from search.loop.leader import is_step_time
 from search.loop.ports import Evaluator
-from search.loop.standing import is_step_time
-from search.study.spaces import decided, in_context, parts
+from search.study.spaces import decide_config, in_context, parts
 
 UNDER_WAY = "same configuration as a trial that is being measured"
 
 
-class Judge:
+class PolicyPrecheck:
     """Runs policies of one study in the sandbox, and launches nothing."""
 
     def __init__(self, study: Study, space: Space) -> None:
@@ -66,9 +66,9 @@ class Judge:
 
         Raises `EnvironmentFault` when this machine cannot isolate policies.
         """
-        from search.loop.learned import learnt
+        from search.loop.learned import learned_constraints
 
-        config = decided(policy, self._study, self._space)
+        config = decide_config(policy, self._study, self._space)
         if isinstance(config, Failed):
             return _unusable(config)
         earlier = history.tried(config)
@@ -76,7 +76,7 @@ class Judge:
             return same_as(earlier)
         if config in history.pending:
             return UNDER_WAY
-        for rule in learnt(self._space, history, self._study.revoked):
+        for rule in learned_constraints(self._space, history, self._study.revoked):
             broken = rule.breaks(config)
             if broken is not None:
                 trials = ", ".join(f"#{ordinal}" for ordinal in rule.ordinals)
@@ -114,7 +114,7 @@ class Phases:
             listener(name)
 
     @contextmanager
-    def heard_by(self, listener: PhaseListener) -> Iterator[None]:
+    def listen_with(self, listener: PhaseListener) -> Iterator[None]:
         """Pass the phases of this thread's launches on to `listener`, until the context is left."""
         before = getattr(self._of_thread, "listener", None)
         self._of_thread.listener = listener
@@ -124,7 +124,7 @@ class Phases:
             self._of_thread.listener = before
 
 
-FOLDER = "contexts"
+CONTEXTS_FOLDER = "contexts"
 """Where, beside the files of the study's own context, those of the others lie, by their names."""
 
 
@@ -145,7 +145,7 @@ class ContextEvaluator:
             return self.each.evaluate(study, config, workdir)
         ended: list[tuple[str, Measured]] = []
         for number, part in enumerate(parts(study, config)):
-            folder = workdir / FOLDER / part.name if number else workdir
+            folder = workdir / CONTEXTS_FOLDER / part.name if number else workdir
             folder.mkdir(parents=True, exist_ok=True)
             outcome = self.each.evaluate(part.study, part.config, folder)
             if isinstance(outcome, Failed):
@@ -190,7 +190,7 @@ def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -
     return None
 
 
-def in_one(outcome: Outcome, name: str) -> Outcome | None:
+def outcome_in(outcome: Outcome, name: str) -> Outcome | None:
     """How the launch in the context of this name ended; None where there was none."""
     return next((one.outcome for one in outcome.contexts if one.name == name), None)
 
@@ -235,7 +235,7 @@ Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
 """Whether launches of a study that took so much on each rank may be on the machine at once."""
 
 
-class Turn:
+class TrialRunner:
     """Runs trials of one study in `workdir`, which it empties after each launch."""
 
     def __init__(
@@ -261,7 +261,7 @@ class Turn:
 
     def decide(self, intent: Intent, history: History) -> Config | Trial:
         """Give the configuration that a proposal chose, or the trial that ends without a launch."""
-        answer = decided(intent.policy, self._study, self._space)
+        answer = decide_config(intent.policy, self._study, self._space)
         if isinstance(answer, Failed):
             return self._ended(intent, None, answer, history)
         if (earlier := history.tried(answer)) is not None:

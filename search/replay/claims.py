@@ -26,8 +26,8 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import MEASURE, Study
 from records.trial import Failed, FailureKind, History, Measured, Outcome, Repeat, Score, Trial
-from search.loop.finding import Finding, ended_with, leader_of
-from search.loop.standing import counted, launch_of, rounds_between, took_turns
+from search.loop.finding import Finding, final_finding, leader_of
+from search.loop.leader import counted, launch_of, rounds_between, took_turns
 from search.loop.trial import other_work_anywhere
 from search.views.format import REASONS, comparison_words, many, number, one_line
 
@@ -55,7 +55,7 @@ class Source:
     @property
     def finding(self) -> Finding | None:
         """What the study announced; None where it did not end."""
-        return ended_with(self.row)
+        return final_finding(self.row)
 
     def lead(self, trial: Trial) -> Comparison | None:
         """By how much this trial was announced to lead over the seed; None where it was not."""

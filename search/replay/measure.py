@@ -12,11 +12,11 @@ from records.store.rows import Intent
 from records.store.store import Store
 from records.study import MEASURE, Study
 from records.trial import History, Measured, Purpose, Trial
-from search.compose import Surroundings
+from search.compose import Backend
+from search.loop.leader import MOST_RUN_AGAIN, claim_rule
 from search.loop.ports import Observer
-from search.loop.races import Contest
-from search.loop.standing import MOST_RUN_AGAIN, claim_rule
-from search.loop.trial import Phases, Turn
+from search.loop.races import RepeatRunner
+from search.loop.trial import Phases, TrialRunner
 from search.replay.claims import Decision, Holds, Launched, Source, judged
 from search.study.spaces import space_of
 
@@ -52,13 +52,13 @@ def measuring(
     study: Study,
     source: Source,
     store: Store,
-    around: Surroundings,
+    around: Backend,
     observer: Observer,
     *,
     within: float,
 ) -> "Measuring":
     """A replay that is begun on record, ready to run in these surroundings."""
-    turn = Turn(
+    turn = TrialRunner(
         study=study,
         space=space_of(study),
         scoring=source.scoring,
@@ -68,7 +68,7 @@ def measuring(
         fits=around.fits,
         sleep=around.sleep,
     )
-    contest = Contest(
+    contest = RepeatRunner(
         study_id=study_id,
         study=study,
         scoring=source.scoring,
@@ -92,7 +92,7 @@ class Measuring:
     """
 
     source: Source
-    contest: Contest
+    contest: RepeatRunner
     phases: Phases
     within: float
 
@@ -123,7 +123,7 @@ class Measuring:
         for count in range(1, self._rule.max_rounds + 1 if entrants else 1):
             if decision.holds is not Holds.UNDECIDED:
                 break
-            fits = self.contest.bring_to(count, Purpose.CONFIRM, _series(trial), entrants)
+            fits = self.contest.run_until(count, Purpose.CONFIRM, _series(trial), entrants)
             decision = self._judged(trial, again)
             if not fits:
                 break
@@ -168,7 +168,7 @@ class Measuring:
         # What a measured one is checked against is its own record: the same work and losses.
         measured = isinstance(trial.outcome, Measured)
         reference = (trial,) if measured else self.source.history.measured[:1]
-        with self.phases.heard_by(lambda name: observer.phase(name, trial.ordinal)):
+        with self.phases.listen_with(lambda name: observer.phase(name, trial.ordinal)):
             return turn.run(intent, answer, History(reference))
 
     @property

@@ -9,7 +9,7 @@ from policies.space import Space
 from records.errors import StudyError
 from records.study import Dimension, Study, Value
 from records.trial import Config, Failed, Policy, Trial
-from search.study.policy_check import Place, asked, places
+from search.study.policy_check import ContextPlace, asked, places
 from search.study.spaces import estimate, own_part
 
 MEMORY = "estimated_memory_bytes"
@@ -103,7 +103,7 @@ def as_given(study: Study) -> Study:
     return replace(study, space=replace(study.space, dimensions=dimensions))
 
 
-def _answer(policy: Policy, place: Place) -> Answer:
+def _answer(policy: Policy, place: ContextPlace) -> Answer:
     answer = asked(policy, place)
     step_s, memory_bytes = None, None
     if isinstance(answer, Config) and isinstance(place.space, Space):

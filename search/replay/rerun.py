@@ -35,16 +35,16 @@ from records.trial import (
     Stage,
     Trial,
 )
-from search.compose import Surroundings, composed
+from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
-from search.llm.transcripts import Diverged, TranscriptTransport, said_in
-from search.loop.batch import Room
+from search.llm.transcripts import Diverged, TranscriptTransport, recorded_turns
+from search.loop.batch import Capacity
 from search.loop.budget import stop_reason
-from search.loop.finding import Finding, ended_with
+from search.loop.finding import Finding, final_finding
+from search.loop.leader import Race, took_turns
 from search.loop.loop import Search
 from search.loop.ports import Proposal, Proposer
-from search.loop.standing import Race, took_turns
-from search.settings import Secret, reached
+from search.settings import Secret, settings_of
 from search.strategies.proposers import ReplayProposer, policies_again
 from search.study.spaces import space_of
 
@@ -167,7 +167,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
             for each in proposed
             if each.exchange is not None
         },
-        finding=ended_with(row),
+        finding=final_finding(row),
         runs=store.runs(study_id),
     )
 
@@ -350,7 +350,7 @@ def _follow(record: Recorded, policies: tuple[Policy, ...], store: Store) -> str
     """Run every leg; gives why that ended early, where it did."""
     progress = Progress()
     transcripts = [
-        said for ordinal, talk in record.exchanges.items() for said in said_in(talk, ordinal)
+        said for ordinal, talk in record.exchanges.items() for said in recorded_turns(talk, ordinal)
     ]
     transport = TranscriptTransport(transcripts)
     for leg in record.legs:
@@ -387,13 +387,13 @@ def _leg(
     talks = (talk for n, talk in sorted(record.exchanges.items()) if n >= progress.trials)
     host = next((talk.host for talk in talks if talk.host), None)
     evaluator = RecordedEvaluator(record, progress, before_launch)
-    around = Surroundings(
+    around = Backend(
         evaluator=evaluator,
         model=lambda study, _notice: _model(study, host, transport),
         seed=record.seed,
         again=policies,
         fits=evaluator.took_turns,
-        room=Room(
+        room=Capacity(
             trial_count=leg.study.parallel,
             place_count=1,
             places_of=lambda _config: int(record.fills_batch(progress.begun)),
@@ -403,7 +403,9 @@ def _leg(
         sleep=lambda _seconds: None,
         clock=lambda: record.started_s(progress.begun + 1),
     )
-    with composed(record.row.id, leg.study, space_of(leg.study), store, progress, around) as search:
+    with compose_search(
+        record.row.id, leg.study, space_of(leg.study), store, progress, around
+    ) as search:
         yield replace(
             search,
             proposer=_Bounded(search.proposer, leg),
@@ -438,4 +440,4 @@ class _Bounded:
 def _model(study: Study, host: str | None, transport: TranscriptTransport) -> LlmClient:
     # No text holds this key by chance: what is recorded is not changed by taking it out.
     key = Secret(token_hex(32))
-    return LlmClient(reached(study.llm, key, host and f"https://{host}"), transport)
+    return LlmClient(settings_of(study.llm, key, host and f"https://{host}"), transport)

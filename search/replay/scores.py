@@ -32,16 +32,16 @@ from records.trial import (
     Score,
     Trial,
 )
-from search.llm.transcripts import difference, said_in
+from search.llm.transcripts import difference, recorded_turns
 from search.loop.finding import (
     Finding,
     Rescored,
-    known_here,
+    rescore_history,
     same_definitions,
-    scored_again,
+    stored_definitions,
     with_computed,
 )
-from search.loop.standing import counted
+from search.loop.leader import counted
 from search.replay.metrics import Answer, Work, answers, as_computed, computable, needs_traces
 from search.replay.rerun import Recorded
 from search.strategies.base import change_words
@@ -101,10 +101,10 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
     """
     computed = store.computed_metrics(row.id)
     found = definitions(metrics_file)
-    added = _added(found, known_here(computed))
+    added = _added(found, stored_definitions(computed))
     history = with_computed(store.history(row.id), computed)
     repeats = counted(store.repeats(row.id), row.study.measure)
-    then = scored_again(row, history, same_definitions(repeats, history), asked, added)
+    then = rescore_history(row, history, same_definitions(repeats, history), asked, added)
     names = _names_read(then.scoring)
     known = [each for each in found.known if each.metric.name in names]
     answered = _answers(row, history, known, store, metrics_file)
@@ -112,7 +112,7 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
     today = {n: tuple(as_computed(answer, by_name)) for n, answer in answered.items()}
     recomputed = with_computed(history, today)
     again = tuple(_measured_today(repeat, row.study, known) for repeat in repeats)
-    seen = scored_again(row, recomputed, same_definitions(again, recomputed), asked, added)
+    seen = rescore_history(row, recomputed, same_definitions(again, recomputed), asked, added)
     pairs = zip(history, then.history, seen.history, recomputed, strict=True)
     return Today(
         then=then,
@@ -319,7 +319,7 @@ def _exchange(recorded: Exchange | None, replayed: Exchange | None) -> Iterator[
         if recorded is not replayed:
             yield "model asked, and not before" if replayed else "model not asked, but before"
         return
-    ours, theirs = said_in(replayed), said_in(recorded)
+    ours, theirs = recorded_turns(replayed), recorded_turns(recorded)
     if len(ours) != len(theirs):
         yield f"{len(ours)} requests to the model instead of {len(theirs)}"
         return

@@ -258,7 +258,7 @@ def cost(seen: Seen) -> Section:
     return Section(
         name="cost",
         heading="What it cost",
-        lead="Launches that the search learnt from, and those that it made to be sure.",
+        lead="Launches that the search learned from, and those that it made to be sure.",
         blocks=(Facts(lines=tuple(_lines(seen))),),
     )
 

@@ -14,9 +14,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import History, MetricValue, Repeat, Trial
-from search.loop.finding import Finding, ended_with, find, reached
-from search.loop.learned import Learnt, learnt
-from search.loop.standing import counted, standing_of
+from search.loop.finding import Finding, final_finding, find, trial_spread
+from search.loop.leader import counted, study_leader
+from search.loop.learned import LearnedConstraint, learned_constraints
 from search.report.summary import Record, report_lines
 from search.settings import status
 from search.study.spaces import space_of
@@ -42,7 +42,7 @@ class Seen:
     scoring: Scoring
     repeats: tuple[Repeat, ...]
     space: Space | None
-    learnt: tuple[Learnt, ...]
+    learned: tuple[LearnedConstraint, ...]
     metrics: Mapping[int, tuple[MetricValue, ...]]
     machines: Mapping[str, Machine | None]
     faults: tuple[Fault, ...]
@@ -56,7 +56,7 @@ class Seen:
         record, repeats = Record.of(row.id, store), store.repeats(row.id)
         scoring = scoring_of(row.study).over(record.history)
         now = status(row, store)
-        finding = ended_with(row) or _as_it_stands(row, store, scoring, now)
+        finding = final_finding(row) or _as_it_stands(row, store, scoring, now)
         space = _space(row.study)
         said: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):
@@ -68,7 +68,7 @@ class Seen:
             scoring=scoring,
             repeats=repeats,
             space=space,
-            learnt=_learnt(space, record.history, row.study.revoked),
+            learned=_learned(space, record.history, row.study.revoked),
             metrics=store.metric_values(row.id),
             machines=_machines(record.history, repeats, store),
             faults=audit(row.study, record.history, repeats) if len(record.history) else (),
@@ -109,7 +109,7 @@ class Seen:
 
     def reached(self, trial: Trial) -> Spread | None:
         """The number of a trial, over the launches that count; None where it has no score."""
-        return reached(trial, self.history)
+        return trial_spread(trial, self.history)
 
     def metric(self, trial: Trial, name: str) -> MetricValue | None:
         """A metric of a trial; None where it has none."""
@@ -124,7 +124,7 @@ class Seen:
 def _as_it_stands(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
     reason = GOES_ON.get(now, "its record ends here")
     launches = counted(store.repeats(row.id), row.study.measure)
-    return find(standing_of(row, store), launches, scoring, row.study.measure, reason)
+    return find(study_leader(row, store), launches, scoring, row.study.measure, reason)
 
 
 def _machines(
@@ -156,15 +156,17 @@ def _plain_space(study: Study) -> Space:
     return Space(study.space, study.workload, study.usable_environment)
 
 
-def learnt_in(study: Study, history: History) -> tuple[Learnt, ...]:
+def learned_in(study: Study, history: History) -> tuple[LearnedConstraint, ...]:
     """What the failures of a study on record taught; nothing where its space cannot be listed."""
-    return _learnt(_space(study), history, study.revoked)
+    return _learned(_space(study), history, study.revoked)
 
 
-def _learnt(space: Space | None, history: History, revoked: Sequence[str]) -> tuple[Learnt, ...]:
+def _learned(
+    space: Space | None, history: History, revoked: Sequence[str]
+) -> tuple[LearnedConstraint, ...]:
     if space is None:
         return ()
     try:
-        return learnt(space, history, revoked)
+        return learned_constraints(space, history, revoked)
     except StudyError:  # too many configurations to be listed
         return ()

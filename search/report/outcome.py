@@ -6,7 +6,7 @@ How the search went: every trial in its order.
 
 Which trials no other beats, in several objectives or in what they take.
 
-What failed, why, and what was learnt from it.
+What failed, why, and what was learned from it.
 
 What is wrong with the record, as far as it shows it itself.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from evaluator.objective import Scoring
 from evaluator.timing.decision import Spread
 from records.trial import Failed, FailureKind, History, Repeat, Trial
-from search.loop.standing import Member, own_values, unbeaten
+from search.loop.leader import FrontMember, own_values, unbeaten
 from search.report.data import Seen
 from search.report.summary import spread_words
 from search.strategies.lessons import ordinals_words
@@ -301,7 +301,7 @@ def _asked_front(seen: Seen) -> Section | None:
 
 
 def _pair(
-    seen: Seen, trial: Trial, values: Sequence[float], member: Member | None, place: int
+    seen: Seen, trial: Trial, values: Sequence[float], member: FrontMember | None, place: int
 ) -> Pair:
     reached = seen.reached(trial)
     x, y = values[0] if reached is None else reached.centre, values[place]
@@ -322,7 +322,7 @@ def _reach(value: Spread) -> Reach:
     return Reach(centre=value.centre, low=value.low, high=value.high)
 
 
-def _front_table(seen: Seen, members: Sequence[Member]) -> Table:
+def _front_table(seen: Seen, members: Sequence[FrontMember]) -> Table:
     rows: list[Row] = []
     for member in members:
         trial = seen.history.find(member.ordinal)
@@ -425,7 +425,7 @@ def failures(seen: Seen) -> Section | None:
         headings = ("kind", "trials", "which", "ended at", "first cause")
         about = "Failures by kind and cause"
         blocks.append(Table(about=about, headings=headings, rows=rows, numeric=frozenset({1})))
-    lines = (*map(_failures_again, again), *_learnt(seen))
+    lines = (*map(_failures_again, again), *_learned(seen))
     if lines:
         blocks.append(Facts(lines=lines))
     total = sum(map(len, by_kind.values()))
@@ -461,10 +461,10 @@ def _failures_again(repeat: Repeat) -> tuple[str, str]:
     return "failed when launched again", f"trial {repeat.ordinal}, {told}"
 
 
-def _learnt(seen: Seen) -> list[tuple[str, str]]:
+def _learned(seen: Seen) -> list[tuple[str, str]]:
     found = [
-        ("learnt", f"{each.constraint.expression}, as it {each.constraint.reason}")
-        for each in seen.learnt
+        ("learned", f"{each.constraint.expression}, as it {each.constraint.reason}")
+        for each in seen.learned
     ]
     return [*found, *(("taken back", name) for name in seen.study.revoked)]
 

@@ -20,7 +20,7 @@ from records.store.store import Store
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.finding import Finding
-from search.loop.standing import left_out_rounds, standing_of
+from search.loop.leader import left_out_rounds, study_leader
 from search.transfer.audit import audit
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
@@ -75,7 +75,7 @@ class Record:
     def of(cls, study_id: str, store: Store) -> Self:
         """Read it from the store."""
         row = store.find(study_id)
-        history, repeats = standing_of(row, store).history, store.repeats(study_id)
+        history, repeats = study_leader(row, store).history, store.repeats(study_id)
         return cls(
             row=row,
             history=history,

@@ -2,7 +2,7 @@
 
 The number of each trial as pages and the API show it, as far as its launches can be read.
 
-It is that of the terminal: see `search.loop.standing.supported_values`.
+It is that of the terminal: see `search.loop.leader.supported_values`.
 
 A study as charts need it: its trials in their order, of many only those that tell.
 
@@ -47,10 +47,10 @@ from search.compare.compare import Comparisons, Terms, compare_trials
 from search.compare.sides import OnRecord, trial_side
 from search.leaderboard.entries import Submission
 from search.leaderboard.ranking import Leaderboard, gathered, leaderboard, study_submission
-from search.loop.finding import best_result, ended_with, leader_of, values_again
-from search.loop.learned import Learnt
-from search.loop.standing import Member, counted, front_over, unbeaten
-from search.report.data import learnt_in
+from search.loop.finding import best_result, final_finding, leader_of, repeated_values
+from search.loop.leader import FrontMember, counted, front_over, unbeaten
+from search.loop.learned import LearnedConstraint
+from search.report.data import learned_in
 from search.report.question import MOST_LINES, varied
 from search.report.report import study_report
 from search.service.cache import VersionedCache
@@ -81,7 +81,7 @@ def reached_again(row: StudyRow, store: Store) -> Mapping[int, Spread]:
     """What each trial that was launched again reached; nothing where launches are too many."""
     if are_too_many(row, store):
         return {}
-    return {ordinal: spread(values) for ordinal, values in values_again(row, store).items()}
+    return {ordinal: spread(values) for ordinal, values in repeated_values(row, store).items()}
 
 
 def reached_by(trial: Trial, again: Mapping[int, Spread]) -> Spread | None:
@@ -328,7 +328,7 @@ def study_front(row: StudyRow, records: Store, against: str | None = None) -> St
 def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
     scores = records.scores(row.id)
     own = _own_values(scores, row, scoring, records)
-    finding = ended_with(row)
+    finding = final_finding(row)
     if finding is not None:
         members = finding.front
     else:
@@ -346,7 +346,7 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
     )
 
 
-def _reached(member: Member) -> tuple[Interval, ...]:
+def _reached(member: FrontMember) -> tuple[Interval, ...]:
     values = (each.value for each in member.reached)
     return tuple(Interval(centre=one.centre, low=one.low, high=one.high) for one in values)
 
@@ -719,10 +719,10 @@ class Writing:
         with self._records(root, row) as records:
             return html_page(study_report(row, records, ""))
 
-    def learnt(self, root: Path, row: StudyRow) -> tuple[Learnt, ...]:
+    def learned(self, root: Path, row: StudyRow) -> tuple[LearnedConstraint, ...]:
         """Constraints that the failures of a study show."""
         with self._records(root, row) as records:
-            return learnt_in(row.study, records.history(row.id))
+            return learned_in(row.study, records.history(row.id))
 
     @contextmanager
     def _records(self, root: Path, row: StudyRow) -> Iterator[Store]:

@@ -25,8 +25,8 @@ from records.errors import StudyError, shown
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, Objective, Study, choices_of, digest
-from search.compose import new_study_id, resolved_strategy
-from search.loop.budget import extended, priced
+from search.compose import new_study_id, resolve_strategy
+from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
 from search.service.cache import VersionedCache
@@ -129,7 +129,7 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
     study = replace(
         _with_budget(replace(study, space=space), asked, config.limits),
         strategy=_strategy(asked),
-        llm=priced(study.llm),
+        llm=with_price(study.llm),
         seed_policy=_seed(asked, policies) or study.seed_policy,
     )
     _check(study)
@@ -173,7 +173,7 @@ def _narrowed(asked: NewStudy, base: Study) -> None:
 
 
 def _strategy(asked: NewStudy) -> str:
-    strategy, _ = resolved_strategy(asked.strategy)
+    strategy, _ = resolve_strategy(asked.strategy)
     if strategy == "replay":
         raise StudyError("strategy 'replay' is not offered here; it needs --from")
     return strategy
@@ -489,7 +489,7 @@ class Service:
         if (process := self.records.holder(study_id)) is not None:
             raise ConflictError(f"study {study_id} is searched by process {process} already")
         if more_trials is not None:
-            extended(study_id, more_trials, self.records, self.config.limits.trials)
+            extend_budget(study_id, more_trials, self.records, self.config.limits.trials)
         self.records.update(study_id, status="queued")
 
     def _own(self, study_id: str, caller: Caller) -> Submitted:

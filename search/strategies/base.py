@@ -2,7 +2,7 @@
 
 What an offline strategy is asked, and what all of them look at: what was not tried yet.
 
-What a history says about configurations, as numbers that can be learnt from.
+What a history says about configurations, as numbers that can be learned from.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -79,7 +79,7 @@ BLAMELESS = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class Observations:
     """Measured configurations with their losses, lower is better, and those that cannot lead.
 
     A configuration is `barred` where it failed by its own doing, or was measured and broke a limit.
@@ -95,7 +95,7 @@ class Known:
     """1 where losses are logarithms of the objective, -1 of its inverse, 0 where they are none."""
 
     @classmethod
-    def of(cls, history: History) -> "Known":
+    def of(cls, history: History) -> "Observations":
         """Read the history; of a configuration that was tried twice the later trial counts."""
         measured = {trial.config: trial for trial in history.measured if trial.config is not None}
         failed = {
@@ -121,9 +121,9 @@ class Known:
         """The objective that a loss stands for; None where losses are no logarithms."""
         return float(np.exp(self.sign * loss)) if self.sign else None
 
-    def with_pending(self, pending: Sequence[Config], losses: Floats) -> "Known":
+    def with_pending(self, pending: Sequence[Config], losses: Floats) -> "Observations":
         """As if what is being measured had come out as expected."""
-        return Known(
+        return Observations(
             measured=(*self.measured, *pending),
             losses=np.concatenate((self.losses, losses)),
             launch_counts=np.concatenate((self.launch_counts, np.ones(len(pending)))),

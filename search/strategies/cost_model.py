@@ -18,8 +18,8 @@ from scipy.special import ndtr
 
 from policies.space import Space
 from records.trial import Config
-from search.strategies.base import Estimates, Known
-from search.strategies.surrogate import Distances, Floats, Kernel, fitted
+from search.strategies.base import Estimates, Observations
+from search.strategies.surrogate import Distances, Floats, Kernel, fit
 
 MISFIT = 0.1
 """A tenth is how far a good estimate may be off."""
@@ -41,7 +41,7 @@ def estimated_parts(estimates: Estimates, configs: Sequence[Config]) -> Floats |
     return seconds[:, seconds.any(axis=0)]
 
 
-def calibrated(parts: Floats, measured: Sequence[int], logs: Floats) -> Floats:
+def calibrate(parts: Floats, measured: Sequence[int], logs: Floats) -> Floats:
     """Logarithm of each row's estimate, with a factor for each part that fits the measured rows.
 
     `logs` are the logarithms of what was measured. With few of them all factors stay close to one
@@ -109,21 +109,23 @@ class Forecaster:
         self._distances = Distances(space)
         self._estimates = estimates
 
-    def expected(self, known: Known, configs: Sequence[Config]) -> Floats:
+    def expected(self, known: Observations, configs: Sequence[Config]) -> Floats:
         """Losses by the calibrated estimate alone, or the mean loss where there is none."""
         asked = [*known.measured, *configs]
         parts = estimated_parts(self._estimates, asked) if self._estimates else None
         if parts is None:
             return np.full(len(asked), known.losses.mean())[len(known.measured) :]
         rows = range(len(known.measured))
-        return calibrated(parts, rows, known.losses)[len(known.measured) :]
+        return calibrate(parts, rows, known.losses)[len(known.measured) :]
 
-    def prospects(self, known: Known, configs: Sequence[Config], chances: Floats) -> Prospects:
+    def prospects(
+        self, known: Observations, configs: Sequence[Config], chances: Floats
+    ) -> Prospects:
         """Prospects of configurations with these chances; `known` is not nothing."""
         measured = known.measured
         expected = self.expected(known, [*measured, *configs])
         before, ahead = expected[: len(measured)], expected[len(measured) :]
-        surrogate = fitted(
+        surrogate = fit(
             self._distances.between(measured, measured),
             known.losses - before,
             known.launch_counts,
@@ -153,7 +155,7 @@ class Feasibility:
         self._memory_bytes = space.memory_bytes
         self._filled: dict[Config, float | None] = {}
 
-    def chances(self, known: Known, configs: Sequence[Config]) -> Floats:
+    def chances(self, known: Observations, configs: Sequence[Config]) -> Floats:
         """Chance of each configuration, by which did and which did not."""
         sound = [config for config in known.measured if config not in known.barred]
         launched = [*sound, *known.barred]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 
 from records.expression import Rule
 from records.trial import Config, Failed, FailureKind, History, Trial
-from search.loop.learned import DeadKnob, Learnt
+from search.loop.learned import DeadKnob, LearnedConstraint
 from search.loop.scale import Scale
 from search.strategies.base import Choice
 from search.views.format import changed_words, one_line
@@ -42,11 +42,11 @@ def dead_knob_lines(knobs: Sequence[DeadKnob]) -> Iterator[str]:
         )
 
 
-def learnt_lines(found: Sequence[Learnt]) -> Iterator[str]:
-    """Each learnt constraint with the failures it comes from."""
-    for learnt in found[:LINES_SHOWN]:
-        words = one_line(Rule.of(learnt.constraint).words, CHOICE_CHARS)
-        yield f"- {words}; from {learnt.kind} of {ordinals_words(learnt.ordinals)}"
+def learned_constraint_lines(found: Sequence[LearnedConstraint]) -> Iterator[str]:
+    """Each learned constraint with the failures it comes from."""
+    for learned in found[:LINES_SHOWN]:
+        words = one_line(Rule.of(learned.constraint).words, CHOICE_CHARS)
+        yield f"- {words}; from {learned.kind} of {ordinals_words(learned.ordinals)}"
 
 
 def candidate_lines(

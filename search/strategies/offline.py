@@ -16,9 +16,9 @@ from policies.space import Space
 from records.study import Study
 from records.trial import Config, History
 from search.loop.budget import launches_since_best, remaining_launches
-from search.loop.learned import learnt
-from search.loop.standing import STEP_OBJECTIVES
-from search.strategies.base import Choice, Estimates, Known, change_words, untried
+from search.loop.leader import STEP_OBJECTIVES
+from search.loop.learned import learned_constraints
+from search.strategies.base import Choice, Estimates, Observations, change_words, untried
 from search.strategies.cost_model import Feasibility, Forecaster, Prospects
 from search.strategies.simple import CoordinateChooser
 
@@ -29,7 +29,7 @@ NEAR_KNOBS = 3
 DOUBT_AFTER = 4
 """Launches in a row that brought nothing better, after which the model has every second move."""
 DOUBTFUL = 0.25
-"""Trust in a configuration that breaks what was learnt from failures, which may be wrong."""
+"""Trust in a configuration that breaks what was learned from failures, which may be wrong."""
 NEGLIGIBLE = 0.002
 """Expected improvement on the logarithm of the objective that is not worth a launch."""
 MOST_CANDIDATES = 20
@@ -37,7 +37,7 @@ SURE = 0.99
 
 
 class HybridChooser:
-    """Chooses by a calibrated cost model and by what was learnt about its errors."""
+    """Chooses by a calibrated cost model and by what was learned about its errors."""
 
     name = "offline"
 
@@ -57,11 +57,11 @@ class HybridChooser:
         left = untried(self._space, history)
         if not left:
             return ()
-        known = Known.of(history)
+        known = Observations.of(history)
         best = history.best.config if history.best is not None else None
         if best is None:
             return self._untested(known, left, count)
-        lessons = learnt(self._space, history, study.revoked)
+        lessons = learned_constraints(self._space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
         move: Config | None = None
         if _is_descending(history):
@@ -79,7 +79,7 @@ class HybridChooser:
         self,
         study: Study,
         history: History,
-        known: Known,
+        known: Observations,
         best: Config,
         left: Sequence[Config],
         doubtful: Set[Config],
@@ -110,7 +110,9 @@ class HybridChooser:
         order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
         return [_choice(prospects, known, best, int(place), enumerates) for place in order]
 
-    def _untested(self, known: Known, left: Sequence[Config], count: int) -> tuple[Choice, ...]:
+    def _untested(
+        self, known: Observations, left: Sequence[Config], count: int
+    ) -> tuple[Choice, ...]:
         """While nothing is measured: what runs for sure first, then what should be fast."""
         chances = self._feasibility.chances(known, left)
         parts = [self._parts(config) for config in left]
@@ -149,7 +151,7 @@ def _enumeration_words(study: Study, history: History, left: Sequence[Config]) -
 
 
 def _choice(
-    prospects: Prospects, known: Known, best: Config, place: int, enumerates: str
+    prospects: Prospects, known: Observations, best: Config, place: int, enumerates: str
 ) -> Choice:
     """A configuration with why it is promising: what changes, and what is expected of it."""
     config = prospects.configs[place]

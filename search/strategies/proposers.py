@@ -19,8 +19,8 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import Config, History, Policy
+from search.loop.leader import own_values
 from search.loop.ports import Proposal, Proposer
-from search.loop.standing import own_values
 from search.strategies.base import Chooser
 from search.study.spaces import own_part
 

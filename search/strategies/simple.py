@@ -17,7 +17,7 @@ import numpy as np
 from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
-from search.strategies.base import Choice, Estimates, Known, change_words, untried
+from search.strategies.base import Choice, Estimates, Observations, change_words, untried
 from search.strategies.cost_model import Forecaster
 from search.views.format import differing
 
@@ -72,7 +72,7 @@ class RankedChooser:
         left = untried(self._space, history)
         if not left:
             return None
-        known = Known.of(history)
+        known = Observations.of(history)
         if known.measured:
             losses = self._forecaster.expected(known, left)
         else:

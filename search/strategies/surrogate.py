@@ -122,7 +122,7 @@ class Surrogate:
         return similar @ self.solved, np.sqrt(self.variance * left)
 
 
-def fitted(apart: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
+def fit(apart: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
     """Fit to values, each the mean of so many launches; `apart` is (measured, measured, knobs)."""
     knob_count = apart.shape[-1]
     even = np.ones(knob_count)
@@ -226,7 +226,7 @@ def importance(space: Space, history: History, sign: int) -> Importance | None:
         return None
     counts = np.array([float(len(burdens[config])) for config in configs])
     distances = Distances(space)
-    model = fitted(distances.between(configs, configs), logs, counts)
+    model = fit(distances.between(configs, configs), logs, counts)
     found = (_effect(knob, configs, distances, model) for knob in space.knobs)
     effects = sorted((each for each in found if each is not None), key=lambda each: -each.ratio)
     return Importance(

@@ -54,7 +54,7 @@ from records.trial import (
     Trial,
 )
 from records.workload import Workload, known_model
-from search.loop.standing import STEP_OBJECTIVES, counted
+from search.loop.leader import STEP_OBJECTIVES, counted
 from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated, rounded, study_of
 from search.transfer.importing import LOOSE, BadRows, SearchRow, Work, json_rows
 from search.views.format import one_line

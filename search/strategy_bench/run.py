@@ -43,7 +43,7 @@ from search.llm.client import LlmClient, Transport
 from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.llm.transcripts import TranscriptFolder
-from search.loop.trial import Judge
+from search.loop.trial import PolicyPrecheck
 from search.settings import Secret
 from search.strategies.base import Choice, Chooser
 from search.strategies.catalog import chooser_named
@@ -58,7 +58,7 @@ from search.strategy_bench.landscape import (
     read_landscape,
 )
 from search.strategy_bench.recorded import recorded, stored
-from search.study.spaces import decided
+from search.study.spaces import decide_config
 
 if TYPE_CHECKING:
     from search.settings import LlmSettings
@@ -257,7 +257,7 @@ def _landscapes(
     words: str, store: Path | None, tell: Callable[[str], None]
 ) -> tuple[Landscape, ...]:
     if words.startswith(STORED):
-        with reading.recorded(store) as records:
+        with reading.open_store(store) as records:
             found = stored(records.find(words.removeprefix(STORED)), records)
         if found.words is not None:
             tell(found.words)
@@ -295,7 +295,7 @@ class Asking:
 
     def _reached(self) -> tuple["LlmSettings", Transport | None]:
         if not settings.has_key():
-            return settings.reached(self.llm, Secret(NOBODY), self.llm.base_url), None
+            return settings.settings_of(self.llm, Secret(NOBODY), self.llm.base_url), None
         # Imported here: the SDK takes seconds to load, and transcripts do without.
         from search.llm.transport import AnthropicTransport
 
@@ -316,13 +316,13 @@ class ModelChooser:
         proposal = self._proposer.propose(study, history)
         if proposal is None:
             return None
-        config = decided(proposal.policy, study, self._ground.space)
+        config = decide_config(proposal.policy, study, self._ground.space)
         if isinstance(config, Failed):
             raise CclsearchError(f"a policy that was judged sound is not: {config}")
         return Choice(config=config, why=proposal.policy.rationale)
 
 
-class _Judge(Judge):
+class _Judge(PolicyPrecheck):
     """What was never measured is not feasible on a landscape."""
 
     def __init__(self, study: Study, space: Space) -> None:

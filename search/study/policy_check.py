@@ -19,7 +19,7 @@ from search.study.study_file import suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class PolicyCheck:
     """What a policy decided in one context."""
 
     name: str
@@ -28,7 +28,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContextPlace:
     """Where a policy is asked: a study with one context, or why nothing is feasible there."""
 
     name: str
@@ -39,17 +39,17 @@ class Place:
 
 def check_policy(
     policy: Policy, study: Study, varied: Mapping[str, Sequence[Value]]
-) -> Iterator[Checked]:
+) -> Iterator[PolicyCheck]:
     """Run a policy in each context of a study, and for every combination of varied values.
 
     `study` is not completed yet: what is searched follows from the sizes of each context. Raises
     `StudyError` for a varied key that is no field, `EnvironmentFault` without a sandbox.
     """
     for place in places(study, varied):
-        yield Checked(name=place.name, held_out=place.held_out, answer=asked(policy, place))
+        yield PolicyCheck(name=place.name, held_out=place.held_out, answer=asked(policy, place))
 
 
-def places(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[Place]:
+def places(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[ContextPlace]:
     """Each context of a study, its own first, and every combination of varied values."""
     alone = replace(study, contexts=())
     yield _place(study.name, alone)
@@ -61,7 +61,7 @@ def places(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[Plac
         yield _place(name, _changed(alone, changes))
 
 
-def asked(policy: Policy, place: Place) -> Config | Failed:
+def asked(policy: Policy, place: ContextPlace) -> Config | Failed:
     """What a policy decides there; raises `EnvironmentFault` without a sandbox."""
     if isinstance(place.space, Failed):
         return place.space
@@ -105,11 +105,11 @@ def _changed(study: Study, changes: Mapping[str, Value]) -> Study:
         raise StudyError(f"--vary {first_problem(error)}") from error
 
 
-def _place(name: str, study: Study, *, held_out: bool = False) -> Place:
+def _place(name: str, study: Study, *, held_out: bool = False) -> ContextPlace:
     try:
         whole = completed(study)
-        return Place(name=name, held_out=held_out, study=whole, space=space_of(whole))
+        return ContextPlace(name=name, held_out=held_out, study=whole, space=space_of(whole))
     except StudyError as error:
         message = f"nothing is feasible here: {error}"
         failed = Failed(stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message=message)
-        return Place(name=name, held_out=held_out, study=study, space=failed)
+        return ContextPlace(name=name, held_out=held_out, study=study, space=failed)

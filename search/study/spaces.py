@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SEPARATOR = "."
 
 
-def joined(own: Config, others: Mapping[str, Config]) -> Config:
+def join_contexts(own: Config, others: Mapping[str, Config]) -> Config:
     """One configuration: the study's own as it is, other knobs with the names of their contexts."""
     elsewhere = {
         f"{name}{SEPARATOR}{knob}": value
@@ -50,7 +50,7 @@ def part_of(config: Config, context: str) -> Config:
     return Config({k.removeprefix(prefix): value for k, value in found if k.startswith(prefix)})
 
 
-class JoinedSpace(Space):
+class MultiContextSpace(Space):
     """The study's own space, of which only what can be set everywhere is feasible, joined.
 
     A policy that decides by its arguments can do more than that: what it gives is checked against
@@ -114,7 +114,9 @@ class JoinedSpace(Space):
         found = {name: part for name, part in parts.items() if isinstance(part, Config)}
         if len(found) < len(parts):
             return None
-        return joined(config, {n: part for n, part in found.items() if n not in self._held_out})
+        return join_contexts(
+            config, {n: part for n, part in found.items() if n not in self._held_out}
+        )
 
 
 def completed(study: Study) -> Study:
@@ -155,7 +157,7 @@ def space_of(study: Study) -> Space:
         return Space(study.space, study.workload, study.usable_environment, derived)
     others = {context.name: space_of(study_in(study, context)) for context in study.contexts}
     held_out = {context.name for context in study.contexts if context.held_out}
-    return JoinedSpace(study, derived, others, held_out)
+    return MultiContextSpace(study, derived, others, held_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +173,7 @@ class Part:
         return self.study.name
 
 
-def decided(policy: Policy, study: Study, space: Space) -> Config | Failed:
+def decide_config(policy: Policy, study: Study, space: Space) -> Config | Failed:
     """Run a policy in every context of a study, also those held out, and check what it returns.
 
     Gives the joined configuration of those that are launched, or the first failure, which names its
@@ -179,6 +181,7 @@ def decided(policy: Policy, study: Study, space: Space) -> Config | Failed:
     policies.
     """
     # Imported here: records are read and shown without running a policy.
+
     from policies.contract import decide
 
     own = decide(policy, study.workload, study.usable_environment, space)
@@ -194,7 +197,7 @@ def decided(policy: Policy, study: Study, space: Space) -> Config | Failed:
             return in_context(part, context.name)
         if not context.held_out:
             others[context.name] = part
-    return joined(own, others)
+    return join_contexts(own, others)
 
 
 def in_context(failed: Failed, name: str) -> Failed:
@@ -228,6 +231,7 @@ def part_named(policy: Policy, config: Config, study: Study, name: str | None) -
     if hidden is None:
         names = [study.name, *(context.name for context in study.contexts)]
         raise StudyError(f"the study has no context {name!r}; it has {', '.join(names)}")
+
     from policies.contract import decide
 
     inside = study_in(study, hidden)

@@ -22,7 +22,7 @@ from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import OnFile, read_folder
 from records.errors import StudyError
 from records.trial import Measured
-from search.settings import recorded
+from search.settings import open_store
 from search.storage import read_kept, require_kept, trace_files
 from search.views.console import Terminal
 
@@ -94,7 +94,7 @@ def traced_trial(which: str, store: Path | None) -> Traced:
     if not number.isdecimal():
         raise StudyError(f"{which!r} names no trial; write trial:3 or trial:STUDY:3")
     ordinal = int(number)
-    with recorded(store) as records:
+    with open_store(store) as records:
         row = records.find(study_id)
         history = records.history(row.id)
         trial = history.find(ordinal)

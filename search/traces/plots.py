@@ -24,7 +24,7 @@ from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import Activity, RankTrace, TraceSet
 from records.errors import StoreError, StudyError
 from records.trial import History
-from search.loop.standing import Member, Reached, own_values
+from search.loop.leader import FrontMember, ObjectiveValue, own_values
 from search.traces.tables import Row
 from search.views.format import one_line
 
@@ -218,7 +218,9 @@ FRONT, OTHERS = COLOURS["compute alone"], COLOURS["fills"]
 OBJECTIVES = 2
 
 
-def front_figure(scoring: Scoring, history: History, front: Sequence[Member], title: str) -> Figure:
+def front_figure(
+    scoring: Scoring, history: History, front: Sequence[FrontMember], title: str
+) -> Figure:
     """Every measured trial by its two objectives, with those on the front joined and named.
 
     Raises StudyError where there are not two objectives, or nothing was measured.
@@ -256,7 +258,7 @@ def _draw_others(axes: Axes, scoring: Scoring, history: History) -> None:
             axes.scatter(x, y, marker=mark, s=26, color=OTHERS, label=label)
 
 
-def _draw_front(axes: Axes, front: Sequence[Member]) -> None:
+def _draw_front(axes: Axes, front: Sequence[FrontMember]) -> None:
     """With the intervals of those that were launched again."""
     x, y = ([member.reached[place].value for member in front] for place in range(OBJECTIVES))
     centres = [value.centre for value in x], [value.centre for value in y]
@@ -285,7 +287,7 @@ def _arms(values: Sequence[Spread]) -> tuple[list[float], list[float]]:
     return below, above
 
 
-def _axis_words(scoring: Scoring, reached: Reached) -> str:
+def _axis_words(scoring: Scoring, reached: ObjectiveValue) -> str:
     unit = f", {reached.unit}" if reached.unit else ""
     better = "lower" if scoring.lower_is_better else "higher"
     return f"{one_line(reached.objective, LABEL_CHARS)}{unit} ({better} is better)"

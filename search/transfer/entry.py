@@ -42,7 +42,7 @@ from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Environment, Study, Value
 from records.trial import Artifact, Failed, Measured, Trial
 from records.workload import Workload
-from search.loop.trial import FOLDER
+from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
 from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number
 from search.study.cards import KNOB_NAMES
@@ -577,7 +577,7 @@ def traces_of(trial: Trial) -> list[Artifact]:
     found = [
         each
         for each in trial.outcome.artifacts
-        if is_trace(each.name) and not PurePosixPath(each.name).is_relative_to(FOLDER)
+        if is_trace(each.name) and not PurePosixPath(each.name).is_relative_to(CONTEXTS_FOLDER)
     ]
     return sorted(found, key=lambda each: (_rank(each.name, len(found)), each.name))
 

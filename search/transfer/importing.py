@@ -71,7 +71,7 @@ from records.trial import (
 )
 from records.workload import Workload, model_named
 from search.loop.finding import find
-from search.loop.standing import standing
+from search.loop.leader import find_leader
 from search.views.format import one_line
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -423,7 +423,7 @@ def imported(study: Study, rows: Sequence[Row]) -> Imported:
     )
     scoring = scoring_of(study)
     trials = tuple(_trials(study, rows, scoring))
-    led = standing(History(trials), (), scoring, study.measure)
+    led = find_leader(History(trials), (), scoring, study.measure)
     finding = find(led, (), scoring, study.measure, ENDED)
     content = "\n".join(row.text for row in rows)
     return Imported(

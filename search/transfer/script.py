@@ -9,7 +9,7 @@ from records.machine import Launched, Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
-from search.loop.trial import FOLDER, in_one
+from search.loop.trial import CONTEXTS_FOLDER, outcome_in
 from search.storage import kept_text
 from search.views.format import number, one_line
 from search.views.machine import machine_line, machine_of
@@ -29,7 +29,7 @@ def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None
     """
     if context is None and trial.outcome.contexts:
         context = trial.outcome.contexts[0].name
-    outcome = trial.outcome if context is None else in_one(trial.outcome, context)
+    outcome = trial.outcome if context is None else outcome_in(trial.outcome, context)
     launched = None if outcome is None else outcome.launched
     if outcome is None or launched is None:
         where = "" if context is None else f" in context {context!r}"
@@ -81,7 +81,7 @@ def _files(
 ) -> Mapping[str, str]:
     """The job's own files, as they are on record."""
     own = context is None or context == trial.outcome.contexts[0].name
-    prefix = "" if own else f"{FOLDER}/{context}/"
+    prefix = "" if own else f"{CONTEXTS_FOLDER}/{context}/"
     kept = {artifact.name: artifact for artifact in trial.outcome.artifacts}
     lacking = [name for name in launched.files if prefix + name not in kept]
     if lacking:

@@ -8,9 +8,9 @@ import pandas as pd
 
 from evaluator.timing.decision import Spread
 from records.trial import Failed, Trial
-from search.loop.finding import reached
-from search.loop.standing import standing_of
-from search.settings import recorded, status
+from search.loop.finding import trial_spread
+from search.loop.leader import study_leader
+from search.settings import open_store, status
 from search.views.format import remarks
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
@@ -26,7 +26,7 @@ def studies(store: Path | str | None = None) -> pd.DataFrame:
 
     Raises `StoreError` when there are none.
     """
-    with recorded(_path(store)) as records:
+    with open_store(_path(store)) as records:
         rows = [
             {
                 "study": row.id,
@@ -47,9 +47,9 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     Knobs are columns named `config.KNOB`, metrics `metric.NAME`; what does not exist is missing.
     Raises `StudyError` when there is no such study.
     """
-    with recorded(_path(store)) as records:
-        history = standing_of(records.find(study), records).history
-    return framed([_columns(trial, reached(trial, history)) for trial in history])
+    with open_store(_path(store)) as records:
+        history = study_leader(records.find(study), records).history
+    return framed([_columns(trial, trial_spread(trial, history)) for trial in history])
 
 
 def framed(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:

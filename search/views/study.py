@@ -23,8 +23,8 @@ from records.study import Context, Llm, Measure, Study, choices_of, list_words
 from records.trial import Config, Failed, History, InContext, Outcome, Purpose, Score, Trial
 from search.loop.budget import cost_usd
 from search.loop.finding import InContextFinding
-from search.loop.standing import Member, Race, Reached, claim_rule
-from search.loop.trial import in_one
+from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
+from search.loop.trial import outcome_in
 from search.study.spaces import parts, study_in
 from search.views.format import (
     centre_words,
@@ -71,7 +71,7 @@ def limit_words(history: History) -> str | None:
     return f"{count}, so they cannot be the best; trial {first.ordinal}: {how}"
 
 
-def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
+def front_words(front: tuple[FrontMember, ...], history: History) -> Iterator[str]:
     """Each member of a front on a line: what it reached, and what it sets."""
     for member in front:
         trial = history.find(member.ordinal)
@@ -80,7 +80,7 @@ def front_words(front: tuple[Member, ...], history: History) -> Iterator[str]:
         yield f"trial {member.ordinal}: {reached}: {flags(config) if config else ''}".rstrip(": ")
 
 
-def _reached_words(reached: Reached) -> str:
+def _reached_words(reached: ObjectiveValue) -> str:
     words = f"{reached.objective} {centre_words(reached.value, reached.unit)}"
     return f"{words}{_interval(reached.value)}"
 
@@ -188,7 +188,7 @@ def _result(one: InContext, scoring: Scoring, seed: Outcome) -> InContextResult:
     if isinstance(score, Failed):
         why = one_line(str(score), CAUSE_CHARS)
         return InContextResult(name=one.name, score=None, ratio_to_seed=None, failure=why)
-    first = in_one(seed, one.name)
+    first = outcome_in(seed, one.name)
     base = None if first is None else _score(first, scoring)
     ratio = score.value / base.value if isinstance(base, Score) and base.value else None
     return InContextResult(name=one.name, score=score, ratio_to_seed=ratio, failure=None)

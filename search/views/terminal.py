@@ -42,8 +42,8 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.loop.finding import reached
-from search.loop.standing import Race, claim_rule
+from search.loop.finding import trial_spread
+from search.loop.leader import Race, claim_rule
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
     caveats,
@@ -215,7 +215,7 @@ def trial_line(trial: Trial, history: History) -> str:
 
 def result_words(trial: Trial, history: History) -> str:
     """What a trial reached, with its launches where there are several; empty without a score."""
-    found = reached(trial, history)
+    found = trial_spread(trial, history)
     if found is None or trial.score is None:
         return ""
     return line_words(found, trial.score.unit)
@@ -303,7 +303,7 @@ def trial_summary(trial: Trial, history: History) -> dict[str, object]:
     `score` is over the `launches` that count, `low` and `high` bound its 95 % interval; of two
     launches there are `both` values instead.
     """
-    found = reached(trial, history)
+    found = trial_spread(trial, history)
     return {
         "ordinal": trial.ordinal,
         "author": trial.policy.author,
@@ -535,7 +535,7 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
         cause = Text(one_line(trial.outcome.message, limit), style="red")
         told = Group(Text(words), cause) if words else cause
         return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
-    found, unit = reached(trial, history), trial.score.unit if trial.score else ""
+    found, unit = trial_spread(trial, history), trial.score.unit if trial.score else ""
     result = Text("" if found is None else f"{number(found.centre)} {unit}".rstrip(), style=style)
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
     told = Text(words, style=style)
@@ -554,7 +554,7 @@ def _settings(config: Config, history: History) -> str:
 def _to_seed(trial: Trial, history: History) -> str:
     """How many times better than the seed, where both have a positive score."""
     seed = history.trials[0]
-    own, base = reached(trial, history), reached(seed, history)
+    own, base = trial_spread(trial, history), trial_spread(seed, history)
     if trial is seed or own is None or base is None or trial.score is None:
         return ""
     if min(own.centre, base.centre) <= 0:

@@ -10,8 +10,8 @@ from evaluator.timing.decision import Noise
 from records.machine import Conditions
 from records.study import Environment, Study
 from records.trial import History, Measured, Outcome
+from search.loop.leader import noise_of, took_turns
 from search.loop.scale import Scale
-from search.loop.standing import noise_of, took_turns
 from search.views.format import many
 from search.views.study import noise_words
 

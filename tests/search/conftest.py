@@ -24,11 +24,11 @@ from search.cli.main import main
 from search.llm.client import LlmClient
 from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
-from search.loop.batch import Room
+from search.loop.batch import Capacity
 from search.loop.finding import Finding
 from search.loop.loop import Search
 from search.loop.ports import Proposer
-from search.loop.trial import Judge, Turn
+from search.loop.trial import PolicyPrecheck, TrialRunner
 from search.settings import LlmSettings, Secret
 from search.strategies.base import Chooser
 from search.strategies.proposers import FrontProposer, OfflineProposer
@@ -71,7 +71,7 @@ class TabularStudy:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     noise_seed: int = 0
-    room: Room = field(default_factory=Room)
+    room: Capacity = field(default_factory=Capacity)
     study_id: str = "20260101-000000-aaaa"
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class TabularStudy:
         space = Space(study.space, study.workload, study.environment)
         observer, scoring = PlainProgress(self.said), scoring_of(study)
         proposer = self.proposer(space)
-        turn = Turn(
+        turn = TrialRunner(
             study=study,
             space=space,
             scoring=scoring,
@@ -168,7 +168,7 @@ def proposing() -> Callable[..., AbstractContextManager[tuple[Server, LlmPropose
                     space,
                     PromptWriter(space, scoring_of(study)),
                     offline or CoordinateChooser(space),
-                    Judge(study, space),
+                    PolicyPrecheck(study, space),
                     **{"turns": "every", **fields},
                 )
                 yield server, proposer

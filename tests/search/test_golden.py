@@ -37,8 +37,8 @@ from records.study import (
 )
 from records.trial import Config, FailureKind, Policy
 from search.cli.main import COMMANDS, loaded
-from search.compose import Surroundings, composed
-from search.loop.batch import Room
+from search.compose import Backend, compose_search
+from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
 from search.service.app import app_of
 from search.service.config import ServiceConfig
@@ -211,17 +211,17 @@ def golden_store(tmp_path_factory) -> Path:
 def search(store: Store, study_id: str, study: Study) -> None:
     """Search a study over the table to its end."""
     rows = {Config({"n": n}): ending for n, ending in TABLE.items()}
-    around = Surroundings(
+    around = Backend(
         evaluator=ContextEvaluator(TabularEvaluator(endings=rows)),
         model=lambda *_: pytest.fail("no model is asked"),
         seed=Policy(source=SEED, author="seed"),
         fits=lambda *_: False,
-        room=Room(trial_count=1, place_count=1),
+        room=Capacity(trial_count=1, place_count=1),
         sleep=lambda _: None,
     )
     unseen = PlainProgress(io.StringIO())
     store.create(study_id, study, "test")
-    with composed(study_id, study, space_of(study), store, unseen, around) as searching:
+    with compose_search(study_id, study, space_of(study), store, unseen, around) as searching:
         searching.run()
 
 

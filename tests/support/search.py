@@ -54,7 +54,7 @@ from records.trial import (
     Trial,
 )
 from records.workload import Workload
-from search.loop.learned import Learnt
+from search.loop.learned import LearnedConstraint
 from search.strategies.base import Choice, untried
 
 CHARS_PER_TOKEN = 4
@@ -458,8 +458,8 @@ STUDY = Study(
     budget=Budget(trials=400, patience=400),
 )
 SPACE = Space(STUDY.space, STUDY.workload, STUDY.environment)
-LEARNT = (
-    Learnt(
+LEARNED = (
+    LearnedConstraint(
         constraint=Constraint(
             name="memory of large micro batches",
             expression="micro_batch <= 4 or recompute",

@@ -24,7 +24,7 @@ from records.codec import to_json
 from records.store.queries import StudyQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
-from search.loop.finding import best_result, ended_with, leader_of
+from search.loop.finding import best_result, final_finding, leader_of
 from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
 from search.service.data import StudyFront, StudyHistory, StudyKnobs, disturbed_study
@@ -163,7 +163,7 @@ def study_short(row: StudyRow, service: Service) -> StudyShort:
 
 def study_full(row: StudyRow, service: Service) -> StudyFull:
     """A study with what was asked and what it found."""
-    records, finding = service.records, ended_with(row)
+    records, finding = service.records, final_finding(row)
     pending = [
         {
             "ordinal": intent.ordinal,

@@ -313,7 +313,7 @@ def policies(
     _caller: Reader,
     limit: Limit = 50,
     offset: Offset = 0,
-    learnt: Literal["yes", "no"] = "no",
+    learned: Literal["yes", "no"] = "no",
 ) -> Response:
     """The policies of a study in the order in which they were tried.
 
@@ -334,7 +334,7 @@ def policies(
         offset=offset,
         models=use_facts(records.model_uses(row.id), row.study.llm),
         failed=records.counts(row.id).failed,
-        learnt=service.writing.learnt(service.store, row) if learnt == "yes" else None,
+        learned=service.writing.learned(service.store, row) if learned == "yes" else None,
     )
 
 

@@ -32,9 +32,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure, Value
 from records.trial import Failed, FailureKind, History, Purpose, Trial
-from search.loop.budget import cost_usd, priced
-from search.loop.finding import Finding, ended_with
-from search.loop.standing import Race, standing_of
+from search.loop.budget import cost_usd, with_price
+from search.loop.finding import Finding, final_finding
+from search.loop.leader import Race, study_leader
 from search.report.question import question_facts, work_facts
 from search.report.summary import Line, Record, result_lines, spread_words
 from search.service.access import Reader, Submitter, TheService
@@ -158,7 +158,7 @@ def failures(row: StudyRow, records: Store) -> Iterator[Failures]:
 
 def found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
     """The closing report, from the finding and the trials that it names; nothing before its end."""
-    finding = ended_with(row)
+    finding = final_finding(row)
     if finding is None:
         return ()
     named = {0, *finding.ties, *finding.unreliable, *(each.ordinal for each in finding.front)}
@@ -181,7 +181,7 @@ def found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
 
 def judged_lines(row: StudyRow) -> tuple[Line, ...]:
     """How noisy launches are and how every race went, once the search has ended."""
-    finding = ended_with(row)
+    finding = final_finding(row)
     if finding is None:
         return ()
     noise = finding.noise
@@ -259,7 +259,7 @@ def _model(row: StudyRow, records: Store) -> Iterator[Spent]:
             share=tokens / most if most else None,
         )
     llm = row.study.llm
-    if priced(llm).price is None or not (uses or budget.max_cost_usd is not None):
+    if with_price(llm).price is None or not (uses or budget.max_cost_usd is not None):
         return
     spent_usd = sum(cost_usd(use.usage, use.model, llm) or 0.0 for use in uses)
     most_usd = budget.max_cost_usd
@@ -559,7 +559,7 @@ def _lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[DecisionLine]:
         yield "result", result_words(row, trial, store)
         yield "first launch alone", score_words(trial.score)
         yield from (("breaks a limit", words) for words in trial.score.broken)
-    finding = ended_with(row)
+    finding = final_finding(row)
     if store.counts(row.id).repeats:
         yield from _decisions_again(row, trial, store, finding)
     if finding is not None:
@@ -574,7 +574,7 @@ def _decisions_again(
         words = f"too often in this study to be read here; see `cclsearch show {row.id}`"
         yield "launched again", words
         return
-    for race in standing_of(row, store).races if finding is None else finding.races:
+    for race in study_leader(row, store).races if finding is None else finding.races:
         if trial.ordinal in (race.challenger, race.incumbent):
             yield "raced", race_words(race)
 

@@ -27,7 +27,7 @@ from records.store.rows import ComputedMetric, StudyRow
 from records.store.store import Store
 from records.study import Llm
 from records.trial import Artifact, Config, Measured, MetricValue, Outcome, Purpose, Repeat, Trial
-from search.llm.transcripts import Said, said_in
+from search.llm.transcripts import RecordedTurn, recorded_turns
 from search.loop.budget import cost_usd
 from search.report.analysis import time_chart
 from search.service.access import Reader, TheService
@@ -395,7 +395,7 @@ def transcript_of(exchange: Exchange, llm: Llm) -> Transcript:
     """The conversation, each text once, though every request repeats those before it."""
     facts = tuple(_transcripts_facts(exchange, llm))
     try:
-        said = said_in(exchange)
+        said = recorded_turns(exchange)
     except CodecError as error:
         return Transcript(pieces=(), facts=facts, fault=str(error))
     return Transcript(pieces=tuple(_pieces(said)), facts=facts)
@@ -417,7 +417,7 @@ def _transcripts_facts(exchange: Exchange, llm: Llm) -> Iterator[tuple[str, str]
     yield "cost", "price not known" if cost is None else f"{cost:.4g} USD"
 
 
-def _pieces(said: Sequence[Said]) -> Iterator[Piece]:
+def _pieces(said: Sequence[RecordedTurn]) -> Iterator[Piece]:
     system = ""
     before: list[object] = []
     for each in said:

@@ -13,7 +13,7 @@ import pytest
 from records.codec import to_json
 from records.study import Budget, Llm
 from search.llm.client import Allowance, LlmClient, NoSubmission, Submission
-from search.llm.messages import Cure, Draft, Prompt
+from search.llm.messages import Draft, Prompt, RetryAction
 from search.llm.transport import AnthropicTransport
 from search.settings import LlmSettings, ProviderError, Secret, llm_settings
 from tests.support.search import (
@@ -96,7 +96,7 @@ def test_a_fault_that_lasts_is_no_submission(passing: ScriptedReply, reason: str
 
     assert isinstance(asked, NoSubmission)
     assert reason in asked.problem.words
-    assert asked.problem.cure is Cure.TIME
+    assert asked.problem.action is RetryAction.TIME
     assert asked.exchange.request_count == 3
     assert len(server.requests) == 3
 
@@ -177,7 +177,7 @@ def test_a_lasting_fault_says_what_to_do_in_one_line(reply: ScriptedReply, words
         asked = client.ask(PROMPT, accept)
 
     assert isinstance(asked, NoSubmission)
-    assert asked.problem.cure is Cure.USER
+    assert asked.problem.action is RetryAction.USER
     assert words in asked.problem.words
     assert asked.problem.words.endswith("or use --strategy offline")
     assert "\n" not in asked.problem.words
@@ -242,7 +242,7 @@ def test_a_tool_that_is_refused_where_none_is_offered_ends_the_asking() -> None:
         asked = client.ask(PROMPT, accept)
 
     assert isinstance(asked, NoSubmission)
-    assert asked.problem.cure is Cure.USER
+    assert asked.problem.action is RetryAction.USER
     assert "tools are not understood" in asked.problem.words
     assert len(server.requests) == 2
 

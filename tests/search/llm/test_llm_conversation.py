@@ -8,7 +8,7 @@ import pytest
 
 from records.codec import to_json
 from search.llm.client import LlmClient, NoSubmission, Submission
-from search.llm.messages import MAX_CODE_BYTES, Cure, Draft, Prompt
+from search.llm.messages import MAX_CODE_BYTES, Draft, Prompt, RetryAction
 from search.llm.transport import AnthropicTransport
 from search.settings import LlmSettings, Secret
 from tests.support.search import (
@@ -241,7 +241,7 @@ def test_what_no_other_reply_cures_ends_the_turn_only(reply: ScriptedReply) -> N
         asked = client.ask(PROMPT, accept)
 
     assert isinstance(asked, NoSubmission)
-    assert asked.problem.cure is Cure.TIME
+    assert asked.problem.action is RetryAction.TIME
     assert len(bodies) == 2
 
 
@@ -266,7 +266,7 @@ def test_a_prompt_that_is_too_long_is_written_shorter_once(overflow: ScriptedRep
         SHORTER.turn,
     ]
     assert isinstance(failed, NoSubmission)
-    assert failed.problem.cure is Cure.PROMPT
+    assert failed.problem.action is RetryAction.PROMPT
     assert len(twice) == 2
 
 

@@ -18,7 +18,7 @@ from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.llm.transport import AnthropicTransport
 from search.loop.finding import Finding
-from search.loop.trial import Judge
+from search.loop.trial import PolicyPrecheck
 from search.settings import LlmSettings, Secret
 from search.strategies.simple import CoordinateChooser
 from search.views.terminal import PlainProgress
@@ -136,7 +136,7 @@ def searched(study, url: str) -> Finding:
             space,
             PromptWriter(space, scoring_of(study.study)),
             CoordinateChooser(space),
-            Judge(study.study, space),
+            PolicyPrecheck(study.study, space),
             turns="every",
             notice=PlainProgress(study.said).notice,
         )

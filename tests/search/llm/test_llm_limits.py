@@ -15,9 +15,9 @@ from records.store.rows import Intent
 from records.store.store import Store
 from records.study import Budget, Llm, Price
 from search.llm.client import Allowance, LlmClient, NoSubmission, Submission
-from search.llm.messages import Answer, Cure, Prompt
+from search.llm.messages import Answer, Prompt, RetryAction
 from search.llm.transport import AnthropicTransport
-from search.loop.budget import price_of, priced
+from search.loop.budget import price_of, with_price
 from search.settings import LlmSettings, Secret
 from tests.support import records as testing
 from tests.support.evaluator import Takes
@@ -80,7 +80,7 @@ def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Bu
     ]
 
     assert [type(each) for each in asked] == [Submission, NoSubmission]
-    assert asked[1].problem.cure is Cure.USER
+    assert asked[1].problem.action is RetryAction.USER
     assert "the next run needs a higher --max-" in asked[1].problem.words
     assert asked[1].exchange.request_count == 0
     assert transport.sent_count == 1
@@ -165,8 +165,8 @@ def test_the_table_knows_a_model_by_any_release_and_no_other() -> None:
 
 
 def test_the_price_of_a_study_comes_before_the_known_one() -> None:
-    assert priced(Llm(price=PRICE)).price == PRICE
-    assert priced(Llm()).price == price_of(Llm().model)
+    assert with_price(Llm(price=PRICE)).price == PRICE
+    assert with_price(Llm()).price == price_of(Llm().model)
 
 
 def test_the_store_sums_what_each_model_used(tmp_path) -> None:
@@ -237,7 +237,7 @@ def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_pa
 
 def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path) -> None:
     with closing(Store(tmp_path / "store")) as store:
-        store.create("s", replace(testing.study(), strategy="llm", llm=priced(Llm())), "test")
+        store.create("s", replace(testing.study(), strategy="llm", llm=with_price(Llm())), "test")
         ended = cclsearch("resume", "s", "--model", "local", "--store", tmp_path / "store")
         llm = store.find("s").study.llm
 

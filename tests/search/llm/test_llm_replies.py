@@ -18,7 +18,7 @@ from search.llm.messages import (
     Problem,
     Prompt,
     Reply,
-    drafted,
+    draft_of,
     message_request,
 )
 from search.llm.transport import AnthropicTransport
@@ -201,7 +201,7 @@ def test_a_call_of_the_tool_written_as_text_counts(
         content=(Block(type="text", text=around.format(json.dumps(call, indent=indent))),)
     )
 
-    draft = drafted(reply)
+    draft = draft_of(reply)
 
     assert draft == Draft(code=CODE, rationale="fewer stages", expected_speedup=1.5)
 
@@ -218,7 +218,7 @@ def test_a_call_of_the_tool_written_as_text_counts(
     ],
 )
 def test_json_that_is_no_call_is_no_policy(words: str) -> None:
-    problem = drafted(Reply(content=(Block(type="text", text=words),)))
+    problem = draft_of(Reply(content=(Block(type="text", text=words),)))
 
     assert isinstance(problem, Problem)
     assert "holds no policy" in problem.words

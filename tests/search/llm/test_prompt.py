@@ -12,10 +12,10 @@ from records.study import Dimension, Range, SearchSpace, Study
 from records.trial import Config, FailureKind, History, Raced, Stage
 from search.llm.messages import Prompt, estimated_tokens
 from search.llm.prompt import TURN_TOKENS, PromptWriter
-from search.loop.learned import Learnt
+from search.loop.learned import LearnedConstraint
 from search.strategies.base import untried
 from tests.support.search import (
-    LEARNT,
+    LEARNED,
     SPACE,
     STUDY,
     candidates,
@@ -35,13 +35,15 @@ def writer(study: Study = STUDY) -> PromptWriter:
     return PromptWriter(SPACE, scoring_of(study), sandbox_rules=RULES)
 
 
-def write(history: History, study: Study = STUDY, learnt: tuple[Learnt, ...] = ()) -> Prompt:
+def write(
+    history: History, study: Study = STUDY, learned: tuple[LearnedConstraint, ...] = ()
+) -> Prompt:
     return writer(study).write(
         study,
         history,
         untried(SPACE, history),
         candidates=candidates(history),
-        learnt=learnt,
+        learned=learned,
     )
 
 
@@ -51,7 +53,7 @@ def between(text: str, start: str, end: str) -> str:
 
 @pytest.mark.parametrize(("number", "tokens"), [(1, 2854), (10, 5139), (200, 17901)])
 def test_the_model_sees_what_the_golden_file_says(number: int, tokens: int, tmp_path: Path) -> None:
-    prompt = write(past(number - 1), learnt=LEARNT if number > 24 else ())
+    prompt = write(past(number - 1), learned=LEARNED if number > 24 else ())
     seen = f"{prompt.system}\n---- task ----\n\n{prompt.task}\n---- turn ----\n\n{prompt.turn}"
     golden = GOLDEN / f"prompt_trial_{number:03}.md"
     actual = tmp_path / golden.name
@@ -215,7 +217,7 @@ def test_neighbours_that_break_a_learnt_constraint_are_not_listed() -> None:
     history = History((trial(0, best, measured(1.0)),))
 
     assert "- micro_batch=8\n" in write(history).turn
-    assert "- micro_batch=8\n" not in write(history, learnt=LEARNT).turn
+    assert "- micro_batch=8\n" not in write(history, learned=LEARNED).turn
 
 
 def test_what_is_being_measured_is_told() -> None:

@@ -10,7 +10,7 @@ from search.llm.messages import estimated_tokens
 from search.llm.prompt import TURN_TOKENS, PromptWriter
 from search.strategies.base import untried
 from tests.support.search import (
-    LEARNT,
+    LEARNED,
     SPACE,
     STUDY,
     candidates,
@@ -30,7 +30,7 @@ def turn_of(history: History, turn_tokens: int | None = None) -> str:
         history,
         untried(SPACE, history),
         candidates=candidates(history),
-        learnt=LEARNT,
+        learned=LEARNED,
         turn_tokens=turn_tokens,
     )
     return prompt.turn

@@ -9,12 +9,12 @@ from records.llm_exchange import Exchange, Usage
 from search.llm.messages import Answer
 from search.llm.transcripts import (
     Diverged,
-    Said,
+    RecordedTurn,
     TranscriptFolder,
     TranscriptTransport,
     canonical,
     difference,
-    said_in,
+    recorded_turns,
 )
 
 GOOD, LATER = Answer(text="{}", status=200), Answer(text="[]", status=200)
@@ -65,7 +65,7 @@ def test_equal_requests_are_one_whatever_the_order_of_their_keys():
 
 def test_every_request_of_a_conversation_has_all_of_its_answers():
     rows = (row(BUSY, request=0), row(GOOD, request=0), row(LATER, request=1))
-    transport = TranscriptTransport(said_in(exchange([body("a"), body("b")], *rows), 3))
+    transport = TranscriptTransport(recorded_turns(exchange([body("a"), body("b")], *rows), 3))
 
     assert transport.send(body("b")) == (LATER,)
     assert transport.send(body("a")) == (BUSY, GOOD)
@@ -75,13 +75,13 @@ def test_an_exchange_of_an_older_version_has_the_answers_in_its_last_form():
     refused = {**row(Answer(text="no tool", status=400)), "form": "forced"}
     given = {**row(GOOD), "form": "text"}
 
-    (said,) = said_in(exchange(body("a"), refused, given))
+    (said,) = recorded_turns(exchange(body("a"), refused, given))
 
     assert (said.body, said.answers) == (body("a"), (GOOD,))
 
 
 def test_what_was_asked_twice_is_answered_in_order_and_then_as_at_last():
-    said = [Said(body=body("a"), answers=(answer,)) for answer in (GOOD, LATER)]
+    said = [RecordedTurn(body=body("a"), answers=(answer,)) for answer in (GOOD, LATER)]
     transport = TranscriptTransport(said)
 
     assert [transport.send(body("a"))[0] for _ in range(3)] == [GOOD, LATER, LATER]
@@ -89,8 +89,8 @@ def test_what_was_asked_twice_is_answered_in_order_and_then_as_at_last():
 
 def test_a_request_that_is_not_on_record_is_told_from_the_nearest_one():
     said = [
-        Said(body=body("best 0.41 s\nso far"), answers=(GOOD,), trial=1),
-        Said(body=body("quite another"), answers=(GOOD,), trial=2),
+        RecordedTurn(body=body("best 0.41 s\nso far"), answers=(GOOD,), trial=1),
+        RecordedTurn(body=body("quite another"), answers=(GOOD,), trial=2),
     ]
 
     with pytest.raises(Diverged) as raised:

@@ -16,7 +16,7 @@ from records.trial import Config, History, Outcome, Policy
 from search.loop.finding import Finding
 from search.loop.loop import Search
 from search.loop.ports import Proposer
-from search.loop.trial import ContextEvaluator, Turn
+from search.loop.trial import ContextEvaluator, TrialRunner
 from search.strategies.proposers import OfflineProposer
 from search.strategies.simple import GridChooser
 from search.study.spaces import space_of
@@ -101,7 +101,7 @@ class ContextSearch:
 
     def run(self) -> Finding:
         study, space = self.study, space_of(self.study)
-        turn = Turn(
+        turn = TrialRunner(
             study=study,
             space=space,
             scoring=scoring_of(study),

@@ -7,7 +7,7 @@ import pytest
 from policies.space import Space
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
-from search.loop.budget import enumerating, failures_in_a_row, launches_since_best, stop_reason
+from search.loop.budget import failures_in_a_row, launches_since_best, stop_reason, without_patience
 from tests.support.records import failed, history, study
 
 CRASH = failed(FailureKind.CRASH)
@@ -76,4 +76,4 @@ def test_a_budget_for_the_whole_space_is_not_cut_short_by_patience(trials, patie
     asked = study(Dimension(name="n", choices=(1, 2, 3, 4)))
     asked = replace(asked, budget=Budget(trials=trials, patience=1))
     space = Space(asked.space, asked.workload, asked.environment)
-    assert enumerating(asked, space).budget.patience == patience
+    assert without_patience(asked, space).budget.patience == patience

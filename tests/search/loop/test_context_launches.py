@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evaluator.objective import scoring_of
 from records.trial import Config, Failed, FailureKind, Measured
-from search.loop.trial import ContextEvaluator, in_one, mean_outcome, other_work_anywhere
+from search.loop.trial import ContextEvaluator, mean_outcome, other_work_anywhere, outcome_in
 from tests.support import records as testing
 from tests.support.evaluator import Fails, Takes
 
@@ -66,8 +66,8 @@ def test_everything_that_was_measured_is_kept(launched):
 
     assert outcome.metric("step_time") == pytest.approx(2.0)
     assert [one.name for one in outcome.contexts] == ["example", "big"]
-    assert in_one(outcome, "big").metric("step_time") == 4.0
-    assert outcome.measurement == in_one(outcome, "example").measurement
+    assert outcome_in(outcome, "big").metric("step_time") == 4.0
+    assert outcome.measurement == outcome_in(outcome, "example").measurement
     assert len(outcome.measurements) == 2
 
 
@@ -83,8 +83,8 @@ def test_a_failure_names_its_context_and_keeps_what_was_measured_before(launched
 
     assert isinstance(outcome, Failed)
     assert str(outcome) == "out_of_memory: in context big: as the table says"
-    assert in_one(outcome, "example").metric("step_time") == 1.0
-    assert str(in_one(outcome, "big")) == "out_of_memory: as the table says"
+    assert outcome_in(outcome, "example").metric("step_time") == 1.0
+    assert str(outcome_in(outcome, "big")) == "out_of_memory: as the table says"
 
 
 def test_after_a_failure_nothing_more_is_launched(launched):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from records.trial import Config, FailureKind, Policy, Purpose
+from search.loop.leader import study_leader
 from search.loop.ports import Proposal
-from search.loop.standing import standing_of
 from search.report.summary import Record, report_lines
 from tests.support.evaluator import Fails, Takes
 
@@ -136,7 +136,7 @@ def test_a_search_that_was_killed_goes_on_with_what_was_held_out(held_out):
     search.tables.killed_at = 4 + 16 + 5
     with pytest.raises(KeyboardInterrupt):
         search.run()
-    kept, led = search.store.repeats(search.study_id), standing_of(search.row, search.store)
+    kept, led = search.store.repeats(search.study_id), study_leader(search.row, search.store)
     search.tables.killed_at = None
 
     finding = search.run()
@@ -145,7 +145,7 @@ def test_a_search_that_was_killed_goes_on_with_what_was_held_out(held_out):
     assert repeats[: len(kept)] == kept
     assert sum(repeat.purpose is Purpose.HELD_OUT for repeat in repeats) == 8
     assert finding.contexts[-1].against_seed.round_count == 4
-    assert standing_of(search.row, search.store) == led
+    assert study_leader(search.row, search.store) == led
 
 
 def test_without_launches_left_the_report_says_so(held_out):

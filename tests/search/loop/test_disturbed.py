@@ -9,9 +9,9 @@ from evaluator.launchers.conditions import conditions_between, take_snapshot
 from evaluator.timing.decision import Verdict
 from records.study import Budget, Measure
 from records.trial import Failed, FailureKind, Purpose, Repeat, Stage
-from search.loop.budget import extended
+from search.loop.budget import extend_budget
 from search.loop.finding import ConfirmingRounds
-from search.loop.standing import LEAST_RACE_ROUNDS, MOST_RUN_AGAIN, counted, left_out_rounds
+from search.loop.leader import LEAST_RACE_ROUNDS, MOST_RUN_AGAIN, counted, left_out_rounds
 from search.report.summary import Record, report_lines
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
@@ -302,7 +302,7 @@ def test_a_study_that_is_resumed_may_launch_a_whole_final_again(tabular):
     endings = {0: busy(0.09), 1: busy(0.07), 2: busy(0.03)}
     study = tabular(endings, measure=measure, budget=Budget(trials=2))
     study.run()
-    study.budget = extended(study.study_id, 1, study.store).budget
+    study.budget = extend_budget(study.study_id, 1, study.store).budget
 
     finding = study.run()
 
@@ -315,8 +315,8 @@ def test_a_resumed_study_never_has_fewer_launches_than_it_would_have_had_as_one(
     study = tabular({0: busy(0.1), 1: busy(0.2)}, measure=ONLY_RACES, budget=Budget(trials=2))
     study.run()
 
-    first = extended(study.study_id, 1, study.store).budget
-    second = extended(study.study_id, 1, study.store).budget
+    first = extend_budget(study.study_id, 1, study.store).budget
+    second = extend_budget(study.study_id, 1, study.store).budget
 
     assert first.launch_limit >= Budget(trials=3).launch_limit
     assert second.launch_limit >= first.launch_limit

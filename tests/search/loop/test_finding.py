@@ -12,7 +12,7 @@ from records.study import Measure, Objective
 from records.trial import FailureKind, Repeat, Stage
 from search.loop.budget import launches_used
 from search.loop.finding import Finding, find
-from search.loop.standing import claim_rule, standing
+from search.loop.leader import claim_rule, find_leader
 from search.report.summary import Record, report_lines, spread_words
 from search.views.format import comparison_words
 from tests.support import records as testing
@@ -24,7 +24,7 @@ MEASURE = Measure(confirm_rounds=4, max_confirm_rounds=4)
 
 def found(history, launches, why="why"):
     """What is found in a study of these trials, with these launches made to confirm the best."""
-    led = standing(history, launches, SCORING, MEASURE)
+    led = find_leader(history, launches, SCORING, MEASURE)
     return find(led, launches, SCORING, MEASURE, why)
 
 

@@ -11,8 +11,8 @@ from evaluator.objective import scoring_of
 from records.study import Budget, Objective
 from records.trial import FailureKind, History
 from search.loop.budget import launches_since_best
+from search.loop.leader import front_of, unbeaten
 from search.loop.ports import Proposal
-from search.loop.standing import front_of, unbeaten
 from search.strategies.proposers import SUM_SHARE, FrontProposer, one_cost
 from tests.support import records as testing
 from tests.support.evaluator import Fails, Takes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from records.errors import StudyError
 from records.trial import Config
-from search.study.spaces import joined, own_part, part_of, space_of
+from search.study.spaces import join_contexts, own_part, part_of, space_of
 
 CONFIGS = st.dictionaries(st.sampled_from(["n", "tp", "n_2"]), st.integers(), max_size=3).map(
     Config
@@ -17,7 +17,7 @@ CONFIGS = st.dictionaries(st.sampled_from(["n", "tp", "n_2"]), st.integers(), ma
 
 @given(own=CONFIGS, big=CONFIGS, bigger=CONFIGS)
 def test_a_joined_configuration_comes_apart_into_what_it_was_made_of(own, big, bigger):
-    whole = joined(own, {"big": big, "bigger": bigger})
+    whole = join_contexts(own, {"big": big, "bigger": bigger})
 
     assert own_part(whole) == own
     assert part_of(whole, "big") == big

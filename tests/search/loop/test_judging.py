@@ -7,8 +7,8 @@ import pytest
 from policies.space import Space
 from records.study import Dimension, Study
 from records.trial import Config, FailureKind, History, Policy, Trial
-from search.loop.learned import learnt
-from search.loop.trial import Judge
+from search.loop.learned import learned_constraints
+from search.loop.trial import PolicyPrecheck
 from tests.support import records as testing
 
 STUDY = testing.study(
@@ -26,7 +26,7 @@ def policy(**settings: int) -> Policy:
 
 
 def judged(answer: Policy, history: History, study: Study = STUDY) -> Config | str:
-    return Judge(study, SPACE)(answer, history)
+    return PolicyPrecheck(study, SPACE)(answer, history)
 
 
 def launched(ordinal: int, dp: int, micro_batch: int) -> Trial:
@@ -90,8 +90,8 @@ def test_a_configuration_that_is_being_measured_is_a_duplicate() -> None:
 
 
 def test_a_rule_that_failures_taught_is_kept_until_a_person_takes_it_back(teaching) -> None:
-    (rule, *_) = learnt(SPACE, teaching, ())
-    names = tuple(each.constraint.name for each in learnt(SPACE, teaching, ()))
+    (rule, *_) = learned_constraints(SPACE, teaching, ())
+    names = tuple(each.constraint.name for each in learned_constraints(SPACE, teaching, ()))
     answer = policy(dp=1, micro_batch=8, bucket=2)
     words = judged(answer, teaching)
     revoked = judged(answer, teaching, replace(STUDY, revoked=names))

@@ -7,7 +7,7 @@ from policies.space import Space
 from records.study import Budget, Measure
 from records.trial import FailureKind, Score
 from search.llm.prompt import PromptWriter
-from search.loop.standing import standing_of
+from search.loop.leader import study_leader
 from search.report.summary import Record, report_lines
 from tests.support.evaluator import Fails, Takes
 
@@ -78,7 +78,7 @@ def test_where_all_break_a_limit_there_is_no_best_and_the_report_says_why(tabula
 def test_the_model_sees_limits_and_who_breaks_them(tabular):
     made = tabular(TABLE, limits=(LIMIT,), budget=BUDGET)
     made.run()
-    led = standing_of(made.store.find(made.study_id), made.store)
+    led = study_leader(made.store.find(made.study_id), made.store)
     own = Space(made.study.space, made.study.workload, made.study.environment)
     prompt = PromptWriter(own, scoring_of(made.study)).write(made.study, led.history, None)
     assert LIMIT in prompt.task

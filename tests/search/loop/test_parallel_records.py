@@ -10,8 +10,8 @@ import pytest
 
 from records.study import Measure
 from records.trial import Purpose
-from search.loop.batch import Room
-from search.loop.standing import standing_of
+from search.loop.batch import Capacity
+from search.loop.leader import study_leader
 from tests.support.evaluator import InTurn, Takes
 
 ONCE = Measure(
@@ -23,7 +23,7 @@ ONCE = Measure(
 )
 """Every trial is launched once, and nothing is launched again."""
 RACED = replace(ONCE, self_test_rounds=1, race_rounds=4, together="never")
-TWO = Room(trial_count=2, place_count=2)
+TWO = Capacity(trial_count=2, place_count=2)
 
 
 class After:
@@ -106,7 +106,7 @@ def test_what_ended_before_an_interruption_is_neither_lost_nor_repeated(tabular)
     with pytest.raises(KeyboardInterrupt):
         study.run()
     left = (ordinals(study), [each.ordinal for each in study.store.pending(study.study_id)])
-    led = standing_of(study.store.find(""), study.store).history.best.ordinal
+    led = study_leader(study.store.find(""), study.store).history.best.ordinal
     study.said = io.StringIO()
     finding = study.run()
 

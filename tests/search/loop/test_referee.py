@@ -10,7 +10,7 @@ from evaluator.objective import scoring
 from evaluator.timing.decision import Verdict
 from records.study import Budget, Measure, Objective
 from records.trial import FailureKind, Purpose, Repeat
-from search.loop.standing import noise_of, took_turns
+from search.loop.leader import noise_of, took_turns
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
 

@@ -13,9 +13,9 @@ import pytest
 from records.store.store import Store
 from records.study import Budget, Command, Dimension, Launch, Measure, Study
 from records.trial import Config, Policy
-from search.compose import Surroundings, composed
+from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
-from search.loop.batch import Room
+from search.loop.batch import Capacity
 from search.loop.finding import Finding
 from search.loop.trial import ContextEvaluator
 from search.replay.claims import Decision, source_of
@@ -75,17 +75,19 @@ class Recording:
         with closing(Store(self.root)) as store:
             study = store.find(self.study_id).study
             again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
-            around = Surroundings(
+            around = Backend(
                 evaluator=ContextEvaluator(self.evaluator),
                 model=lambda study, _notice: _client(study, server),
                 seed=Policy(source=SEED, author="seed"),
                 again=again,
                 fits=lambda study, _: study.measure.together == "auto" and not study.contexts,
-                room=Room(trial_count=study.parallel, place_count=study.parallel),
+                room=Capacity(trial_count=study.parallel, place_count=study.parallel),
                 sleep=lambda _: None,
             )
             space = space_of(study)
-            with composed(self.study_id, study, space, store, PlainProgress(), around) as search:
+            with compose_search(
+                self.study_id, study, space, store, PlainProgress(), around
+            ) as search:
                 return replace(search, clock=self.clock or search.clock).run()
 
     def extend(self, more: int) -> None:
@@ -139,12 +141,12 @@ class Replay:
     def run(self) -> tuple[Decision, ...]:
         """Run, or go on."""
         with closing(Store(self.searched.root)) as store:
-            around = Surroundings(
+            around = Backend(
                 evaluator=ContextEvaluator(self.evaluator),
                 model=lambda *_: None,
                 seed=store.history(self.searched.study_id).trials[0].policy,
                 fits=lambda study, _: study.measure.together == "auto",
-                room=Room(),
+                room=Capacity(),
                 sleep=lambda _: None,
             )
             return measuring(

@@ -11,8 +11,8 @@ from records.store.store import Store
 from records.study import Origin
 from records.trial import Config, FailureKind
 from search.cli.replay import print_decisions
-from search.compose import Surroundings
-from search.loop.batch import Room
+from search.compose import Backend
+from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
 from search.replay.claims import Claim, Decision, Holds, source_of
 from tests.support import records as testing
@@ -62,12 +62,12 @@ def machine(monkeypatch):
 
         @contextmanager
         def here(_study, _store, _first, seed):
-            yield Surroundings(
+            yield Backend(
                 evaluator=ContextEvaluator(evaluator),
                 model=lambda *_: None,
                 seed=seed,
                 fits=lambda *_: False,
-                room=Room(),
+                room=Capacity(),
                 sleep=lambda _: None,
             )
 

@@ -10,7 +10,7 @@ from records.store.store import Store
 from records.study import Context
 from records.trial import Config, MetricValue
 from search.loop.trial import mean_outcome
-from search.study.spaces import joined
+from search.study.spaces import join_contexts
 from tests.support import records as testing
 
 STUDY = "20260101-000000-aaaa"
@@ -212,7 +212,7 @@ def test_several_contexts_give_the_mean_as_they_did_when_they_were_launched(comp
     inside = Context(name="long", workload=study.workload, environment=study.environment)
     study = replace(study, contexts=(inside,))
     ended = [(study.name, testing.measured(0.2)), ("long", testing.measured(0.8))]
-    config = joined(Config({"tp": 1, "pp": 1}), {"long": Config({"tp": 2, "pp": 1})})
+    config = join_contexts(Config({"tp": 1, "pp": 1}), {"long": Config({"tp": 2, "pp": 1})})
     outcome = replace(mean_outcome(ended), metrics=())
     with closing(Store(tmp_path / "contexts")) as store:
         trial = replace(testing.trial(0, 0.4), outcome=outcome, config=config)

@@ -147,7 +147,9 @@ def test_exports_wait_for_each_other(client):
         assert [one.result().status_code for one in asked] == [200] * 2
 
 
-@pytest.mark.parametrize("what", ["api/v1/{}/export", "api/v1/{}/report", "{}/policies?learnt=yes"])
+@pytest.mark.parametrize(
+    "what", ["api/v1/{}/export", "api/v1/{}/report", "{}/policies?learned=yes"]
+)
 def test_nobody_waits_where_others_wait_already(served, what):
     writing = served.service.writing
     while writing._room.acquire(blocking=False):

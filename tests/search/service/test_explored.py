@@ -12,7 +12,7 @@ from records.store.store import Store
 from records.study import Dimension, Objective
 from records.trial import MetricValue
 from search.loop.finding import leader_of
-from search.loop.standing import standing_of, unbeaten
+from search.loop.leader import study_leader, unbeaten
 from search.service.data import study_front, study_history, study_knobs
 from tests.support.records import failed, measured, study, trial
 
@@ -112,7 +112,7 @@ def test_several_objectives_have_the_front_that_the_search_has(add):
     store.update(row.id, status="running")
     found = study_front(replace(row, summary=None), store)
     members = [point.ordinal for point in found.points if point.on_front]
-    assert sorted(standing_of(row, store).history.front) == members
+    assert sorted(study_leader(row, store).history.front) == members
     assert {*unbeaten(dict(enumerate(pairs)))} == {*members}
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from policies.space import Space
 from records.study import Dimension, SearchSpace
 from records.trial import Config
-from search.strategies.cost_model import calibrated, estimated_parts
-from search.strategies.surrogate import Distances, fitted
+from search.strategies.cost_model import calibrate, estimated_parts
+from search.strategies.surrogate import Distances, fit
 from tests.support.records import ENVIRONMENT, WORKLOAD
 
 SPACE = Space(
@@ -47,7 +47,7 @@ def test_a_surrogate_believes_what_was_measured_and_doubts_what_is_far():
     measured = [0, 3, 6]
     values = np.array([0.5, -0.5, 0.1])
 
-    model = fitted(apart[np.ix_(measured, measured)], values, np.full(3, 100.0))
+    model = fit(apart[np.ix_(measured, measured)], values, np.full(3, 100.0))
     means, deviations = model.predict(apart[:, measured])
 
     assert means[measured] == pytest.approx(values, abs=0.1)
@@ -61,7 +61,7 @@ def test_predictions_are_finite_and_never_certain(values):
     apart = Distances(SPACE).between(CONFIGS, CONFIGS)
     count = len(values)
 
-    model = fitted(apart[:count, :count], np.array(values), np.ones(count))
+    model = fit(apart[:count, :count], np.array(values), np.ones(count))
     means, deviations = model.predict(apart[:, :count])
 
     assert np.isfinite(means).all()
@@ -74,7 +74,7 @@ def test_calibration_finds_how_much_each_part_counts():
     measured = list(range(20))
     logs = np.log(parts @ weights)
 
-    found = calibrated(parts, measured, logs[measured])
+    found = calibrate(parts, measured, logs[measured])
 
     assert np.abs(found - logs).max() < 0.1
 
@@ -82,7 +82,7 @@ def test_calibration_finds_how_much_each_part_counts():
 def test_one_measurement_only_sets_the_scale():
     parts = np.array([[1.0, 2.0], [2.0, 4.0], [5.0, 1.0]])
 
-    found = np.exp(calibrated(parts, [0], np.log([30.0])))
+    found = np.exp(calibrate(parts, [0], np.log([30.0])))
 
     assert found == pytest.approx([30, 60, 60], rel=0.05)
 

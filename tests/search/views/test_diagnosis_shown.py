@@ -6,7 +6,7 @@ from contextlib import closing
 from evaluator.objective import scoring
 from records.store.store import Store
 from search.loop.finding import find
-from search.loop.standing import standing_of
+from search.loop.leader import study_leader
 from search.report.summary import Record, report_lines
 
 SENTENCE = (
@@ -37,7 +37,7 @@ def test_a_trial_without_a_diagnosis_is_shown_without_one(cclsearch, traced_stor
 def test_the_report_says_where_the_time_of_the_best_goes(traced_store) -> None:
     with closing(Store(traced_store())) as store:
         (row,) = store.studies()
-        led = standing_of(row, store)
+        led = study_leader(row, store)
         finding = find(led, [], scoring(row.study.objective), row.study.measure, "why")
         told = dict(report_lines(finding, Record.of(row.id, store), ""))
 

@@ -13,8 +13,8 @@ from records.study import Dimension, Objective
 from records.trial import History, Purpose, Repeat
 from search.cli.main import app
 from search.llm.prompt import Shown, rows
-from search.loop.finding import reached
-from search.loop.standing import supported_values
+from search.loop.finding import trial_spread
+from search.loop.leader import supported_values
 from search.report.data import Seen
 from search.report.report import study_report
 from search.views.format import reached_words
@@ -79,7 +79,7 @@ def test_two_launches_have_no_interval_and_both_values(values, words):
     trial = testing.history(0.5, LUCKY).trials[1]
     again = {1: values} if values else {}
 
-    assert reached_words(reached(trial, History(again=again)), "s") == words
+    assert reached_words(trial_spread(trial, History(again=again)), "s") == words
 
 
 @pytest.fixture(scope="module")

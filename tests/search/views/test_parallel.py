@@ -7,7 +7,7 @@ import pytest
 
 from records.study import Budget, Measure
 from records.trial import FailureKind, Measured, Policy
-from search.loop.batch import Room
+from search.loop.batch import Capacity
 from search.loop.budget import launches_used
 from search.loop.ports import Proposal
 from tests.support.evaluator import Fails, InTurn, Takes
@@ -20,7 +20,7 @@ ONCE = Measure(
     profiled_steps=0,
 )
 """Every trial is launched once, and nothing is launched again."""
-TWO = Room(trial_count=2, place_count=2)
+TWO = Capacity(trial_count=2, place_count=2)
 OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
 
 
@@ -91,7 +91,9 @@ def test_trials_run_one_by_one_until_one_was_measured(tabular):
 
 
 def test_a_study_without_room_measures_one_trial_after_the_other(tabular):
-    study = tabular(seconds(0.5, 0.4, 0.3), measure=ONCE, room=Room(trial_count=3, place_count=0))
+    study = tabular(
+        seconds(0.5, 0.4, 0.3), measure=ONCE, room=Capacity(trial_count=3, place_count=0)
+    )
 
     study.run()
 
@@ -166,7 +168,7 @@ def test_a_failure_is_its_own_where_nothing_is_shared_or_it_was_alone(
 )
 def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
     budget = Budget(**{"patience": 20, "max_failures": 20, **limits})
-    room = Room(trial_count=3, place_count=3)
+    room = Capacity(trial_count=3, place_count=3)
     study = tabular(seconds(0.1, *[0.2] * 9), measure=ONCE, room=room, budget=budget)
 
     finding = study.run()
@@ -177,7 +179,7 @@ def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
 def test_no_more_trials_fail_in_a_row_than_the_budget_allows(tabular):
     endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
     budget = Budget(trials=20, patience=20, max_failures=4)
-    room = Room(trial_count=3, place_count=3, share_memory=False)
+    room = Capacity(trial_count=3, place_count=3, share_memory=False)
     study = tabular(endings, measure=ONCE, room=room, budget=budget)
 
     finding = study.run()
@@ -189,7 +191,9 @@ def test_no_more_trials_fail_in_a_row_than_the_budget_allows(tabular):
 def test_launches_beside_others_and_again_alone_stay_within_their_limit(tabular):
     endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
     budget = Budget(trials=20, patience=20, max_failures=20, launches=7)
-    study = tabular(endings, measure=ONCE, room=Room(trial_count=3, place_count=3), budget=budget)
+    study = tabular(
+        endings, measure=ONCE, room=Capacity(trial_count=3, place_count=3), budget=budget
+    )
 
     study.run()
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from evaluator.timing.decision import Comparison, Noise, Verdict
 from records.study import Measure
 from records.trial import Breakdown, FailureKind, History, Repeat, Stage
-from search.loop.standing import Race
+from search.loop.leader import Race
 from search.views.terminal import (
     JsonProgress,
     LiveProgress,

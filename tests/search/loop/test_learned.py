@@ -12,7 +12,7 @@ from policies.space import Space
 from records.store.store import Store
 from records.study import Dimension, SearchSpace
 from records.trial import Config, FailureKind, History, Stage
-from search.loop.learned import learnt
+from search.loop.learned import learned_constraints
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study
 from tests.support.records import ENVIRONMENT, WORKLOAD, failed, trial
@@ -41,7 +41,7 @@ def past(*rows):
 
 
 def names(history, revoked=()):
-    return [each.constraint.name for each in learnt(SPACE, history, revoked)]
+    return [each.constraint.name for each in learned_constraints(SPACE, history, revoked)]
 
 
 LARGE_BATCHES_FAIL = past(
@@ -56,14 +56,14 @@ LARGE_BATCHES_FAIL = past(
 
 
 def test_three_failures_with_one_cause_teach_the_condition_that_they_share():
-    (found,) = learnt(SPACE, LARGE_BATCHES_FAIL, ())
+    (found,) = learned_constraints(SPACE, LARGE_BATCHES_FAIL, ())
 
     assert found.constraint.expression == "not (micro_batch >= 4)"
     assert found.kind is FailureKind.OUT_OF_MEMORY
     assert found.ordinals == (1, 3, 5)
     assert found.breaks(Config({"micro_batch": 8, "pp": 1, "recompute": True})) == (
-        "breaks learnt: micro_batch >= 4: not (micro_batch >= 4) (ended in out_of_memory in trials "
-        "#1, #3, #5 and was measured in none) with micro_batch=8"
+        "breaks learned: micro_batch >= 4: not (micro_batch >= 4) (ended in out_of_memory in "
+        "trials #1, #3, #5 and was measured in none) with micro_batch=8"
     )
     assert found.breaks(Config({"micro_batch": 2, "pp": 1, "recompute": True})) is None
     assert found.breaks(Config({"pp": 1})) is None
@@ -80,12 +80,12 @@ def test_failures_without_a_measured_trial_teach_nothing():
 
 def test_a_measured_trial_that_contradicts_it_takes_it_away():
     again = LARGE_BATCHES_FAIL.append(trial(7, 0.7, {"micro_batch": 8, "pp": 4, "recompute": True}))
-    assert "learnt: micro_batch >= 4" not in names(again)
+    assert "learned: micro_batch >= 4" not in names(again)
 
 
 def test_what_a_person_took_back_is_not_learnt_again():
-    assert "learnt: micro_batch >= 4" not in names(
-        LARGE_BATCHES_FAIL, revoked=("learnt: micro_batch >= 4",)
+    assert "learned: micro_batch >= 4" not in names(
+        LARGE_BATCHES_FAIL, revoked=("learned: micro_batch >= 4",)
     )
 
 
@@ -99,7 +99,7 @@ def test_two_knobs_together_can_be_the_cause():
         ((4, 2, True), 0.9),
         ((2, 2, False), 0.9),
     )
-    assert names(history) == ["learnt: micro_batch >= 4 and recompute == False"]
+    assert names(history) == ["learned: micro_batch >= 4 and recompute == False"]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR])
@@ -126,7 +126,7 @@ def test_crashes_whose_causes_differ_only_in_numbers_are_one_lesson():
         else t
         for t in LARGE_BATCHES_FAIL
     )
-    assert names(History(other)) == ["learnt: micro_batch >= 4"]
+    assert names(History(other)) == ["learned: micro_batch >= 4"]
 
 
 def test_where_most_launches_fail_anyway_a_shared_condition_may_be_chance():
@@ -155,7 +155,7 @@ def test_nothing_measured_ever_breaks_what_was_learnt_and_every_named_failure_do
     history = History(
         tuple(trial(n, outcome, dict(config.values)) for n, (config, outcome) in enumerate(rows))
     )
-    for found in learnt(SPACE, history, ()):
+    for found in learned_constraints(SPACE, history, ()):
         assert all(found.breaks(t.config) is None for t in history.measured)
         assert all(found.breaks(history.trials[n].config) for n in found.ordinals)
         assert len(found.ordinals) >= 3
@@ -178,7 +178,7 @@ def failing(tmp_path):
 
 def test_what_was_learnt_is_shown_and_can_be_taken_back(failing, cclsearch):
     told = json.loads(cclsearch(*failing, "--json").out)
-    (found,) = told["learnt"]
+    (found,) = told["learned"]
     assert found["kind"] == "out_of_memory"
     assert found["trials"] == [3, 4, 5]
     assert f"--constraints --revoke '{found['name']}'" in cclsearch(*failing).out
@@ -188,10 +188,10 @@ def test_what_was_learnt_is_shown_and_can_be_taken_back(failing, cclsearch):
     assert f"taken back: {found['name']}" in revoked.out
     after = json.loads(cclsearch(*failing, "--json").out)
     assert after["taken_back"] == [found["name"]]
-    assert found["name"] not in [each["name"] for each in after["learnt"]]
+    assert found["name"] not in [each["name"] for each in after["learned"]]
 
 
 def test_only_what_was_learnt_can_be_taken_back(failing, cclsearch):
-    refused = cclsearch(*failing, "--revoke", "learnt: tp == 9")
+    refused = cclsearch(*failing, "--revoke", "learned: tp == 9")
     assert refused.code == 2
-    assert "no learnt constraint is called 'learnt: tp == 9'" in refused.err
+    assert "no learned constraint is called 'learned: tp == 9'" in refused.err

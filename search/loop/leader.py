@@ -414,7 +414,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ObjectiveValue:
     """What a trial reached in one objective, over all its launches."""
 
     objective: str
@@ -423,14 +423,16 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class FrontMember:
     """A trial on the front, by ordinal, and what it reached, the main objective first."""
 
     ordinal: int
-    reached: tuple[Reached, ...]
+    reached: tuple[ObjectiveValue, ...]
 
 
-def front_of(history: History, repeats: Sequence[Repeat], scoring: Scoring) -> tuple[Member, ...]:
+def front_of(
+    history: History, repeats: Sequence[Repeat], scoring: Scoring
+) -> tuple[FrontMember, ...]:
     """The front of a study, best in its main objective first; empty where it has but one.
 
     A trial speaks by its launches that were made again, or else by the one that it had. One that
@@ -445,7 +447,7 @@ def front_of(history: History, repeats: Sequence[Repeat], scoring: Scoring) -> t
 
 def front_over(
     own: Mapping[int, tuple[float, ...]], repeats: Sequence[Repeat], scoring: Scoring
-) -> tuple[Member, ...]:
+) -> tuple[FrontMember, ...]:
     """The front of what trials reached in each objective by their own launches."""
     again = [supported_values(repeats, one) for one in scoring.objectives]
     launches = {
@@ -461,10 +463,10 @@ def front_over(
         for ordinal, each in launches.items()
     }
     return tuple(
-        Member(
+        FrontMember(
             ordinal=ordinal,
             reached=tuple(
-                Reached(objective=one.expression.text, unit=one.unit, value=spread(values))
+                ObjectiveValue(objective=one.expression.text, unit=one.unit, value=spread(values))
                 for one, values in zip(scoring.objectives, launches[ordinal], strict=True)
             ),
         )
@@ -530,18 +532,18 @@ class Race:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Leader:
     """A study's history with what its re-measuring launches say."""
 
     history: History
     races: tuple[Race, ...]
     noise: Noise | None
-    front: tuple[Member, ...] = ()
+    front: tuple[FrontMember, ...] = ()
 
 
-def standing(
+def find_leader(
     history: History, repeats: Sequence[Repeat], scoring: Scoring, measure: Measure
-) -> Standing:
+) -> Leader:
     """Judge every race and every confirmation in the order in which they were run."""
     scoring = scoring.over(history)
     if scoring.needs_seed:  # trials at once may have been scored before it was clear who stands in
@@ -560,7 +562,7 @@ def standing(
             incumbent = winner_of(known, launches, scoring, measure)
     known = _known(history, repeats, scoring, incumbent)
     front = front_of(history, repeats, scoring)
-    return Standing(
+    return Leader(
         history=replace(
             known,
             raced=tuple(race.raced for race in races),
@@ -573,10 +575,10 @@ def standing(
     )
 
 
-def standing_of(row: StudyRow, store: Store) -> Standing:
+def study_leader(row: StudyRow, store: Store) -> Leader:
     """Judge who leads a study on record."""
     history, repeats = store.history(row.id), counted(store.repeats(row.id), row.study.measure)
-    return standing(history, repeats, scoring_of(row.study), row.study.measure)
+    return find_leader(history, repeats, scoring_of(row.study), row.study.measure)
 
 
 def judge_race(

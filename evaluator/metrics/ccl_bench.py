@@ -1,41 +1,24 @@
-"""CCL-Bench's published definitions.
+"""CCL-Bench's Table 3 as its published toolkit computes it, faults included.
 
-Kernels as the published toolkit sees them: by name, whole, each counted for itself.
-
-Part of `evaluator.metrics.compat`; the words that names are searched for are the toolkit's.
-
-Bandwidth, stragglers and balance as the published toolkit sees them.
-
-Part of `evaluator.metrics.compat`.
-
-Steps and communication as the published toolkit sees them: in windows of the host.
-
-Part of `evaluator.metrics.compat`; the words that names are searched for are the toolkit's.
-
-The metrics of CCL-Bench's Table 3 as its published toolkit computes them, faults and all.
-
-To compare with the published leaderboard, and to see what a difference comes from: the same
-names, their units, and for each in `differs` what is wrong with it. Origin: the toolkit's code,
-read at git 1d257f0, for Kineto traces, and for Nsight Systems where it has another way. Its order
-of files, sampling of 16 ranks and failures to read are not imitated: where it gives -1, nan or an
-error, the value is absent and the reason says so. Sizes of collectives come from our readers.
-
-What says that traces are of another job than a card, in words.
+For comparison with the published leaderboard, and to see where a difference comes from: the same
+names and units, and in `differs` what is wrong with each. Origin: the toolkit's code, read at git
+1d257f0, for Kineto traces, and for Nsight Systems where it has another way. The words that kernel
+names are searched for are the toolkit's. Its order of files, sampling of 16 ranks and failures to
+read are not imitated: where it gives -1, nan or an error, the value is absent and the reason says
+so. Sizes of collectives come from our readers.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.accelerators import accelerator
 from evaluator.metrics.base import Absent, Better, Evidence, Formula, Source
 from evaluator.metrics.compute import flops_per_token
-from evaluator.metrics.registry import Measures, measure_each
 from evaluator.metrics.throughput import inner
 from evaluator.traces.intervals import Intervals, Nanoseconds
 from evaluator.traces.model import (
@@ -43,15 +26,11 @@ from evaluator.traces.model import (
     CollectiveKind,
     Group,
     RankTrace,
-    StepKind,
     StepWindows,
-    TraceSet,
 )
-from records.errors import shown
-from records.study import Environment
-from records.workload import Workload
 
 NO_KERNEL: Final = Absent("the published tool reads kernels of GPUs, and there are none")
+KINETO_ONLY: Final = Absent("the published tool reads it from Kineto traces only")
 XLA: Final = Absent("how the published tool reads XLA traces is not restated here")
 
 COPIES: Final = re.compile(r"memcpy|memset|copy_kernel|copy\.|copy-start|copy-done|\bdma\b", re.I)
@@ -75,6 +54,29 @@ _MIXTURE_NSYS: Final = re.compile(
     r"moe|expert|routing|gating|\bgate\b|\btopk\b|dispatchkernel|combinekernel", re.I
 )
 LOW_COVERAGE, HIGH_COVERAGE, LONG_NS = 0.5, 0.7, 10_000
+
+TRACES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
+
+
+def _published(
+    name: str, label: str, unit: str, better: Better
+) -> Callable[[Callable[[Evidence], float | Absent]], Formula]:
+    """Make a metric of a function, whose docstring says what it is and then what is wrong."""
+
+    def metric(formula: Callable[[Evidence], float | Absent]) -> Formula:
+        description, _, differs = (formula.__doc__ or "").partition("\n\n")
+        return Formula(
+            name=name,
+            label=label,
+            unit=unit,
+            better=better,
+            sources=TRACES,
+            description=" ".join(description.split()),
+            formula=formula,
+            differs=" ".join(differs.split()),
+        )
+
+    return metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,6 +117,9 @@ class Kernels:
         return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
 
 
+KernelFormula: TypeAlias = Callable[[tuple[Kernels, ...]], float | Absent]
+
+
 def kernels(evidence: Evidence) -> tuple[Kernels, ...] | Absent:
     """The kernels of each rank that has any."""
     if evidence.traces is None:
@@ -135,19 +140,14 @@ def of_xla(evidence: Evidence) -> bool:
     return evidence.traces is not None and evidence.traces.ranks[0].source == "xla"
 
 
-def from_kernels(
-    formula: Callable[[tuple[Kernels, ...]], float | Absent],
-    in_nsys: Callable[[tuple[Kernels, ...]], float | Absent] | None = None,
-) -> Callable[[Evidence], float | Absent]:
-    """A metric of all kernels of all ranks; of Nsight Systems in another way if one is given."""
-
-    def measured(evidence: Evidence) -> float | Absent:
-        found = kernels(evidence)
-        if isinstance(found, Absent):
-            return found
-        return (in_nsys if in_nsys and of_nsys(evidence) else formula)(found)
-
-    return measured
+def _from_kernels(
+    evidence: Evidence, formula: KernelFormula, in_nsys: KernelFormula | None = None
+) -> float | Absent:
+    """Apply a formula to all kernels of all ranks; for Nsight Systems another one if given."""
+    found = kernels(evidence)
+    if isinstance(found, Absent):
+        return found
+    return (in_nsys if in_nsys and of_nsys(evidence) else formula)(found)
 
 
 def percent(part: float, whole: float) -> float | Absent:
@@ -155,9 +155,7 @@ def percent(part: float, whole: float) -> float | Absent:
     return 100 * part / whole if whole else Absent("the published tool gives -1: nothing took time")
 
 
-def share_of(
-    chosen: Callable[[Kernels], NDArray[np.bool_]],
-) -> Callable[[tuple[Kernels, ...]], float | Absent]:
+def share_of(chosen: Callable[[Kernels], NDArray[np.bool_]]) -> KernelFormula:
     """Summed duration of the chosen kernels over that of all, in percent."""
 
     def formula(ranks: tuple[Kernels, ...]) -> float | Absent:
@@ -182,9 +180,7 @@ def _high_coverage(rank: Kernels) -> NDArray[np.bool_]:
     return np.greater(rank.blocks_per_sm, HIGH_COVERAGE) & long
 
 
-def _with_blocks(
-    formula: Callable[[tuple[Kernels, ...]], float | Absent],
-) -> Callable[[tuple[Kernels, ...]], float | Absent]:
+def _with_blocks(formula: KernelFormula) -> KernelFormula:
     def checked(ranks: tuple[Kernels, ...]) -> float | Absent:
         if not any(np.any(np.isfinite(rank.blocks_per_sm)) for rank in ranks):
             return Absent("the published tool gives -1: no kernel tells its blocks")
@@ -194,9 +190,9 @@ def _with_blocks(
 
 
 def _weighted_coverage(ranks: tuple[Kernels, ...]) -> float | Absent:
-    told = [np.isfinite(rank.blocks_per_sm) for rank in ranks]
+    known = [np.isfinite(rank.blocks_per_sm) for rank in ranks]
     weighted, total = 0.0, 0
-    for rank, rows in zip(ranks, told, strict=True):
+    for rank, rows in zip(ranks, known, strict=True):
         durations = rank.duration_ns[rows]
         weighted += float((np.minimum(rank.blocks_per_sm[rows], 1) * durations).sum())
         total += int(durations.sum())
@@ -204,8 +200,8 @@ def _weighted_coverage(ranks: tuple[Kernels, ...]) -> float | Absent:
 
 
 def _plain_coverage(ranks: tuple[Kernels, ...]) -> float | Absent:
-    told = np.concatenate([rank.blocks_per_sm for rank in ranks])
-    return 100 * float(np.minimum(told[np.isfinite(told)], 1).mean())
+    coverage = np.concatenate([rank.blocks_per_sm for rank in ranks])
+    return 100 * float(np.minimum(coverage[np.isfinite(coverage)], 1).mean())
 
 
 def _dominant(ranks: tuple[Kernels, ...]) -> float | Absent:
@@ -217,12 +213,12 @@ def _dominant(ranks: tuple[Kernels, ...]) -> float | Absent:
     return percent(max(totals.values()), sum(totals.values()))
 
 
-def _only_nsys(_ranks: tuple[Kernels, ...]) -> Absent:
-    return Absent("the published tool has it for Nsight Systems only, and refuses its name")
+@_published("average_memory_bandwidth", "Copy bandwidth", "GB/s", "higher")
+def average_memory_bandwidth(evidence: Evidence) -> float | Absent:
+    """Bytes over summed durations of copies and fills.
 
-
-def memory_bandwidth(evidence: Evidence) -> float | Absent:
-    """Bytes over summed durations of copies, and of fills unless in Nsight Systems, in GB/s."""
+    Copies within a device and fills, many times faster, are mixed with those over the bus.
+    """
     if evidence.traces is None:
         return Absent("nothing was profiled")
     kinds = (Activity.COPY,) if of_nsys(evidence) else (Activity.COPY, Activity.FILL)
@@ -234,8 +230,13 @@ def memory_bandwidth(evidence: Evidence) -> float | Absent:
     return moved / time_ns if time_ns else Absent("the published tool gives -1: no copy says bytes")
 
 
-def transfer_overhead(evidence: Evidence) -> float | Absent:
-    """Time in copies while nothing else runs over the time that the kernels span, in percent."""
+@_published("memory_transfer_overhead", "Exposed copies", "%", "lower")
+def memory_transfer_overhead(evidence: Evidence) -> float | Absent:
+    """Time in kernels called copies while no other runs, over the time that kernels span.
+
+    Real copies are no kernels in these traces and are never counted, conversions of number formats
+    are; from Nsight Systems all devices are merged into one.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent) or evidence.traces is None:
         return found if isinstance(found, Absent) else NO_KERNEL
@@ -267,15 +268,60 @@ def _copies_of_nsys(evidence: Evidence) -> Iterator[tuple[Intervals, Intervals, 
     yield copies, work, int(both.end_ns[-1] - both.start_ns[0]) if both.start_ns.size else 0
 
 
-mean_sm_coverage = from_kernels(_with_blocks(_weighted_coverage), _with_blocks(_plain_coverage))
-dominant_kernel_concentration = from_kernels(_dominant)
-compute_bound_fraction = from_kernels(_only_nsys, _with_blocks(share_of(_high_coverage)))
-memory_bound_fraction = from_kernels(
-    share_of(_bound_by_name), _with_blocks(share_of(_low_coverage))
-)
-moe_fraction = from_kernels(
-    share_of(lambda rank: rank.named(_MIXTURE)), share_of(lambda rank: rank.named(_MIXTURE_NSYS))
-)
+@_published("mean_sm_coverage", "Multiprocessor coverage", "%", "higher")
+def mean_sm_coverage(evidence: Evidence) -> float | Absent:
+    """Blocks per multiprocessor, at most 1, over kernels weighted by their duration.
+
+    From Nsight Systems it is not weighted, so that thousands of tiny kernels outvote the long ones;
+    collectives, which need few blocks, count as poor coverage.
+    """
+    return _from_kernels(evidence, _with_blocks(_weighted_coverage), _with_blocks(_plain_coverage))
+
+
+@_published("dominant_kernel_concentration", "Dominant kernel", "%", "lower")
+def dominant_kernel_concentration(evidence: Evidence) -> float | Absent:
+    """Share of the kernel name with the most summed time.
+
+    A collective that waits for a late rank is counted as its heaviest kernel.
+    """
+    return _from_kernels(evidence, _dominant)
+
+
+@_published("compute_bound_fraction", "Compute bound", "%", "higher")
+def compute_bound_fraction(evidence: Evidence) -> float | Absent:
+    """Share of kernel time with coverage above 70 % and more than 10 us long.
+
+    Its dispatcher does not know the name, and many blocks say nothing of the bound.
+    """
+    if not of_nsys(evidence):
+        found = kernels(evidence)
+        refused = Absent("the published tool has it for Nsight Systems only, and refuses its name")
+        return found if isinstance(found, Absent) else refused
+    return _from_kernels(evidence, _with_blocks(share_of(_high_coverage)))
+
+
+@_published("memory_bound_fraction", "Memory bound", "%", "lower")
+def memory_bound_fraction(evidence: Evidence) -> float | Absent:
+    """Share of kernel time by names (elementwise, norm, softmax, reduction, copy); from Nsight
+    Systems that with coverage below 50 %.
+
+    These are two quantities under one name, and in the second a collective that waits is bound by
+    memory.
+    """  # noqa: D205 - one sentence, shown whole
+    return _from_kernels(evidence, share_of(_bound_by_name), _with_blocks(share_of(_low_coverage)))
+
+
+@_published("moe_fraction", "Mixture of experts", "%", "lower")
+def moe_fraction(evidence: Evidence) -> float | Absent:
+    """Share of kernel time by names (moe, expert, gate, topk, dispatch, combine, ...).
+
+    Samplers, sorting libraries and the dispatch of a dense model carry these words too.
+    """
+    return _from_kernels(
+        evidence,
+        share_of(lambda rank: rank.named(_MIXTURE)),
+        share_of(lambda rank: rank.named(_MIXTURE_NSYS)),
+    )
 
 
 GIB: Final = 1 << 30
@@ -287,22 +333,27 @@ _NAMES: Final = {
 }
 
 
-def bandwidth(kind: CollectiveKind) -> Callable[[Evidence], float | Absent]:
-    """Median over the kernels of the first rank that has any, 2^30 bytes per second."""
+def _bandwidth(name: str, label: str, kind: CollectiveKind, sent: str, wrong: str) -> Formula:
+    """Make the metric of one kind: median over the first rank that has any, 2^30 bytes a second."""
 
     def formula(evidence: Evidence) -> float | Absent:
         found = kernels(evidence)
         if isinstance(found, Absent) or evidence.traces is None:
             return found if isinstance(found, Absent) else Absent("nothing was profiled")
         if of_nsys(evidence):
-            return Absent("the published tool reads it from Kineto traces only")
+            return KINETO_ONLY
         for trace in evidence.traces.ranks:
             rates = _rates(trace, kind)
             if rates.size:
                 return float(np.median(rates))
         return Absent("the published tool gives nan: no such collective tells its size")
 
-    return formula
+    formula.__doc__ = (
+        f"Median over the kernels of the first rank of {sent} over its own duration.\n\n"
+        f"{wrong}Its duration includes the wait for late ranks, only one rank counts, and GiB are "
+        "called GB."
+    )
+    return _published(name, label, "GiB/s", "higher")(formula)
 
 
 def _rates(trace: RankTrace, kind: CollectiveKind) -> NDArray[np.float64]:
@@ -329,13 +380,47 @@ def _named(names: tuple[str, ...], collective: str) -> NDArray[np.bool_]:
     return np.array([name.startswith(starts) for name in names], bool)
 
 
+bw_allgather = _bandwidth(
+    "bw_allgather",
+    "All-gather bandwidth",
+    CollectiveKind.ALL_GATHER,
+    "the input of an all-gather times (n - 1) / n",
+    "The input is one rank's part, so it is n times too low. ",
+)
+bw_allreduce = _bandwidth(
+    "bw_allreduce",
+    "All-reduce bandwidth",
+    CollectiveKind.ALL_REDUCE,
+    "the input of an all-reduce times 2 (n - 1) / n",
+    "",
+)
+bw_reducescatter = _bandwidth(
+    "bw_reducescatter",
+    "Reduce-scatter bandwidth",
+    CollectiveKind.REDUCE_SCATTER,
+    "the input of a reduce-scatter times (n - 1) / n",
+    "",
+)
+bw_alltoall = _bandwidth(
+    "bw_alltoall",
+    "All-to-all bandwidth",
+    CollectiveKind.ALL_TO_ALL,
+    "the input of an all-to-all times (n - 1) / n",
+    "Sends and receives that make up an all-to-all without its name are lost. ",
+)
+
+
+@_published("straggler", "Spread of NCCL time", "ratio", "lower")
 def straggler(evidence: Evidence) -> float | Absent:
-    """How much less the rank with the least NCCL time has than the one with the most, 0 to 1."""
+    """Spread of the ranks' summed NCCL time over the largest.
+
+    It names no rank, and the late rank is the one with the least: the others wait for it.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent):
         return found
     if of_nsys(evidence):
-        return Absent("the published tool reads it from Kineto traces only")
+        return KINETO_ONLY
     totals = [
         int(rank.duration_ns[_dev_kernels(rank)].sum())
         for rank in found
@@ -351,8 +436,12 @@ def _dev_kernels(rank: Kernels) -> NDArray[np.bool_]:
     return starts[rank.name_id]
 
 
+@_published("load_imbalance_ratio", "Imbalance", "ratio", "lower")
 def load_imbalance_ratio(evidence: Evidence) -> float | Absent:
-    """Most over least time in which any kernel ran, communication too, over ranks."""
+    """Most over least time in which any kernel ran, over ranks.
+
+    Ranks that wait in a collective count as active, so it stays near 1 however late one is.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent):
         return found
@@ -362,8 +451,12 @@ def load_imbalance_ratio(evidence: Evidence) -> float | Absent:
     return max(busy_ns) / min(busy_ns)
 
 
-def peer_to_peer(_evidence: Evidence) -> Absent:
-    """Mean of the NVLink counters, which no reader of ours keeps."""
+@_published("bw_peertopeer", "Link utilization", "%", "higher")
+def bw_peertopeer(_evidence: Evidence) -> Absent:
+    """Mean of the NVLink transmit counters that are not zero.
+
+    It is a utilization and no bandwidth, and works for three models by name.
+    """
     return Absent("the published tool averages NVLink counters of three named models")
 
 
@@ -378,16 +471,25 @@ _IN_OVERLAP: Final = re.compile(
 )
 
 
+@_published("avg_step_time", "Step time", "s", "lower")
 def avg_step_time(evidence: Evidence) -> float | Absent:
-    """Mean over ranks of the mean inner step of the host, seconds."""
+    """Mean over ranks of the mean host step, without the first and last where above two.
+
+    A job is as slow as its slowest rank, not as the mean of them.
+    """
     if of_xla(evidence):
         return XLA
     means = [fmean(inner(steps).duration_ns) for steps in _host_steps(evidence) if steps.count]
     return fmean(means) / 1e9 if means else NO_STEP
 
 
+@_published("mfu", "Model FLOPs utilization", "%", "higher")
 def mfu(evidence: Evidence) -> float | Absent:
-    """Model FLOP of a step by its host time, over the peak of the card's devices, percent."""
+    """FLOP of the card's model and batch over host step time, peak and the card's devices.
+
+    It knows three devices, counts those of the card and not those that ran, and in inference leaves
+    out the answers' tokens but not their time.
+    """
     work, machine = evidence.workload, evidence.environment
     if work is None or machine is None:
         return Absent("the published tool needs the card of the workload")
@@ -395,7 +497,7 @@ def mfu(evidence: Evidence) -> float | Absent:
     if peak is None:
         known = ", ".join(PEAK_TFLOPS)
         return Absent(f"the published tool knows no {machine.accelerator!r}, only {known}")
-    per_token, seconds = flops_per_token(work), avg_step_time(evidence)
+    per_token, seconds = flops_per_token(work), avg_step_time.measure(evidence)
     if isinstance(per_token, Absent):
         return per_token
     if isinstance(seconds, Absent):
@@ -404,16 +506,25 @@ def mfu(evidence: Evidence) -> float | Absent:
     return percent(flops, peak * 1e12 * machine.world_size * seconds)
 
 
+@_published("ttft", "Time to first token", "s", "lower")
 def ttft(evidence: Evidence) -> float | Absent:
-    """Mean over ranks of the first step of the engine, seconds."""
+    """First step of the engine, mean over ranks.
+
+    It is a step and no request; its patterns miss the steps of newer servers, which our readers
+    find.
+    """
     if of_xla(evidence):
         return XLA
     first = [float(steps.duration_ns[0]) for steps in _engine_steps(evidence)]
     return fmean(first) / 1e9 if first else Absent("the published tool finds no engine steps")
 
 
+@_published("tpot", "Time per output token", "s", "lower")
 def tpot(evidence: Evidence) -> float | Absent:
-    """Mean over ranks of the mean step of the engine but the first and last, seconds."""
+    """Mean of the engine's steps but the first and last, mean over ranks.
+
+    Later prefills count as decoding, and the time between steps does not count at all.
+    """
     if of_xla(evidence):
         return XLA
     rest = [steps.duration_ns[1:-1] for steps in _engine_steps(evidence)]
@@ -421,8 +532,13 @@ def tpot(evidence: Evidence) -> float | Absent:
     return fmean(means) / 1e9 if means else Absent("the published tool finds too few engine steps")
 
 
+@_published("communication_fraction", "Communication share", "%", "lower")
 def communication_fraction(evidence: Evidence) -> float | Absent:
-    """Summed durations of communication over those of all kernels that touch a step, percent."""
+    """Summed durations of communication over those of all kernels that touch an inner step.
+
+    Kernels at the same time count twice, those at a boundary count whole in both steps, and
+    elementwise kernels that broadcast count as communication.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent):
         return found
@@ -436,8 +552,13 @@ def communication_fraction(evidence: Evidence) -> float | Absent:
     return fmean(shares) if shares else Absent("the published tool gives -1: no kernel in a step")
 
 
+@_published("total_communication_time", "Communication time", "s", "lower")
 def total_communication_time(evidence: Evidence) -> float | Absent:
-    """Time in communication, hidden or not, per inner step of the host, mean over ranks, s."""
+    """Time with communication under way per inner host step, mean over ranks.
+
+    What computation hides is not subtracted, against its description; from Nsight Systems it is the
+    sum over all devices and the whole trace.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent):
         return found
@@ -452,8 +573,13 @@ def total_communication_time(evidence: Evidence) -> float | Absent:
     return fmean(means) / 1e9
 
 
+@_published("compute_comm_overlap", "Overlap", "%", "higher")
 def compute_comm_overlap(evidence: Evidence) -> float | Absent:
-    """Share of communication beside other kernels in the host's inner steps, percent."""
+    """Share of communication beside other kernels within inner host steps, mean over ranks.
+
+    Kernels run after the host's step has ended, so its windows cut off what they should hold, and
+    ranks that do not communicate are dropped.
+    """
     found = kernels(evidence)
     if isinstance(found, Absent):
         return found
@@ -503,295 +629,10 @@ def _hidden(rank: Kernels, steps: StepWindows | None) -> tuple[int, int]:
     return communication.intersect(work).total_ns, communication.total_ns
 
 
-TRACES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
-
-
-def compat_measures(evidence: Evidence) -> Measures:
-    """Every metric of Table 3 as published: its value in its unit, or why it gives none."""
-    return measure_each(CCL_BENCH, evidence)
-
-
-def _published(
-    name: str,
-    label: str,
-    unit: str,
-    better: Better,
-    formula: Callable[[Evidence], float | Absent],
-    description: str,
-    wrong: str,
-) -> Formula:
-    return Formula(
-        name=name,
-        label=label,
-        unit=unit,
-        better=better,
-        sources=TRACES,
-        description=description,
-        formula=formula,
-        differs=wrong,
-    )
-
-
-def _bandwidth(
-    name: str, label: str, kind: CollectiveKind, description: str, wrong: str
-) -> Formula:
-    waits = "Its duration includes the wait for late ranks, only one rank counts, and GiB are "
-    return _published(
-        name,
-        label,
-        "GiB/s",
-        "higher",
-        bandwidth(kind),
-        f"Median over the kernels of the first rank of {description} over its own duration.",
-        f"{wrong}{waits}called GB.",
-    )
-
-
 CCL_BENCH: Final = (
-    _published(
-        "avg_step_time",
-        "Step time",
-        "s",
-        "lower",
-        avg_step_time,
-        "Mean over ranks of the mean host step, without the first and last where above two.",
-        "A job is as slow as its slowest rank, not as the mean of them.",
-    ),
-    _published(
-        "mfu",
-        "Model FLOPs utilization",
-        "%",
-        "higher",
-        mfu,
-        "FLOP of the card's model and batch over host step time, peak and the card's devices.",
-        "It knows three devices, counts those of the card and not those that ran, and in "
-        "inference leaves out the answers' tokens but not their time.",
-    ),
-    _published(
-        "ttft",
-        "Time to first token",
-        "s",
-        "lower",
-        ttft,
-        "First step of the engine, mean over ranks.",
-        "It is a step and no request; its patterns miss the steps of newer servers, which our "
-        "readers find.",
-    ),
-    _published(
-        "tpot",
-        "Time per output token",
-        "s",
-        "lower",
-        tpot,
-        "Mean of the engine's steps but the first and last, mean over ranks.",
-        "Later prefills count as decoding, and the time between steps does not count at all.",
-    ),
-    _published(
-        "mean_sm_coverage",
-        "Multiprocessor coverage",
-        "%",
-        "higher",
-        mean_sm_coverage,
-        "Blocks per multiprocessor, at most 1, over kernels weighted by their duration.",
-        "From Nsight Systems it is not weighted, so that thousands of tiny kernels outvote the "
-        "long ones; collectives, which need few blocks, count as poor coverage.",
-    ),
-    _published(
-        "dominant_kernel_concentration",
-        "Dominant kernel",
-        "%",
-        "lower",
-        dominant_kernel_concentration,
-        "Share of the kernel name with the most summed time.",
-        "A collective that waits for a late rank is counted as its heaviest kernel.",
-    ),
-    _published(
-        "compute_bound_fraction",
-        "Compute bound",
-        "%",
-        "higher",
-        compute_bound_fraction,
-        "Share of kernel time with coverage above 70 % and more than 10 us long.",
-        "Its dispatcher does not know the name, and many blocks say nothing of the bound.",
-    ),
-    _published(
-        "memory_bound_fraction",
-        "Memory bound",
-        "%",
-        "lower",
-        memory_bound_fraction,
-        "Share of kernel time by names (elementwise, norm, softmax, reduction, copy); from Nsight "
-        "Systems that with coverage below 50 %.",
-        "These are two quantities under one name, and in the second a collective that waits is "
-        "bound by memory.",
-    ),
-    _published(
-        "moe_fraction",
-        "Mixture of experts",
-        "%",
-        "lower",
-        moe_fraction,
-        "Share of kernel time by names (moe, expert, gate, topk, dispatch, combine, ...).",
-        "Samplers, sorting libraries and the dispatch of a dense model carry these words too.",
-    ),
-    _published(
-        "average_memory_bandwidth",
-        "Copy bandwidth",
-        "GB/s",
-        "higher",
-        memory_bandwidth,
-        "Bytes over summed durations of copies and fills.",
-        "Copies within a device and fills, many times faster, are mixed with those over the bus.",
-    ),
-    _published(
-        "memory_transfer_overhead",
-        "Exposed copies",
-        "%",
-        "lower",
-        transfer_overhead,
-        "Time in kernels called copies while no other runs, over the time that kernels span.",
-        "Real copies are no kernels in these traces and are never counted, conversions of number "
-        "formats are; from Nsight Systems all devices are merged into one.",
-    ),
-    _published(
-        "communication_fraction",
-        "Communication share",
-        "%",
-        "lower",
-        communication_fraction,
-        "Summed durations of communication over those of all kernels that touch an inner step.",
-        "Kernels at the same time count twice, those at a boundary count whole in both steps, and "
-        "elementwise kernels that broadcast count as communication.",
-    ),
-    _published(
-        "total_communication_time",
-        "Communication time",
-        "s",
-        "lower",
-        total_communication_time,
-        "Time with communication under way per inner host step, mean over ranks.",
-        "What computation hides is not subtracted, against its description; from Nsight Systems "
-        "it is the sum over all devices and the whole trace.",
-    ),
-    _published(
-        "compute_comm_overlap",
-        "Overlap",
-        "%",
-        "higher",
-        compute_comm_overlap,
-        "Share of communication beside other kernels within inner host steps, mean over ranks.",
-        "Kernels run after the host's step has ended, so its windows cut off what they should "
-        "hold, and ranks that do not communicate are dropped.",
-    ),
-    _published(
-        "load_imbalance_ratio",
-        "Imbalance",
-        "ratio",
-        "lower",
-        load_imbalance_ratio,
-        "Most over least time in which any kernel ran, over ranks.",
-        "Ranks that wait in a collective count as active, so it stays near 1 however late one is.",
-    ),
-    _published(
-        "straggler",
-        "Spread of NCCL time",
-        "ratio",
-        "lower",
-        straggler,
-        "Spread of the ranks' summed NCCL time over the largest.",
-        "It names no rank, and the late rank is the one with the least: the others wait for it.",
-    ),
-    _bandwidth(
-        "bw_allgather",
-        "All-gather bandwidth",
-        CollectiveKind.ALL_GATHER,
-        "the input of an all-gather times (n - 1) / n",
-        "The input is one rank's part, so it is n times too low. ",
-    ),
-    _bandwidth(
-        "bw_allreduce",
-        "All-reduce bandwidth",
-        CollectiveKind.ALL_REDUCE,
-        "the input of an all-reduce times 2 (n - 1) / n",
-        "",
-    ),
-    _bandwidth(
-        "bw_reducescatter",
-        "Reduce-scatter bandwidth",
-        CollectiveKind.REDUCE_SCATTER,
-        "the input of a reduce-scatter times (n - 1) / n",
-        "",
-    ),
-    _bandwidth(
-        "bw_alltoall",
-        "All-to-all bandwidth",
-        CollectiveKind.ALL_TO_ALL,
-        "the input of an all-to-all times (n - 1) / n",
-        "Sends and receives that make up an all-to-all without its name are lost. ",
-    ),
-    _published(
-        "bw_peertopeer",
-        "Link utilization",
-        "%",
-        "higher",
-        peer_to_peer,
-        "Mean of the NVLink transmit counters that are not zero.",
-        "It is a utilization and no bandwidth, and works for three models by name.",
-    ),
+    *(avg_step_time, mfu, ttft, tpot, mean_sm_coverage, dominant_kernel_concentration),
+    *(compute_bound_fraction, memory_bound_fraction, moe_fraction, average_memory_bandwidth),
+    *(memory_transfer_overhead, communication_fraction, total_communication_time),
+    *(compute_comm_overlap, load_imbalance_ratio, straggler, bw_allgather, bw_allreduce),
+    *(bw_reducescatter, bw_alltoall, bw_peertopeer),
 )
-
-
-MEMORY_TOLERANCE = 0.15
-"""A device shows less memory than is on it, and makers count in other units."""
-
-
-def mismatches(
-    traces: TraceSet, workload: Workload | None, environment: Environment | None
-) -> tuple[str, ...]:
-    """Each a clause such as `the traces are of 8 ranks, the card is of 4`; empty if all agrees.
-
-    None of them is certain: a card may count the whole machine, and names have many spellings.
-    """
-    found: list[str] = []
-    if environment is not None:
-        found += _of_environment(traces, environment)
-    if workload is not None:
-        found += _of_workload(traces, workload)
-    return tuple(found)
-
-
-def _of_environment(traces: TraceSet, environment: Environment) -> Iterator[str]:
-    size = traces.world_size
-    if size is not None and size != environment.world_size:
-        yield f"the traces are of {size} ranks, the card is of {environment.world_size}"
-    on_device = {trace.on_device for trace in traces.ranks}
-    if on_device == {True} and environment.device == "cpu":
-        yield "the traces are of accelerators, the card is of CPUs"
-    if on_device == {False} and environment.device != "cpu":
-        yield f"the traces show no work of an accelerator, the card is of {environment.accelerator}"
-    told = dict.fromkeys(trace.device for trace in traces.ranks if trace.device is not None)
-    asked = accelerator(environment.accelerator)
-    for device in told:
-        ran = accelerator(device.name)
-        if ran is not None and asked is not None and ran is not asked:
-            yield f"the traces are of {shown(device.name)}, the card of {environment.accelerator}"
-        elif _differ(device.memory_bytes, environment.memory_bytes):
-            yield (
-                f"the traced device has {_gb(device.memory_bytes)} GB of memory, that of the card "
-                f"{_gb(environment.memory_bytes)} GB"
-            )
-
-
-def _of_workload(traces: TraceSet, workload: Workload) -> Iterator[str]:
-    kinds = np.concatenate([trace.steps.kind for trace in traces.ranks])
-    serves = bool(np.any(kinds != StepKind.PLAIN))
-    if serves and workload.phase == "training":
-        yield "the traces show a server's prefill and decode steps, the card is of training"
-
-
-def _differ(one: int | None, other: int | None) -> bool:
-    return one is not None and other is not None and abs(one - other) > MEMORY_TOLERANCE * other
-
-
-def _gb(count: int | None) -> str:
-    return f"{(count or 0) / 1e9:.0f}"

@@ -23,7 +23,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evaluator.metrics.base import Metric, MetricError
-from evaluator.metrics.ccl_bench import CCL_BENCH, mismatches
+from evaluator.metrics.card_mismatches import mismatches
+from evaluator.metrics.ccl_bench import CCL_BENCH
 from evaluator.metrics.registry import (
     Definition,
     Measures,

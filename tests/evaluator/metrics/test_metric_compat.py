@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.metrics.base import Evidence
-from evaluator.metrics.ccl_bench import CCL_BENCH, compat_measures
-from evaluator.metrics.registry import metric_names
+from evaluator.metrics.ccl_bench import CCL_BENCH
+from evaluator.metrics.registry import measure_each, metric_names
 from evaluator.metrics.testing import evidences
 from evaluator.traces.model import Activity, CollectiveKind, Device, Group, StepKind, TraceSet
 from evaluator.traces.readers.read import read_folder
@@ -37,12 +37,12 @@ def nsys(trace):
 
 
 def values(*ranks, **given):
-    measures = compat_measures(Evidence(traces=TraceSet(ranks=ranks), **given))
+    measures = measure_each(CCL_BENCH, Evidence(traces=TraceSet(ranks=ranks), **given))
     return {value.name: value.value for value in measures.values}
 
 
 def reasons(*ranks, **given):
-    return compat_measures(Evidence(traces=TraceSet(ranks=ranks), **given)).absent
+    return measure_each(CCL_BENCH, Evidence(traces=TraceSet(ranks=ranks), **given)).absent
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_every_name_is_one_of_ours_too_and_each_says_what_is_wrong():
 
 @pytest.mark.parametrize("kind", evidences())
 def test_whatever_is_shown_has_values_or_reasons(kind):
-    measures = compat_measures(evidences()[kind])
+    measures = measure_each(CCL_BENCH, evidences()[kind])
     assert len(measures.values) + len(measures.absent) == len(CCL_BENCH)
     assert not [reason for reason in measures.absent.values() if "failed" in reason]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.metrics.ccl_bench import mismatches
+from evaluator.metrics.card_mismatches import mismatches
 from evaluator.traces.model import Device, StepKind, TraceSet
 from evaluator.traces.testing import rank_trace
 from records.study import Environment

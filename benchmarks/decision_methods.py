@@ -10,7 +10,15 @@ from decision_rounds import Taken
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.decision import Launch, Noise, Round, Rule, Verdict, decide, pooled
+from evaluator.timing.decision import (
+    DecisionRule,
+    LaunchValue,
+    Noise,
+    Round,
+    Verdict,
+    decide,
+    pooled,
+)
 from evaluator.timing.intervals.decide import judge
 from evaluator.timing.intervals.estimate import Thresholds, summary_of
 from evaluator.timing.steady import steady_part
@@ -73,7 +81,7 @@ def spans_apart(pairs: Sequence[Pair], _before: Sequence[Pair]) -> Verdict:
     return judge(anchor, candidate, Thresholds(), confirmation=False).verdict
 
 
-def paired(rule: Rule, *, noise_known: bool = False) -> Decide:
+def paired(rule: DecisionRule, *, noise_known: bool = False) -> Decide:
     """The search's own decision, looked at after every round."""
 
     def decided(pairs: Sequence[Pair], before: Sequence[Pair]) -> Verdict | None:
@@ -85,8 +93,8 @@ def paired(rule: Rule, *, noise_known: bool = False) -> Decide:
     return decided
 
 
-def _rule(margin: float) -> Rule:
-    return Rule(margin=margin, alpha=ALPHA, min_rounds=4, max_rounds=LOOK_AT_MOST)
+def _rule(margin: float) -> DecisionRule:
+    return DecisionRule(margin=margin, alpha=ALPHA, min_rounds=4, max_rounds=LOOK_AT_MOST)
 
 
 RULE = _rule(0.01)
@@ -149,7 +157,7 @@ def _before(first: int | None, second: int | None) -> bool | None:
 
 
 @cache
-def _launch(taken: Taken) -> Launch:
+def _launch(taken: Taken) -> LaunchValue:
     took_turns = taken.position is None
     steady = took_turns or steady_part(taken.steps_s).settled
-    return Launch(value=taken.median_s, mean=taken.mean_s, steady=steady)
+    return LaunchValue(value=taken.median_s, mean=taken.mean_s, steady=steady)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.decision import Noise, Rule, detectable
+from evaluator.timing.decision import DecisionRule, Noise, detectable
 from records.machine import Conditions
 
 Kind = Literal["relaunch", "together"]
@@ -113,7 +113,7 @@ def _taken(row: Mapping[str, Any]) -> Taken:
     )
 
 
-def noise_parts(rounds: Sequence[Taking], rule: Rule) -> NoiseParts:
+def noise_parts(rounds: Sequence[Taking], rule: DecisionRule) -> NoiseParts:
     """Take the noise of identical jobs apart, over at least two rounds."""
     ratios = _logs(rounds, "A2") - _logs(rounds, "A")
     means = [math.log(each["A2"].mean_s / each["A"].mean_s) for each in rounds]

@@ -29,7 +29,7 @@ from statistics import median
 
 from service_readers import Readers
 
-from evaluator.timing.decision import Launch, Rule
+from evaluator.timing.decision import DecisionRule, LaunchValue
 from records.codec import to_json
 from records.store.store import Store
 from records.trial import Trial
@@ -225,7 +225,7 @@ class Period:
         """The mean step time of the steps that lie in it."""
         inside = [at for at in starts_ns if self.start_ns <= at < self.end_ns]
         seconds = (inside[-1] - inside[0]) / (len(inside) - 1) / 1e9
-        return Turn(launch=Launch(value=seconds), order=float(self.start_ns))
+        return Turn(launch=LaunchValue(value=seconds), order=float(self.start_ns))
 
 
 def period(has_readers: bool, pid: int, readers: Readers, took: "Took", seconds: float) -> Period:
@@ -259,7 +259,7 @@ class Took:
 
 def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Comparisons:
     """What the decision core says of launches with readers against those without."""
-    rule = Rule(look_often=False, margin=margin)
+    rule = DecisionRule(look_often=False, margin=margin)
     sides = [
         Replicates(
             values=tuple(turn.launch.value for turn in turns),

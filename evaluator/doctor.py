@@ -25,7 +25,7 @@ import numpy as np
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import CPU_RANKS_PER_CORE, DEFAULT_CPU_RANKS, local_gpus, mpi_library
-from evaluator.timing.decision import Rule, detectable, pooled
+from evaluator.timing.decision import DecisionRule, detectable, pooled
 from records.errors import EnvironmentFault
 from records.machine import Conditions
 from records.study import Study
@@ -293,7 +293,7 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
     noise = pooled([[[value] for value in values]])
     if noise is None:
         raise ValueError(f"{len(values)} launches tell no difference")
-    ratio = detectable(noise, Rule(min_rounds=rounds, max_rounds=rounds))
+    ratio = detectable(noise, DecisionRule(min_rounds=rounds, max_rounds=rounds))
     return math.inf if ratio is None else ratio - 1
 
 

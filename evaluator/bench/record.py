@@ -111,7 +111,7 @@ class BenchParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaunchPlace:
     """Which launch measured a point: the command, its launch, and their order.
 
     Launches of one run that have the same `round` took turns; `order` is the place of this one in
@@ -162,7 +162,7 @@ class BenchRecord:
     environment: EnvInfo
     config: BenchConfig
     params: BenchParams
-    place: Place
+    place: LaunchPlace
     message_size_bytes: int
     metrics: BenchMetrics | None
     status: Literal["measured", "skipped", "wrong_result", "timeout", "failed"] = "measured"
@@ -328,7 +328,7 @@ _CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class BenchHost:
     """The host and the working tree that a benchmark runs on; None for what they do not tell."""
 
     host: str
@@ -361,9 +361,9 @@ class Machine:
         )
 
 
-def this_machine(folder: Path, root: Path = Path("/")) -> Machine:
+def this_machine(folder: Path, root: Path = Path("/")) -> BenchHost:
     """Look at this machine, mounted at `root`, and at the working tree around `folder`."""
-    return Machine(
+    return BenchHost(
         host=platform.node(),
         cpu_model=_cpu_model(root),
         core_count=len(os.sched_getaffinity(0)),
@@ -411,16 +411,16 @@ def _text(path: Path) -> str:
         return ""
 
 
-Value: TypeAlias = str | int | float | None
+CellValue: TypeAlias = str | int | float | None
 DECIMALS, DIGITS = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BenchColumn:
     """A column: its name, what of a record it tells, and its width on a terminal if it is there."""
 
     name: str
-    value: Callable[[BenchRecord], Value]
+    value: Callable[[BenchRecord], CellValue]
     width: int | None = None
 
     def exact(self, record: BenchRecord) -> str:
@@ -436,9 +436,9 @@ class Column:
         return f"{value:.{DECIMALS}f}" if abs(value) >= 1 else f"{value:.{DIGITS}g}"
 
 
-def _measured(name: str) -> Callable[[BenchRecord], Value]:
+def _measured(name: str) -> Callable[[BenchRecord], CellValue]:
     """Reads what exists of measured points only."""
-    read: Callable[[object], Value] = attrgetter(name)
+    read: Callable[[object], CellValue] = attrgetter(name)
     return lambda record: None if record.metrics is None else read(record.metrics)
 
 
@@ -446,8 +446,8 @@ def _sample_count(record: BenchRecord) -> int | None:
     return None if record.metrics is None else len(record.metrics.block_calls)
 
 
-def _condition(name: str) -> Callable[[BenchRecord], Value]:
-    read: Callable[[object], Value] = attrgetter(name)
+def _condition(name: str) -> Callable[[BenchRecord], CellValue]:
+    read: Callable[[object], CellValue] = attrgetter(name)
     return lambda record: None if record.conditions is None else read(record.conditions)
 
 
@@ -457,47 +457,47 @@ def _steal_percent(record: BenchRecord) -> float | None:
 
 
 COLUMNS: Final = (
-    Column("Collective", attrgetter("params.collective_name"), 21),
-    Column("DType", attrgetter("params.dtype"), 8),
-    Column("ReduceOp", attrgetter("params.reduce_op"), 8),
-    Column("SendMsgSize(B)", attrgetter("message_size_bytes"), 14),
-    Column("Ranks", attrgetter("params.num_ranks"), 5),
-    Column("DispatchMode", attrgetter("params.dispatch_mode")),
-    Column("WarmupIters", attrgetter("params.warmup_iterations")),
-    Column("MeasureIters", attrgetter("params.measure_iterations")),
-    Column("SyncInterval", attrgetter("params.sync_interval")),
-    Column("LatAvg(us)", _measured("avg_time_us"), 12),
-    Column("LatMin(us)", _measured("min_time_us"), 12),
-    Column("LatMax(us)", _measured("max_time_us"), 12),
-    Column("BusBw(GB/s)", _measured("bus_bw_gbps"), 11),
-    Column("DeviceType", attrgetter("environment.device_type")),
-    Column("DeviceName", attrgetter("environment.device_name")),
-    Column("CommAdapter", attrgetter("environment.comm_adapter_name")),
-    Column("CommBackend", attrgetter("environment.comm_backend_name")),
-    Column("CommBackendVersion", attrgetter("environment.comm_backend_version")),
-    Column("TorchVersion", attrgetter("environment.torch_version")),
-    Column("TorchCommsVersion", attrgetter("environment.torchcomms_version")),
-    Column("SchemaVersion", attrgetter("schema_version")),
-    Column("RunId", attrgetter("place.run_id")),
-    Column("LaunchId", attrgetter("place.launch_id")),
-    Column("Block", attrgetter("place.round")),
-    Column("Order", attrgetter("place.order")),
-    Column("AlgBw(GB/s)", _measured("algorithm_bw_gbps")),
-    Column("LatMed(us)", _measured("median_time_us")),
-    Column("LatP25(us)", _measured("p25_time_us")),
-    Column("LatP75(us)", _measured("p75_time_us")),
-    Column("LatP99(us)", _measured("p99_time_us")),
-    Column("Samples", _sample_count),
-    Column("SlowestRank", _measured("slowest_rank")),
-    Column("BwConvention", attrgetter("config.bandwidth_convention")),
-    Column("StartedAt", attrgetter("place.started_at")),
-    Column("Load1", _condition("load_average")),
-    Column("CpuPressure", _condition("cpu_pressure_share")),
-    Column("StealPct", _steal_percent),
-    Column("Host", attrgetter("environment.host")),
-    Column("Commit", attrgetter("environment.commit")),
-    Column("Status", attrgetter("status")),
-    Column("Reason", lambda record: record.reason or None),
+    BenchColumn("Collective", attrgetter("params.collective_name"), 21),
+    BenchColumn("DType", attrgetter("params.dtype"), 8),
+    BenchColumn("ReduceOp", attrgetter("params.reduce_op"), 8),
+    BenchColumn("SendMsgSize(B)", attrgetter("message_size_bytes"), 14),
+    BenchColumn("Ranks", attrgetter("params.num_ranks"), 5),
+    BenchColumn("DispatchMode", attrgetter("params.dispatch_mode")),
+    BenchColumn("WarmupIters", attrgetter("params.warmup_iterations")),
+    BenchColumn("MeasureIters", attrgetter("params.measure_iterations")),
+    BenchColumn("SyncInterval", attrgetter("params.sync_interval")),
+    BenchColumn("LatAvg(us)", _measured("avg_time_us"), 12),
+    BenchColumn("LatMin(us)", _measured("min_time_us"), 12),
+    BenchColumn("LatMax(us)", _measured("max_time_us"), 12),
+    BenchColumn("BusBw(GB/s)", _measured("bus_bw_gbps"), 11),
+    BenchColumn("DeviceType", attrgetter("environment.device_type")),
+    BenchColumn("DeviceName", attrgetter("environment.device_name")),
+    BenchColumn("CommAdapter", attrgetter("environment.comm_adapter_name")),
+    BenchColumn("CommBackend", attrgetter("environment.comm_backend_name")),
+    BenchColumn("CommBackendVersion", attrgetter("environment.comm_backend_version")),
+    BenchColumn("TorchVersion", attrgetter("environment.torch_version")),
+    BenchColumn("TorchCommsVersion", attrgetter("environment.torchcomms_version")),
+    BenchColumn("SchemaVersion", attrgetter("schema_version")),
+    BenchColumn("RunId", attrgetter("place.run_id")),
+    BenchColumn("LaunchId", attrgetter("place.launch_id")),
+    BenchColumn("Block", attrgetter("place.round")),
+    BenchColumn("Order", attrgetter("place.order")),
+    BenchColumn("AlgBw(GB/s)", _measured("algorithm_bw_gbps")),
+    BenchColumn("LatMed(us)", _measured("median_time_us")),
+    BenchColumn("LatP25(us)", _measured("p25_time_us")),
+    BenchColumn("LatP75(us)", _measured("p75_time_us")),
+    BenchColumn("LatP99(us)", _measured("p99_time_us")),
+    BenchColumn("Samples", _sample_count),
+    BenchColumn("SlowestRank", _measured("slowest_rank")),
+    BenchColumn("BwConvention", attrgetter("config.bandwidth_convention")),
+    BenchColumn("StartedAt", attrgetter("place.started_at")),
+    BenchColumn("Load1", _condition("load_average")),
+    BenchColumn("CpuPressure", _condition("cpu_pressure_share")),
+    BenchColumn("StealPct", _steal_percent),
+    BenchColumn("Host", attrgetter("environment.host")),
+    BenchColumn("Commit", attrgetter("environment.commit")),
+    BenchColumn("Status", attrgetter("status")),
+    BenchColumn("Reason", lambda record: record.reason or None),
 )
 HEADER: Final = tuple(column.name for column in COLUMNS)
 

@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """Every point of a benchmark, and how each is measured.
 
     Without `adapters` nobody chose one. `rank_count` is of all ranks, whoever starts them.
@@ -117,7 +117,7 @@ _Meaning = TypeVar("_Meaning")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class OptionFault:
     """Something that is wrong with a question: a code that stays, and what to do about it."""
 
     code: str
@@ -127,18 +127,18 @@ class Fault:
         return f"E-{self.code}: {self.message}"
 
 
-class Faults:
+class OptionFaults:
     """Every fault found so far; a word that cannot be read is a fault, and None."""
 
     def __init__(self) -> None:
-        self._found: list[Fault] = []
+        self._found: list[OptionFault] = []
 
-    def __iter__(self) -> Iterator[Fault]:
+    def __iter__(self) -> Iterator[OptionFault]:
         return iter(self._found)
 
     def add(self, code: str, message: str) -> None:
         """Note a fault."""
-        self._found.append(Fault(code, message))
+        self._found.append(OptionFault(code, message))
 
     def whole(self, code: str, text: str, *, least: int) -> int | None:
         """The number that an option named like its code was given."""
@@ -179,11 +179,13 @@ class Faults:
         """What one of the known words means."""
         meaning = meanings.get(text)
         if meaning is None:
-            self.add(code, f"there is no {spelt(code)} {shown(text)}; {hint(text, meanings)}")
+            self.add(
+                code, f"there is no {in_plain_text(code)} {shown(text)}; {hint(text, meanings)}"
+            )
         return meaning
 
 
-def spelt(code: str) -> str:
+def in_plain_text(code: str) -> str:
     """A code as words in a sentence."""
     return code.replace("-", " ")
 
@@ -212,7 +214,7 @@ _COLLECTIVES: Final = {collective.value: collective for collective in Collective
 _REDUCE_OPS: Final = {op.value: op for op in ReduceOp}
 
 
-def read_collectives(text: str, faults: Faults) -> tuple[Collective, ...]:
+def read_collectives(text: str, faults: OptionFaults) -> tuple[Collective, ...]:
     """The one that is named, or all of them."""
     known = (*_COLLECTIVES, ALL)
     if text == ALL:
@@ -227,7 +229,7 @@ def read_collectives(text: str, faults: Faults) -> tuple[Collective, ...]:
 
 
 def read_sizes(
-    least_text: str, most_text: str, factor_text: str, dtype: DType | None, faults: Faults
+    least_text: str, most_text: str, factor_text: str, dtype: DType | None, faults: OptionFaults
 ) -> tuple[int, ...]:
     """Every size of the sweep; `dtype` is None where it is at fault itself."""
     least = faults.size("min-size", least_text)
@@ -259,7 +261,7 @@ def read_reduce_ops(
     text: str | None,
     collectives: Sequence[Collective],
     dtype: DType | None,
-    faults: Faults,
+    faults: OptionFaults,
 ) -> tuple[ReduceOp, ...]:
     """The one that is named, in any case, or all of the number format; sums where none is."""
     if text is None:
@@ -320,7 +322,7 @@ _ADAPTERS: Final = {name.value: name for name in AdapterName}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BenchOptions:
     """Options as texts, so that all that is wrong with them is told at once; None: not given."""
 
     collective: str = ""
@@ -348,7 +350,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class BenchContext:
     """Where it was typed: GPUs of the machine, and how many ranks a launcher started, if one did.
 
     `closed` are the libraries that ranks of this launcher cannot use, each with what to do.
@@ -359,9 +361,9 @@ class Surroundings:
     closed: Mapping[AdapterName, str] = field(default_factory=dict)
 
 
-def understood(asked: Asked, here: Surroundings) -> Plan | tuple[Fault, ...]:
+def read_plan(asked: BenchOptions, here: BenchContext) -> BenchPlan | tuple[OptionFault, ...]:
     """Give the plan that was asked for, or everything that is wrong with the question."""
-    faults = Faults()
+    faults = OptionFaults()
     collectives = read_collectives(asked.collective, faults)
     adapters = _adapters(asked, here, faults)
     device = _device(asked, here, faults)
@@ -381,7 +383,7 @@ def understood(asked: Asked, here: Surroundings) -> Plan | tuple[Fault, ...]:
         or config is None
     ):
         return tuple(faults)
-    return Plan(
+    return BenchPlan(
         adapters=adapters,
         backend=asked.backend,
         device=device,
@@ -392,7 +394,9 @@ def understood(asked: Asked, here: Surroundings) -> Plan | tuple[Fault, ...]:
     )
 
 
-def _adapters(asked: Asked, here: Surroundings, faults: Faults) -> tuple[AdapterName, ...]:
+def _adapters(
+    asked: BenchOptions, here: BenchContext, faults: OptionFaults
+) -> tuple[AdapterName, ...]:
     if asked.all_adapters:
         if asked.backend is not None:
             faults.add(
@@ -413,7 +417,7 @@ def _adapters(asked: Asked, here: Surroundings, faults: Faults) -> tuple[Adapter
     return chosen
 
 
-def _device(asked: Asked, here: Surroundings, faults: Faults) -> DeviceKind | None:
+def _device(asked: BenchOptions, here: BenchContext, faults: OptionFaults) -> DeviceKind | None:
     if asked.device is None:
         return DeviceKind.CUDA if here.gpu_count else DeviceKind.CPU
     device = faults.word("device", asked.device, _DEVICES)
@@ -423,7 +427,7 @@ def _device(asked: Asked, here: Surroundings, faults: Faults) -> DeviceKind | No
 
 
 def _rank_count(
-    asked: Asked, here: Surroundings, device: DeviceKind | None, faults: Faults
+    asked: BenchOptions, here: BenchContext, device: DeviceKind | None, faults: OptionFaults
 ) -> int | None:
     if here.started_ranks is not None:
         if asked.rank_count is not None:
@@ -446,13 +450,13 @@ def _rank_count(
 
 
 def _check_partners(
-    collectives: tuple[Collective, ...], rank_count: int | None, faults: Faults
+    collectives: tuple[Collective, ...], rank_count: int | None, faults: OptionFaults
 ) -> None:
     if collectives == (Collective.SEND_RECV,) and rank_count == 1:
         faults.add("ranks", f"send_recv needs two ranks, there is one; give --{RANKS} 2 or more")
 
 
-def _sampling(asked: Asked, faults: Faults) -> Sampling | None:
+def _sampling(asked: BenchOptions, faults: OptionFaults) -> Sampling | None:
     warmup = faults.whole("warmup", asked.warmup, least=0)
     iters = faults.whole("iters", asked.iters, least=1)
     interval = faults.whole("sync-interval", asked.sync_interval, least=0)
@@ -474,7 +478,7 @@ def _sampling(asked: Asked, faults: Faults) -> Sampling | None:
 
 
 def _config(
-    asked: Asked, here: Surroundings, sizes: tuple[int, ...], faults: Faults
+    asked: BenchOptions, here: BenchContext, sizes: tuple[int, ...], faults: OptionFaults
 ) -> BenchConfig | None:
     _check_output(asked, faults)
     convention = faults.word("bw-convention", asked.bw_convention, _CONVENTIONS)
@@ -503,7 +507,7 @@ def _config(
     )
 
 
-def _check_output(asked: Asked, faults: Faults) -> None:
+def _check_output(asked: BenchOptions, faults: OptionFaults) -> None:
     if asked.quiet and not asked.csv:
         faults.add("quiet", "--quiet without --csv would leave nothing; add --csv")
     if asked.quiet and asked.as_json:

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from evaluator.bench.record import BenchRecord, Machine, Place, bench_metrics
-from evaluator.bench.request import Plan
+from evaluator.bench.record import BenchHost, BenchRecord, LaunchPlace, bench_metrics
+from evaluator.bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
 from evaluator.job import Job, Launcher
@@ -88,13 +88,13 @@ def run_launch(
     What the ranks tell is passed on soon after it is known, from another thread, and in whole
     before this returns. Raises what `on_lines` raised first, once the launch has ended.
     """
-    with _followed(workdir / POINTS_NAME, on_lines):
+    with _following(workdir / POINTS_NAME, on_lines):
         result = launcher.run(job, workdir, lambda _phase: None)
     return classify(result)
 
 
 @contextmanager
-def _followed(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
+def _following(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
     """Pass on lines while they are written; looks are rare, for they disturb what is measured."""
     ended, faults = threading.Event(), list[Exception]()
     file = _GrowingFile(path)
@@ -144,7 +144,7 @@ def _parsed(line: str, *, is_facts: bool) -> SweepFacts | PointSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class BenchLaunch:
     """One launch of a plan: which library, and when it has its turn."""
 
     request: SweepRequest
@@ -154,14 +154,16 @@ class Turn:
     order: int
 
 
-class Recording:
+class LaunchRecorder:
     """The records of one launch; points come in the order of the request's operations.
 
     `owns_ranks` is false for ranks that are no processes below this one: they would pass for the
     work of others.
     """
 
-    def __init__(self, plan: Plan, turn: Turn, machine: Machine, *, owns_ranks: bool) -> None:
+    def __init__(
+        self, plan: BenchPlan, turn: BenchLaunch, machine: BenchHost, *, owns_ranks: bool
+    ) -> None:
         self._plan = plan
         self._turn = turn
         self._machine = machine
@@ -219,7 +221,7 @@ class Recording:
             environment=self._machine.environment(turn.request, self._facts),
             config=self._plan.config,
             params=self._plan.params(turn.request.adapter, operation),
-            place=Place(
+            place=LaunchPlace(
                 run_id=turn.run_id,
                 launch_id=turn.launch_id,
                 round=turn.round,
@@ -241,29 +243,29 @@ RecordListener: TypeAlias = Callable[[BenchRecord], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class BrokenLaunch:
     """A launch that failed, and why, and at which point if that is known and was not done."""
 
-    turn: Turn
+    turn: BenchLaunch
     operation: Operation | None
     failed: Failed
 
 
-def conduct(
-    plan: Plan,
+def run_plan(
+    plan: BenchPlan,
     requests: Sequence[SweepRequest],
     *,
     launcher: Launcher,
-    machine: Machine,
+    machine: BenchHost,
     run_id: str,
     on_record: RecordListener,
-) -> Broken | None:
+) -> BrokenLaunch | None:
     """Launch every request once a round; ends with the first launch that fails, and gives it."""
     for turn in _turns(requests, plan.config.rounds, run_id):
-        recording = Recording(plan, turn, machine, owns_ranks=True)
+        recording = LaunchRecorder(plan, turn, machine, owns_ranks=True)
 
-        def take(lines: Lines, recording: Recording = recording) -> None:
-            _take(lines, recording, on_record)
+        def take(lines: Lines, recording: LaunchRecorder = recording) -> None:
+            _record_lines(lines, recording, on_record)
 
         with tempfile.TemporaryDirectory(prefix="cclsearch-bench-") as folder:
             job = launch_job(turn.request, plan.rank_count)
@@ -273,26 +275,26 @@ def conduct(
     return None
 
 
-def conduct_inside(
-    plan: Plan,
+def run_inside_ranks(
+    plan: BenchPlan,
     requests: Sequence[SweepRequest],
     *,
     numbers: RankNumbers,
-    machine: Machine,
+    machine: BenchHost,
     run_id: str,
     on_record: RecordListener,
-) -> Broken | None:
+) -> BrokenLaunch | None:
     """Run this rank's part of every request, one after the other; only rank 0 records points.
 
     After a failure the caller has to end the process with `os._exit`: other ranks may wait for it.
     """
     for order, request in enumerate(requests):
-        turn = Turn(
+        turn = BenchLaunch(
             request=request, run_id=run_id, launch_id=f"{run_id}-{order}", round=0, order=order
         )
-        recording = Recording(plan, turn, machine, owns_ranks=False)
+        recording = LaunchRecorder(plan, turn, machine, owns_ranks=False)
 
-        def on_point(samples: PointSamples, recording: Recording = recording) -> None:
+        def on_point(samples: PointSamples, recording: LaunchRecorder = recording) -> None:
             on_record(recording.point(samples, recording.conditions()))
 
         try:
@@ -302,17 +304,17 @@ def conduct_inside(
         except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure is a value
             failed = _failure(error, numbers.rank)
             if numbers.rank:  # only the first rank knows which point it was
-                return Broken(turn=turn, operation=None, failed=failed)
+                return BrokenLaunch(turn=turn, operation=None, failed=failed)
             return _broken(recording, turn, failed, on_record)
     return None
 
 
-def _turns(requests: Sequence[SweepRequest], rounds: int, run_id: str) -> Iterator[Turn]:
+def _turns(requests: Sequence[SweepRequest], rounds: int, run_id: str) -> Iterator[BenchLaunch]:
     """Every launch; in each round all requests once, in an order that the run's name decides."""
     shuffled = random.Random(run_id)
     for number in range(rounds):
         for order, request in enumerate(shuffled.sample(requests, k=len(requests))):
-            yield Turn(
+            yield BenchLaunch(
                 request=request,
                 run_id=run_id,
                 launch_id=f"{run_id}-{number * len(requests) + order}",
@@ -321,7 +323,7 @@ def _turns(requests: Sequence[SweepRequest], rounds: int, run_id: str) -> Iterat
             )
 
 
-def _take(lines: Lines, recording: Recording, on_record: RecordListener) -> None:
+def _record_lines(lines: Lines, recording: LaunchRecorder, on_record: RecordListener) -> None:
     points = [line for line in lines if isinstance(line, PointSamples)]
     for line in lines:
         if isinstance(line, SweepFacts):
@@ -337,11 +339,13 @@ def _failure(error: Exception, rank: int) -> Failed:
     return Failed(stage=Stage.LAUNCH, kind=found.kind, message=f"rank {rank}: {found}")
 
 
-def _broken(recording: Recording, turn: Turn, failed: Failed, on_record: RecordListener) -> Broken:
+def _broken(
+    recording: LaunchRecorder, turn: BenchLaunch, failed: Failed, on_record: RecordListener
+) -> BrokenLaunch:
     operation = recording.in_flight
     if operation is not None:
         on_record(recording.broken(operation, _status(failed), failed.message))
-    return Broken(turn=turn, operation=operation, failed=failed)
+    return BrokenLaunch(turn=turn, operation=operation, failed=failed)
 
 
 def _status(failed: Failed) -> Literal["failed", "timeout"]:
@@ -349,26 +353,26 @@ def _status(failed: Failed) -> Literal["failed", "timeout"]:
     return "timeout" if late else "failed"
 
 
-UNASKED: Final = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.MPI)
+DEFAULT_ADAPTERS: Final = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.MPI)
 """Where nobody chose: the first of these that can be used, MPI where mpirun started the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AdapterChoice:
     """What to measure, a request for each library, and the reason for each that is left out."""
 
     requests: tuple[SweepRequest, ...]
     left_out: tuple[str, ...] = ()
 
 
-def choose(plan: Plan, closed: Mapping[AdapterName, str]) -> Choice:
+def choose_adapters(plan: BenchPlan, closed: Mapping[AdapterName, str]) -> AdapterChoice:
     """Choose by trying; raises `EnvironmentFault` if none of those asked for can be used.
 
     `closed` are libraries that the ranks cannot use, whatever is installed, each with the reason.
     """
     usable: list[AdapterName] = []
     left_out: list[str] = []
-    for name in plan.adapters or UNASKED:
+    for name in plan.adapters or DEFAULT_ADAPTERS:
         reason = closed.get(name) or availability(name)
         if reason is not None:
             left_out.append(f"{name} is left out: {reason}")
@@ -378,9 +382,9 @@ def choose(plan: Plan, closed: Mapping[AdapterName, str]) -> Choice:
                 break
     if not usable:
         raise EnvironmentFault("; ".join(left_out))
-    return Choice(requests=tuple(_requests(plan, usable)), left_out=tuple(left_out))
+    return AdapterChoice(requests=tuple(_requests(plan, usable)), left_out=tuple(left_out))
 
 
-def _requests(plan: Plan, names: list[AdapterName]) -> Iterator[SweepRequest]:
+def _requests(plan: BenchPlan, names: list[AdapterName]) -> Iterator[SweepRequest]:
     for name in names:
         yield plan.request(name, plan.backend or default_backend(name, plan.device))

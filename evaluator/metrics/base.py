@@ -118,7 +118,7 @@ class Evidence:
         return volume(self.traces, self.matches) if self.traces and self.matches else None
 
 
-def raised(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What code that is not ours raised, on one line that can be stored."""
     told = "".join(traceback.format_exception_only(error))
     text = " ".join(told.split())[: 3 * SHOWN_CHARS]
@@ -209,8 +209,8 @@ def contract_fault(found: Metric) -> str | None:
     return None
 
 
-PREFIX: Final = "published_"
-SCORE: Final = f"{PREFIX}score"
+PUBLISHED_PREFIX: Final = "published_"
+PUBLISHED_SCORE: Final = f"{PUBLISHED_PREFIX}score"
 """What another tool called the score of a trial; which way it is better, the study says."""
 
 

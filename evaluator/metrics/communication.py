@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.metrics.base import Absent, Better, Evidence, Formula, Source
-from evaluator.metrics.throughput import UNTIMED, per_s, told_ranks
+from evaluator.metrics.throughput import UNTIMED, job_rank_count, per_s
 from evaluator.traces.analysis.breakdown import StepSplit
 from evaluator.traces.analysis.collectives import Bandwidths, Matches
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
@@ -437,7 +437,7 @@ def _messages(evidence: Evidence) -> tuple[Message, ...] | Absent:
 
 
 def _bus_gb_per_s(evidence: Evidence) -> float | Absent:
-    messages, ranks = _messages(evidence), told_ranks(evidence)
+    messages, ranks = _messages(evidence), job_rank_count(evidence)
     if isinstance(messages, Absent):
         return messages
     if isinstance(ranks, Absent):

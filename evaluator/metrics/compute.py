@@ -36,7 +36,7 @@ from evaluator.accelerators import accelerator, peak_flops_per_s
 from evaluator.estimate.memory import edge_weights, layer_weights
 from evaluator.metrics.base import Absent, Evidence, Formula, Source
 from evaluator.metrics.communication import UNPROFILED, UNTRACED, fraction
-from evaluator.metrics.throughput import ANY, per_s, told_ranks, told_step_s, told_tokens
+from evaluator.metrics.throughput import ANY, job_rank_count, per_s, step_seconds, step_tokens
 from evaluator.rank.job import Precision
 from evaluator.rank.job import Workload as Decoder
 from evaluator.traces.analysis.kernels import Coverage, KernelRow, KernelTables, LaunchStatistics
@@ -157,8 +157,8 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
 def _by_sizes(evidence: Evidence) -> float | Absent:
     if evidence.workload is None:
         return Absent("nobody says which model ran; give its card")
-    per_token, tokens = flops_per_token(evidence.workload), told_tokens(evidence)
-    ranks, seconds = told_ranks(evidence), told_step_s(evidence)
+    per_token, tokens = flops_per_token(evidence.workload), step_tokens(evidence)
+    ranks, seconds = job_rank_count(evidence), step_seconds(evidence)
     if isinstance(per_token, Absent):
         return per_token
     if isinstance(tokens, Absent):

@@ -32,14 +32,14 @@ from types import ModuleType
 from typing import Final
 
 from evaluator.metrics.base import (
-    PREFIX,
+    PUBLISHED_PREFIX,
     Absent,
     Evidence,
     Metric,
     MetricError,
     contract_fault,
+    describe_error,
     published,
-    raised,
 )
 from records.errors import shown
 from records.files import read_text
@@ -118,7 +118,7 @@ def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     known = _origins(added)
     if name not in known:
         name = ALIASES.get(name, name)
-    if name not in known and name.startswith(PREFIX):
+    if name not in known and name.startswith(PUBLISHED_PREFIX):
         return published(name)
     if name not in known:
         near = get_close_matches(name, known, n=1)
@@ -191,7 +191,7 @@ def measure(asked: Metric, evidence: Evidence) -> MetricValue | Absent:
         number = float(answer) if isinstance(answer, Real) else math.nan
     # The boundary to code that is not ours: whatever a metric raises, the others still answer.
     except Exception as error:
-        raise MetricError(f"metric {asked.name!r} failed: {raised(error)}") from error
+        raise MetricError(f"metric {asked.name!r} failed: {describe_error(error)}") from error
     if isinstance(answer, Absent):
         return answer
     if isinstance(answer, bool) or not math.isfinite(number):
@@ -234,7 +234,9 @@ def _load(origin: EntryPoint | Metric) -> Metric:
         loaded: object = origin.load()
     # Importing a package runs its code, which may raise anything.
     except Exception as error:
-        raise MetricError(f"metric {origin.name!r} cannot be loaded: {raised(error)}") from error
+        raise MetricError(
+            f"metric {origin.name!r} cannot be loaded: {describe_error(error)}"
+        ) from error
     if not isinstance(loaded, Metric) or loaded.name != origin.name:
         raise MetricError(f"{origin.value} is no metric of the name {origin.name!r}")
     fault = contract_fault(loaded)
@@ -286,7 +288,7 @@ def _run(path: Path) -> ModuleType:
         raise MetricError(f"{path}:{error.lineno}: {error.msg}") from error
     # The boundary to the user's code, which may raise anything.
     except Exception as error:
-        raise MetricError(f"{path}{_line(path, error)}: {raised(error)}") from error
+        raise MetricError(f"{path}{_line(path, error)}: {describe_error(error)}") from error
     return module
 
 
@@ -297,7 +299,7 @@ def _line(path: Path, error: Exception) -> str:
     return f":{lines[-1]}" if lines else ""
 
 
-WORDS: Final = ("label", "description", "differs")
+TEXT_FIELDS: Final = ("label", "description", "differs")
 """What a definition tells people; it changes no value."""
 
 
@@ -327,7 +329,7 @@ def definitions(metrics_file: Path | None, names: Sequence[str] = ()) -> Definit
     digests, added = _of_file(metrics_file) if metrics_file is not None else ({}, ())
     asked = [metric(name, added) for name in names]
     for told in (one.name for one in asked):
-        if told.startswith(PREFIX):
+        if told.startswith(PUBLISHED_PREFIX):
             raise MetricError(f"{told} is told by records of other tools only, and never computed")
     found, broken = loaded_metrics(added)
     if names:
@@ -358,7 +360,7 @@ def definition_digest(source: str, name: str) -> str:
             needed = set(_loaded(statement)) - seen
             seen |= needed
             waiting += needed
-    parts = [ast.unparse(_Wordless().visit(each)) for each in tree.body if each in used]
+    parts = [ast.unparse(_WithoutTexts().visit(each)) for each in tree.body if each in used]
     return digest("\n".join(parts) if parts else source)
 
 
@@ -406,10 +408,10 @@ def _loaded(statement: ast.stmt) -> Iterable[str]:
             yield node.id
 
 
-class _Wordless(ast.NodeTransformer):
+class _WithoutTexts(ast.NodeTransformer):
     """Leaves out of calls what only people read."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """The call without its words."""
-        node.keywords = [each for each in node.keywords if each.arg not in WORDS]
+        node.keywords = [each for each in node.keywords if each.arg not in TEXT_FIELDS]
         return self.generic_visit(node)

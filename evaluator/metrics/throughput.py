@@ -29,7 +29,7 @@ UNPROFILED = Absent("nothing was profiled")
 LEAST_TO_TRIM = 3
 
 
-def told_step_s(evidence: Evidence) -> float | Absent:
+def step_seconds(evidence: Evidence) -> float | Absent:
     """Seconds of one step of the workload: of the timed ones, else the period of traced ones.
 
     The host may run ahead of its device, so its own steps count only where no period is told.
@@ -44,7 +44,7 @@ def told_step_s(evidence: Evidence) -> float | Absent:
     return _average_step_s(evidence) if isinstance(period, Absent) else period
 
 
-def told_ranks(evidence: Evidence) -> int | Absent:
+def job_rank_count(evidence: Evidence) -> int | Absent:
     """Ranks of the job, as far as its launch, its traces or else the card tell."""
     if evidence.rank_count is not None:
         return evidence.rank_count
@@ -55,7 +55,7 @@ def told_ranks(evidence: Evidence) -> int | Absent:
     return Absent("nothing tells how many ranks the job had")
 
 
-def told_tokens(evidence: Evidence) -> int | Absent:
+def step_tokens(evidence: Evidence) -> int | Absent:
     """Tokens that all ranks together process in one step, at least one."""
     tokens = evidence.tokens_per_step
     if tokens is None and evidence.workload is not None:
@@ -106,7 +106,7 @@ def _periods_ns(steps: "StepWindows") -> "Nanoseconds":
 
 
 def _tokens_per_s(evidence: Evidence) -> float | Absent:
-    step, tokens = told_step_s(evidence), told_tokens(evidence)
+    step, tokens = step_seconds(evidence), step_tokens(evidence)
     if isinstance(step, Absent):
         return step
     return tokens if isinstance(tokens, Absent) else per_s(tokens, step)
@@ -118,7 +118,7 @@ def per_s(amount: float, seconds: float) -> float | Absent:
 
 
 def _rank_count(evidence: Evidence) -> float | Absent:
-    count = told_ranks(evidence)
+    count = job_rank_count(evidence)
     return count if isinstance(count, Absent) else float(count)
 
 
@@ -290,14 +290,14 @@ UNPRICED: Final = Absent(
 
 
 def _rank_seconds(evidence: Evidence) -> float | Absent:
-    seconds, ranks = told_step_s(evidence), told_ranks(evidence)
+    seconds, ranks = step_seconds(evidence), job_rank_count(evidence)
     if isinstance(seconds, Absent):
         return seconds
     return ranks if isinstance(ranks, Absent) else seconds * ranks
 
 
 def _rank_seconds_per_token(evidence: Evidence) -> float | Absent:
-    cost, tokens = _rank_seconds(evidence), told_tokens(evidence)
+    cost, tokens = _rank_seconds(evidence), step_tokens(evidence)
     if isinstance(cost, Absent):
         return cost
     return tokens if isinstance(tokens, Absent) else cost / tokens
@@ -313,14 +313,14 @@ def _usd_per_step(evidence: Evidence) -> float | Absent:
 
 
 def _usd_per_million_tokens(evidence: Evidence) -> float | Absent:
-    cost, tokens = _usd_per_step(evidence), told_tokens(evidence)
+    cost, tokens = _usd_per_step(evidence), step_tokens(evidence)
     if isinstance(cost, Absent):
         return cost
     return tokens if isinstance(tokens, Absent) else cost / tokens * 1e6
 
 
 def _tokens_per_s_per_rank(evidence: Evidence) -> float | Absent:
-    cost, tokens = _rank_seconds(evidence), told_tokens(evidence)
+    cost, tokens = _rank_seconds(evidence), step_tokens(evidence)
     if isinstance(cost, Absent):
         return cost
     return tokens if isinstance(tokens, Absent) else per_s(tokens, cost)

@@ -31,7 +31,7 @@ WHOLE_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Point:
+class BenchPoint:
     """What was measured, whoever carried it out; rows of one point are replicates."""
 
     collective: str
@@ -57,7 +57,7 @@ class BenchRow:
     `columns` holds every cell that is not empty, by the name of its column.
     """
 
-    point: Point
+    point: BenchPoint
     latency_us: float | None
     columns: Mapping[str, str]
     least_latency_us: float | None = None
@@ -158,7 +158,7 @@ def _row(where: str, header: Sequence[str], cells: Sequence[str]) -> BenchRow:
             f"{where}: has {len(cells)} cells for {len(header)} columns; is the file whole?"
         )
     named = {name: _printable(cell).strip() for name, cell in zip(header, cells, strict=True)}
-    point = Point(
+    point = BenchPoint(
         collective=named["Collective"],
         operation=named["ReduceOp"] or ABSENT,
         dtype=named["DType"],

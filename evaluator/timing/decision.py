@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchValue:
     """One launch's value, lower is better; `mean` is the same from the mean of its steps.
 
     `steady` is whether its steps settled. `channel` is a second account of the same work (cycles,
@@ -62,14 +62,14 @@ class Round:
     decides nothing here.
     """
 
-    candidate: Launch
-    anchor: Launch
+    candidate: LaunchValue
+    anchor: LaunchValue
     candidate_first: bool | None = None
     disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class DecisionRule:
     """How a decision is made: error rate, practical margin, and how many rounds it may take.
 
     With `look_often` the evidence may be looked at after every round, and the error rate holds for
@@ -94,7 +94,7 @@ class Rule:
         return math.log1p(self.margin)
 
 
-STANDARD = Rule()
+STANDARD_RULE = DecisionRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Comparison:
 
 def decide(
     rounds: Sequence[Round],
-    rule: Rule = STANDARD,
+    rule: DecisionRule = STANDARD_RULE,
     *,
     noise: Noise | None = None,
     self_test: Sequence[Round] = (),
@@ -150,7 +150,7 @@ def decide(
     return replace(found, disturbed_count=sum(r.disturbed for r in rounds))
 
 
-def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
+def detectable(noise: Noise, rule: DecisionRule = STANDARD_RULE) -> float | None:
     """Return the ratio that all rounds of the rule would show with 80 % power, without a margin.
 
     (t(1 - alpha/2) + t(0.8)) sd / sqrt(rounds) on the log scale; None where it is beyond numbers.
@@ -161,7 +161,7 @@ def detectable(noise: Noise, rule: Rule = STANDARD) -> float | None:
     return _ratio(quantiles * noise.sd / math.sqrt(rounds))
 
 
-def p_value(found: Comparison, rule: Rule) -> float | None:
+def p_value(found: Comparison, rule: DecisionRule) -> float | None:
     """Return how often sides within the margin differ as clearly as these, in either direction.
 
     For a rule that looks once, whose noise is that of its own rounds; a claim has less than the
@@ -176,14 +176,14 @@ def p_value(found: Comparison, rule: Rule) -> float | None:
     return min(1.0, 2 * student_tail(beyond * math.sqrt(count) / found.noise, count - 1))
 
 
-def corrected_for_number(found: Sequence[tuple[Comparison, Rule]]) -> list[Comparison]:
+def corrected_for_number(found: Sequence[tuple[Comparison, DecisionRule]]) -> list[Comparison]:
     """Withdraw claims of a difference that this number of comparisons makes by chance (Holm).
 
     All claims that remain are right together with the probability that the rules ask of one.
     """
     values = [p_value(each, rule) for each, rule in found]
     tested = sorted(value for value in values if value is not None)
-    alpha = min((rule.alpha for _, rule in found), default=STANDARD.alpha)
+    alpha = min((rule.alpha for _, rule in found), default=STANDARD_RULE.alpha)
     shown = 0
     while shown < len(tested) and tested[shown] < alpha / (len(tested) - shown):
         shown += 1
@@ -220,7 +220,7 @@ def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
 
 
 def _decided(
-    rounds: Sequence[Round], rule: Rule, noise: Noise | None, self_test: Sequence[Round]
+    rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None, self_test: Sequence[Round]
 ) -> Comparison:
     if not rounds:
         return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
@@ -263,7 +263,9 @@ class _Interval:
     freedom: int
 
 
-def _interval(logs: "NDArray[np.float64]", rule: Rule, noise: Noise | None) -> _Interval | None:
+def _interval(
+    logs: "NDArray[np.float64]", rule: DecisionRule, noise: Noise | None
+) -> _Interval | None:
     count = int(logs.size)
     own = float(logs.std(ddof=1)) if count > 1 else None
     if own is None and noise is None:
@@ -281,7 +283,7 @@ def _interval(logs: "NDArray[np.float64]", rule: Rule, noise: Noise | None) -> _
     return _Interval(mean=mean, half=half, narrow=narrow, sd=sd, freedom=freedom)
 
 
-def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
+def _boundary(count: int, alpha: float, freedom: int, rule: DecisionRule) -> float:
     """Half width of the interval of a mean, in standard deviations of one round."""
     level = alpha
     if rule.look_often:
@@ -289,7 +291,7 @@ def _boundary(count: int, alpha: float, freedom: int, rule: Rule) -> float:
     return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
 
 
-def _judge(interval: _Interval, rule: Rule, count: int) -> tuple[Verdict, str]:
+def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict, str]:
     band = rule.band
     if interval.mean + interval.half < -band:
         return Verdict.FAST, "paired_interval_clears_band"
@@ -305,7 +307,7 @@ def _judge(interval: _Interval, rule: Rule, count: int) -> tuple[Verdict, str]:
     return Verdict.UNDECIDED, "interval_too_wide"
 
 
-def _is_futile(interval: _Interval, rule: Rule, count: int) -> bool:
+def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:
     """Whether all rounds together would leave it open, even if luck hid one standard error."""
     error = interval.sd / math.sqrt(count)
     outside = abs(interval.mean) + error - rule.band
@@ -318,7 +320,7 @@ def _is_futile(interval: _Interval, rule: Rule, count: int) -> bool:
     return half > outside and narrow > inside
 
 
-def _veto(rounds: Sequence[Round], interval: _Interval, rule: Rule) -> str | None:
+def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> str | None:
     """Why a verdict must not stand although the interval speaks for it."""
     last = rounds[-1]
     if not (last.candidate.steady and last.anchor.steady):
@@ -333,8 +335,8 @@ def _veto(rounds: Sequence[Round], interval: _Interval, rule: Rule) -> str | Non
 def _contradicts(
     rounds: Sequence[Round],
     interval: _Interval,
-    rule: Rule,
-    account: Callable[[Launch], float | None],
+    rule: DecisionRule,
+    account: Callable[[LaunchValue], float | None],
 ) -> bool:
     """Whether another account of the same launches points the other way, by more than the band."""
     values = [account(side) for r in rounds for side in (r.candidate, r.anchor)]
@@ -363,7 +365,7 @@ def _order_matters(rounds: Sequence[Round]) -> bool:
     return gap > limit * math.sqrt(sum(shares)) + ROUNDING
 
 
-def _self_test_fails(rounds: Sequence[Round], rule: Rule) -> str | None:
+def _self_test_fails(rounds: Sequence[Round], rule: DecisionRule) -> str | None:
     if not rounds:
         return None
     found = decide(rounds, rule).verdict in (Verdict.FAST, Verdict.SLOW)
@@ -371,7 +373,7 @@ def _self_test_fails(rounds: Sequence[Round], rule: Rule) -> str | None:
 
 
 def _logs(
-    rounds: Sequence[Round], account: Callable[[Launch], float | None]
+    rounds: Sequence[Round], account: Callable[[LaunchValue], float | None]
 ) -> "NDArray[np.float64]":
     import numpy as np  # slow to load, and few readers need it
 
@@ -407,7 +409,7 @@ class UnpairedComparison:
 def compare_unpaired(
     now: Sequence[float],
     then: Sequence[float],
-    rule: Rule,
+    rule: DecisionRule,
     alike: Sequence[Sequence[float]] = (),
 ) -> UnpairedComparison:
     """Compare launches of today with those of another day; lower values are better.
@@ -462,7 +464,7 @@ def _standard_error(
     return _StandardError(sd / math.sqrt(len(side)), freedom)
 
 
-def _unpaired_level(count: int, rule: Rule) -> float:
+def _unpaired_level(count: int, rule: DecisionRule) -> float:
     if not rule.look_often:
         return rule.alpha
     return sequential_level(count, alpha=rule.alpha, first=rule.min_rounds, last=rule.max_rounds)

@@ -375,7 +375,7 @@ def collectives(
             "there is no --window; --sync-interval N looks at the clock after every N calls"
         )
     # Imported here: it takes torch, and help does without.
-    from evaluator.bench.request import Asked
+    from evaluator.bench.request import BenchOptions
     from search.collective_bench.run import bench_collectives
 
     short = {
@@ -384,7 +384,7 @@ def collectives(
         "c10d_torchcomms": c10d_torchcomms,
         "mpi": mpi,
     }
-    asked = Asked(
+    asked = BenchOptions(
         collective=collective,
         adapters=(*(comm_adapter or ()), *(name for name, given in short.items() if given)),
         all_adapters=all_comm_adapters,

@@ -22,7 +22,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 import typer
 
-from evaluator.metrics.base import PREFIX
+from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.errors import StoreError, StudyError
 from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
 from search.leaderboard.ranking import Column, Group, Leaderboard, Ranked, gathered, leaderboard
@@ -332,7 +332,7 @@ def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
         print_words(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
     for name, words in defects(shown.values()):
         print_words(f"{name}: {words}")
-    if any(name.startswith(PREFIX) for name in shown):
+    if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
         print_words(
             f"{PUBLISHED}: published_..., as it was published, by other definitions than ours"
         )

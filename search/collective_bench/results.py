@@ -22,8 +22,8 @@ from evaluator.timing.bench_csv import (
     LEAST_LATENCY,
     MOST_LATENCY,
     NEEDED,
+    BenchPoint,
     BenchRow,
-    Point,
     bench_files,
     check_one_adapter,
     read_bench_file,
@@ -82,7 +82,7 @@ THEIR_CONVENTION = "torchcomms"
 class DevicePoint:
     """A point and the kind of device it was measured on; results are joined on all of it."""
 
-    point: Point
+    point: BenchPoint
     device_type: str
     device_name: str
 

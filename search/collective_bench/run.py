@@ -27,8 +27,15 @@ from evaluator.bench.record import (
     terminal_row,
     this_machine,
 )
-from evaluator.bench.request import Asked, Fault, Plan, Surroundings, understood
-from evaluator.bench.run import Broken, Choice, RecordListener, choose, conduct, conduct_inside
+from evaluator.bench.request import BenchContext, BenchOptions, BenchPlan, OptionFault, read_plan
+from evaluator.bench.run import (
+    AdapterChoice,
+    BrokenLaunch,
+    RecordListener,
+    choose_adapters,
+    run_inside_ranks,
+    run_plan,
+)
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_gpus
 from evaluator.rank.job import JobError
@@ -101,7 +108,7 @@ class Output:
     `bad` are the points that went wrong.
     """
 
-    def __init__(self, plan: Plan, choice: Choice, *, as_json: bool) -> None:
+    def __init__(self, plan: BenchPlan, choice: AdapterChoice, *, as_json: bool) -> None:
         self.bad: list[BenchRecord] = []
         self._quiet, self._as_json = plan.config.quiet, as_json
         self._table = Table()
@@ -139,7 +146,7 @@ class Output:
             typer.echo(f"written: {', '.join(folders)}", err=self._as_json)
 
 
-def _folder(plan: Plan, adapter: str) -> Path:
+def _folder(plan: BenchPlan, adapter: str) -> Path:
     """Where an adapter's files go; a folder for each where all are measured."""
     if plan.config.output_dir is None:
         return Path(adapter)
@@ -202,18 +209,18 @@ MISUSED, INCOMPLETE = 2, 3
 SILENT_RANK_S = 5.0
 
 
-def bench_collectives(asked: Asked) -> int:
+def bench_collectives(asked: BenchOptions) -> int:
     """Measure what was asked for, print it and write it down; gives the exit code."""
     started = how_started()
-    here = Surroundings(
+    here = BenchContext(
         gpu_count=len(local_gpus()),
         started_ranks=started.numbers.world_size if started.numbers else None,
         closed=started.closed,
     )
-    plan = understood(asked, here)
+    plan = read_plan(asked, here)
     if isinstance(plan, tuple):
         return _misused(plan, started)
-    choice = choose(plan, started.closed)
+    choice = choose_adapters(plan, started.closed)
     if not started.speaks:
         return _ended(_measured(plan, choice.requests, started, lambda _record: None), started)
     output = Output(plan, choice, as_json=asked.as_json)
@@ -223,12 +230,12 @@ def bench_collectives(asked: Asked) -> int:
 
 
 def _measured(
-    plan: Plan, requests: Sequence[SweepRequest], started: Started, on_record: RecordListener
-) -> Broken | None:
+    plan: BenchPlan, requests: Sequence[SweepRequest], started: Started, on_record: RecordListener
+) -> BrokenLaunch | None:
     machine = this_machine(Path.cwd())
     run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     if started.numbers is not None:
-        return conduct_inside(
+        return run_inside_ranks(
             plan,
             requests,
             numbers=started.numbers,
@@ -238,7 +245,7 @@ def _measured(
         )
     launcher = LocalLauncher(trial_environment(), requests[0].threads_per_rank)
     try:
-        return conduct(
+        return run_plan(
             plan,
             requests,
             launcher=launcher,
@@ -250,7 +257,7 @@ def _measured(
         launcher.close()
 
 
-def _ended(broken: Broken | None, started: Started) -> int:
+def _ended(broken: BrokenLaunch | None, started: Started) -> int:
     """The exit code; of a rank whose launch broke, the end: a thread may wait for a lost peer."""
     if broken is None:
         return 0
@@ -263,7 +270,7 @@ def _ended(broken: Broken | None, started: Started) -> int:
     return INCOMPLETE
 
 
-def _misused(faults: Sequence[Fault], started: Started) -> int:
+def _misused(faults: Sequence[OptionFault], started: Started) -> int:
     if started.speaks:
         for fault in faults:
             typer.echo(f"error: {fault}", err=True)

@@ -16,8 +16,8 @@ from evaluator.timing.decision import (
     LOST_AMONG_MANY,
     ROUNDING,
     Comparison,
+    DecisionRule,
     Noise,
-    Rule,
     Verdict,
     corrected_for_number,
     detectable,
@@ -96,16 +96,16 @@ class Limits:
             )
 
     @property
-    def slower(self) -> Rule:
+    def slower(self) -> DecisionRule:
         """When it is slower; a change of just the threshold is none, however floats round it."""
         return self._rule(self.regression_percent / 100)
 
     @property
-    def faster(self) -> Rule:
+    def faster(self) -> DecisionRule:
         """When it is faster: the threshold is of the baseline, the margin of a rule of the less."""
         return self._rule(self.improvement_percent / (100 - self.improvement_percent))
 
-    def _rule(self, margin: float) -> Rule:
+    def _rule(self, margin: float) -> DecisionRule:
         return replace(ONCE, margin=margin + ROUNDING, alpha=self.alpha)
 
     def by_threshold(self, change_percent: float) -> Standing:
@@ -229,7 +229,9 @@ def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
     )
 
 
-def _by_side(slower: Comparison, faster: Comparison, limits: Limits) -> tuple[Comparison, Rule]:
+def _by_side(
+    slower: Comparison, faster: Comparison, limits: Limits
+) -> tuple[Comparison, DecisionRule]:
     """Of two comparisons by different margins, the one for the side that the middle lies on."""
     if slower.ratio is not None and slower.ratio > 1:
         return slower, limits.slower
@@ -266,7 +268,7 @@ def _verdict(
     )
 
 
-def _detectable_percent(found: Comparison, rule: Rule, point_count: int) -> float | None:
+def _detectable_percent(found: Comparison, rule: DecisionRule, point_count: int) -> float | None:
     """By the level that Holm's correction asks of the clearest of all points."""
     if found.noise is None or found.round_count < 2:
         return None
@@ -276,7 +278,7 @@ def _detectable_percent(found: Comparison, rule: Rule, point_count: int) -> floa
     return None if ratio is None else 100 * (ratio * (1 + rule.margin) - 1)
 
 
-def _may_hide(found: Comparison, rule: Rule) -> bool:
+def _may_hide(found: Comparison, rule: DecisionRule) -> bool:
     """Whether what showed no regression may be one: a claim that was vetoed, or a wide interval."""
     if found.ratio_low is None or found.ratio_high is None:
         return True

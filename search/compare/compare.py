@@ -17,11 +17,11 @@ from typing import TypeAlias
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import (
     ALPHA,
-    STANDARD,
+    STANDARD_RULE,
     Comparison,
-    Launch,
+    DecisionRule,
+    LaunchValue,
     Round,
-    Rule,
     Verdict,
     corrected_for_number,
     decide,
@@ -65,7 +65,7 @@ class Terms:
                 "as in --alpha 0.05"
             )
 
-    def over(self, rule: Rule) -> Rule:
+    def over(self, rule: DecisionRule) -> DecisionRule:
         """The rule with what was asked for."""
         return replace(
             rule,
@@ -144,7 +144,7 @@ class Comparisons:
     quantity: str
     unit: str
     lines: tuple[Compared, ...]
-    rule: Rule
+    rule: DecisionRule
     lower_is_better: bool = True
     is_time: bool = True
     only_a: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ class Comparisons:
         return {verdict: found[verdict] for verdict in Verdict}
 
 
-def corrected(lines: Iterable[Compared], rule: Rule) -> tuple[Compared, ...]:
+def corrected(lines: Iterable[Compared], rule: DecisionRule) -> tuple[Compared, ...]:
     """The lines without claims that as many of them make by chance."""
     given = tuple(lines)
     kept = corrected_for_number([(line.comparison, rule) for line in given])
@@ -225,7 +225,7 @@ def compare_launches(a: OneLaunch | OnRecord, b: OneLaunch | OnRecord, terms: Te
         quantity=NAME,
         unit="s",
         lines=(_told(one.launch, other.launch, terms.thresholds),),
-        rule=terms.over(STANDARD),
+        rule=terms.over(STANDARD_RULE),
         next_steps=("cclsearch run --objective step_time",),
     )
 
@@ -376,7 +376,9 @@ def _trials_facts(side: OnRecord) -> list[tuple[str, object]]:
     ]
 
 
-def _judged(a: OnRecord, b: OnRecord, objective: Scoring, rule: Rule, terms: Terms) -> Compared:
+def _judged(
+    a: OnRecord, b: OnRecord, objective: Scoring, rule: DecisionRule, terms: Terms
+) -> Compared:
     shared = max(_series(a, b, objective), key=lambda series: series.rank, default=None)
     own = [x.trial.outcome for x in (a, b) if isinstance(x.trial.outcome, Measured)]
     launches = ([own[0]], [own[1]]) if shared is None else (shared.a, shared.b)
@@ -399,7 +401,7 @@ def _judged(a: OnRecord, b: OnRecord, objective: Scoring, rule: Rule, terms: Ter
     )
 
 
-def _unpaired(a: Launch | None, b: Launch | None) -> Comparison:
+def _unpaired(a: LaunchValue | None, b: LaunchValue | None) -> Comparison:
     """One launch of each, which were no round."""
     if a is None or b is None:
         return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time")
@@ -463,7 +465,7 @@ def _values(launches: Launched, objective: Scoring) -> list[float]:
     return [score.value for score in scores if isinstance(score, Score)]
 
 
-def _trials_reading(side: OnRecord, objective: Scoring, rule: Rule) -> Reading | None:
+def _trials_reading(side: OnRecord, objective: Scoring, rule: DecisionRule) -> Reading | None:
     """The number of a trial as it is shown everywhere, by more launches than the rounds have."""
     counts = supported_launches(side.repeats, objective)
     outcomes = [launch.outcome for launch in counts if launch.ordinal == side.trial.ordinal]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeAlias, TypeVar
 
-from evaluator.timing.bench_csv import LATENCY, BenchRow, Point
-from evaluator.timing.decision import Comparison, Launch, Round, Rule, decide
+from evaluator.timing.bench_csv import LATENCY, BenchPoint, BenchRow
+from evaluator.timing.decision import Comparison, DecisionRule, LaunchValue, Round, decide
 from evaluator.timing.intervals.decide import Judgement, judge
 from evaluator.timing.intervals.estimate import Thresholds, summary_of
 from evaluator.timing.timing import Task, Timing, merge
@@ -35,7 +35,7 @@ from search.compare.compare import (
 from search.compare.sides import Bench, Timings
 from search.views.format import one_line
 
-ONCE = Rule(look_often=False)
+ONCE = DecisionRule(look_often=False)
 """All rounds are there before anybody looks."""
 WIDEST = 1e12
 """Ratio of times beyond which they are no results, and its powers no numbers."""
@@ -47,7 +47,7 @@ UNPAIRED = ("one_sample", "not_interleaved")
 class Turn:
     """One launch in a round; `order` tells which came first, where that is known."""
 
-    launch: Launch
+    launch: LaunchValue
     order: float | None = None
 
 
@@ -59,7 +59,7 @@ class Replicates:
     rounds: Mapping[str, Turn] = field(default_factory=dict)
 
 
-def judged(name: str, a: Replicates, b: Replicates, rule: Rule) -> Compared:
+def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> Compared:
     """Judge B against A over the rounds that both have."""
     for side, replicates in (("A", a), ("B", b)):
         if not replicates.values:
@@ -140,7 +140,9 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
     )
 
 
-def judged_points(a: Mapping[K, Rows], b: Mapping[K, Rows], rule: Rule) -> Mapping[K, Compared]:
+def judged_points(
+    a: Mapping[K, Rows], b: Mapping[K, Rows], rule: DecisionRule
+) -> Mapping[K, Compared]:
     """Judge the latencies of B against those of A at each point that both have rows of."""
     columns = _round_columns(*(list(chain.from_iterable(side.values())) for side in (a, b)))
     return {
@@ -150,8 +152,8 @@ def judged_points(a: Mapping[K, Rows], b: Mapping[K, Rows], rule: Rule) -> Mappi
     }
 
 
-def _by_point(rows: Rows) -> Mapping[Point, list[BenchRow]]:
-    found: dict[Point, list[BenchRow]] = defaultdict(list)
+def _by_point(rows: Rows) -> Mapping[BenchPoint, list[BenchRow]]:
+    found: dict[BenchPoint, list[BenchRow]] = defaultdict(list)
     for row in rows:
         found[row.point].append(row)
     return found
@@ -163,7 +165,7 @@ def _replicates(rows: Rows, columns: Sequence[str]) -> Replicates:
         values=tuple(_latencies(measured)),
         rounds={
             label: Turn(
-                launch=Launch(value=statistics.median(_latencies(parts))), order=_order(parts)
+                launch=LaunchValue(value=statistics.median(_latencies(parts))), order=_order(parts)
             )
             for label, parts in _by_label(measured, columns).items()
         },
@@ -278,7 +280,7 @@ def _by_task(timings: Iterable[Timing]) -> Mapping[Task, Timing]:
 
 def _timings_replicates(timing: Timing) -> Replicates:
     launches = {
-        group.launch: Launch(
+        group.launch: LaunchValue(
             value=statistics.median(group.raw_times_s) / timing.number_per_run,
             mean=statistics.fmean(group.raw_times_s) / timing.number_per_run,
         )

@@ -29,7 +29,7 @@ from rich.text import Text
 from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, Reason
 from evaluator.timing.intervals.estimate import Estimate, is_time, relative_difference
-from evaluator.timing.nvbench.compare import ComparedFiles, Row, Section
+from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
 from evaluator.timing.nvbench.read import SampleFile
 from records.errors import StudyError
 from search.views.format import one_line
@@ -214,7 +214,7 @@ class View:
                 f"--threshold-diff {self.threshold_percent}: give a percentage of at least 0"
             )
 
-    def rows(self, section: "Section") -> "tuple[Row, ...]":
+    def rows(self, section: "BenchmarkSection") -> "tuple[StateRow, ...]":
         """Rows of the section's table; those without a difference are in every table."""
         differences = [_centre_difference(row.judgement) for row in section.rows]
         return tuple(
@@ -281,7 +281,7 @@ def comparison_facts(found: "ComparedFiles") -> dict[str, object]:
     }
 
 
-def row_facts(section: "Section", row: "Row") -> dict[str, object]:
+def row_facts(section: "BenchmarkSection", row: "StateRow") -> dict[str, object]:
     """One row as JSON takes it, times in seconds."""
     group, pair, judgement = section.group, row.pair, row.judgement
     change = judgement.change
@@ -333,14 +333,14 @@ def _tables(found: "ComparedFiles", view: View) -> Iterator[tuple[str, list[Colu
             yield _cell(heading), [*_axis_columns(section, rows), *_judged(rows, view.display)]
 
 
-def _device_words(section: "Section") -> list[str]:
+def _device_words(section: "BenchmarkSection") -> list[str]:
     """The devices of a table, once if they are the same on both sides."""
     devices = (section.group.reference_device, section.group.candidate_device)
     words = [f"[{each.id}] {each.name}" for each in devices if each is not None]
     return [" vs. ".join(dict.fromkeys(words))] if words else []
 
 
-def _axis_columns(section: "Section", rows: "Sequence[Row]") -> list[Column]:
+def _axis_columns(section: "BenchmarkSection", rows: "Sequence[StateRow]") -> list[Column]:
     places = [{axis.name: axis.shown for axis in row.pair.candidate.axes} for row in rows]
     names = dict.fromkeys([*section.group.axis_names, *(name for at in places for name in at)])
     return [
@@ -349,7 +349,7 @@ def _axis_columns(section: "Section", rows: "Sequence[Row]") -> list[Column]:
     ]
 
 
-def _judged(rows: "Sequence[Row]", display: Display) -> list[Column]:
+def _judged(rows: "Sequence[StateRow]", display: Display) -> list[Column]:
     judgements = [row.judgement for row in rows]
     old = [each.reference or Estimate(centre=None) for each in judgements]
     new = [each.candidate or Estimate(centre=None) for each in judgements]
@@ -477,7 +477,7 @@ def bulk_script(found: ComparedFiles, view: View) -> str:
     return f"{_HEAD}ROWS = [\n{entries}]\n{_LOADER}"
 
 
-def _entry(index: int, section: Section, table_index: int, row: Row) -> str:
+def _entry(index: int, section: BenchmarkSection, table_index: int, row: StateRow) -> str:
     pair = row.pair
     facts: dict[str, object] = {
         "row_index": index,

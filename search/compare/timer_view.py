@@ -9,7 +9,7 @@ import typer
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from evaluator.timing.decision import Launch, Round, Rule, Spread, Verdict, decide
+from evaluator.timing.decision import DecisionRule, LaunchValue, Round, Spread, Verdict, decide
 from evaluator.timing.timing import Timing, Unit, decimals, merge, select_unit, trim
 from search.views.console import Terminal, on_terminal
 from search.views.format import one_line
@@ -20,7 +20,7 @@ UNSPECIFIED = "unspecified"
 AS_GOOD, AS_GOOD_S = 1.01, 100e-9
 """Times this close to the best are as good in practice."""
 
-ONE_LOOK = Rule(min_rounds=2, look_often=False)
+ONE_LOOK = DecisionRule(min_rounds=2, look_often=False)
 
 RowKey: TypeAlias = tuple[int, str | None, str]
 """Threads, environment and name of a row."""
@@ -193,7 +193,7 @@ def _is_slower(cell: _Cell, best: _Cell) -> bool:
     """
     ours, theirs = cell.timing.launch_medians, best.timing.launch_medians
     rounds = [
-        Round(candidate=Launch(value=ours[name]), anchor=Launch(value=theirs[name]))
+        Round(candidate=LaunchValue(value=ours[name]), anchor=LaunchValue(value=theirs[name]))
         for name in ours
         if name in theirs
     ]

@@ -24,7 +24,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from evaluator.metrics.base import PREFIX
+from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.codec import from_json
 from records.errors import CodecError, StudyError
 from records.study import MIN_TIMED_STEPS
@@ -226,8 +226,8 @@ _FURTHER: Final[Mapping[str, tuple[str, Better, str]]] = {
 
 def column_of(name: str) -> str:
     """The column of a published metric, by either of its names."""
-    plain = name.removeprefix(PREFIX)
-    return f"{PREFIX}{_ALIASES.get(plain, plain)}"
+    plain = name.removeprefix(PUBLISHED_PREFIX)
+    return f"{PUBLISHED_PREFIX}{_ALIASES.get(plain, plain)}"
 
 
 @cache
@@ -239,9 +239,9 @@ def _defined() -> "Mapping[str, Formula]":
 
 def defect_of(column: str) -> str | None:
     """What is wrong with a published metric's definition; None where nothing is known."""
-    if not column.startswith(PREFIX):
+    if not column.startswith(PUBLISHED_PREFIX):
         return None
-    name = column.removeprefix(PREFIX)
+    name = column.removeprefix(PUBLISHED_PREFIX)
     if name in _defined():
         return _defined()[name].differs
     return _FURTHER[name][2] if name in _FURTHER else None
@@ -268,7 +268,7 @@ def _reading(column: str, value: object) -> Reading:
 
 def unit_and_better(column: str) -> tuple[str, Better]:
     """Unit of a published metric and which way it is better, as far as is known."""
-    name = column.removeprefix(PREFIX)
+    name = column.removeprefix(PUBLISHED_PREFIX)
     if name in _defined():
         return _defined()[name].unit, _defined()[name].better
     unit, better, _ = _FURTHER.get(name, ("", "lower", ""))
@@ -285,7 +285,7 @@ def _absent(column: str, value: object, number: float | None) -> str | None:
         return SENTINEL
     if number < 0:
         return f"{number:g} cannot be: nothing that it measures is below 0"
-    if number == 0 and column == f"{PREFIX}straggler":
+    if number == 0 and column == f"{PUBLISHED_PREFIX}straggler":
         return NO_FILES
     return None
 
@@ -302,11 +302,11 @@ def _number(value: object) -> float | None:
 
 def _doubts(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Values that cannot be what they are called."""
-    step_s = values.get(f"{PREFIX}avg_step_time")
-    communication_s = values.get(f"{PREFIX}total_communication_time")
+    step_s = values.get(f"{PUBLISHED_PREFIX}avg_step_time")
+    communication_s = values.get(f"{PUBLISHED_PREFIX}total_communication_time")
     if step_s is not None and communication_s is not None and communication_s > step_s:
         yield (
-            f"{PREFIX}total_communication_time",
+            f"{PUBLISHED_PREFIX}total_communication_time",
             f"{communication_s:.4g} s is more than the step of {step_s:.4g} s that it is part of",
         )
     for name, value in values.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from evaluator.metrics.base import PREFIX, Metric
+from evaluator.metrics.base import PUBLISHED_PREFIX, Metric
 from evaluator.metrics.registry import ALIASES, loaded_metrics
 from evaluator.timing.decision import Spread
 from records.codec import from_json
@@ -270,18 +270,18 @@ def _readings(
 
 def _reading(value: MetricValue) -> Reading:
     unit, better = value.unit, value.better
-    if value.name.startswith(PREFIX):
+    if value.name.startswith(PUBLISHED_PREFIX):
         unit, better = unit_and_better(column_of(value.name))
     return Reading(unit=unit, better=better, value=value.value, launch_count=1)
 
 
 def _column(name: str) -> str:
-    return column_of(name) if name.startswith(PREFIX) else name
+    return column_of(name) if name.startswith(PUBLISHED_PREFIX) else name
 
 
 def _is_comparable(name: str, row: StudyRow) -> bool:
     """Whether a metric means the same in other studies: what a tool called its score does not."""
-    return name != f"{PREFIX}score" or row.study.origin is None
+    return name != f"{PUBLISHED_PREFIX}score" or row.study.origin is None
 
 
 def _objective(

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from string import ascii_lowercase
 from typing import Final
 
-from evaluator.metrics.base import PREFIX
+from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.expression import size_words
 from search.leaderboard.entries import Mark, Reading, Submission
 from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
@@ -31,7 +31,7 @@ UNRANKED: Final = "–"
 
 def short_heading(column: Column) -> str:
     """Name, unit and direction in few letters: those of published metrics have a sign instead."""
-    name = column.name.removeprefix(PREFIX)
+    name = column.name.removeprefix(PUBLISHED_PREFIX)
     sign = PUBLISHED if name != column.name else ""
     unit = f" {column.unit}" if column.unit and column.unit != BYTES else ""
     return f"{name}{sign}{unit} {column.arrow}"

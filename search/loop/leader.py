@@ -32,10 +32,10 @@ from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import (
     LEAST_FOR_INTERVAL,
     Comparison,
-    Launch,
+    DecisionRule,
+    LaunchValue,
     Noise,
     Round,
-    Rule,
     Spread,
     Verdict,
     decide,
@@ -62,9 +62,9 @@ from records.trial import (
 LEAST_RACE_ROUNDS = 2
 
 
-def race_rule(measure: Measure) -> Rule:
+def race_rule(measure: Measure) -> DecisionRule:
     """How a challenger is judged while searching: on few rounds, with the noise of earlier ones."""
-    return Rule(
+    return DecisionRule(
         margin=measure.margin,
         alpha=measure.alpha,
         min_rounds=LEAST_RACE_ROUNDS,
@@ -72,10 +72,10 @@ def race_rule(measure: Measure) -> Rule:
     )
 
 
-def claim_rule(measure: Measure) -> Rule:
+def claim_rule(measure: Measure) -> DecisionRule:
     """How a claim is judged at the end: on fresh launches that have to speak for themselves."""
     least = max(measure.confirm_rounds, 1)
-    return Rule(
+    return DecisionRule(
         margin=measure.margin,
         alpha=measure.alpha,
         min_rounds=least,
@@ -194,7 +194,7 @@ def is_step_time(scoring: Scoring) -> bool:
     return scoring.expression.text.strip() in STEP_OBJECTIVES
 
 
-def launch_of(outcome: Outcome, scoring: Scoring) -> Launch | None:
+def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
     """What a launch brings to a comparison; None where it has no positive objective."""
     if not isinstance(outcome, Measured):
         return None
@@ -205,7 +205,7 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> Launch | None:
     each_steps_s = [measurement.slowest_rank_s for measurement in outcome.measurements]
     to_means = [statistics.fmean(steps_s) / statistics.median(steps_s) for steps_s in each_steps_s]
     to_mean = math.prod(to_means) ** (1 / len(to_means))
-    return Launch(
+    return LaunchValue(
         value=burden,
         mean=burden * to_mean if is_step_time(scoring) else None,
         steady=took_turns(outcome) or all(_settled(steps) for steps in each_steps_s),

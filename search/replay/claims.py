@@ -15,7 +15,7 @@ from enum import StrEnum
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import (
     Comparison,
-    Rule,
+    DecisionRule,
     UnpairedComparison,
     Verdict,
     compare_unpaired,
@@ -216,7 +216,9 @@ class Launched:
         return tuple(r.outcome for r in self.repeats if r.ordinal == ordinal)
 
 
-def judged(source: Source, launched: Launched, rule: Rule, within: float) -> tuple[Claim, ...]:
+def judged(
+    source: Source, launched: Launched, rule: DecisionRule, within: float
+) -> tuple[Claim, ...]:
     """Judge every claim that was made of a trial by what was launched here so far.
 
     `rule` is how the lead is decided; a value may be worse than on record by the share `within`.
@@ -282,7 +284,7 @@ def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
     return Claim(name="work", holds=Holds.CONFIRMED, why=why)
 
 
-def _value(source: Source, launched: Launched, rule: Rule, within: float) -> Claim:
+def _value(source: Source, launched: Launched, rule: DecisionRule, within: float) -> Claim:
     """Whether the objective on record is reached here, but for a share of it.
 
     As of a lead, the careful end of what is on record counts: a value that one lucky launch had is
@@ -337,7 +339,7 @@ def _reached(found: UnpairedComparison, within: float, alpha: float) -> tuple[Ho
 
 
 def _lead(
-    source: Source, launched: Launched, announced: Comparison, rule: Rule, within: float
+    source: Source, launched: Launched, announced: Comparison, rule: DecisionRule, within: float
 ) -> Claim:
     """Whether the trial leads over the seed here, by as much as was announced but for a share."""
     name = f"lead over trial {SEED}"

@@ -6,7 +6,7 @@ goes on where it was.
 
 from dataclasses import dataclass, replace
 
-from evaluator.timing.decision import Rule
+from evaluator.timing.decision import DecisionRule
 from records.codec import now
 from records.store.rows import Intent
 from records.store.store import Store
@@ -180,7 +180,7 @@ class Measuring:
         return self.contest.store.pending(self.contest.study_id)
 
     @property
-    def _rule(self) -> Rule:
+    def _rule(self) -> DecisionRule:
         return claim_rule(self.contest.study.measure)
 
 

@@ -21,7 +21,7 @@ from functools import cached_property
 from statistics import median
 from typing import Final, Self, TypeAlias
 
-from evaluator.metrics.base import SCORE
+from evaluator.metrics.base import PUBLISHED_SCORE
 from evaluator.objective import Scoring, readings, scoring_of
 from records.expression import Expression, ExpressionError, Rule, facts, parse
 from records.study import MIN_TIMED_STEPS, Study
@@ -372,7 +372,7 @@ def other_score(seen: Audited) -> Said | None:
     published = [
         (trial, score)
         for trial in seen.history.measured
-        if (score := metric_of(trial, SCORE)) is not None
+        if (score := metric_of(trial, PUBLISHED_SCORE)) is not None
     ]
     differing = [
         (trial, score)
@@ -484,7 +484,7 @@ def same_result(seen: Audited) -> Said | None:
     found: dict[float, set[str]] = {}
     trials: dict[float, list[int]] = {}
     for trial in seen.history.measured:
-        result = metric_of(trial, SCORE)
+        result = metric_of(trial, PUBLISHED_SCORE)
         if result is None or trial.config is None or not is_imported(trial) or not _is_fine(result):
             continue
         found.setdefault(result, set()).add(seen.live(trial.config).digest)

@@ -32,7 +32,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from evaluator.failures.logs import read_log
 from evaluator.failures.texts import Tells
-from evaluator.metrics.base import PREFIX, SCORE, Evidence, Metric
+from evaluator.metrics.base import PUBLISHED_PREFIX, PUBLISHED_SCORE, Evidence, Metric
 from evaluator.metrics.registry import measure_each, metric
 from evaluator.objective import Scoring, scoring, scoring_of
 from records.codec import first_problem, from_document, to_json
@@ -364,7 +364,10 @@ def _measured(row: Row, score: float, study: Study) -> Measured:
         _from_step(),
         Evidence(step_times_s=steps_s, tokens_per_step=row.tokens or 0, rank_count=row.ranks),
     )
-    told = {SCORE: score, **{f"{PREFIX}{name}": value for name, value in row.published.items()}}
+    told = {
+        PUBLISHED_SCORE: score,
+        **{f"{PUBLISHED_PREFIX}{name}": value for name, value in row.published.items()},
+    }
     better = _better(study)
     return Measured(
         measurement=Measurement(
@@ -560,7 +563,7 @@ class SimulatedRow:
 NAMES: Final[Mapping[str, str]] = {"avg_step_time": "step_time", "T": "step_time", "G": "gpus"}
 """Their names of our metrics."""
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-PUBLISHED: Final = Objective(expression=SCORE, direction="minimize")
+PUBLISHED: Final = Objective(expression=PUBLISHED_SCORE, direction="minimize")
 
 
 def objective_of(aim: Aim | None) -> Objective:
@@ -574,7 +577,7 @@ def objective_of(aim: Aim | None) -> Objective:
     try:
         scoring(ours)
     except StudyError:
-        return Objective(expression=SCORE, direction=direction)
+        return Objective(expression=PUBLISHED_SCORE, direction=direction)
     return ours
 
 

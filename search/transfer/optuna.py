@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
-from evaluator.metrics.base import SCORE
+from evaluator.metrics.base import PUBLISHED_SCORE
 from records.errors import EnvironmentFault, StudyError, shown
 from records.study import Environment, Objective, Origin, Study, Value
 from records.trial import Artifact
@@ -149,13 +149,13 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
 
 def _study(study: "OptunaStudy", origin: Origin) -> Study:
     first, *others = _directions(study)
-    aim = Aim(name=SCORE, direction=first, formula=SCORE)
+    aim = Aim(name=PUBLISHED_SCORE, direction=first, formula=PUBLISHED_SCORE)
     work = Workload(name=study.study_name, global_batch=1, sequence_length=1)
     found = study_of(
         name=study.study_name, aim=aim, workload=work, environment=ENVIRONMENT, origin=origin
     )
     more = tuple(
-        Objective(expression=f"{SCORE}_{n}", direction=direction)
+        Objective(expression=f"{PUBLISHED_SCORE}_{n}", direction=direction)
         for n, direction in enumerate(others, start=2)
     )
     return replace(found, more_objectives=more, strategy="optuna")

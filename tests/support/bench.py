@@ -7,7 +7,7 @@ from evaluator.bench.record import (
     BenchParams,
     BenchRecord,
     EnvInfo,
-    Place,
+    LaunchPlace,
     bench_metrics,
 )
 from evaluator.workloads.collectives.operations import (
@@ -59,7 +59,7 @@ def record(
             measure_iterations=20,
             sync_interval=10,
         ),
-        place=Place(
+        place=LaunchPlace(
             run_id=run_id,
             launch_id=f"{run_id}-{round_}",
             round=round_,

@@ -19,17 +19,17 @@ from typing import Self
 
 from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.estimate import (
-    Change,
     ClearGap,
     Estimate,
     Estimates,
     Family,
-    Interval,
-    Intervals,
+    RelativeChange,
     Same,
     Samples,
-    Summary,
     Thresholds,
+    TimeRange,
+    TimeRanges,
+    TimeSummary,
     Unusable,
     change_between,
     coverages,
@@ -106,7 +106,7 @@ class Judgement:
     family: Family = Family.NONE
     reference: Estimate | None = None
     candidate: Estimate | None = None
-    change: Change | None = None
+    change: RelativeChange | None = None
 
     @property
     def guaranteed(self) -> float | None:
@@ -129,7 +129,9 @@ CLOCK_FAULTS: Mapping[Reason, str] = {
 
 
 def both_raw(
-    account: Callable[[Summary], Samples | Unusable | None], reference: Summary, candidate: Summary
+    account: Callable[[TimeSummary], Samples | Unusable | None],
+    reference: TimeSummary,
+    candidate: TimeSummary,
 ) -> tuple[Samples, Samples] | Unusable | None:
     """Raw samples of both sides, or why those of a side cannot be used; None unless both exist."""
     first, second = account(reference), account(candidate)
@@ -142,7 +144,9 @@ def both_raw(
     return first, second
 
 
-def in_cycles(intervals: Intervals, reference: Summary, candidate: Summary) -> Intervals | Reason:
+def in_cycles(
+    intervals: TimeRanges, reference: TimeSummary, candidate: TimeSummary
+) -> TimeRanges | Reason:
     """Both intervals times the mean clock rate of their side, or why that cannot be."""
     if reference.clock_hz is None or candidate.clock_hz is None:
         return Reason.MISSING_CLOCK_RATE
@@ -166,9 +170,9 @@ BY_CLOCK_RATE = (
 
 
 def judge_gap(
-    intervals: Intervals,
-    reference: Summary,
-    candidate: Summary,
+    intervals: TimeRanges,
+    reference: TimeSummary,
+    candidate: TimeSummary,
     limits: ClearGap,
     *,
     confirmation: bool,
@@ -198,7 +202,7 @@ def judge_gap(
     return _compared(verdict, _direction(cycles, limits), BY_CLOCK_RATE, apart)
 
 
-def _direction(intervals: Intervals, limits: ClearGap) -> Verdict | None:
+def _direction(intervals: TimeRanges, limits: ClearGap) -> Verdict | None:
     reference, candidate = intervals
     for verdict, slower, faster in (
         (Verdict.FAST, reference, candidate),
@@ -219,7 +223,7 @@ def _compared(
     return undecided(disagreed, f"{apart}, but the cycles do not")
 
 
-def _has_clock(side: Summary) -> bool:
+def _has_clock(side: TimeSummary) -> bool:
     return side.clock_hz is not None or raw_clocks(side) is not None
 
 
@@ -232,7 +236,7 @@ WITHOUT_SAMPLES = (Reason.SAME_CONFIRMED_BY_CYCLES, Reason.SAME_WITHOUT_CLOCK_RA
 
 
 def judge_sameness(
-    sides: Estimates, reference: Summary, candidate: Summary, thresholds: Thresholds
+    sides: Estimates, reference: TimeSummary, candidate: TimeSummary, thresholds: Thresholds
 ) -> Judgement:
     """SAME if centres, intervals, samples and clock rates agree, where there are any."""
     noises = [side.noise for side in (sides.reference, sides.candidate) if side.noise is not None]
@@ -254,7 +258,7 @@ def judge_sameness(
     return _by_clock_rate(intervals, reference, candidate, thresholds.same, WITHOUT_SAMPLES)
 
 
-def overlap_fraction(one: Interval, other: Interval) -> float:
+def overlap_fraction(one: TimeRange, other: TimeRange) -> float:
     """Share of the narrower interval that lies in the other; a point lies in it or does not."""
     lower, upper = max(one.lower, other.lower), min(one.upper, other.upper)
     if upper < lower:
@@ -263,7 +267,7 @@ def overlap_fraction(one: Interval, other: Interval) -> float:
     return (upper - lower) / narrower if narrower > 0 else 1.0
 
 
-def _unlike(intervals: Intervals, limits: Same) -> Judgement | None:
+def _unlike(intervals: TimeRanges, limits: Same) -> Judgement | None:
     """Why two intervals cannot be of the same thing; None if they can."""
     reference, candidate = intervals
     distance = abs(relative_difference(reference.centre, candidate.centre))
@@ -279,7 +283,7 @@ def _unlike(intervals: Intervals, limits: Same) -> Judgement | None:
 
 
 def _by_samples(
-    intervals: Intervals, reference: Summary, candidate: Summary, thresholds: Thresholds
+    intervals: TimeRanges, reference: TimeSummary, candidate: TimeSummary, thresholds: Thresholds
 ) -> Judgement | None:
     """Compare the raw times, then the raw cycles; None unless both sides have times."""
     times = both_raw(raw_times, reference, candidate)
@@ -316,9 +320,9 @@ def _mismatch(
 
 
 def _by_clock_rate(
-    intervals: Intervals,
-    reference: Summary,
-    candidate: Summary,
+    intervals: TimeRanges,
+    reference: TimeSummary,
+    candidate: TimeSummary,
     limits: Same,
     reasons: tuple[Reason, Reason],
 ) -> Judgement:
@@ -338,7 +342,11 @@ def _by_clock_rate(
 
 
 def judge(
-    reference: Summary, candidate: Summary, thresholds: Thresholds, *, confirmation: bool = True
+    reference: TimeSummary,
+    candidate: TimeSummary,
+    thresholds: Thresholds,
+    *,
+    confirmation: bool = True,
 ) -> Judgement:
     """Judge the candidate against the reference.
 
@@ -369,7 +377,9 @@ def judge(
     )
 
 
-def _without_centre(sides: Estimates, reference: Summary, candidate: Summary) -> Judgement | None:
+def _without_centre(
+    sides: Estimates, reference: TimeSummary, candidate: TimeSummary
+) -> Judgement | None:
     """UNKNOWN where no two centres can be compared, or one is not a time."""
     if sides.intervals is not None:
         return None

@@ -51,7 +51,7 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class TimeSummary:
     """Statistics of the times of one launch; None is what nobody recorded.
 
     `stdev_relative` is over the mean, `iqr_relative` over the median; either may be +inf. The raw
@@ -78,24 +78,24 @@ class Summary:
     def empty(self) -> bool:
         """Whether nothing was recorded of the times, not even samples that nobody can read."""
         without_clocks = replace(self, clock_hz=None, unusable=(), skipped=False)
-        return without_clocks == Summary() and raw_times(self) is None
+        return without_clocks == TimeSummary() and raw_times(self) is None
 
 
 def summary_of(
     times_s: ArrayLike, clocks_hz: ArrayLike | None = None, clock_hz: float | None = None
-) -> Summary:
+) -> TimeSummary:
     """The summary of raw samples; a vector that cannot be used is named in `unusable` instead.
 
     Without a clock rate for the whole launch it is the mean of the samples' own.
     """
-    given = Summary(times_s=times_s, clocks_hz=clocks_hz, clock_hz=clock_hz)
+    given = TimeSummary(times_s=times_s, clocks_hz=clocks_hz, clock_hz=clock_hz)
     times, clocks = raw_times(given), raw_clocks(given)
     unusable = tuple(raw for raw in (times, clocks) if isinstance(raw, Unusable))
     if not isinstance(clocks, np.ndarray):
         clocks = None
     elif clock_hz is None:
         clock_hz = _mean(clocks)
-    known = Summary(clocks_hz=clocks, clock_hz=clock_hz, unusable=unusable)
+    known = TimeSummary(clocks_hz=clocks, clock_hz=clock_hz, unusable=unusable)
     return _with_statistics(known, times) if isinstance(times, np.ndarray) else known
 
 
@@ -107,12 +107,12 @@ def percentile(ordered: Samples, percent: int) -> float:
     return float(ordered[(percent * (ordered.size - 1) + 50) // 100])
 
 
-def raw_times(summary: Summary) -> Samples | Unusable | None:
+def raw_times(summary: TimeSummary) -> Samples | Unusable | None:
     """The times behind a summary: positive and finite, or why not; None without any."""
     return _raw(summary, Channel.TIMES, summary.times_s)
 
 
-def raw_clocks(summary: Summary) -> Samples | Unusable | None:
+def raw_clocks(summary: TimeSummary) -> Samples | Unusable | None:
     """The clock rates behind a summary, one for each time, or why not; None without any."""
     times, clocks = raw_times(summary), _raw(summary, Channel.CLOCKS, summary.clocks_hz)
     if not isinstance(times, np.ndarray) or not isinstance(clocks, np.ndarray):
@@ -123,7 +123,7 @@ def raw_clocks(summary: Summary) -> Samples | Unusable | None:
     return Unusable(channel=Channel.CLOCKS, why=why)
 
 
-def raw_cycles(summary: Summary) -> Samples | Unusable | None:
+def raw_cycles(summary: TimeSummary) -> Samples | Unusable | None:
     """The cycles that each sample took, or why they are unknown; None unless both are recorded."""
     times, clocks = raw_times(summary), raw_clocks(summary)
     if times is None or clocks is None:
@@ -136,7 +136,9 @@ def raw_cycles(summary: Summary) -> Samples | Unusable | None:
         return _checked(Channel.CLOCKS, times * clocks)
 
 
-def _raw(summary: Summary, channel: Channel, values: ArrayLike | None) -> Samples | Unusable | None:
+def _raw(
+    summary: TimeSummary, channel: Channel, values: ArrayLike | None
+) -> Samples | Unusable | None:
     for known in summary.unusable:
         if known.channel is channel:
             return known
@@ -163,7 +165,7 @@ def _checked(channel: Channel, numbers: Samples) -> Samples | Unusable:
     return Unusable(channel=channel, why=why)
 
 
-def _with_statistics(known: Summary, times: Samples) -> Summary:
+def _with_statistics(known: TimeSummary, times: Samples) -> TimeSummary:
     ordered = np.sort(times)
     low, middle, high = (percentile(ordered, percent) for percent in (25, 50, 75))
     mean, stdev = _mean(times), None
@@ -204,7 +206,7 @@ class Family(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class TimeRange:
     """Positive bounds of the usual times, in seconds or in cycles, around their centre."""
 
     lower: float
@@ -216,12 +218,12 @@ class Interval:
         """Distance between the bounds."""
         return self.upper - self.lower
 
-    def scaled(self, factor: float) -> "Interval | None":
+    def scaled(self, factor: float) -> "TimeRange | None":
         """The interval times a factor; None if that is no interval."""
         return interval_of(self.lower * factor, self.centre * factor, self.upper * factor)
 
 
-Intervals: TypeAlias = tuple[Interval, Interval]  # reference, candidate
+TimeRanges: TypeAlias = tuple[TimeRange, TimeRange]  # reference, candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,7 @@ class Estimate:
 
     centre: float | None
     noise: float | None = None
-    interval: Interval | None = None
+    interval: TimeRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,14 +250,14 @@ class Estimates:
     candidate: Estimate
 
     @property
-    def intervals(self) -> Intervals | None:
+    def intervals(self) -> TimeRanges | None:
         """The intervals of both sides; None unless both have one."""
         reference, candidate = self.reference.interval, self.candidate.interval
         return (reference, candidate) if reference is not None and candidate is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RelativeChange:
     """Candidate minus reference between its least and its most, in seconds and relative.
 
     Relative is over the smaller of the two times, so that swapping the sides changes only the sign.
@@ -265,7 +267,7 @@ class Change:
     relative: tuple[float, float]
 
 
-def estimates_of(reference: Summary, candidate: Summary) -> Estimates:
+def estimates_of(reference: TimeSummary, candidate: TimeSummary) -> Estimates:
     """Describe both sides by the first family that both have."""
     for family, estimate in ((Family.ROBUST, _robust), (Family.CLASSICAL, _classical)):
         first, second = estimate(reference), estimate(candidate)
@@ -283,14 +285,14 @@ def is_time(value: float | None) -> TypeGuard[float]:
     return value is not None and 0 < value < math.inf
 
 
-def interval_of(lower: float, centre: float, upper: float) -> Interval | None:
+def interval_of(lower: float, centre: float, upper: float) -> TimeRange | None:
     """An interval, if its numbers are positive, finite and in order."""
     if 0 < lower <= centre <= upper < math.inf:
-        return Interval(lower=lower, centre=centre, upper=upper)
+        return TimeRange(lower=lower, centre=centre, upper=upper)
     return None
 
 
-def robust_interval(summary: Summary) -> Interval | None:
+def robust_interval(summary: TimeSummary) -> TimeRange | None:
     """From the least time to the third quartile, around the median; the slow tail is left out."""
     least, first = summary.minimum, summary.first_quartile
     median, third = summary.median, summary.third_quartile
@@ -299,10 +301,10 @@ def robust_interval(summary: Summary) -> Interval | None:
     return interval_of(least, median, third) if least <= first <= median else None
 
 
-def interval_of_samples(samples: Samples) -> Interval:
+def interval_of_samples(samples: Samples) -> TimeRange:
     """The robust interval of positive, finite samples, of which there is at least one."""
     ordered = np.sort(samples)
-    return Interval(
+    return TimeRange(
         lower=float(ordered[0]),
         centre=percentile(ordered, 50),
         upper=percentile(ordered, 75),
@@ -314,16 +316,16 @@ def relative_difference(value: float, other: float) -> float:
     return (value - other) / min(value, other)
 
 
-def change_between(reference: Interval, candidate: Interval) -> Change:
+def change_between(reference: TimeRange, candidate: TimeRange) -> RelativeChange:
     """The least and the most that any time of one interval can differ from one of the other."""
     low, high = (candidate.lower, reference.upper), (candidate.upper, reference.lower)
-    return Change(
+    return RelativeChange(
         difference_s=(low[0] - low[1], high[0] - high[1]),
         relative=(relative_difference(*low), relative_difference(*high)),
     )
 
 
-def _robust(summary: Summary) -> Estimate | None:
+def _robust(summary: TimeSummary) -> Estimate | None:
     measured = summary.iqr is not None or summary.iqr_relative is not None
     interval = robust_interval(summary) if measured else None
     if interval is not None:
@@ -332,7 +334,7 @@ def _robust(summary: Summary) -> Estimate | None:
     return _robust(summary_of(times)) if isinstance(times, np.ndarray) else None
 
 
-def _classical(summary: Summary) -> Estimate | None:
+def _classical(summary: TimeSummary) -> Estimate | None:
     mean, stdev = summary.mean, summary.stdev
     if mean is None:
         return None
@@ -349,17 +351,17 @@ def _classical(summary: Summary) -> Estimate | None:
     return None if interval is None else replace(_estimates_mean(summary), interval=interval)
 
 
-def _median(summary: Summary) -> Estimate:
+def _median(summary: TimeSummary) -> Estimate:
     noise = _noise(summary.iqr_relative, summary.iqr, summary.median)
     return Estimate(centre=summary.median, noise=noise)
 
 
-def _estimates_mean(summary: Summary) -> Estimate:
+def _estimates_mean(summary: TimeSummary) -> Estimate:
     noise = _noise(summary.stdev_relative, summary.stdev, summary.mean)
     return Estimate(centre=summary.mean, noise=noise)
 
 
-def _own(summary: Summary) -> Estimate:
+def _own(summary: TimeSummary) -> Estimate:
     return _estimates_mean(summary) if summary.median is None else _median(summary)
 
 
@@ -462,7 +464,7 @@ def read_thresholds(source: Path | str | None = None, preset: str | None = None)
     _check_version(tables.pop("version", None), name)
     named = _preset(tables.pop("preset", {"name": "default"}), name)
     base = named if preset is None else _known_preset(preset, "preset", name)
-    return _laid_over(base, tables, (), name)
+    return _overridden(base, tables, (), name)
 
 
 def to_toml(thresholds: Thresholds) -> str:
@@ -511,7 +513,7 @@ def _known_preset(value: object, key: str, name: str) -> Thresholds:
     raise StudyError(f"{name}: {key} = {shown(value)} is unknown; use one of {', '.join(PRESETS)}")
 
 
-def _laid_over(base: Table, table: Mapping[str, object], path: Sequence[str], name: str) -> Table:
+def _overridden(base: Table, table: Mapping[str, object], path: Sequence[str], name: str) -> Table:
     """The base with the values of a TOML table, and of the tables inside it, in their place."""
     known = {entry.name: entry for entry in fields(base)}
     changes: dict[str, object] = {}
@@ -523,7 +525,7 @@ def _laid_over(base: Table, table: Mapping[str, object], path: Sequence[str], na
         if not is_dataclass(current) or isinstance(current, type):
             changes[key] = _number(value, known[key], f"{name}: {full}")
         elif isinstance(value, dict):
-            changes[key] = _laid_over(current, value, (*path, key), name)
+            changes[key] = _overridden(current, value, (*path, key), name)
         else:
             raise StudyError(f"{name}: {full} = {shown(value)} is not a table; write [{full}]")
     return replace(base, **changes)
@@ -542,7 +544,7 @@ LEAST_COUNT = 2  # a value seen once is rare whatever the fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class SampleCoverage:
     """Shares of one side, 0 to 1, that lie near a value of the other side.
 
     `samples` counts each measurement, `support` each distinct value that is not too rare.
@@ -569,7 +571,7 @@ class Shortfall:
 
 def coverages(
     reference: Samples, candidate: Samples, thresholds: Thresholds
-) -> tuple[Coverage, Coverage]:
+) -> tuple[SampleCoverage, SampleCoverage]:
     """Coverage of the reference by the candidate, and the other way, of positive samples."""
     values, counts = np.unique(reference, return_counts=True)
     other_values, other_counts = np.unique(candidate, return_counts=True)
@@ -580,7 +582,7 @@ def coverages(
     )
 
 
-def worst_shortfall(found: tuple[Coverage, Coverage], bulk: Bulk) -> Shortfall | None:
+def worst_shortfall(found: tuple[SampleCoverage, SampleCoverage], bulk: Bulk) -> Shortfall | None:
     """The share that misses its threshold by most; None if none does."""
     missed = [
         shortfall
@@ -590,7 +592,7 @@ def worst_shortfall(found: tuple[Coverage, Coverage], bulk: Bulk) -> Shortfall |
     return max(missed, key=lambda shortfall: shortfall.size, default=None)
 
 
-def _shortfalls(side: str, coverage: Coverage, bulk: Bulk) -> Sequence[Shortfall]:
+def _shortfalls(side: str, coverage: SampleCoverage, bulk: Bulk) -> Sequence[Shortfall]:
     shares = (
         ("sampled", coverage.samples, bulk.sample_coverage),
         ("distinct", coverage.support, bulk.support_coverage),
@@ -616,8 +618,10 @@ def _near(values: Samples, others: Samples, reach: float) -> NDArray[np.bool_]:
     return np.minimum(below, above) <= reach
 
 
-def _coverage(covered: NDArray[np.bool_], counts: NDArray[np.intp], rare: RareSupport) -> Coverage:
-    return Coverage(
+def _coverage(
+    covered: NDArray[np.bool_], counts: NDArray[np.intp], rare: RareSupport
+) -> SampleCoverage:
+    return SampleCoverage(
         samples=float(counts[covered].sum() / counts.sum()),
         support=float(covered[_kept(counts, rare)].mean()),
     )

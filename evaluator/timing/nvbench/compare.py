@@ -20,16 +20,16 @@ from evaluator.timing.intervals.decide import Judgement, judge
 from evaluator.timing.intervals.estimate import Thresholds
 from evaluator.timing.nvbench.read import (
     AxisValue,
-    Benchmark,
-    Device,
-    Document,
+    NvbenchBenchmark,
+    NvbenchDevice,
+    NvbenchDocument,
     NvbenchError,
-    State,
+    NvbenchState,
     read_document,
 )
 from records.errors import StudyError, shown
 
-Word: TypeAlias = tuple[Literal["benchmark", "axis"], str]
+FilterOption: TypeAlias = tuple[Literal["benchmark", "axis"], str]
 """One option of a command line: which, and what follows it."""
 
 _EXPONENT: Final = re.compile(r"[0-9]{1,2}", re.ASCII)
@@ -68,13 +68,13 @@ class AxisFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class BenchmarkFilter:
     """A benchmark asked for, None for all, and what all its states must meet."""
 
     benchmark: str | None = None
     axes: tuple[AxisFilter, ...] = ()
 
-    def admits(self, benchmark: str, state: State) -> bool:
+    def admits(self, benchmark: str, state: NvbenchState) -> bool:
         """Whether this state of this benchmark was asked for."""
         return self.benchmark in (None, benchmark) and all(
             each.admits(state.axes) for each in self.axes
@@ -85,16 +85,16 @@ class Scope:
 class Filters:
     """Alternatives of which a state must meet one."""
 
-    scopes: tuple[Scope, ...] = (Scope(),)
+    scopes: tuple[BenchmarkFilter, ...] = (BenchmarkFilter(),)
 
     @classmethod
-    def of(cls, words: Sequence[Word]) -> Self:
+    def of(cls, words: Sequence[FilterOption]) -> Self:
         """The filters that these options mean in their order.
 
         An axis before any benchmark is for all, one after a benchmark for that benchmark only.
         Raises StudyError for an option that means nothing or contradicts another.
         """
-        everywhere, scopes = Scope(), list[Scope]()
+        everywhere, scopes = BenchmarkFilter(), list[BenchmarkFilter]()
         for kind, text in words:
             if kind == "benchmark":
                 scopes.append(replace(everywhere, benchmark=text))
@@ -104,7 +104,7 @@ class Filters:
                 everywhere = _narrowed(everywhere, text)
         return cls(scopes=tuple(scopes) or (everywhere,))
 
-    def admits(self, benchmark: str, state: State) -> bool:
+    def admits(self, benchmark: str, state: NvbenchState) -> bool:
         """Whether this state of this benchmark is to be compared."""
         return any(scope.admits(benchmark, state) for scope in self.scopes)
 
@@ -112,7 +112,7 @@ class Filters:
         """Whether any state of this benchmark could be."""
         return any(scope.benchmark in (None, benchmark) for scope in self.scopes)
 
-    def check(self, benchmarks: Sequence[Benchmark]) -> None:
+    def check(self, benchmarks: Sequence[NvbenchBenchmark]) -> None:
         """Raise StudyError for a name or a value that none of these benchmarks has."""
         for scope in self.scopes:
             asked = [each for each in benchmarks if scope.benchmark in (None, each.name)]
@@ -133,7 +133,7 @@ def _power(exponent: str, text: str) -> str:
     return str(2 ** int(exponent))
 
 
-def _narrowed(scope: Scope, text: str) -> Scope:
+def _narrowed(scope: BenchmarkFilter, text: str) -> BenchmarkFilter:
     """The scope with one more filter, unless no value could meet it and those it has."""
     new = AxisFilter.of(text)
     for old in scope.axes:
@@ -145,7 +145,7 @@ def _narrowed(scope: Scope, text: str) -> Scope:
     return replace(scope, axes=(*scope.axes, new))
 
 
-def _check_axis(wanted: AxisFilter, benchmarks: Sequence[Benchmark]) -> None:
+def _check_axis(wanted: AxisFilter, benchmarks: Sequence[NvbenchBenchmark]) -> None:
     axes = [axis for each in benchmarks for state in each.states for axis in state.axes]
     own = [axis for axis in axes if axis.name == wanted.axis]
     if not own:
@@ -187,7 +187,7 @@ class DeviceChoice:
             ignore_difference=ignore_difference,
         )
 
-    def warnings(self, reference: Document, candidate: Document) -> tuple[str, ...]:
+    def warnings(self, reference: NvbenchDocument, candidate: NvbenchDocument) -> tuple[str, ...]:
         """How the devices of two files differ, if they may.
 
         Raises NvbenchError where they may not: unless they were chosen, or it is to be ignored.
@@ -212,7 +212,7 @@ class DeviceChoice:
         )
 
 
-def device(document: Document, number: int) -> Device:
+def device(document: NvbenchDocument, number: int) -> NvbenchDevice:
     """The device of this id. Raises NvbenchError where the file does not have it."""
     for each in document.devices:
         if each.id == number:
@@ -230,11 +230,11 @@ def _ids(option: str, text: str) -> tuple[int, ...] | None:
     return tuple(int(each) for each in items)
 
 
-def _chosen(document: Document, ids: tuple[int, ...] | None) -> Sequence[Device]:
+def _chosen(document: NvbenchDocument, ids: tuple[int, ...] | None) -> Sequence[NvbenchDevice]:
     return document.devices if ids is None else [device(document, number) for number in ids]
 
 
-def _different(left: Sequence[Device], right: Sequence[Device]) -> str:
+def _different(left: Sequence[NvbenchDevice], right: Sequence[NvbenchDevice]) -> str:
     """Names of the properties in which paired devices differ."""
     names = {
         key: None
@@ -246,39 +246,39 @@ def _different(left: Sequence[Device], right: Sequence[Device]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class StatePair:
     """Two runs of the same state; `occurrence` counts equal states from 0."""
 
-    reference: State
-    candidate: State
+    reference: NvbenchState
+    candidate: NvbenchState
     occurrence: int = 0
     occurrence_count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class StateGroup:
     """Pairs of one benchmark on one pair of devices; None for a benchmark that used none."""
 
-    reference: Document
-    candidate: Document
+    reference: NvbenchDocument
+    candidate: NvbenchDocument
     benchmark: str
     axis_names: tuple[str, ...]
-    reference_device: Device | None
-    candidate_device: Device | None
-    pairs: tuple[Pair, ...]
+    reference_device: NvbenchDevice | None
+    candidate_device: NvbenchDevice | None
+    pairs: tuple[StatePair, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
+class MatchedStates:
     """What two files have in common, and what a reader should know of the rest."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[StateGroup, ...]
     warnings: tuple[str, ...]
 
 
-def match(
-    reference: Document, candidate: Document, filters: Filters, devices: DeviceChoice
-) -> Matched:
+def match_states(
+    reference: NvbenchDocument, candidate: NvbenchDocument, filters: Filters, devices: DeviceChoice
+) -> MatchedStates:
     """Pair the states of two files, in the order of the candidate's.
 
     Raises NvbenchError where equal states or devices are not as many on both sides.
@@ -287,7 +287,7 @@ def match(
     left = _Side(document=reference, chosen=devices.reference, filters=filters)
     right = _Side(document=candidate, chosen=devices.candidate, filters=filters)
     old, new = left.benchmarks(), right.benchmarks()
-    groups = list[Group]()
+    groups = list[StateGroup]()
     for name in {**new, **old}:
         if name not in old or name not in new:
             having = reference if name in old else candidate
@@ -297,26 +297,26 @@ def match(
             raise _unequal(left, right, f"benchmark {shown(name)}", len(old[name]), len(new[name]))
         for one, other in zip(old[name], new[name], strict=True):
             groups += _groups(left, right, one, other)
-    return Matched(groups=tuple(groups), warnings=tuple(warnings))
+    return MatchedStates(groups=tuple(groups), warnings=tuple(warnings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     """A file, and what of it is to be compared."""
 
-    document: Document
+    document: NvbenchDocument
     chosen: tuple[int, ...] | None
     filters: Filters
 
-    def benchmarks(self) -> dict[str, list[Benchmark]]:
+    def benchmarks(self) -> dict[str, list[NvbenchBenchmark]]:
         """By name; a file may have several of one name."""
-        named = defaultdict[str, list[Benchmark]](list)
+        named = defaultdict[str, list[NvbenchBenchmark]](list)
         for each in self.document.benchmarks:
             if self.filters.selects(each.name):
                 named[each.name].append(each)
         return dict(named)
 
-    def device_ids(self, benchmark: Benchmark) -> Sequence[int | None]:
+    def device_ids(self, benchmark: NvbenchBenchmark) -> Sequence[int | None]:
         """The devices to compare; a benchmark that used none has one place for its states."""
         own = benchmark.device_ids
         if self.chosen is None or not own:
@@ -330,11 +330,11 @@ class _Side:
                 )
         return self.chosen
 
-    def device(self, number: int | None) -> Device | None:
+    def device(self, number: int | None) -> NvbenchDevice | None:
         """What the file says of a device."""
         return None if number is None else device(self.document, number)
 
-    def states(self, benchmark: Benchmark, number: int | None) -> list[State]:
+    def states(self, benchmark: NvbenchBenchmark, number: int | None) -> list[NvbenchState]:
         """Those on a device that were asked for."""
         return [
             state
@@ -343,17 +343,19 @@ class _Side:
         ]
 
 
-def _groups(left: _Side, right: _Side, one: Benchmark, other: Benchmark) -> list[Group]:
+def _groups(
+    left: _Side, right: _Side, one: NvbenchBenchmark, other: NvbenchBenchmark
+) -> list[StateGroup]:
     old_ids, new_ids = left.device_ids(one), right.device_ids(other)
     if len(old_ids) != len(new_ids):
         what = f"a device of benchmark {shown(one.name)}"
         raise _unequal(left, right, what, len(old_ids), len(new_ids))
-    groups = list[Group]()
+    groups = list[StateGroup]()
     for old_id, new_id in zip(old_ids, new_ids, strict=True):
         old, new = left.states(one, old_id), right.states(other, new_id)
         _check_counts(left, right, old, new, one.name)
         groups.append(
-            Group(
+            StateGroup(
                 reference=left.document,
                 candidate=right.document,
                 benchmark=one.name,
@@ -367,7 +369,11 @@ def _groups(left: _Side, right: _Side, one: Benchmark, other: Benchmark) -> list
 
 
 def _check_counts(
-    left: _Side, right: _Side, old: Sequence[State], new: Sequence[State], benchmark: str
+    left: _Side,
+    right: _Side,
+    old: Sequence[NvbenchState],
+    new: Sequence[NvbenchState],
+    benchmark: str,
 ) -> None:
     counts = [Counter(state.key for state in states) for states in (old, new)]
     for state in (*new, *old):
@@ -377,18 +383,18 @@ def _check_counts(
             raise _unequal(left, right, what, one, other)
 
 
-def _pairs(old: Sequence[State], new: Sequence[State]) -> tuple[Pair, ...]:
+def _pairs(old: Sequence[NvbenchState], new: Sequence[NvbenchState]) -> tuple[StatePair, ...]:
     """States of equal keys by their order, where both sides have as many of each."""
-    equals = defaultdict[object, list[State]](list)
+    equals = defaultdict[object, list[NvbenchState]](list)
     for state in old:
         equals[state.key].append(state)
     seen = Counter[object]()
-    pairs = list[Pair]()
+    pairs = list[StatePair]()
     for state in new:
         among, place = equals[state.key], seen[state.key]
         seen[state.key] += 1
         pairs.append(
-            Pair(
+            StatePair(
                 reference=among[place],
                 candidate=state,
                 occurrence=place,
@@ -408,30 +414,30 @@ def _unequal(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StateRow:
     """What was found of one pair of states."""
 
-    pair: Pair
+    pair: StatePair
     judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class BenchmarkSection:
     """All that was found of one benchmark on one pair of devices, a row for each of its pairs."""
 
-    group: Group
-    rows: tuple[Row, ...]
+    group: StateGroup
+    rows: tuple[StateRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFiles:
     """What was found, in the order of the candidate's files, and what to keep in mind."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[BenchmarkSection, ...]
     warnings: tuple[str, ...]
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[StateRow, ...]:
         """The rows of all sections."""
         return tuple(row for section in self.sections for row in section.rows)
 
@@ -456,13 +462,13 @@ def compare_files(
     both = [document for pair in documents for document in pair]
     filters.check([benchmark for document in both for benchmark in document.benchmarks])
     warnings += [warning for document in both for warning in document.warnings]
-    sections = list[Section]()
+    sections = list[BenchmarkSection]()
     for one, other in documents:
-        matched = match(one, other, filters, devices)
+        matched = match_states(one, other, filters, devices)
         warnings += matched.warnings
         for group in matched.groups:
             rows, found = _judged(group, thresholds or Thresholds(), confirmation=confirmation)
-            sections.append(Section(group=group, rows=rows))
+            sections.append(BenchmarkSection(group=group, rows=rows))
             warnings += found
     if not any(section.rows for section in sections):
         raise NvbenchError(
@@ -473,15 +479,15 @@ def compare_files(
 
 
 def _judged(
-    group: Group, thresholds: Thresholds, *, confirmation: bool
-) -> tuple[tuple[Row, ...], list[str]]:
+    group: StateGroup, thresholds: Thresholds, *, confirmation: bool
+) -> tuple[tuple[StateRow, ...], list[str]]:
     """Rows of a group; the raw samples of one pair at a time are in memory."""
-    rows, warnings = list[Row](), list[str]()
+    rows, warnings = list[StateRow](), list[str]()
     for pair in group.pairs:
         reference, wrong = pair.reference.measured()
         candidate, wrong_too = pair.candidate.measured()
         judgement = judge(reference, candidate, thresholds, confirmation=confirmation)
-        rows.append(Row(pair=pair, judgement=judgement))
+        rows.append(StateRow(pair=pair, judgement=judgement))
         warnings += [*wrong, *wrong_too]
     return tuple(rows), warnings
 

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from pydantic import ConfigDict, JsonValue
 
-from evaluator.timing.intervals.estimate import Channel, Samples, Summary, Unusable
+from evaluator.timing.intervals.estimate import Channel, Samples, TimeSummary, Unusable
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, open_regular, read_bytes
 from records.codec import from_json
@@ -84,7 +84,7 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class AxisDefinition:
     """An axis of a benchmark; `flags` is `pow2` where values are given by their exponent."""
 
     __pydantic_config__ = EXACT
@@ -101,7 +101,7 @@ class RunBenchmark:
 
     name: str
     devices: tuple[int, ...] | None = None
-    axes: tuple[Axis, ...] | None = None
+    axes: tuple[AxisDefinition, ...] | None = None
     states: tuple[RunState, ...] | None = None
 
 
@@ -153,7 +153,7 @@ FILE_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class MissingSamples:
     """Why a file gives no samples; `present` is whether it is there with something in it."""
 
     document: Path
@@ -186,7 +186,7 @@ class SampleFile:
             return None
         return next(iter(found or inside), None)
 
-    def read(self) -> Samples | Unread:
+    def read(self) -> Samples | MissingSamples:
         """The samples as float64, never more than `FILE_BYTES` of them."""
         path = self.path
         if path is None:
@@ -218,8 +218,10 @@ class SampleFile:
         own = {f"{self.document.name}{ending}" for ending in ("-bin", "-freqs-bin")}
         return [folder.joinpath(*parts[at:]) for at, part in enumerate(parts) if part in own]
 
-    def _unread(self, why: str, *, present: bool) -> Unread:
-        return Unread(document=self.document, why=f"{shown(self.name)} {why}", present=present)
+    def _unread(self, why: str, *, present: bool) -> MissingSamples:
+        return MissingSamples(
+            document=self.document, why=f"{shown(self.name)} {why}", present=present
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -233,13 +235,13 @@ class AxisValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class NvbenchState:
     """One run of a benchmark; `name` is without its device, `summary` without raw samples."""
 
     name: str
     device: int | None
     axes: tuple[AxisValue, ...]
-    summary: Summary
+    summary: TimeSummary
     times: SampleFile | None = None
     clocks: SampleFile | None = None
 
@@ -248,7 +250,7 @@ class State:
         """What another run of the same state has too."""
         return self.name, tuple(sorted(self.axes))
 
-    def measured(self) -> tuple[Summary, tuple[str, ...]]:
+    def measured(self) -> tuple[TimeSummary, tuple[str, ...]]:
         """The summary with the raw samples, read now, and what is wrong with their files."""
         times, clocks = (
             None if file is None else file.read() for file in (self.times, self.clocks)
@@ -256,7 +258,7 @@ class State:
         unread = {
             channel: read
             for channel, read in ((Channel.TIMES, times), (Channel.CLOCKS, clocks))
-            if isinstance(read, Unread)
+            if isinstance(read, MissingSamples)
         }
         summary = replace(
             self.summary,
@@ -271,17 +273,17 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
+class NvbenchBenchmark:
     """A benchmark with all its states, in the order of the file."""
 
     name: str
     device_ids: tuple[int, ...]
     axis_names: tuple[str, ...]
-    states: tuple[State, ...]
+    states: tuple[NvbenchState, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class NvbenchDevice:
     """An accelerator; `properties` has all that the file says of it, each value as JSON."""
 
     id: int
@@ -290,17 +292,17 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class NvbenchDocument:
     """A result file; `warnings` is what a reader of its comparison should know."""
 
     path: Path
-    devices: tuple[Device, ...]
-    benchmarks: tuple[Benchmark, ...]
+    devices: tuple[NvbenchDevice, ...]
+    benchmarks: tuple[NvbenchBenchmark, ...]
     warnings: tuple[str, ...] = ()
 
 
-def _samples(read: Samples | Unread | None) -> Samples | None:
-    return None if isinstance(read, Unread) else read
+def _samples(read: Samples | MissingSamples | None) -> Samples | None:
+    return None if isinstance(read, MissingSamples) else read
 
 
 _LIMITS: Final = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
@@ -313,7 +315,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _REMEDY: Final = "write it again with nvbench --json FILE"
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path) -> NvbenchDocument:
     """The result file as values; its raw samples stay in their files.
 
     Raises NvbenchError naming the file and the place where it is wrong.
@@ -325,7 +327,7 @@ def read_document(path: Path) -> Document:
         raise NvbenchError(f"{error}; give a file that nvbench --json wrote") from error
     except (CodecError, UnicodeDecodeError) as error:
         raise NvbenchError(f"{path}: {error}; {_REMEDY}") from error
-    return Document(
+    return NvbenchDocument(
         path=path,
         devices=tuple(
             _device(path, place, each) for place, each in enumerate(parsed.devices or ())
@@ -344,21 +346,21 @@ def _layout_warnings(path: Path, parsed: ResultFile) -> tuple[str, ...]:
     return (f"{path}: its layout {found} and was read as 1.0.0",)
 
 
-def _device(path: Path, place: int, properties: Mapping[str, JsonValue]) -> Device:
+def _device(path: Path, place: int, properties: Mapping[str, JsonValue]) -> NvbenchDevice:
     number, name = properties.get("id"), properties.get("name")
     if not isinstance(number, int) or isinstance(number, bool) or not isinstance(name, str):
         raise NvbenchError(f"{path}: devices.{place} has no number `id` and name; {_REMEDY}")
-    return Device(
+    return NvbenchDevice(
         id=number,
         name=name,
         properties={key: json.dumps(properties[key], sort_keys=True) for key in sorted(properties)},
     )
 
 
-def _benchmark(path: Path, benchmark: RunBenchmark) -> Benchmark:
+def _benchmark(path: Path, benchmark: RunBenchmark) -> NvbenchBenchmark:
     axes = benchmark.axes or ()
     exponents = frozenset(axis.name for axis in axes if axis.flags == "pow2")
-    return Benchmark(
+    return NvbenchBenchmark(
         name=benchmark.name,
         device_ids=benchmark.devices or (),
         axis_names=tuple(axis.name for axis in axes),
@@ -368,13 +370,13 @@ def _benchmark(path: Path, benchmark: RunBenchmark) -> Benchmark:
     )
 
 
-def _state(path: Path, benchmark: str, state: RunState, exponents: frozenset[str]) -> State:
+def _state(path: Path, benchmark: str, state: RunState, exponents: frozenset[str]) -> NvbenchState:
     measured = _Measured(
         path=path,
         where=f"benchmark {shown(benchmark)}, state {shown(state.name)}",
         by_tag={each.tag: each for each in reversed(state.summaries or ())},
     )
-    return State(
+    return NvbenchState(
         name=state.name.removeprefix(f"Device={state.device}").strip(),
         device=state.device,
         axes=tuple(_axis_value(each, each.name in exponents) for each in state.axis_values or ()),
@@ -412,9 +414,9 @@ class _Measured:
     where: str
     by_tag: Mapping[str, TaggedSummary]
 
-    def summary(self, *, skipped: bool) -> Summary:
+    def summary(self, *, skipped: bool) -> TimeSummary:
         """Statistics of the times of the accelerator."""
-        return Summary(
+        return TimeSummary(
             minimum=self._number(_TIME + "min"),
             maximum=self._number(_TIME + "max"),
             mean=self._number(_TIME + "mean"),

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
-from evaluator.metrics.base import PREFIX
+from evaluator.metrics.base import PUBLISHED_PREFIX
 from search.doctor import api_key, store_folder
 from search.leaderboard.ranking import Column, Group, Ranked
 from search.leaderboard.view import (
@@ -49,7 +49,7 @@ def leaderboard_page(
 ) -> Response:
     """The best of each study, in groups that did the same work."""
     board = service.boards.board(service.records, by=by or None, workload=workload or None)
-    columns = [column for column in board.columns if not column.name.startswith(PREFIX)]
+    columns = [column for column in board.columns if not column.name.startswith(PUBLISHED_PREFIX)]
     kept = {name: value for name, value in (("by", by), ("workload", workload)) if value}
     return page(
         request,

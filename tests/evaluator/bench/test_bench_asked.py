@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.bench.record import size_bytes, size_chain
-from evaluator.bench.request import Asked, Plan, Surroundings, understood
+from evaluator.bench.request import BenchContext, BenchOptions, BenchPlan, read_plan
 from evaluator.workloads.collectives.operations import AdapterName, Collective, DType, ReduceOp
 
-VALID = Asked(collective="all_reduce")
-HERE = Surroundings()
+VALID = BenchOptions(collective="all_reduce")
+HERE = BenchContext()
 
 
 def codes(asked, here=HERE):
-    found = understood(asked, here)
+    found = read_plan(asked, here)
     assert isinstance(found, tuple)
     return [fault.code for fault in found]
 
 
 def plan(here=HERE, **changes):
-    found = understood(replace(VALID, **changes), here)
-    assert isinstance(found, Plan), [str(fault) for fault in found]
+    found = read_plan(replace(VALID, **changes), here)
+    assert isinstance(found, BenchPlan), [str(fault) for fault in found]
     return found
 
 
@@ -72,7 +72,7 @@ def plan(here=HERE, **changes):
     ],
 )
 def test_each_misuse_has_its_code_and_says_what_to_do(changes, code, words):
-    found = understood(replace(VALID, **changes), HERE)
+    found = read_plan(replace(VALID, **changes), HERE)
 
     assert isinstance(found, tuple)
     assert [fault.code for fault in found] == [code]
@@ -84,27 +84,27 @@ def test_each_misuse_has_its_code_and_says_what_to_do(changes, code, words):
 @pytest.mark.parametrize(
     ("here", "changes", "code", "words"),
     [
-        (Surroundings(started_ranks=4), {"rank_count": "2"}, "nproc-per-node", "these 4 were"),
-        (Surroundings(started_ranks=4), {"rounds": "2"}, "rounds", "start the command once"),
-        (Surroundings(started_ranks=1), {"collective": "send_recv"}, "ranks", "needs two ranks"),
+        (BenchContext(started_ranks=4), {"rank_count": "2"}, "nproc-per-node", "these 4 were"),
+        (BenchContext(started_ranks=4), {"rounds": "2"}, "rounds", "start the command once"),
+        (BenchContext(started_ranks=1), {"collective": "send_recv"}, "ranks", "needs two ranks"),
         (
-            Surroundings(closed={AdapterName.MPI: "cannot join; use mpirun"}),
+            BenchContext(closed={AdapterName.MPI: "cannot join; use mpirun"}),
             {"adapters": ("mpi",)},
             "comm-adapter",
             "mpi cannot join; use mpirun",
         ),
-        (Surroundings(gpu_count=2), {"rank_count": "3"}, "nproc-per-node", "at most 2"),
+        (BenchContext(gpu_count=2), {"rank_count": "3"}, "nproc-per-node", "at most 2"),
     ],
 )
 def test_what_the_surroundings_do_not_allow_has_its_code(here, changes, code, words):
-    (fault,) = understood(replace(VALID, **changes), here)
+    (fault,) = read_plan(replace(VALID, **changes), here)
 
     assert fault.code == code
     assert words in fault.message
 
 
 def test_all_that_is_wrong_is_told_at_once():
-    asked = Asked(
+    asked = BenchOptions(
         collective="all_redcue",
         adapters=("gloo",),
         device="tpu",
@@ -184,9 +184,9 @@ def test_a_reduction_that_is_no_sum_never_writes_over_a_sum(op, name):
 
 
 def test_ranks_are_the_gpus_if_there_are_any_and_those_of_a_launcher_above_all():
-    assert plan(Surroundings(gpu_count=4)).rank_count == 4
-    assert plan(Surroundings(gpu_count=4), device="cpu").rank_count == 2
-    assert plan(Surroundings(gpu_count=4, started_ranks=3)).rank_count == 3
+    assert plan(BenchContext(gpu_count=4)).rank_count == 4
+    assert plan(BenchContext(gpu_count=4), device="cpu").rank_count == 2
+    assert plan(BenchContext(gpu_count=4, started_ranks=3)).rank_count == 3
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def test_a_chain_of_sizes_ends_where_a_power_of_the_factor_ends(least, factor, p
 
 @given(st.text())
 def test_no_text_in_any_place_is_an_error_of_ours(text):
-    asked = Asked(
+    asked = BenchOptions(
         collective=text, min_size=text, max_size=text, dtype=text, iters=text, timeout=text
     )
 
-    assert all("\n" not in str(fault) for fault in understood(asked, HERE))
+    assert all("\n" not in str(fault) for fault in read_plan(asked, HERE))
 
 
 def test_a_reduction_may_be_named_in_capitals():

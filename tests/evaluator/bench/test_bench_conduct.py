@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from evaluator.bench.record import this_machine
-from evaluator.bench.request import Asked, Surroundings, understood
-from evaluator.bench.run import conduct
+from evaluator.bench.request import BenchContext, BenchOptions, read_plan
+from evaluator.bench.run import run_plan
 from evaluator.job import JobResult, RankExit
 from evaluator.rank.job import parse
 from evaluator.workloads.collectives.operations import (
@@ -79,10 +79,10 @@ def bench(tmp_path):
     machine = this_machine(tmp_path)
 
     def run(ranks, names=("c10d",), run_id="run", on_record=None, **changes):
-        asked = Asked(**{"collective": "all_reduce", "max_size": "16", **changes})
-        plan = understood(asked, Surroundings())
+        asked = BenchOptions(**{"collective": "all_reduce", "max_size": "16", **changes})
+        plan = read_plan(asked, BenchContext())
         records = []
-        broken = conduct(
+        broken = run_plan(
             plan,
             [plan.request(AdapterName(name), "gloo") for name in names],
             launcher=ranks,

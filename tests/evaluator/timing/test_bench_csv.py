@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.bench_csv import NEEDED, BenchRow, Point, read_bench
+from evaluator.timing.bench_csv import NEEDED, BenchPoint, BenchRow, read_bench
 from records.errors import StudyError
 
 ROW = {
@@ -41,7 +41,7 @@ def test_a_row_has_its_point_and_its_latency(tmp_path):
     (row,) = read(tmp_path)
 
     assert row == BenchRow(
-        point=Point(
+        point=BenchPoint(
             collective="all_reduce",
             operation="sum",
             dtype="float32",
@@ -194,4 +194,4 @@ def test_any_bytes_are_rows_or_a_refusal(tmp_path, rest):
     except StudyError as refusal:
         assert str(tmp_path) in str(refusal)
     else:
-        assert all(isinstance(row.point, Point) for row in rows)
+        assert all(isinstance(row.point, BenchPoint) for row in rows)

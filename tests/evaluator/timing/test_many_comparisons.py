@@ -10,16 +10,16 @@ import pytest
 from evaluator.timing.decision import (
     LOST_AMONG_MANY,
     Comparison,
-    Launch,
+    DecisionRule,
+    LaunchValue,
     Round,
-    Rule,
     Verdict,
     corrected_for_number,
     decide,
     p_value,
 )
 
-GATE = Rule(margin=0.05, look_often=False, max_rounds=6)
+GATE = DecisionRule(margin=0.05, look_often=False, max_rounds=6)
 SWEEPS, POINTS, ROUNDS = 40, 325, 6
 CLAIMS = (Verdict.FAST, Verdict.SLOW)
 
@@ -30,8 +30,8 @@ def sweep(draw: random.Random, *, slower: float, noise: float) -> list[Compariso
 
 
 def rounds(draw: random.Random, slower: float, noise: float) -> list[Round]:
-    def launch(scale: float) -> Launch:
-        return Launch(value=scale * math.exp(draw.gauss(0, noise)))
+    def launch(scale: float) -> LaunchValue:
+        return LaunchValue(value=scale * math.exp(draw.gauss(0, noise)))
 
     return [Round(candidate=launch(slower), anchor=launch(1.0)) for _ in range(ROUNDS)]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evaluator.timing.decision import (
-    Launch,
+    DecisionRule,
+    LaunchValue,
     Noise,
     Round,
-    Rule,
     Verdict,
     decide,
     detectable,
@@ -24,13 +24,13 @@ from evaluator.timing.decision import (
 FAST, SLOW, SAME = Verdict.FAST, Verdict.SLOW, Verdict.SAME
 UNDECIDED, UNKNOWN = Verdict.UNDECIDED, Verdict.UNKNOWN
 ONES = [1.0, 1.0, 1.0, 1.0]
-ONCE = Rule(look_often=False, max_rounds=4)
+ONCE = DecisionRule(look_often=False, max_rounds=4)
 TIMES = st.lists(st.floats(1e-6, 1e6), min_size=8, max_size=8)
 
 
 def rounds(candidate, anchor):
     return [
-        Round(candidate=Launch(value=ours), anchor=Launch(value=theirs))
+        Round(candidate=LaunchValue(value=ours), anchor=LaunchValue(value=theirs))
         for ours, theirs in zip(candidate, anchor, strict=True)
     ]
 
@@ -89,7 +89,8 @@ def test_looked_at_once_the_interval_is_students_on_paired_log_ratios():
 def test_looking_after_every_round_costs_a_wider_interval():
     candidate, anchor = [0.90, 0.96, 0.93, 0.97, 0.91], [1.0] * 5
     once, often = (
-        compare(candidate, anchor, Rule(max_rounds=10, look_often=often)) for often in (False, True)
+        compare(candidate, anchor, DecisionRule(max_rounds=10, look_often=often))
+        for often in (False, True)
     )
     assert often.ratio == once.ratio
     assert often.ratio_low < once.ratio_low < once.ratio_high < often.ratio_high
@@ -106,11 +107,11 @@ def test_the_margin_is_the_users():
 )
 def test_a_rule_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=r"is out of range|is not a range"):
-        Rule(**wrong)
+        DecisionRule(**wrong)
 
 
 def test_one_round_decides_only_with_noise_known_from_elsewhere():
-    rule = Rule(min_rounds=1, max_rounds=4)
+    rule = DecisionRule(min_rounds=1, max_rounds=4)
     assert compare([0.5], [1.0], rule).reason == "too_few_rounds"
     assert compare([0.5], [1.0], rule).ratio == pytest.approx(0.5)
     assert compare([0.5], [1.0], rule, noise=Noise(sd=0.02, freedom=10)).verdict is FAST
@@ -118,14 +119,14 @@ def test_one_round_decides_only_with_noise_known_from_elsewhere():
 
 
 def test_a_noisy_pair_does_not_borrow_the_calm_of_others():
-    rule = Rule(min_rounds=2, max_rounds=4)
+    rule = DecisionRule(min_rounds=2, max_rounds=4)
     wild = compare([0.3, 0.9], [1.0, 1.0], rule, noise=Noise(sd=0.001, freedom=100))
     assert wild.verdict is UNDECIDED
     assert wild.noise == pytest.approx(math.log(3) / math.sqrt(2))
 
 
 def test_hopeless_rounds_end_early_and_hopeful_ones_go_on():
-    rule = Rule(max_rounds=8)
+    rule = DecisionRule(max_rounds=8)
     hopeless = compare([0.9, 1.1, 0.9, 1.1], ONES, rule)
     hopeful = compare([0.9, 0.93, 0.96, 0.99], ONES, rule)
     assert (hopeless.reason, hopeless.settled) == ("noise_exceeds_band", True)
@@ -134,7 +135,7 @@ def test_hopeless_rounds_end_early_and_hopeful_ones_go_on():
 
 def test_rounds_that_had_not_settled_at_the_end_prove_nothing():
     pairs = rounds([0.5] * 4, ONES)
-    pairs[-1] = replace(pairs[-1], anchor=Launch(value=1.0, steady=False))
+    pairs[-1] = replace(pairs[-1], anchor=LaunchValue(value=1.0, steady=False))
     assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, "not_steady")
 
 
@@ -144,14 +145,17 @@ def test_rounds_that_had_not_settled_at_the_end_prove_nothing():
 def test_another_account_that_points_the_other_way_vetoes(account, reason):
     pairs = [
         Round(
-            candidate=Launch(value=0.5, **{account: 1.2}), anchor=Launch(value=1.0, **{account: 1})
+            candidate=LaunchValue(value=0.5, **{account: 1.2}),
+            anchor=LaunchValue(value=1.0, **{account: 1}),
         )
     ] * 4
     assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, reason)
 
 
 def test_another_account_cannot_make_a_verdict():
-    pairs = [Round(candidate=Launch(value=1.0, mean=0.5), anchor=Launch(value=1.0, mean=1.0))] * 4
+    pairs = [
+        Round(candidate=LaunchValue(value=1.0, mean=0.5), anchor=LaunchValue(value=1.0, mean=1.0))
+    ] * 4
     assert decide(pairs, ONCE).verdict is SAME
 
 
@@ -161,7 +165,7 @@ def test_rounds_that_depend_on_who_is_first_prove_nothing():
         replace(pair, candidate_first=number < 3)
         for number, pair in enumerate(rounds(ratios, [1.0] * 6))
     ]
-    rule = Rule(max_rounds=6, look_often=False)
+    rule = DecisionRule(max_rounds=6, look_often=False)
     assert decide(pairs, rule).reason == "order_effect"
     assert decide([replace(p, candidate_first=None) for p in pairs], rule).verdict is FAST
 
@@ -181,7 +185,10 @@ def test_a_configuration_is_never_faster_than_itself(times):
 @given(TIMES, TIMES)
 @settings(deadline=None)
 def test_the_opposite_comparison_has_the_opposite_verdict(candidate, anchor):
-    there, back = compare(candidate, anchor, Rule()), compare(anchor, candidate, Rule())
+    there, back = (
+        compare(candidate, anchor, DecisionRule()),
+        compare(anchor, candidate, DecisionRule()),
+    )
     opposite = {FAST: SLOW, SLOW: FAST, SAME: SAME, UNDECIDED: UNDECIDED}
     assert back.verdict is opposite[there.verdict]
     assert back.ratio == pytest.approx(1 / there.ratio, rel=1e-6)
@@ -214,14 +221,14 @@ def claims(effect, noise, rule, count=600):
 
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 def test_looking_after_every_round_still_errs_no_more_than_allowed(noise):
-    fast, slow = claims(0.0, noise, Rule(margin=0.0, max_rounds=10))
+    fast, slow = claims(0.0, noise, DecisionRule(margin=0.0, max_rounds=10))
     assert fast + slow <= 0.07  # 0.05, and two standard errors of 600 tries
-    fast, slow = claims(0.0, noise, Rule(margin=0.01, max_rounds=10))
+    fast, slow = claims(0.0, noise, DecisionRule(margin=0.01, max_rounds=10))
     assert fast + slow <= 0.02
 
 
 def test_a_real_difference_beyond_the_noise_is_found():
-    fast, slow = claims(math.log(0.9), 0.05, Rule(margin=0.01, max_rounds=10))
+    fast, slow = claims(math.log(0.9), 0.05, DecisionRule(margin=0.01, max_rounds=10))
     assert fast >= 0.95
     assert slow == 0
 
@@ -258,14 +265,14 @@ def test_the_noise_of_pairs_is_the_deviation_of_their_log_ratios():
 
 
 def test_an_interval_beyond_all_numbers_has_no_ends():
-    wild = compare([1e-3, 1e3], [1.0, 1.0], Rule(alpha=1e-9, min_rounds=2, max_rounds=2))
+    wild = compare([1e-3, 1e3], [1.0, 1.0], DecisionRule(alpha=1e-9, min_rounds=2, max_rounds=2))
     assert (wild.ratio_low, wild.ratio_high, wild.detectable) == (None, None, None)
     assert wild.verdict is UNDECIDED
 
 
 def test_what_can_be_detected_grows_with_the_noise_and_shrinks_with_the_rounds():
     quiet, loud = Noise(sd=0.01, freedom=9), Noise(sd=0.05, freedom=9)
-    few, many = Rule(max_rounds=4), Rule(max_rounds=16)
+    few, many = DecisionRule(max_rounds=4), DecisionRule(max_rounds=16)
     quantiles = stats.t.ppf(0.975, 9) + stats.t.ppf(0.8, 9)
     assert detectable(quiet, few) == pytest.approx(math.exp(quantiles * 0.01 / 2))
     assert detectable(quiet, many) < detectable(quiet, few) < detectable(loud, few)

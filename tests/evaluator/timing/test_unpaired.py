@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.decision import Rule, compare_unpaired
+from evaluator.timing.decision import DecisionRule, compare_unpaired
 
-RULE = Rule(min_rounds=3, max_rounds=12)
+RULE = DecisionRule(min_rounds=3, max_rounds=12)
 CALM = (1.0, 1.01, 0.99, 1.005)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.bench.record import BenchRecord
-from evaluator.bench.request import Asked, Surroundings, understood
-from evaluator.bench.run import Choice
+from evaluator.bench.request import BenchContext, BenchOptions, read_plan
+from evaluator.bench.run import AdapterChoice
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import AdapterName
 from records.codec import from_json
@@ -23,10 +23,10 @@ def output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def make(*names, as_json=False, **options):
-        asked = Asked(**{"collective": "all_reduce", "as_json": as_json, **options})
-        plan = understood(asked, Surroundings())
+        asked = BenchOptions(**{"collective": "all_reduce", "as_json": as_json, **options})
+        plan = read_plan(asked, BenchContext())
         requests = tuple(plan.request(AdapterName(name), "gloo") for name in names or ("c10d",))
-        choice = Choice(requests=requests, left_out=("x is left out: it is not here",))
+        choice = AdapterChoice(requests=requests, left_out=("x is left out: it is not here",))
         return Output(plan, choice, as_json=as_json)
 
     return make

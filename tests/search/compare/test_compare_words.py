@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.timing.decision import Comparison, Rule, Verdict
+from evaluator.timing.decision import Comparison, DecisionRule, Verdict
 from search.compare.compare import Compared, Comparisons, Party, Reading, reading
 from search.compare.view import LINES, PLAIN, amount, interval_plot, verdict_words, why_words
 
@@ -28,7 +28,7 @@ def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True
         quantity="step_time",
         unit="s",
         lines=(line,),
-        rule=Rule(),
+        rule=DecisionRule(),
         is_time=is_time,
     )
     return line, comparisons

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.estimate import Estimate, Interval
+from evaluator.timing.intervals.estimate import Estimate, TimeRange
 from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, compare_files
 from records.errors import StudyError
 from search.compare.intervals_view import (
@@ -209,7 +209,7 @@ def test_tables_of_several_files_name_them(tmp_path: Path):
 
 def estimate(lower: float, centre: float, upper: float) -> Estimate:
     return Estimate(
-        centre=centre, interval=Interval(lower=lower, centre=centre, upper=upper), noise=0.0
+        centre=centre, interval=TimeRange(lower=lower, centre=centre, upper=upper), noise=0.0
     )
 
 

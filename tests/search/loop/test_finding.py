@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.objective import scoring
-from evaluator.timing.decision import Comparison, Launch, Round, Verdict, decide, spread
+from evaluator.timing.decision import Comparison, LaunchValue, Round, Verdict, decide, spread
 from records.store.rows import StudyRow
 from records.study import Measure, Objective
 from records.trial import FailureKind, Repeat, Stage
@@ -260,7 +260,10 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, roun
     ],
 )
 def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words):
-    rounds = [Round(candidate=Launch(value=ours), anchor=Launch(value=1.0)) for ours in candidate]
+    rounds = [
+        Round(candidate=LaunchValue(value=ours), anchor=LaunchValue(value=1.0))
+        for ours in candidate
+    ]
 
     assert comparison_words(decide(rounds, claim_rule(MEASURE))) == words
 

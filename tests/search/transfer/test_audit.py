@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.metrics.base import SCORE
+from evaluator.metrics.base import PUBLISHED_SCORE
 from records.study import Constraint, Environment, Objective, Origin
 from records.trial import (
     Failed,
@@ -129,12 +129,12 @@ def test_few_steps_are_named():
 
 
 def test_a_result_that_different_settings_share_to_the_last_digit_is_named():
-    same = {SCORE: 215877426.0}
+    same = {PUBLISHED_SCORE: 215877426.0}
     history = trials(
         (imported(1.0, **same), {"tp": 1}),
         (imported(2.0, **same), {"tp": 2}),
-        (imported(3.0, **{SCORE: 2.0}), {"tp": 4}),
-        (imported(4.0, **{SCORE: 2.0}), {"tp": 8}),  # so few digits meet by chance
+        (imported(3.0, **{PUBLISHED_SCORE: 2.0}), {"tp": 4}),
+        (imported(4.0, **{PUBLISHED_SCORE: 2.0}), {"tp": 8}),  # so few digits meet by chance
     )
 
     assert found(history)["same_result"].ordinals == (0, 1)
@@ -190,7 +190,8 @@ def test_trials_that_a_rule_excludes_are_named_with_the_rule():
 
 def test_a_score_that_the_objective_does_not_give_is_named():
     history = trials(
-        (imported(1.0, **{SCORE: 1.0}), {"tp": 1}), (imported(2.0, **{SCORE: 3.0}), {"tp": 2})
+        (imported(1.0, **{PUBLISHED_SCORE: 1.0}), {"tp": 1}),
+        (imported(2.0, **{PUBLISHED_SCORE: 3.0}), {"tp": 2}),
     )
 
     assert found(history)["other_score"].ordinals == (1,)

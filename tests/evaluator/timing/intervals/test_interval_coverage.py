@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from evaluator.timing.intervals.estimate import (
     PRESETS,
     Bulk,
-    Coverage,
     RareSupport,
     Same,
+    SampleCoverage,
     Samples,
     Thresholds,
     coverages,
@@ -20,7 +20,7 @@ from evaluator.timing.intervals.estimate import (
 )
 
 DEFAULT = PRESETS["default"]
-WHOLE = Coverage(samples=1.0, support=1.0)
+WHOLE = SampleCoverage(samples=1.0, support=1.0)
 TIMES = st.lists(st.integers(1, 300), min_size=1, max_size=40)
 
 
@@ -38,7 +38,7 @@ def test_equal_samples_cover_each_other_wholly() -> None:
 
 
 def test_samples_far_apart_cover_nothing() -> None:
-    none = Coverage(samples=0.0, support=0.0)
+    none = SampleCoverage(samples=0.0, support=0.0)
 
     assert coverages(array(1.0), array(2.0), DEFAULT) == (none, none)
 
@@ -61,14 +61,14 @@ def test_the_nearest_value_may_lie_above_or_below() -> None:
 def test_samples_count_each_time_and_support_once() -> None:
     found, _ = coverages(array(1.0, 1.0, 1.0, 2.0, 2.0), array(1.0), DEFAULT)
 
-    assert found == Coverage(samples=0.6, support=0.5)
+    assert found == SampleCoverage(samples=0.6, support=0.5)
 
 
 def test_a_side_may_be_covered_though_it_does_not_cover_the_other() -> None:
     first, second = coverages(array(1.0), array(1.0, 2.0), DEFAULT)
 
     assert first == WHOLE
-    assert second == Coverage(samples=0.5, support=0.5)
+    assert second == SampleCoverage(samples=0.5, support=0.5)
 
 
 THOUSAND_AND_TEN = np.concatenate((np.ones(1000), np.arange(2.0, 12.0)))
@@ -112,7 +112,7 @@ def test_how_often_a_rare_value_occurs_grows_with_the_samples() -> None:
 
 def test_the_worst_shortfall_is_the_share_that_misses_most() -> None:
     found = worst_shortfall(
-        (Coverage(samples=0.9, support=0.79), Coverage(samples=0.95, support=0.5)),
+        (SampleCoverage(samples=0.9, support=0.79), SampleCoverage(samples=0.95, support=0.5)),
         DEFAULT.bulk,
     )
 
@@ -122,7 +122,9 @@ def test_the_worst_shortfall_is_the_share_that_misses_most() -> None:
 
 
 def test_shares_at_their_thresholds_fall_short_of_nothing() -> None:
-    edge = Coverage(samples=DEFAULT.bulk.sample_coverage, support=DEFAULT.bulk.support_coverage)
+    edge = SampleCoverage(
+        samples=DEFAULT.bulk.sample_coverage, support=DEFAULT.bulk.support_coverage
+    )
 
     assert worst_shortfall((edge, WHOLE), DEFAULT.bulk) is None
 

@@ -7,18 +7,18 @@ import pytest
 
 from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, Reason, judge
-from evaluator.timing.intervals.estimate import PRESETS, Channel, Summary, Unusable, summary_of
+from evaluator.timing.intervals.estimate import PRESETS, Channel, TimeSummary, Unusable, summary_of
 
 DEFAULT = PRESETS["default"]
 FAST, SLOW, SAME, UNDECIDED, UNKNOWN = Verdict
-SIDE = Summary(
+SIDE = TimeSummary(
     minimum=1.0,
     first_quartile=1.01,
     median=1.01,
     third_quartile=1.02,
     iqr_relative=0.01,
 )
-QUICK = Summary(
+QUICK = TimeSummary(
     minimum=0.5,
     first_quartile=0.51,
     median=0.51,
@@ -30,7 +30,7 @@ CLOCKS_LOST = Unusable(channel=Channel.CLOCKS, why="cut off")
 
 
 def said(
-    reference: Summary, candidate: Summary, *, confirmation: bool = True
+    reference: TimeSummary, candidate: TimeSummary, *, confirmation: bool = True
 ) -> tuple[Verdict, Reason]:
     found: Judgement = judge(reference, candidate, DEFAULT, confirmation=confirmation)
     return found.verdict, found.reason
@@ -38,7 +38,7 @@ def said(
 
 def test_one_sample_of_unknown_dispersion_makes_no_claim() -> None:
     one, other = (
-        Summary(mean=time, stdev_relative=math.inf, minimum=time, maximum=time, clock_hz=1e9)
+        TimeSummary(mean=time, stdev_relative=math.inf, minimum=time, maximum=time, clock_hz=1e9)
         for time in (1.0, 1.5)
     )
 
@@ -48,14 +48,14 @@ def test_one_sample_of_unknown_dispersion_makes_no_claim() -> None:
 
 
 def test_a_skipped_side_is_unknown_before_anything_else() -> None:
-    found = judge(SIDE, Summary(skipped=True), DEFAULT)
+    found = judge(SIDE, TimeSummary(skipped=True), DEFAULT)
 
     assert (found.verdict, found.reason) == (UNKNOWN, Reason.STATE_SKIPPED)
     assert found.message == "candidate: skipped when it was measured"
 
 
 def test_a_side_without_any_times_is_unknown() -> None:
-    found = judge(Summary(clock_hz=100.0), Summary(), DEFAULT)
+    found = judge(TimeSummary(clock_hz=100.0), TimeSummary(), DEFAULT)
 
     assert (found.verdict, found.reason) == (UNKNOWN, Reason.GPU_TIMING_SUMMARIES_MISSING)
     assert found.message == "reference and candidate: no times were recorded"
@@ -74,7 +74,7 @@ def test_a_side_without_a_centre_is_unknown_and_says_why() -> None:
 
 
 def test_a_median_is_not_compared_with_a_mean() -> None:
-    assert said(SIDE, Summary(mean=1.01, stdev=0.1)) == (UNKNOWN, Reason.TIMING_CENTER_MISSING)
+    assert said(SIDE, TimeSummary(mean=1.01, stdev=0.1)) == (UNKNOWN, Reason.TIMING_CENTER_MISSING)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,13 @@ def test_a_median_is_not_compared_with_a_mean() -> None:
 )
 def test_a_centre_that_is_no_time_is_unknown(centre: float, reason: Reason) -> None:
     assert said(replace(SIDE, median=centre), SIDE) == (UNKNOWN, reason)
-    assert said(Summary(mean=1.0), Summary(mean=centre)) == (UNKNOWN, reason)
+    assert said(TimeSummary(mean=1.0), TimeSummary(mean=centre)) == (UNKNOWN, reason)
 
 
 def test_a_missing_centre_is_named_before_one_that_is_not_finite() -> None:
-    assert said(Summary(mean=math.nan), Summary(stdev=1.0))[1] is Reason.TIMING_CENTER_MISSING
+    assert (
+        said(TimeSummary(mean=math.nan), TimeSummary(stdev=1.0))[1] is Reason.TIMING_CENTER_MISSING
+    )
 
 
 def test_a_gap_without_clock_rates_counts_only_when_confirmation_is_waived() -> None:
@@ -148,7 +150,7 @@ def test_a_gap_is_confirmed_by_mean_rates_when_one_side_has_no_samples() -> None
 
 
 def test_a_gap_smaller_than_the_threshold_is_no_gap() -> None:
-    near = Summary(
+    near = TimeSummary(
         minimum=1.021,
         first_quartile=1.021,
         median=1.021,
@@ -167,7 +169,7 @@ def test_noise_that_is_no_noise_is_unavailable(noise: float | None) -> None:
 
 
 def test_centres_with_noise_and_no_bounds_have_no_interval() -> None:
-    side = Summary(median=1.0, iqr_relative=0.01)
+    side = TimeSummary(median=1.0, iqr_relative=0.01)
 
     assert said(side, side) == (UNDECIDED, Reason.MISSING_INTERVAL)
 

@@ -9,8 +9,8 @@ from evaluator.timing.intervals.estimate import (
     ClearGap,
     RareSupport,
     Same,
-    Summary,
     Thresholds,
+    TimeSummary,
     coverages,
 )
 
@@ -21,8 +21,8 @@ QUARTER = Thresholds(
 )
 
 
-def side(lower: float, centre: float, upper: float, noise: float = 0.0) -> Summary:
-    return Summary(
+def side(lower: float, centre: float, upper: float, noise: float = 0.0) -> TimeSummary:
+    return TimeSummary(
         minimum=lower,
         first_quartile=lower,
         median=centre,

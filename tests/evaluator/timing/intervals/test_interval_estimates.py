@@ -9,8 +9,8 @@ from evaluator.timing.intervals.decide import overlap_fraction
 from evaluator.timing.intervals.estimate import (
     Estimate,
     Family,
-    Interval,
-    Summary,
+    TimeRange,
+    TimeSummary,
     estimates_of,
     interval_of,
     interval_of_samples,
@@ -19,10 +19,10 @@ from evaluator.timing.intervals.estimate import (
     summary_of,
 )
 
-QUARTILES = Summary(
+QUARTILES = TimeSummary(
     minimum=1.0, first_quartile=2.0, median=3.0, third_quartile=4.0, iqr=2.0, iqr_relative=0.6
 )
-MOMENTS = Summary(mean=3.0, stdev=1.0, stdev_relative=0.3)
+MOMENTS = TimeSummary(mean=3.0, stdev=1.0, stdev_relative=0.3)
 
 
 def test_quartiles_of_both_sides_come_first() -> None:
@@ -30,17 +30,17 @@ def test_quartiles_of_both_sides_come_first() -> None:
 
     found = estimates_of(both, QUARTILES)
 
-    interval = Interval(lower=1.0, centre=3.0, upper=4.0)
+    interval = TimeRange(lower=1.0, centre=3.0, upper=4.0)
     assert found.family is Family.ROBUST
     assert found.reference == Estimate(centre=3.0, noise=0.6, interval=interval)
 
 
 def test_samples_stand_in_for_quartiles_that_nobody_recorded() -> None:
-    found = estimates_of(QUARTILES, Summary(mean=9.0, times_s=[1.0, 2.0, 3.0, 4.0, 5.0]))
+    found = estimates_of(QUARTILES, TimeSummary(mean=9.0, times_s=[1.0, 2.0, 3.0, 4.0, 5.0]))
 
     assert found.family is Family.ROBUST
     assert found.candidate == Estimate(
-        centre=3.0, noise=2.0 / 3.0, interval=Interval(lower=1.0, centre=3.0, upper=4.0)
+        centre=3.0, noise=2.0 / 3.0, interval=TimeRange(lower=1.0, centre=3.0, upper=4.0)
     )
 
 
@@ -50,7 +50,7 @@ def test_moments_serve_both_sides_when_one_lacks_quartiles() -> None:
     assert found.family is Family.CLASSICAL
     assert found.reference.centre == 3.5
     assert found.candidate == Estimate(
-        centre=3.0, noise=0.3, interval=Interval(lower=2.0, centre=3.0, upper=4.0)
+        centre=3.0, noise=0.3, interval=TimeRange(lower=2.0, centre=3.0, upper=4.0)
     )
 
 
@@ -64,7 +64,7 @@ def test_without_a_common_family_there_is_no_interval() -> None:
 
 
 def test_centres_without_intervals_are_of_one_kind_where_both_have_it() -> None:
-    found = estimates_of(Summary(mean=1.0, median=2.0), Summary(mean=3.0))
+    found = estimates_of(TimeSummary(mean=1.0, median=2.0), TimeSummary(mean=3.0))
 
     assert (found.reference.centre, found.candidate.centre) == (1.0, 3.0)
 
@@ -74,7 +74,7 @@ def test_the_interval_of_moments_stays_within_what_was_seen() -> None:
 
     found = estimates_of(side, side)
 
-    assert found.reference.interval == Interval(lower=2.0, centre=3.0, upper=3.5)
+    assert found.reference.interval == TimeRange(lower=2.0, centre=3.0, upper=3.5)
 
 
 def test_the_interval_of_moments_stays_above_zero() -> None:
@@ -82,15 +82,15 @@ def test_the_interval_of_moments_stays_above_zero() -> None:
 
     found = estimates_of(side, side)
 
-    assert found.reference.interval == Interval(lower=0.003, centre=3.0, upper=33.0)
+    assert found.reference.interval == TimeRange(lower=0.003, centre=3.0, upper=33.0)
 
 
 def test_a_deviation_that_is_only_known_relative_is_enough() -> None:
-    side = Summary(mean=4.0, stdev_relative=0.25)
+    side = TimeSummary(mean=4.0, stdev_relative=0.25)
 
     found = estimates_of(side, side)
 
-    assert found.reference.interval == Interval(lower=3.0, centre=4.0, upper=5.0)
+    assert found.reference.interval == TimeRange(lower=3.0, centre=4.0, upper=5.0)
 
 
 def test_a_dispersion_that_is_only_known_absolute_is_divided_by_the_centre() -> None:
@@ -113,10 +113,10 @@ def test_a_dispersion_that_is_only_known_absolute_is_divided_by_the_centre() -> 
         replace(MOMENTS, stdev=math.nan),
         replace(MOMENTS, stdev=math.inf),
         replace(MOMENTS, minimum=3.5),
-        Summary(mean=3.0),
+        TimeSummary(mean=3.0),
     ],
 )
-def test_statistics_that_contradict_themselves_make_no_interval(broken: Summary) -> None:
+def test_statistics_that_contradict_themselves_make_no_interval(broken: TimeSummary) -> None:
     assert estimates_of(broken, broken).intervals is None
 
 
@@ -154,8 +154,8 @@ def test_relative_difference_is_over_the_smaller_number() -> None:
 def test_overlap_is_the_share_of_the_narrower_interval(
     one: tuple[float, float], other: tuple[float, float], share: float
 ) -> None:
-    first = Interval(lower=one[0], centre=one[0], upper=one[1])
-    second = Interval(lower=other[0], centre=other[0], upper=other[1])
+    first = TimeRange(lower=one[0], centre=one[0], upper=one[1])
+    second = TimeRange(lower=other[0], centre=other[0], upper=other[1])
 
     assert overlap_fraction(first, second) == share
     assert overlap_fraction(second, first) == share

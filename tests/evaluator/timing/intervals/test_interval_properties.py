@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, judge
-from evaluator.timing.intervals.estimate import PRESETS, Summary, Thresholds, summary_of
+from evaluator.timing.intervals.estimate import PRESETS, Thresholds, TimeSummary, summary_of
 
 MIRROR = {Verdict.FAST: Verdict.SLOW, Verdict.SLOW: Verdict.FAST}
 LIMITS = st.sampled_from(list(PRESETS.values()))
@@ -18,7 +18,7 @@ CLOCK = st.sampled_from([100.0, 100.2, 200.0])
 SAMPLES = st.lists(st.tuples(TIME, CLOCK), min_size=1, max_size=6)
 
 
-def launch(samples: list[tuple[float, float]], clocks: str, clock_hz: float) -> Summary:
+def launch(samples: list[tuple[float, float]], clocks: str, clock_hz: float) -> TimeSummary:
     times_s, clocks_hz = zip(*samples, strict=True)
     return summary_of(
         times_s,
@@ -31,9 +31,9 @@ def launch(samples: list[tuple[float, float]], clocks: str, clock_hz: float) -> 
 LAUNCH = st.builds(launch, SAMPLES, st.sampled_from(["each", "mean", "none"]), CLOCK)
 ANY_NUMBER = st.none() | st.floats() | st.sampled_from([0.0, -1.0, 1.0, 1.1, math.inf])
 ANY_VECTOR = st.none() | st.lists(st.floats(), max_size=4) | st.lists(TIME, max_size=4)
-NUMBERS = [field.name for field in fields(Summary) if field.type == (float | None)]
+NUMBERS = [field.name for field in fields(TimeSummary) if field.type == (float | None)]
 ANY_SUMMARY = st.builds(
-    Summary,
+    TimeSummary,
     **dict.fromkeys(NUMBERS, ANY_NUMBER),
     times_s=ANY_VECTOR,
     clocks_hz=ANY_VECTOR,
@@ -46,7 +46,7 @@ def outcome(found: Judgement) -> tuple[object, ...]:
 
 @given(LAUNCH, LAUNCH, LIMITS, st.booleans())
 def test_swapping_the_sides_mirrors_the_verdict_and_negates_the_change(
-    one: Summary, other: Summary, limits: Thresholds, confirmation: bool
+    one: TimeSummary, other: TimeSummary, limits: Thresholds, confirmation: bool
 ) -> None:
     forward = judge(one, other, limits, confirmation=confirmation)
     back = judge(other, one, limits, confirmation=confirmation)
@@ -61,9 +61,9 @@ def test_swapping_the_sides_mirrors_the_verdict_and_negates_the_change(
 
 @given(LAUNCH, LAUNCH, LIMITS, st.booleans(), st.integers(-30, 30))
 def test_another_unit_of_time_changes_nothing(
-    one: Summary, other: Summary, limits: Thresholds, confirmation: bool, exponent: int
+    one: TimeSummary, other: TimeSummary, limits: Thresholds, confirmation: bool, exponent: int
 ) -> None:
-    def scaled(side: Summary) -> Summary:
+    def scaled(side: TimeSummary) -> TimeSummary:
         times = np.asarray(side.times_s) * 2.0**exponent
         return summary_of(times, side.clocks_hz, side.clock_hz)
 
@@ -77,7 +77,7 @@ def test_another_unit_of_time_changes_nothing(
 
 @given(LAUNCH, LIMITS, st.booleans())
 def test_a_launch_is_never_faster_than_itself(
-    side: Summary, limits: Thresholds, confirmation: bool
+    side: TimeSummary, limits: Thresholds, confirmation: bool
 ) -> None:
     found = judge(side, side, limits, confirmation=confirmation)
 
@@ -86,7 +86,7 @@ def test_a_launch_is_never_faster_than_itself(
 
 @given(LAUNCH, LAUNCH, LIMITS)
 def test_waiving_confirmation_only_settles_what_lacked_a_clock(
-    one: Summary, other: Summary, limits: Thresholds
+    one: TimeSummary, other: TimeSummary, limits: Thresholds
 ) -> None:
     strict = judge(one, other, limits)
     waived = judge(one, other, limits, confirmation=False)
@@ -99,7 +99,7 @@ def test_waiving_confirmation_only_settles_what_lacked_a_clock(
 
 @given(LAUNCH, LAUNCH, LIMITS, st.booleans())
 def test_a_faster_launch_changed_by_no_less_than_the_clear_gap(
-    one: Summary, other: Summary, limits: Thresholds, confirmation: bool
+    one: TimeSummary, other: TimeSummary, limits: Thresholds, confirmation: bool
 ) -> None:
     found = judge(one, other, limits, confirmation=confirmation)
 
@@ -110,7 +110,7 @@ def test_a_faster_launch_changed_by_no_less_than_the_clear_gap(
 
 @given(ANY_SUMMARY, ANY_SUMMARY, LIMITS, st.booleans())
 def test_any_two_summaries_get_a_verdict(
-    one: Summary, other: Summary, limits: Thresholds, confirmation: bool
+    one: TimeSummary, other: TimeSummary, limits: Thresholds, confirmation: bool
 ) -> None:
     found = judge(one, other, limits, confirmation=confirmation)
 

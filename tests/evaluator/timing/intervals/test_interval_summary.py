@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evaluator.timing.intervals.estimate import (
     Channel,
-    Summary,
+    TimeSummary,
     Unusable,
     raw_clocks,
     raw_cycles,
@@ -23,7 +23,7 @@ TIMES = st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=60)
 def test_statistics_of_five_samples_are_as_by_hand() -> None:
     found = summary_of([5.0, 1.0, 3.0, 2.0, 4.0])
 
-    assert found == Summary(
+    assert found == TimeSummary(
         minimum=1.0,
         maximum=5.0,
         mean=3.0,
@@ -58,14 +58,14 @@ def test_one_sample_has_a_centre_and_no_standard_deviation() -> None:
 
 
 def test_no_samples_are_an_empty_summary() -> None:
-    assert summary_of([]) == Summary()
+    assert summary_of([]) == TimeSummary()
     assert summary_of([]).empty
 
 
 def test_a_launch_with_unreadable_samples_only_is_not_empty() -> None:
     lost = Unusable(channel=Channel.TIMES, why="cut off")
 
-    assert not Summary(unusable=(lost,)).empty
+    assert not TimeSummary(unusable=(lost,)).empty
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_times_that_cannot_be_used_are_named_and_give_no_statistics(
 ) -> None:
     found = summary_of(times_s)
 
-    assert found == Summary(unusable=(Unusable(channel=Channel.TIMES, why=why),))
+    assert found == TimeSummary(unusable=(Unusable(channel=Channel.TIMES, why=why),))
     assert found.times_s is None
 
 
@@ -119,7 +119,7 @@ def test_cycles_are_time_by_clock_rate() -> None:
 
 def test_cycles_need_both_times_and_clock_rates() -> None:
     assert raw_cycles(summary_of([1.0])) is None
-    assert raw_cycles(Summary(clocks_hz=[100.0])) is None
+    assert raw_cycles(TimeSummary(clocks_hz=[100.0])) is None
 
 
 def test_cycles_beyond_what_a_float_holds_are_unusable() -> None:
@@ -132,13 +132,13 @@ def test_cycles_beyond_what_a_float_holds_are_unusable() -> None:
 def test_a_reader_may_say_that_samples_are_unusable_though_it_kept_them() -> None:
     lost = Unusable(channel=Channel.TIMES, why="cut off")
 
-    assert raw_times(Summary(times_s=[1.0], unusable=(lost,))) is lost
-    assert raw_cycles(Summary(times_s=[1.0], clocks_hz=[1.0], unusable=(lost,))) is lost
+    assert raw_times(TimeSummary(times_s=[1.0], unusable=(lost,))) is lost
+    assert raw_cycles(TimeSummary(times_s=[1.0], clocks_hz=[1.0], unusable=(lost,))) is lost
 
 
 def test_vectors_from_files_in_single_precision_become_double() -> None:
     single = np.array([1.5, 2.5], np.float32)
-    summary = Summary(times_s=single, clocks_hz=single)
+    summary = TimeSummary(times_s=single, clocks_hz=single)
 
     times, clocks = raw_times(summary), raw_clocks(summary)
 

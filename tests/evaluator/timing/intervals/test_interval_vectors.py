@@ -6,9 +6,9 @@ from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, Reason, judge
 from evaluator.timing.intervals.estimate import (
     PRESETS,
-    Interval,
-    Summary,
     Thresholds,
+    TimeRange,
+    TimeSummary,
     change_between,
     read_thresholds,
     summary_of,
@@ -18,9 +18,11 @@ DEFAULT = PRESETS["default"]
 CLOCK_HZ = 100.0
 
 
-def quartiles(*times_s: float, noise: float = 0.01, clock_hz: float | None = CLOCK_HZ) -> Summary:
+def quartiles(
+    *times_s: float, noise: float = 0.01, clock_hz: float | None = CLOCK_HZ
+) -> TimeSummary:
     least, first, median, third = times_s
-    return Summary(
+    return TimeSummary(
         minimum=least,
         first_quartile=first,
         median=median,
@@ -30,12 +32,12 @@ def quartiles(*times_s: float, noise: float = 0.01, clock_hz: float | None = CLO
     )
 
 
-def moments(mean: float, stdev_relative: float) -> Summary:
-    return Summary(mean=mean, stdev_relative=stdev_relative)
+def moments(mean: float, stdev_relative: float) -> TimeSummary:
+    return TimeSummary(mean=mean, stdev_relative=stdev_relative)
 
 
 def said(
-    reference: Summary, candidate: Summary, thresholds: Thresholds = DEFAULT
+    reference: TimeSummary, candidate: TimeSummary, thresholds: Thresholds = DEFAULT
 ) -> tuple[Verdict, Reason]:
     found = judge(reference, candidate, thresholds)
     return found.verdict, found.reason
@@ -44,13 +46,13 @@ def said(
 REFERENCE = quartiles(1.0, 1.1, 1.2, 1.3)
 
 
-def faster(clock_hz: float | None = CLOCK_HZ) -> Summary:
+def faster(clock_hz: float | None = CLOCK_HZ) -> TimeSummary:
     return quartiles(0.8, 0.85, 0.9, 0.95, clock_hz=clock_hz)
 
 
 def alike(
     median: float = 1.204, *, noise: float = 0.01, clock_hz: float | None = CLOCK_HZ
-) -> Summary:
+) -> TimeSummary:
     return quartiles(1.02, 1.1, median, 1.28, noise=noise, clock_hz=clock_hz)
 
 
@@ -176,8 +178,8 @@ def test_the_weights_of_two_modes_may_move() -> None:
     )
 
 
-def with_samples(*times_s: float) -> Summary:
-    return Summary(
+def with_samples(*times_s: float) -> TimeSummary:
+    return TimeSummary(
         minimum=1.0,
         first_quartile=1.01,
         median=1.01,
@@ -235,8 +237,8 @@ def test_rare_values_count_when_leaving_them_out_would_cost_too_much() -> None:
 
 
 def test_relative_change_is_over_the_smaller_time_and_changes_sign_with_the_sides() -> None:
-    one = Interval(lower=4.096e-6, centre=4.6e-6, upper=5.120e-6)
-    other = Interval(lower=6.112e-6, centre=6.12e-6, upper=6.144e-6)
+    one = TimeRange(lower=4.096e-6, centre=4.6e-6, upper=5.120e-6)
+    other = TimeRange(lower=6.112e-6, centre=6.12e-6, upper=6.144e-6)
 
     assert change_between(one, other).relative == pytest.approx((0.19375, 0.5))
     assert change_between(other, one).relative == pytest.approx((-0.5, -0.19375))

@@ -4,29 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.timing.intervals.estimate import Summary
-from evaluator.timing.nvbench.compare import AxisFilter, DeviceChoice, Filters, Word
-from evaluator.timing.nvbench.read import AxisValue, Benchmark, State
+from evaluator.timing.intervals.estimate import TimeSummary
+from evaluator.timing.nvbench.compare import AxisFilter, DeviceChoice, FilterOption, Filters
+from evaluator.timing.nvbench.read import AxisValue, NvbenchBenchmark, NvbenchState
 from records.errors import StudyError
 
 
-def run(**axes: str) -> State:
+def run(**axes: str) -> NvbenchState:
     values = tuple(
         AxisValue(name=name, type="string", value=text.split("~")[0], shown=text.split("~")[-1])
         for name, text in axes.items()
     )
-    return State(name="", device=0, axes=values, summary=Summary())
+    return NvbenchState(name="", device=0, axes=values, summary=TimeSummary())
 
 
-def bench(name: str, *states: State) -> Benchmark:
-    return Benchmark(name=name, device_ids=(0,), axis_names=(), states=states)
+def bench(name: str, *states: NvbenchState) -> NvbenchBenchmark:
+    return NvbenchBenchmark(name=name, device_ids=(0,), axis_names=(), states=states)
 
 
 INT, FLOAT = run(T="I32", n="256~2^8"), run(T="F32", n="512~2^9")
 BENCHMARKS = [bench("copy", INT, FLOAT), bench("fill", run(T="I32"))]
 
 
-def admitted(words: list[Word]) -> list[tuple[str, str]]:
+def admitted(words: list[FilterOption]) -> list[tuple[str, str]]:
     filters = Filters.of(words)
     return [
         (each.name, state.axes[0].value)
@@ -60,7 +60,9 @@ ALL = [("copy", "I32"), ("copy", "F32"), ("fill", "I32")]
         ([("axis", "T=I32"), ("benchmark", "copy"), ("axis", "n=512")], []),
     ],
 )
-def test_filters_admit_what_their_order_says(words: list[Word], expected: list[tuple[str, str]]):
+def test_filters_admit_what_their_order_says(
+    words: list[FilterOption], expected: list[tuple[str, str]]
+):
     assert admitted(words) == expected
 
 
@@ -115,7 +117,9 @@ def test_alternatives_of_one_benchmark_do_not_exclude_each_other():
         ([("benchmark", "fill"), ("axis", "n=256")], "no such axis; known: 'T'"),
     ],
 )
-def test_a_name_that_nothing_has_is_told_with_those_there_are(words: list[Word], message: str):
+def test_a_name_that_nothing_has_is_told_with_those_there_are(
+    words: list[FilterOption], message: str
+):
     with pytest.raises(StudyError, match=message):
         Filters.of(words).check(BENCHMARKS)
 
@@ -125,7 +129,7 @@ WORDS = st.lists(st.tuples(st.sampled_from(["benchmark", "axis"]), TEXTS), max_s
 
 
 @given(WORDS)
-def test_any_options_are_filters_or_one_line(words: list[Word]):
+def test_any_options_are_filters_or_one_line(words: list[FilterOption]):
     try:
         filters = Filters.of(words)
     except StudyError as error:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.intervals.estimate import Summary
-from evaluator.timing.nvbench.read import Document, NvbenchError, read_document
+from evaluator.timing.intervals.estimate import TimeSummary
+from evaluator.timing.nvbench.read import NvbenchDocument, NvbenchError, read_document
 from tests.support.nvbench import (
     Json,
     benchmark,
@@ -41,7 +41,7 @@ def test_every_statistic_of_a_state_is_read(tmp_path: Path):
 
     found = read_state(tmp_path / "a.json", told)
 
-    assert found.summary == Summary(
+    assert found.summary == TimeSummary(
         minimum=1.0,
         maximum=2.0,
         mean=3.0,
@@ -69,14 +69,14 @@ def test_null_is_infinite_noise_and_no_time(tmp_path: Path):
 
     found = read_state(tmp_path / "a.json", told)
 
-    assert found.summary == Summary(stdev_relative=math.inf)
+    assert found.summary == TimeSummary(stdev_relative=math.inf)
 
 
 @pytest.mark.parametrize("summaries", [None, []])
 def test_a_state_without_summaries_has_nothing_measured(
     tmp_path: Path, summaries: list[Json] | None
 ):
-    assert read_state(tmp_path / "a.json", summaries).summary == Summary()
+    assert read_state(tmp_path / "a.json", summaries).summary == TimeSummary()
 
 
 def test_a_skipped_state_says_so(tmp_path: Path):
@@ -212,7 +212,7 @@ def test_any_json_is_a_document_or_our_error(tmp_path: Path, told: object):
     except NvbenchError as error:
         assert str(path) in str(error)
     else:
-        assert isinstance(found, Document)
+        assert isinstance(found, NvbenchDocument)
         for run in (run for each in found.benchmarks for run in each.states):
             run.measured()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.timing.nvbench.read import FILE_BYTES, SampleFile, Unread
+from evaluator.timing.nvbench.read import FILE_BYTES, MissingSamples, SampleFile
 
 TWO = b"\x00\x00\x80?\x00\x00\x00@"  # 1.0 and 2.0
 
@@ -14,9 +14,9 @@ def reads(folder: Path, name: str, count: int = 2) -> object:
     return SampleFile(document=folder / "a.json", name=name, count=count).read()
 
 
-def unread(folder: Path, name: str, count: int = 2) -> Unread:
+def unread(folder: Path, name: str, count: int = 2) -> MissingSamples:
     found = reads(folder, name, count)
-    assert isinstance(found, Unread)
+    assert isinstance(found, MissingSamples)
     assert str(folder / "a.json") in found.warning
     return found
 
@@ -33,7 +33,7 @@ def test_samples_are_little_endian_single_precision(folder: Path):
 
     found = reads(folder, "0.bin")
 
-    assert not isinstance(found, Unread)
+    assert not isinstance(found, MissingSamples)
     assert found.tolist() == [1.0, 2.0]
     assert found.dtype == "float64"
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from evaluator.estimate.memory import MemoryEstimate, estimated_memory
+from evaluator.estimate.memory import MemoryEstimate, estimate_memory
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
@@ -79,7 +79,7 @@ def measure(
                 print(f"{config}: {outcome}", file=sys.stderr)
                 continue
             settings = {**study.space.defaults, **config.values}
-            estimate = estimated_memory(work, rank_config(settings), device)
+            estimate = estimate_memory(work, rank_config(settings), device)
             yield config, estimate, max(outcome.measurement.peak_memory_bytes)
     finally:
         launcher.close()

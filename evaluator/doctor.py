@@ -1,13 +1,4 @@
-"""Checks that this machine can run searches.
-
-What one probe of the machine found.
-
-What the machine is made of: devices, links between them, memory, clocks.
-
-Whether ranks really start, meet and train here, and how much equal launches differ.
-
-What is installed: torch with its backends, a compiler, tools that a search can use.
-"""
+"""Checks that this machine can run searches: hardware, software, launches and their noise."""
 
 import math
 import os
@@ -214,7 +205,7 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class MeasuredLaunch:
     """One launch that was measured: the whole of it, and its steps on their slowest ranks."""
 
     wall_s: float
@@ -224,9 +215,9 @@ class Launched:
 
 def launch_repeatedly(
     evaluator: TrialEvaluator, study: Study, config: Config, folder: Path, count: int
-) -> tuple[Launched, ...] | str:
+) -> tuple[MeasuredLaunch, ...] | str:
     """Launch the same job several times in folders below this one; the cause when one fails."""
-    launches: list[Launched] = []
+    launches: list[MeasuredLaunch] = []
     for number in range(count):
         workdir = folder / str(number)
         workdir.mkdir()
@@ -238,7 +229,7 @@ def launch_repeatedly(
         if isinstance(outcome, Failed):
             return str(outcome)
         launches.append(
-            Launched(
+            MeasuredLaunch(
                 wall_s=time.perf_counter() - started_s,
                 step_times_s=outcome.measurement.slowest_rank_s,
                 conditions=outcome.measurement.conditions,
@@ -247,7 +238,9 @@ def launch_repeatedly(
     return tuple(launches)
 
 
-def launch_finding(subject: str, launches: Sequence[Launched] | str, *, needed: bool) -> Finding:
+def launch_finding(
+    subject: str, launches: Sequence[MeasuredLaunch] | str, *, needed: bool
+) -> Finding:
     """Whether a launch works; the first of several also started the warm process."""
     if isinstance(launches, str):
         return Finding(
@@ -267,7 +260,7 @@ def launch_finding(subject: str, launches: Sequence[Launched] | str, *, needed: 
     )
 
 
-def noise_finding(launches: Sequence[Launched]) -> Finding:
+def noise_finding(launches: Sequence[MeasuredLaunch]) -> Finding:
     """How much equal launches differ, and what difference a search could still tell."""
     within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
     medians = [statistics.median(launch.step_times_s) for launch in launches]

@@ -1,10 +1,7 @@
-"""Config -> Outcome: launch, classify, read, measure, diagnose.
+"""Launch a configuration and measure it: the path from a `Config` to an `Outcome`.
 
-Puts a launch on record: how it was started, where, and how it ended.
-
-Why a launch took as long as it did, put together from what the analyses of its traces say.
-
-Configurations, launched and measured: the path from a config to an outcome.
+Classifies failures, reads what the ranks wrote, computes metrics, explains where the time went,
+and records how the launch was started and how it ended.
 """
 
 import json
@@ -25,7 +22,12 @@ from evaluator.launchers.conditions import (
     gpu_conditions,
     take_snapshot,
 )
-from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places, run_together, turn_orders
+from evaluator.launchers.interleaved import (
+    VISIBLE_DEVICES,
+    DeviceSlots,
+    run_interleaved,
+    turn_orders,
+)
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.timing.steady import steady_part
@@ -64,7 +66,7 @@ class Site:
     machine: Callable[[], str | None] = _unknown
 
 
-def launched(job: Job, result: JobResult, launcher: str, site: Site) -> Launched:
+def launch_record(job: Job, result: JobResult, launcher: str, site: Site) -> Launched:
     """Give what it takes to start a job again, and how it ended this time."""
     devices = job.environment.get(VISIBLE_DEVICES)
     return Launched(
@@ -174,14 +176,14 @@ class TrialEvaluator:
         launcher: Launcher,
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,
-        places: Places | None = None,
+        places: DeviceSlots | None = None,
         site: Site | None = None,
     ) -> None:
         self._recipe = recipe
         self._launchers = [launcher]
         self._on_phase = on_phase
         self._more_launchers = more_launchers
-        self._places = places or Places()
+        self._places = places or DeviceSlots()
         self._site = site or Site()
         self._taken_places: set[int] = set()
         self._busy: set[int] = set()
@@ -216,7 +218,7 @@ class TrialEvaluator:
             for config, workdir in zip(configs, workdirs, strict=True)
         ]
         before = take_snapshot()
-        ended = run_together(
+        ended = run_interleaved(
             [launch.job for launch in launches],
             workdirs,
             self._launchers_for(len(configs)),
@@ -285,7 +287,7 @@ class TrialEvaluator:
     ) -> Outcome:
         """What came of a launch, with how it was made."""
         outcome = self._classified(study, launch, result, conditions)
-        made = launched(launch.asked, result, study.launch.launcher, self._site)
+        made = launch_record(launch.asked, result, study.launch.launcher, self._site)
         return replace(outcome, launched=made)
 
     def _classified(
@@ -320,7 +322,7 @@ class _Launch:
     def of(cls, job: Job, workdir: Path) -> "_Launch":
         """Make the job's folders, and leave on record how it is started."""
         placed, record = _placed(job, workdir), workdir / "launch.json"
-        record.write_text(_by_hand(placed), encoding="utf-8")
+        record.write_text(_launch_document(placed), encoding="utf-8")
         return cls(job, placed, record.stat().st_mtime_ns)
 
 
@@ -372,7 +374,7 @@ def _placed(job: Job, workdir: Path) -> Job:
     return replace(job, environment={**job.environment, **told})
 
 
-def _by_hand(job: Job) -> str:
+def _launch_document(job: Job) -> str:
     """How to start the same job without us, for the record."""
     return json.dumps(
         {

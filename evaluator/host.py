@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 from evaluator.bench.record import this_machine
-from evaluator.machine import checkout, described_gpus
+from evaluator.machine import checkout, describe_gpus
 from records.machine import Machine
 
 OUR_FOLDER = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ SOFTWARE = (
 _TORCH_FACT = re.compile(r"^(cuda|hip|git_version)\b[^=\n]*= *'([^'\n]{1,100})'", re.MULTILINE)
 
 
-def described_machine(
+def describe_machine(
     script: Path, seen: Mapping[str, str], image: str | None, root: Path = Path("/")
 ) -> Machine:
     """Give the machine, mounted at `root`, with what was installed when it is asked.
@@ -56,7 +56,7 @@ def described_machine(
         memory_bytes=_memory_bytes(root),
         governor=found.governor,
         network_interfaces=found.network_interfaces,
-        gpus=described_gpus(),
+        gpus=describe_gpus(),
         container=found.container,
         image=image,
         software=_software(packages),

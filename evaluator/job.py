@@ -1,9 +1,4 @@
-"""Job, JobResult and the Recipe/Launcher protocols.
-
-A job to launch and what came of it, as values.
-
-What the evaluator asks of others: recipes, launchers, and who listens to progress.
-"""
+"""What the evaluator exchanges with recipes and launchers: jobs, their results, and the ports."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +59,7 @@ class RankExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class LastHeartbeat:
     """A rank's last sign of life: what it had entered, and how long it was silent at the end.
 
     `step` counts from 0 over all phases; None outside of steps.
@@ -92,7 +87,7 @@ class JobResult:
     reason: Reason
     ranks: tuple[RankExit, ...]
     wall_s: float
-    beats: tuple[Beat, ...] = ()
+    heartbeats: tuple[LastHeartbeat, ...] = ()
     memory_kill_count: int | None = None
     message: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,13 +1,4 @@
-"""What the local machine has: cores, memory, GPUs, MPI, git checkout.
-
-What the machine in front of us offers: GPUs if there are any, else CPU ranks.
-
-The git working tree around a folder: its commit, and whether anything in it differs.
-
-The MPI library that ranks will load here, and how its own mpirun starts them.
-
-How torchrun starts ranks on this machine.
-"""
+"""What the local machine offers: cores, GPUs, MPI, torchrun, and the git checkout of a folder."""
 
 import functools
 import hashlib
@@ -73,7 +64,7 @@ def local_gpus() -> tuple[tuple[str, int | None], ...]:
     return tuple((row["name"], _memory_bytes(row)) for row in rows)
 
 
-def described_gpus() -> tuple[Gpu, ...]:
+def describe_gpus() -> tuple[Gpu, ...]:
     """The same GPUs, with what else their driver tells of them."""
     return tuple(
         Gpu(
@@ -176,23 +167,23 @@ def checkout(folder: Path) -> Checkout | None:
     commit = commit_of(folder)
     if commit is None:
         return None
-    status = _told(folder, "status", "--porcelain=v1", "-z")
+    status = _run_git(folder, "status", "--porcelain=v1", "-z")
     if status is None:
         return Checkout(commit=commit, is_changed=None)
     if not status:
         return Checkout(commit=commit, is_changed=False)
-    diff = _told(folder, *_DIFF)
+    diff = _run_git(folder, *_DIFF)
     changes = None if diff is None else hashlib.sha256(status + diff).hexdigest()
     return Checkout(commit=commit, is_changed=True, changes=changes)
 
 
 def commit_of(folder: Path) -> str | None:
     """The commit that is checked out, None outside of a working tree."""
-    told = _told(folder, "rev-parse", "--verify", "HEAD")
+    told = _run_git(folder, "rev-parse", "--verify", "HEAD")
     return (told or b"").decode(errors="replace").strip() or None
 
 
-def _told(folder: Path, *words: str) -> bytes | None:
+def _run_git(folder: Path, *words: str) -> bytes | None:
     """What git answers; None where it is missing, refuses or takes too long."""
     try:
         told = subprocess.run(

@@ -1,15 +1,7 @@
-"""Metrics -> Score: expressions, direction, limits, baselines.
+"""From metric values to the one cost that trials are compared by: objectives, limits, the seed.
 
-What an expression over metrics reads of a launch: its metrics, and those that the seed had.
-
-Limits on metrics: what a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`.
-
-Which way an expression over metrics is better, where all of its metrics agree.
-
-A rule for each construct: the expression must rise or fall with each metric over all values that
-the metric can have, and what is better for each must be better for the whole.
-
-From metric values to the one cost that trials are compared by.
+A limit is what a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`. A name such as
+`step_time@seed` stands for what the seed measured.
 """
 
 import ast
@@ -54,7 +46,7 @@ def readings(metrics: Sequence[MetricValue], seed: Baseline) -> Mapping[str, flo
     return {**_by_name(metrics), **at_seed}
 
 
-def lacking(
+def missing_names(
     expression: Expression, known: Mapping[str, float], absent: Mapping[str, str]
 ) -> tuple[tuple[str, ...], str]:
     """Names that have no value, and why in parentheses as far as `absent` tells, by metric."""
@@ -121,7 +113,7 @@ class Limit:
 
         What cannot be checked counts as broken: nobody knows that it holds.
         """
-        missing, why = lacking(self.expression, known, absent)
+        missing, why = missing_names(self.expression, known, absent)
         if missing:
             return f"{self.text} cannot be checked without {', '.join(missing)}{why}"
         try:
@@ -161,7 +153,7 @@ def _checked(text: str, added: Sequence[Metric]) -> Limit:
             raise StudyError(f"it compares nothing with <, <=, >, >= or ==; {EXAMPLE}")
     if not metrics:
         raise StudyError(f"it names no metric; {EXAMPLE}")
-    told = {name: _told_in(metric, units) for name, metric in metrics.items()}
+    told = {name: _written_unit(metric, units) for name, metric in metrics.items()}
     return Limit(text=text, expression=expression, units=told)
 
 
@@ -178,7 +170,7 @@ def _size(unit: str, metrics: Mapping[str, Metric]) -> float:
     return size / sizes.pop()
 
 
-def _told_in(metric: Metric, units: set[str]) -> tuple[str, float]:
+def _written_unit(metric: Metric, units: set[str]) -> tuple[str, float]:
     """The unit that was written for such a metric, and how much of the metric's own one is."""
     own = _METRIC_UNITS.get(metric.unit)
     for unit in sorted(units):
@@ -266,7 +258,7 @@ class Scoring:
         `absent` tells why metrics have none, by name.
         """
         known = readings(metrics, self.seed)
-        missing, why = lacking(self.expression, known, absent)
+        missing, why = missing_names(self.expression, known, absent)
         if missing:
             return _failed(
                 f"the objective needs {', '.join(missing)}, which this trial has not{why}"

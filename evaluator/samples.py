@@ -1,16 +1,7 @@
-"""Per-rank step files -> Measurement.
+"""The step files of all ranks, read and checked: one `Measurement` per launch.
 
-From the parts of an inference step to how long its requests waited for their tokens.
-
-From the parts of a communication step to how long one call of each kind of message takes.
-
-What ranks left in a job's folder, read into one measurement.
-
-The files were written by a job under test: nothing in them is believed without a check.
-
-Whether two trials computed the same thing: their losses from the same seed must agree.
-
-Some combinations of parallelism run at full speed and compute something else.
+The files were written by a job under test: nothing in them is believed without a check. Some
+combinations of parallelism run at full speed and compute something else, so losses are compared.
 """
 
 import math
@@ -126,7 +117,7 @@ class RankSamples(msgspec.Struct, frozen=True):
     torch: str
 
 
-def asked_of_ranks(measure: Measure) -> RankMeasure:
+def rank_measure(measure: Measure) -> RankMeasure:
     """What a study asks of the ranks of one launch."""
     return RankMeasure(
         warmup_steps=measure.warmup_steps,
@@ -178,7 +169,7 @@ def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
 
 
 def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
-    fault = _unreadable(ranks, study.workload) or _uncounted(ranks, asked_of_ranks(study.measure))
+    fault = _unreadable(ranks, study.workload) or _uncounted(ranks, rank_measure(study.measure))
     if fault is not None:
         return _no_samples(fault)
     tokens = sum(rank.tokens_per_step for rank in ranks)

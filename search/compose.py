@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
-from evaluator.host import described_machine
+from evaluator.host import describe_machine
 from evaluator.job import Launcher, Recipe
-from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places, fits_together, places_of
+from evaluator.launchers.interleaved import (
+    VISIBLE_DEVICES,
+    DeviceSlots,
+    device_slots,
+    fits_together,
+)
 from evaluator.launchers.local import LocalLauncher
 from evaluator.objective import Scoring, scoring_of
 from evaluator.recipes.catalog import recipe_of
@@ -277,14 +282,14 @@ def _live_model(study: Study, notice: Callable[[str], None]) -> "LlmClient":
     return LlmClient(llm, AnthropicTransport(llm, notice))
 
 
-def _places(study: Study) -> Places:
+def _places(study: Study) -> DeviceSlots:
     """Where trials that are measured at once may be; none where they are measured one by one."""
     if study.parallel == 1:
-        return Places()
-    return places_of(study, settings.trial_environment().get(VISIBLE_DEVICES))
+        return DeviceSlots()
+    return device_slots(study, settings.trial_environment().get(VISIBLE_DEVICES))
 
 
-def _place_count(study: Study, recipe: Recipe, places: Places, config: Config) -> int:
+def _place_count(study: Study, recipe: Recipe, places: DeviceSlots, config: Config) -> int:
     """The most places that a configuration takes in any of its contexts."""
     return max(places.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
 
@@ -303,7 +308,7 @@ def _site(study: Study, store: Store, scrubber: Scrubber) -> Iterator[Site]:
     folder = Path(scripts[0]).parent if scripts else Path.cwd()
     seen = recipe_of(study).inherited(study, settings.trial_environment())
     with ThreadPoolExecutor(max_workers=1) as beside:
-        described = beside.submit(described_machine, folder, seen, settings.container_image())
+        described = beside.submit(describe_machine, folder, seen, settings.container_image())
         yield Site(
             job_id=settings.scheduler_job(),
             machine=cache(lambda: store.keep_machine(scrubber.value(described.result()))),

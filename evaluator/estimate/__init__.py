@@ -1,4 +1,4 @@
-"""What a step of a configuration should take, guessed from sizes alone: it ranks, it is no result.
+"""Estimate a step of a configuration from sizes alone, to rank configurations; never a result.
 
-Every part is proportional to what it stands for; how much each weighs, measured trials tell.
+Every part is proportional to what it stands for; its weight is fitted to measured trials.
 """

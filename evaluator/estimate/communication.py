@@ -1,15 +1,8 @@
-"""Estimated time of collectives.
+"""Estimated time of collectives: those of a training step, and a mix of messages by its setup.
 
-What a rank sends: in every micro-batch between slices, parts and experts, and once in a step.
-
-How the algorithms of collectives pass messages on: rounds, bytes sent, and bytes added up.
-
-Costs are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005), each for the rank that has most to do.
-
-The exchange of a mix of messages from its setup alone: calls, rounds, bytes, sums and copies.
-
-Of the knobs it knows those that change how often, how far or in what format messages are sent.
+Costs of algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective
+Communication Operations in MPICH" (2005), each for the rank that has most to do. Of the knobs, only
+those count that change how often, how far or in what format messages are sent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -397,7 +390,7 @@ class Ways:
     protocol: str | None = None
 
 
-def estimated_exchange(
+def estimate_exchange(
     messages: Sequence[Operation], setup: Setup, ways: Ways, machine: Machine, rank_count: int
 ) -> Mapping[str, float]:
     """Seconds of a step, by what takes them."""

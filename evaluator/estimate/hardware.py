@@ -1,12 +1,7 @@
-"""Rates assumed for a machine.
+"""Work of a micro-batch and rates of a machine: operations, operators, traffic, peaks.
 
-What a rank computes in one micro-batch: floating-point operations, and operators to start.
-
-What collectives cost a rank: calls, rounds with a neighbour, and bytes that it sends.
-
-Rings, which carry large messages everywhere: an all-reduce goes around twice.
-
-What ranks run on, in rates: peaks of known accelerators, round numbers for the rest.
+Peaks are those of known accelerators, round numbers for others. Traffic is that of rings, which
+carry large messages everywhere: an all-reduce goes around twice.
 """
 
 from collections.abc import Sequence

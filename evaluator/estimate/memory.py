@@ -1,17 +1,9 @@
-"""Estimated peak memory.
-
-How many numbers a decoder's parts hold, and how many they keep per token for the backward pass.
+"""Estimated peak memory of the rank that needs most, from sizes alone.
 
 Counts follow the operations in `evaluator.workloads`, one by one, in the manner of Korthikanti et
 al., "Reducing Activation Recomputation in Large Transformer Models" (2022): an operation keeps
 the inputs that its derivative needs. `tp`, `ep` and the like divide what each rank holds of them.
-
-Which part of the built-in model each rank of a pipeline holds, counted in parameters.
-
-How much memory a configuration of the built-in recipe takes, from sizes alone.
-
-The estimate is for the rank that needs most. It tells configurations that cannot fit from those
-that may; it is no result.
+The estimate separates configurations that cannot fit from those that may; it is not a result.
 """
 
 from collections.abc import Iterator, Mapping
@@ -344,7 +336,7 @@ PARTS = tuple(
 """Names of the parts of an estimate."""
 
 
-def estimated_memory(work: Workload, config: Config, device: DeviceKind) -> MemoryEstimate:
+def estimate_memory(work: Workload, config: Config, device: DeviceKind) -> MemoryEstimate:
     """The estimate of a configuration that breaks no rule."""
     if work.output_length:
         return _serving(work, config, device)

@@ -1,17 +1,8 @@
-"""Estimated step time of training, inference, scripts.
+"""Estimated step time of training, inference and user scripts, by what takes it.
 
-A training step from sizes alone: what computes, what communicates, and what waits.
-
-Nothing is taken to be hidden behind anything else: weights of the parts, fitted to measured
-steps, tell how much of each shows.
-
-Prompts read and answered from sizes alone: every token of an answer reads all weights again.
-
-A step of a decoder in either phase, on an environment.
-
-A user's script as the built-in trainer would do it: knobs of usual names, sizes of the model.
-
-What a script really does is not known: this ranks its configurations as far as names tell.
+Nothing counts as hidden behind anything else: weights of the parts, fitted to measured steps,
+express how much of each shows. A script is estimated as the built-in trainer would do it, as far
+as its knobs have usual names.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +70,7 @@ _EXCHANGED_ONCE: Sequence[Exchanged] = (
 )
 
 
-def estimated_training(
+def estimate_training(
     work: Workload, config: Config, machine: Machine, *, distributed_tensors: bool = True
 ) -> Mapping[str, float]:
     """Seconds of a step, by what takes them, on the rank that is busiest with each.
@@ -162,7 +153,7 @@ def _update_operators(share: Share, machine: Machine) -> int:
 GATHERS = 2  # the vectors of tokens, and the logits
 
 
-def estimated_inference(work: Workload, config: Config, machine: Machine) -> Mapping[str, float]:
+def estimate_inference(work: Workload, config: Config, machine: Machine) -> Mapping[str, float]:
     """Seconds in which a batch is answered, by what takes them; every rank does the same."""
     (share,) = shares(work, config)
     rounds = micro_batch_count(work, config)
@@ -222,7 +213,7 @@ def _mean_length(work: Workload) -> float:
     return work.sequence_length + work.output_length / 2
 
 
-def estimated_step(
+def estimate_step(
     work: Workload, config: Config, environment: Environment, *, distributed_tensors: bool = True
 ) -> Mapping[str, float]:
     """Seconds of a step, by what takes them, of a configuration that breaks no rule.
@@ -232,8 +223,8 @@ def estimated_step(
     threads = config.threads_per_rank
     machine = machine_of(environment, work.precision, config.world_size, threads)
     if work.output_length:
-        return estimated_inference(work, config, machine)
-    return estimated_training(work, config, machine, distributed_tensors=distributed_tensors)
+        return estimate_inference(work, config, machine)
+    return estimate_training(work, config, machine, distributed_tensors=distributed_tensors)
 
 
 COUNTS: Mapping[str, tuple[str, ...]] = {
@@ -261,12 +252,12 @@ _EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
 _MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head_size")
 
 
-def estimated_script(
+def estimate_script(
     asked: Asked, environment: Environment, settings: Mapping[str, Value], rank_count: int
 ) -> Mapping[str, float] | None:
     """Seconds of a step, by what takes them; None where sizes or knobs do not tell enough."""
     read = _as_builtin(asked, settings, rank_count)
-    return read and estimated_step(*read, environment, distributed_tensors=False)
+    return read and estimate_step(*read, environment, distributed_tensors=False)
 
 
 def _as_builtin(

@@ -1,1 +1,1 @@
-"""Whose doing a failed job was, from everything that it left behind."""
+"""Why a job failed, from everything that it left behind."""

@@ -1,14 +1,6 @@
-"""JobResult -> failure kind and first cause.
+"""From exits, error files, logs and stacks of a failed job to a failure kind and a cause.
 
-Which rank a signal ended, as launchers tell it, where the others only say that they lost it.
-
-Whose doing a failed job was: from exits, error files, logs and stacks to a kind and a cause.
-
-The first cause is that of the rank that failed by itself, not the noise of those that lost it.
-
-How each rank of a job ended, for the record, and the first line with which it told of an error.
-
-Which of them was the cause is not asked here.
+The first cause is that of the rank that failed by itself, not of those that lost it.
 """
 
 import re
@@ -23,7 +15,6 @@ from evaluator.failures.logs import (
     Finding,
     RankError,
     elastic_findings,
-    gist,
     last_line,
     log_text,
     rank_error,
@@ -32,10 +23,11 @@ from evaluator.failures.logs import (
     read_by_rank,
     read_log,
     signal_name,
+    stuck_places,
     weightiest,
 )
 from evaluator.failures.texts import KILLED, TOO_LARGE, Tells
-from evaluator.job import Beat, JobResult, RankExit
+from evaluator.job import JobResult, LastHeartbeat, RankExit
 from evaluator.rank.protocol import error_name
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
@@ -121,20 +113,20 @@ def classify(result: JobResult) -> Failed | None:
 
 def _stuck(result: JobResult) -> Failed:
     """A job that was given up on; a rank that failed before the others waited is the cause."""
-    told = _all_told(result)
+    told = _reported_accounts(result)
     first = _weightiest([*told, *_memory_in_output(result)])
     if first is not None and first.found.tells is Tells.CAUSE:
         return _failed(first.found.kind, str(first))
-    silent_s = min((beat.silent_s for beat in result.beats), default=result.wall_s)
+    silent_s = min((beat.silent_s for beat in result.heartbeats), default=result.wall_s)
     given_up = (
         f"no sign of life for {silent_s:.0f} s"
         if result.reason == "hang"
         else f"no end after {result.wall_s:.0f} s"
     )
-    stacks = gist(result.workdir)
+    stacks = stuck_places(result.workdir)
     return _failed(
         FailureKind.HANG,
-        f"{given_up}{_progress(result.beats)}{f': {stacks}' if stacks else ''}",
+        f"{given_up}{_progress(result.heartbeats)}{f': {stacks}' if stacks else ''}",
     )
 
 
@@ -177,7 +169,7 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
     if rank.rank is None:
         yield from _of_command(rank, result)
         return
-    told = _told(rank.rank, result)
+    told = _reported(rank.rank, result)
     if told is not None:
         yield told
     elif rank.ended_ns is not None:
@@ -192,7 +184,7 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
 
 def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
     """What the ranks that a command started left, then how the command itself ended."""
-    yield from _all_told(result)
+    yield from _reported_accounts(result)
     for found in elastic_findings(result.workdir):
         yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
     killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
@@ -204,14 +196,14 @@ def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
         yield account
 
 
-def _all_told(result: JobResult) -> list[_Account]:
+def _reported_accounts(result: JobResult) -> list[_Account]:
     """What all error files of ranks say, the first to fail first."""
     paths = [path for path in result.workdir.glob(ERROR_FILES) if rank_number(path) is not None]
     errors = [error for path in paths if (error := rank_error(path))]
     return [_account(error) for error in sorted(errors, key=lambda error: error.failed_ns)]
 
 
-def _told(rank: int, result: JobResult) -> _Account | None:
+def _reported(rank: int, result: JobResult) -> _Account | None:
     """What a rank's own error file says."""
     error = rank_error(result.workdir / error_name(rank))
     return None if error is None else _account(error)
@@ -270,23 +262,23 @@ def _disk_is_full(result: JobResult) -> bool:
     return shutil.disk_usage(result.workdir).free < FULL_DISK_BYTES
 
 
-def _progress(beats: Sequence[Beat]) -> str:
+def _progress(heartbeats: Sequence[LastHeartbeat]) -> str:
     """How far the ranks were; of ranks in different places the one that is behind."""
-    if not beats:
+    if not heartbeats:
         return " before its first sign of life"
-    behind = min(beats, key=_reached)
+    behind = min(heartbeats, key=_reached)
     step = "" if behind.step is None else f", step {behind.step}"
-    together = all(_reached(beat) == _reached(behind) for beat in beats)
+    together = all(_reached(beat) == _reached(behind) for beat in heartbeats)
     whose = "" if together else f", rank {behind.rank} behind the others"
     return f" in {behind.phase}{step}{whose}"
 
 
-def _reached(beat: Beat) -> tuple[int, int]:
+def _reached(beat: LastHeartbeat) -> tuple[int, int]:
     return PHASES.index(beat.phase), -1 if beat.step is None else beat.step
 
 
 def _phase(rank: RankExit, result: JobResult) -> str:
-    phases = [beat.phase for beat in result.beats if beat.rank == rank.rank]
+    phases = [beat.phase for beat in result.heartbeats if beat.rank == rank.rank]
     return f" in {phases[0]}" if phases else ""
 
 

@@ -1,16 +1,9 @@
-"""Find errors in logs, rank files, stacks.
+"""Errors in the logs, error files and stacks of a failed job: which rank's, what, and where.
 
-What the output of a failed job says went wrong: the first cause, which rank's, and where.
-
-The output may be of one rank or of many together, with any launcher's lines around it, and of any
-length; it was written by a job under test.
-
-Reads the error files of ranks: ours, and those that torchrun has user programs write.
-
-Where ranks were when they were given up on: their stacks in a few words, ranks together.
-
-Reads what faulthandler and py-spy write. Of a stack it tells the innermost call and the line of
-the program that led there; who waits in the same place is named together.
+A log may be of one rank or of many together, with any launcher's lines around it, and of any
+length; it was written by a job under test. Error files are ours, or those that torchrun makes user
+programs write. Stacks are those of faulthandler and py-spy: the innermost call, and the line of
+the program that led there.
 """
 
 import mmap
@@ -380,7 +373,7 @@ class _Place:
         return f"{self.call} ({self.line})" if self.line else self.call
 
 
-def gist(workdir: Path) -> str:
+def stuck_places(workdir: Path) -> str:
     """Say which ranks were where, the fewest first; empty when no stack was kept."""
     ranks: dict[_Place, list[str]] = {}
     for path in sorted(workdir.glob("*.stacks.txt"), key=_in_order):

@@ -1,7 +1,7 @@
 """What texts of failing jobs mean: one table from pattern to failure kind, and why.
 
 Rules are tried from top to bottom and the first that matches a text decides. A text that none
-matches tells nothing here; an exception without a rule is a crash.
+matches means nothing here; an exception without a rule is a crash.
 """
 
 import re

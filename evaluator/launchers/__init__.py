@@ -1,1 +1,1 @@
-"""Places where a job can run."""
+"""Start jobs and watch them."""

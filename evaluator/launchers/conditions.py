@@ -1,6 +1,6 @@
 """What else the machine did while a job ran, measured around a launch.
 
-A fact that the machine does not tell is None. Linux only: it is read from /proc and /sys.
+A fact that the machine does not report is None. Linux only: it is read from /proc and /sys.
 """
 
 import os

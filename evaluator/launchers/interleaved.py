@@ -1,12 +1,6 @@
-"""Several jobs at once taking turns; device slots.
+"""Launches that share the machine: jobs that take turns to step, and slots for parallel jobs.
 
-Launches that share the machine: all are there at once, and take turns to step.
-
-What drifts between launches, a clock or a neighbour's load, then meets all of them alike.
-
-Where ranks may be that run beside those of other launches, apart from them.
-
-On GPUs these are devices, on CPUs cores.
+What drifts between launches, a clock or a neighbour's load, affects jobs that take turns alike.
 """
 
 import os
@@ -33,7 +27,7 @@ MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class InterleavedRun:
     """How jobs that took turns ended; `first_to_fail` left before all turns were over.
 
     The others were then sent home early: however they ended is not their own doing.
@@ -51,31 +45,31 @@ def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) ->
     return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
 
 
-def run_together(
+def run_interleaved(
     jobs: Sequence[Job],
     workdirs: Sequence[Path],
     launchers: Sequence[Launcher],
     *,
     orders: Sequence[Sequence[int]],
     on_phase: PhaseListener,
-) -> Together:
+) -> InterleavedRun:
     """Run all jobs at once, each by its launcher; they step in these orders, after a warm-up.
 
     Each has the time of all. Raises what a launcher raises, once every job has ended.
     """
     with TemporaryDirectory(prefix="cclsearch-turns-") as folder, ExitStack() as opened:
-        residents: list[_Resident] = []
+        slots: list[_Slot] = []
         for number, (job, workdir) in enumerate(zip(jobs, workdirs, strict=True)):
             pipes = Path(folder, str(number))
-            resident = _Resident(replace(job, timeout_s=job.timeout_s * len(jobs)), pipes)
-            opened.callback(resident.leave)
-            residents.append(resident)
-            resident.start(launchers[number], workdir)
-        first_to_fail = _give_turns(residents, orders, on_phase)
-        for resident in residents:
-            resident.send_home()
-        results = tuple(resident.result() for resident in residents)
-    return Together(results=results, first_to_fail=first_to_fail)
+            slot = _Slot(replace(job, timeout_s=job.timeout_s * len(jobs)), pipes)
+            opened.callback(slot.close)
+            slots.append(slot)
+            slot.start(launchers[number], workdir)
+        first_to_fail = _run_turns(slots, orders, on_phase)
+        for slot in slots:
+            slot.release()
+        results = tuple(slot.result() for slot in slots)
+    return InterleavedRun(results=results, first_to_fail=first_to_fail)
 
 
 def turn_orders(count: int, turn_count: int, seed: int) -> tuple[tuple[int, ...], ...]:
@@ -88,25 +82,25 @@ def turn_orders(count: int, turn_count: int, seed: int) -> tuple[tuple[int, ...]
     return tuple(tuple(random.sample(range(count), count)) for _ in range(turn_count))
 
 
-def _give_turns(
-    residents: Sequence["_Resident"], orders: Sequence[Sequence[int]], on_phase: PhaseListener
+def _run_turns(
+    slots: Sequence["_Slot"], orders: Sequence[Sequence[int]], on_phase: PhaseListener
 ) -> int | None:
     """Let the jobs step one after the other; gives the first that ended before it was told to."""
     on_phase("setup")
-    for number, resident in enumerate(residents):
-        if not resident.is_ready():
+    for number, slot in enumerate(slots):
+        if not slot.is_ready():
             return number
-    warmups = [range(len(residents))]
+    warmups = [range(len(slots))]
     for phase, turns in (("warmup", warmups), ("timed", orders)):
         on_phase(phase)
         for number in chain.from_iterable(turns):
-            if not residents[number].take_turn():
+            if not slots[number].take_turn():
                 return number
     on_phase("done")
     return None
 
 
-class _Resident:
+class _Slot:
     """One job among others: a thread in its launcher, and the pipes to the gates of its ranks."""
 
     def __init__(self, job: Job, pipes: Path) -> None:
@@ -130,12 +124,12 @@ class _Resident:
 
     def take_turn(self) -> bool:
         """Let all ranks through, and wait until they are back; False when the job has ended."""
-        self._tell(GO)
+        self._send(GO)
         return self.is_ready()
 
-    def send_home(self) -> None:
+    def release(self) -> None:
         """Tell the ranks, wherever they are, that they get no more turns."""
-        self._tell(NO_MORE)
+        self._send(NO_MORE)
 
     def result(self) -> JobResult:
         """How the job ended, once it has; raises what its launcher raised."""
@@ -146,9 +140,9 @@ class _Resident:
             raise RuntimeError("the job was not started")
         return self._result
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the job at its next gate, and close the pipes once it has ended."""
-        self.send_home()
+        self.release()
         self._join()
         for pipe in (self._answers, *self._gates):
             os.close(pipe)
@@ -161,7 +155,7 @@ class _Resident:
         finally:
             os.write(self._answers, ENDED)
 
-    def _tell(self, order: bytes) -> None:
+    def _send(self, order: bytes) -> None:
         for gate in self._gates:
             os.write(gate, order)
 
@@ -180,7 +174,7 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class DeviceSlots:
     """Devices, by their names in CUDA_VISIBLE_DEVICES, or cores; one or the other."""
 
     devices: tuple[str, ...] = ()
@@ -203,7 +197,7 @@ class Places:
         return replace(job, cores=tuple(self.cores[number] for number in numbers))
 
 
-def places_of(study: Study, visible_devices: str | None) -> Places:
+def device_slots(study: Study, visible_devices: str | None) -> DeviceSlots:
     """The places that there are for a study on this machine, no more than its ranks may take.
 
     `visible_devices` is CUDA_VISIBLE_DEVICES as it is set for us; None where all GPUs are visible.
@@ -211,8 +205,8 @@ def places_of(study: Study, visible_devices: str | None) -> Places:
     world_size = study.environment.world_size
     if study.environment.device == "cuda":
         listed = None if visible_devices is None else visible_devices.split(",")
-        return Places(devices=tuple(listed or map(str, range(world_size)))[:world_size])
+        return DeviceSlots(devices=tuple(listed or map(str, range(world_size)))[:world_size])
     if study.environment.device == "tpu":
         raise StudyError("parallel needs GPUs or cores to share out; on TPUs trials run one by one")
     most = world_size * study.launch.threads_per_rank
-    return Places(cores=tuple(sorted(os.sched_getaffinity(0))[:most]))
+    return DeviceSlots(cores=tuple(sorted(os.sched_getaffinity(0))[:most]))

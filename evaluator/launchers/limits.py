@@ -1,11 +1,4 @@
-"""Memory, disk and process limits; cleanup of orphans.
-
-What a job leaves outside of its results: shared memory, sockets, files of torchrun.
-
-Processes below this one: who they are, and how they are told to end.
-
-What a job may take of the machine's memory and disk, and who watches that it does not.
-"""
+"""Limits on the memory and disk of a job, its processes, and cleanup of what it leaves behind."""
 
 import os
 import re
@@ -111,7 +104,7 @@ def descendants(pid: int, *, spared: int | None = None) -> list[int]:
     return found
 
 
-def tell(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
     """Send a signal to a descendant of ours; none to another process that got its number."""
     with suppress(OSError):
         handle = os.pidfd_open(pid)

@@ -1,9 +1,4 @@
-"""LocalLauncher and its connection to the supervisor.
-
-The supervisor as its launcher sees it: requests in, events out, and its end.
-
-Runs jobs on this machine: ranks forked from a warm process, or a command started cold.
-"""
+"""Run jobs on this machine through a supervisor: ranks of a warm process, or a cold command."""
 
 import json
 import os
@@ -23,9 +18,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from evaluator.job import Beat, Job, JobResult, PhaseListener, RankExit, Reason
+from evaluator.job import Job, JobResult, LastHeartbeat, PhaseListener, RankExit, Reason
 from evaluator.launchers.limits import DISK_BYTES
-from evaluator.launchers.watch import Beats
+from evaluator.launchers.watch import Heartbeats
 from records.errors import EnvironmentFault
 
 MARKER = "CCLSEARCH_LAUNCH_OF"
@@ -48,7 +43,7 @@ class Ended(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
     reason: Reason
     message: str
     ranks: tuple[RankExit, ...]
-    beats: tuple[Beat, ...]
+    heartbeats: tuple[LastHeartbeat, ...]
     wall_s: float
     memory_kill_count: int | None
 
@@ -234,10 +229,10 @@ class LocalLauncher:
         started_s = time.monotonic()
         # Ranks meet through a file with locks, which a network's file system may lack: not in the
         # job's folder.
-        meeting = Path(self._temporary, f"cclsearch-{uuid.uuid4().hex[:12]}").absolute()
+        rendezvous = Path(self._temporary, f"cclsearch-{uuid.uuid4().hex[:12]}").absolute()
         try:
             supervisor = self._connected()
-            launch = self._launch(job, workdir, meeting)
+            launch = self._launch(job, workdir, rendezvous)
             supervisor.ask({"modules": job.modules, "launch": launch})
             ended = _follow(supervisor, job, workdir, on_phase, self._stopped)
         except BaseException:
@@ -246,7 +241,7 @@ class LocalLauncher:
         if ended is None:
             self._supervisor = None
             last_words = supervisor.end()
-            shutil.rmtree(meeting, ignore_errors=True)
+            shutil.rmtree(rendezvous, ignore_errors=True)
             return JobResult(
                 workdir=workdir,
                 reason="launcher_lost",
@@ -260,7 +255,7 @@ class LocalLauncher:
             reason=ended.reason,
             ranks=ended.ranks,
             wall_s=ended.wall_s,
-            beats=ended.beats,
+            heartbeats=ended.heartbeats,
             memory_kill_count=ended.memory_kill_count,
             message=ended.message,
             environment=self._threads,
@@ -283,11 +278,11 @@ class LocalLauncher:
             self._supervisor = Connection(self._environment)
         return self._supervisor
 
-    def _launch(self, job: Job, workdir: Path, meeting: Path) -> dict[str, object]:
+    def _launch(self, job: Job, workdir: Path, rendezvous: Path) -> dict[str, object]:
         return {
             "argv": job.argv,
             "folder": str(workdir.absolute()),
-            "meeting": str(meeting),
+            "rendezvous": str(rendezvous),
             "world_size": job.world_size,
             "environment": {**self._connected().environment, **job.environment},
             "timeout_s": job.timeout_s,
@@ -303,14 +298,14 @@ def _follow(
 ) -> Ended | None:
     """Pass the phases of a job on until it ended; None when the supervisor is lost or late."""
     deadline_s, phase = float("inf"), ""
-    first_rank = Beats(workdir, 0)
+    first_rank = Heartbeats(workdir, 0)
     while time.monotonic() < deadline_s:
         if stopped.is_set():
             raise KeyboardInterrupt
         events = list(supervisor.events(POLL_S))
-        for sign in first_rank.read():
-            if sign.phase != phase:
-                phase = sign.phase
+        for beat in first_rank.read():
+            if beat.phase != phase:
+                phase = beat.phase
                 on_phase(phase)
         for event in events:
             match event:

@@ -1,15 +1,9 @@
-"""Supervisor process: starts warm or cold jobs.
+"""The process above all processes of a job: starts them, watches them, leaves none behind.
 
-The process that has torch imported and forks ranks, as its supervisor sees it.
-
-One launch from its first process to the last trace of it, by the process above all of them.
-
-The process above all processes of a job: starts them, watches them, leaves none of them behind.
-
-Speaks JSON lines with the launcher: requests in, events out. It knows the standard library only,
-so that it is small, starts at once and has a single thread. Whatever a job starts is below it and
-comes to it when its own parent ends; when its input closes it ends what runs, and then itself.
-Ranks of a warm start are forked by a process that it keeps; a cold start is the job's own
+Speaks JSON lines with the launcher: requests in, events out. It imports the standard library only,
+so that it is small, starts fast and has a single thread. Whatever a job starts is below it and
+becomes its child when its own parent ends; when its input closes it ends what runs, and then
+itself. Ranks of a warm start are forked by a process that it keeps; a cold start is the job's own
 command.
 """
 
@@ -28,11 +22,17 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
-from evaluator.launchers import limits as leftovers
-from evaluator.launchers.limits import Limits, memory_kill_count
-from evaluator.launchers.watch import Beats, Log, Over, Process, Terms, Watch, take_stacks
+from evaluator.launchers.limits import (
+    Limits,
+    keep_elastic_errors,
+    memory_kill_count,
+    remove_special_files,
+    remove_stale_shared_memory,
+    shared_memory,
+)
+from evaluator.launchers.watch import Heartbeats, Log, Over, Process, Terms, Watch, take_stacks
 from evaluator.rank.protocol import (
-    MEETING_VARIABLE,
+    RENDEZVOUS_VARIABLE,
     adopt_orphans,
     confine,
     die_with,
@@ -126,12 +126,12 @@ NOT_STARTED = 127
 class Launch(TypedDict):
     """What to run in `folder`: ranks, if there is a process to fork them, or the command.
 
-    `meeting` is the folder that the launch makes for itself and removes.
+    `rendezvous` is the folder that the launch makes for itself and removes.
     """
 
     argv: list[str]
     folder: str
-    meeting: str
+    rendezvous: str
     world_size: int
     environment: dict[str, str]
     timeout_s: float
@@ -154,94 +154,96 @@ def run_launch(
     that is not the job's. Raises `TimeoutError` when a process of the job cannot be killed.
     """
     started_s, kill_count = time.monotonic(), memory_kill_count()
-    beats = [Beats(Path(launch["folder"]), rank) for rank in range(launch["world_size"])]
+    heartbeats = [Heartbeats(Path(launch["folder"]), rank) for rank in range(launch["world_size"])]
     processes: Sequence[Process] = ()
     over = None
     with ExitStack() as opened:
-        meeting = opened.enter_context(_meeting(launch))
-        logs = _open_logs(launch, meeting, cold=forker is None)
+        rendezvous = opened.enter_context(_rendezvous(launch))
+        logs = _open_logs(launch, rendezvous, cold=forker is None)
         for log in logs:
             opened.callback(log.close)
         limits = Limits(
-            [Path(launch["folder"]), meeting],
+            [Path(launch["folder"]), rendezvous],
             launch["world_size"],
             launch["disk_bytes"],
             maps_freely=launch["maps_freely"],
             cores=launch["cores"],
         )
         try:
-            processes = _start(launch, forker, meeting, limits)
+            processes = _start(launch, forker, rendezvous, limits)
         except LostError as error:
             over = Over(reason="launcher_lost", message=str(error))
         watch = opened.enter_context(
-            closing(Watch(processes, logs=logs, beats=beats, owner=owner, spared=spared))
+            closing(Watch(processes, logs=logs, heartbeats=heartbeats, owner=owner, spared=spared))
         )
         over = over or watch.until_over(_terms(launch, limits, started_s))
-        signs = _signs(beats, over.at_s)
+        last = _last_heartbeats(heartbeats, over.at_s)
         if over.reason in ("hang", "timeout"):
-            _take_stacks(launch, meeting, watch.living())
+            _take_stacks(launch, rendezvous, watch.living())
         watch.end()
     return {
         "reason": over.reason,
         "message": over.message,
         "ranks": _exits(processes, launch["world_size"]),
-        "beats": signs,
+        "heartbeats": last,
         "wall_s": over.at_s - started_s,
         "memory_kill_count": _since(kill_count),
     }
 
 
 @contextmanager
-def _meeting(launch: Launch) -> Iterator[Path]:
+def _rendezvous(launch: Launch) -> Iterator[Path]:
     """A folder for the launch alone; what the job left elsewhere goes away with it."""
-    folder, shared_memory = Path(launch["folder"]), leftovers.shared_memory()
-    meeting = Path(launch["meeting"])
-    meeting.mkdir(mode=0o700)
+    folder, before = Path(launch["folder"]), shared_memory()
+    rendezvous = Path(launch["rendezvous"])
+    rendezvous.mkdir(mode=0o700)
     try:
-        (meeting / TEMPORARY).mkdir()
-        yield meeting
+        (rendezvous / TEMPORARY).mkdir()
+        yield rendezvous
     finally:
-        leftovers.keep_elastic_errors(meeting / TEMPORARY, folder)
-        leftovers.remove_special_files(folder)
-        leftovers.remove_stale_shared_memory(shared_memory)
-        shutil.rmtree(meeting, ignore_errors=True)
+        keep_elastic_errors(rendezvous / TEMPORARY, folder)
+        remove_special_files(folder)
+        remove_stale_shared_memory(before)
+        shutil.rmtree(rendezvous, ignore_errors=True)
 
 
-def _open_logs(launch: Launch, meeting: Path, *, cold: bool) -> list[Log]:
+def _open_logs(launch: Launch, rendezvous: Path, *, cold: bool) -> list[Log]:
     """A log for every rank and for the command; there is a file for each that we start."""
     ranks = [log_name(rank) for rank in range(launch["world_size"])]
     folder = Path(launch["folder"])
     for name in [COMMAND_LOG] if cold else ranks:
         (folder / name).touch()
-    return [Log(meeting / name, folder / name) for name in (*ranks, COMMAND_LOG)]
+    return [Log(rendezvous / name, folder / name) for name in (*ranks, COMMAND_LOG)]
 
 
-def _environment(launch: Launch, meeting: Path) -> dict[str, str]:
+def _environment(launch: Launch, rendezvous: Path) -> dict[str, str]:
     """What the launch adds to the environment that it was asked to have."""
     return {
         **launch["environment"],
-        "TMPDIR": str(meeting / TEMPORARY),
-        MEETING_VARIABLE: str(meeting),
+        "TMPDIR": str(rendezvous / TEMPORARY),
+        RENDEZVOUS_VARIABLE: str(rendezvous),
     }
 
 
 def _start(
-    launch: Launch, forker: WarmProcess | None, meeting: Path, limits: Limits
+    launch: Launch, forker: WarmProcess | None, rendezvous: Path, limits: Limits
 ) -> Sequence[Process]:
     if forker is None:
-        return [Process(None, _start_command(launch, meeting, limits))]
-    return [Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, meeting, limits))]
+        return [Process(None, _start_command(launch, rendezvous, limits))]
+    return [
+        Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, rendezvous, limits))
+    ]
 
 
-def _fork(forker: WarmProcess, launch: Launch, meeting: Path, limits: Limits) -> Sequence[int]:
+def _fork(forker: WarmProcess, launch: Launch, rendezvous: Path, limits: Limits) -> Sequence[int]:
     confinement = limits.each_process
     answer = forker.fork(
         {
             "folder": launch["folder"],
-            "meeting": str(meeting),
+            "rendezvous": str(rendezvous),
             "job": "job.json",
             "world_size": launch["world_size"],
-            "environment": _environment(launch, meeting),
+            "environment": _environment(launch, rendezvous),
             "memory_bytes": confinement.memory_bytes,
             "file_bytes": confinement.file_bytes,
             "cores": confinement.cores,
@@ -254,27 +256,27 @@ def _fork(forker: WarmProcess, launch: Launch, meeting: Path, limits: Limits) ->
     return answer["pids"]
 
 
-def _start_command(launch: Launch, meeting: Path, limits: Limits) -> int:
+def _start_command(launch: Launch, rendezvous: Path, limits: Limits) -> int:
     supervisor = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become_command(launch, meeting, limits, supervisor)
+        _become_command(launch, rendezvous, limits, supervisor)
     return pid
 
 
-def _become_command(launch: Launch, meeting: Path, limits: Limits, supervisor: int) -> NoReturn:
+def _become_command(launch: Launch, rendezvous: Path, limits: Limits, supervisor: int) -> NoReturn:
     try:
         os.setsid()
         die_with(supervisor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        log = os.open(meeting / COMMAND_LOG, os.O_WRONLY)
+        log = os.open(rendezvous / COMMAND_LOG, os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
         for number in (signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         confine(limits.each_process)
         os.chdir(launch["folder"])
-        os.execvpe(launch["argv"][0], launch["argv"], _environment(launch, meeting))
+        os.execvpe(launch["argv"][0], launch["argv"], _environment(launch, rendezvous))
     except OSError as error:
         with suppress(OSError):
             os.write(2, f"{launch['argv'][0]}: {error.strerror}\n".encode())
@@ -293,19 +295,19 @@ def _terms(launch: Launch, limits: Limits, started_s: float) -> Terms:
     )
 
 
-def _take_stacks(launch: Launch, meeting: Path, processes: Sequence[int]) -> None:
+def _take_stacks(launch: Launch, rendezvous: Path, processes: Sequence[int]) -> None:
     take_stacks(
         processes,
-        meeting=meeting,
+        rendezvous=rendezvous,
         folder=Path(launch["folder"]),
         world_size=launch["world_size"],
         environment=launch["environment"],
     )
 
 
-def _signs(beats: Sequence[Beats], now_s: float) -> list[Mapping[str, object]]:
+def _last_heartbeats(heartbeats: Sequence[Heartbeats], now_s: float) -> list[Mapping[str, object]]:
     """The last sign of life of each rank that gave one."""
-    for rank in beats:
+    for rank in heartbeats:
         for _ in rank.read():
             pass
     return [
@@ -315,7 +317,7 @@ def _signs(beats: Sequence[Beats], now_s: float) -> list[Mapping[str, object]]:
             "step": rank.last.step,
             "silent_s": max(0.0, rank.silent_s(now_s)),
         }
-        for rank in beats
+        for rank in heartbeats
         if rank.last is not None
     ]
 
@@ -357,7 +359,7 @@ def supervise() -> None:
     warm: WarmProcess | None = None
     for request in _requests():
         if request["modules"]:
-            warm = _warmed(warm, request["modules"])
+            warm = _warm_process(warm, request["modules"])
         launch = request["launch"]
         if launch is None:
             continue
@@ -376,7 +378,7 @@ def supervise() -> None:
         warm.end()
 
 
-def _warmed(warm: WarmProcess | None, modules: Sequence[str]) -> WarmProcess:
+def _warm_process(warm: WarmProcess | None, modules: Sequence[str]) -> WarmProcess:
     """The process that has these modules, and perhaps more, imported or is about to."""
     if warm is not None and warm.lives and set(modules) <= set(warm.modules):
         return warm

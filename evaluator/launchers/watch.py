@@ -1,14 +1,6 @@
-"""Watch a job: heartbeats, logs, hangs, stacks, exit codes.
+"""Watch a running job: heartbeats, logs, hangs, stacks and exit codes, until nothing of it is left.
 
-The beats of ranks, read as they are written, and when silence means that they hang.
-
-They were written by a job under test: nothing in them is believed without a check.
-
-What the processes of a job print: read from a pipe, kept in a file of bounded size.
-
-The watch over one running job: until it is over, and until nothing of it is left.
-
-Where the processes of a job are in their programs, asked of them while they still live.
+Heartbeats are written by a job under test: nothing in them is believed without a check.
 """
 
 import json
@@ -26,16 +18,16 @@ from fcntl import F_SETPIPE_SZ, fcntl
 from functools import partial
 from pathlib import Path
 
-from evaluator.launchers.limits import Limits, children, descendants, tell
+from evaluator.launchers.limits import Limits, children, descendants, send_signal
 from evaluator.rank.protocol import STACKS_SIGNAL, Phase, progress_name, stacks_name
 
-BEATS_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 PATIENCE = 2.0
 """How many times its longest step a rank may be silent for, if that is longer than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Heartbeat:
     """What a rank had entered at `at_s` of the monotonic clock; a step counts over all phases."""
 
     phase: Phase
@@ -43,63 +35,63 @@ class Sign:
     at_s: float
 
 
-class Beats:
-    """One rank's beats: the last one, and the longest time between two that it has shown."""
+class Heartbeats:
+    """One rank's heartbeats: the last one, and the longest time between two that it has shown."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
-        self.last: Sign | None = None
+        self.last: Heartbeat | None = None
         self.longest_step_s = 0.0
         self._path = folder / progress_name(rank)
         self._started_s = time.monotonic()
         self._read_bytes = 0
 
-    def read(self) -> Iterator[Sign]:
+    def read(self) -> Iterator[Heartbeat]:
         """Beats that came since the last look."""
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
-            piece = file.read(BEATS_READ_BYTES)
+            piece = file.read(READ_BYTES)
         whole, newline, _ = piece.rpartition(b"\n")
         self._read_bytes += len(whole) + len(newline)
-        if not newline and len(piece) == BEATS_READ_BYTES:
+        if not newline and len(piece) == READ_BYTES:
             self._read_bytes += len(piece)  # no beat is as long as that
         for line in whole.splitlines():
-            sign = self._sign(line)
-            if sign is not None:
-                self._note(sign)
-                yield sign
+            beat = self._parse(line)
+            if beat is not None:
+                self._note(beat)
+                yield beat
 
     def silent_s(self, now_s: float) -> float:
         """How long ago the last beat was, or the start if there was none."""
         return now_s - (self.last.at_s if self.last else self._started_s)
 
-    def _note(self, sign: Sign) -> None:
+    def _note(self, beat: Heartbeat) -> None:
         if self.last is not None and self.last.step is not None:
-            self.longest_step_s = max(self.longest_step_s, sign.at_s - self.last.at_s)
-        self.last = sign
+            self.longest_step_s = max(self.longest_step_s, beat.at_s - self.last.at_s)
+        self.last = beat
 
-    def _sign(self, line: bytes) -> Sign | None:
+    def _parse(self, line: bytes) -> Heartbeat | None:
         with suppress(ValueError, TypeError, KeyError, RecursionError):
-            told = json.loads(line)
-            phase, step, at_ns = Phase(told["phase"]), told["step"], told["at_ns"]
+            fields = json.loads(line)
+            phase, step, at_ns = Phase(fields["phase"]), fields["step"], fields["at_ns"]
             if isinstance(at_ns, int) and (step is None or isinstance(step, int)):
                 earliest_s = self.last.at_s if self.last else self._started_s
-                return Sign(phase, step, min(max(at_ns / 1e9, earliest_s), time.monotonic()))
+                return Heartbeat(phase, step, min(max(at_ns / 1e9, earliest_s), time.monotonic()))
         return None
 
 
-def all_hang(ranks: Sequence[Beats], hang_after_s: float, now_s: float) -> bool:
+def all_hang(ranks: Sequence[Heartbeats], hang_after_s: float, now_s: float) -> bool:
     """Whether ranks that are at work were all silent for too long, and one of them in a step.
 
     The first step is let pass: in it, programs are compiled and connections made.
     """
-    at_work = [beats for beats in ranks if beats.last and beats.last.phase is not Phase.DONE]
-    in_a_step = any(beats.last is not None and beats.last.step for beats in at_work)
-    longest_s = max((beats.longest_step_s for beats in at_work), default=0.0)
+    at_work = [rank for rank in ranks if rank.last and rank.last.phase is not Phase.DONE]
+    in_a_step = any(rank.last is not None and rank.last.step for rank in at_work)
+    longest_s = max((rank.longest_step_s for rank in at_work), default=0.0)
     limit_s = max(hang_after_s, PATIENCE * longest_s)
-    return in_a_step and all(beats.silent_s(now_s) > limit_s for beats in at_work)
+    return in_a_step and all(rank.silent_s(now_s) > limit_s for rank in at_work)
 
 
 HEAD_BYTES = 8 << 20
@@ -221,7 +213,7 @@ class Over:
 
 
 class Watch:
-    """Reads a job's logs and beats and waits for its processes, all in one thread.
+    """Reads a job's logs and heartbeats and waits for its processes, all in one thread.
 
     `owner` is a descriptor that becomes readable when whoever wants the job is gone; `spared` is
     a child of ours that is not the job's.
@@ -232,12 +224,12 @@ class Watch:
         processes: Sequence[Process],
         *,
         logs: Sequence[Log],
-        beats: Sequence[Beats],
+        heartbeats: Sequence[Heartbeats],
         owner: int,
         spared: int | None,
     ) -> None:
         self._processes = processes
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._spared = spared
         self._next_look_s = time.monotonic() + LOOK_EVERY_S
         self._failed_since_s: float | None = None
@@ -279,7 +271,7 @@ class Watch:
         self._serve(0)
         self._told_to_end = True
         for pid in self.living():
-            tell(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGTERM)
         deadline_s = time.monotonic() + TERM_GRACE_S
         while self._left() and time.monotonic() < deadline_s:
             self._serve(END_POLL_S)
@@ -298,12 +290,12 @@ class Watch:
     def _look(self, terms: Terms) -> Over | None:
         """Look after what nobody tells us by itself."""
         self._left()
-        for beats in self._beats:
-            for _ in beats.read():
+        for heartbeats in self._heartbeats:
+            for _ in heartbeats.read():
                 pass
         now_s = time.monotonic()
         self._next_look_s = now_s + LOOK_EVERY_S
-        if terms.hang_after_s is not None and all_hang(self._beats, terms.hang_after_s, now_s):
+        if terms.hang_after_s is not None and all_hang(self._heartbeats, terms.hang_after_s, now_s):
             return Over(reason="hang")
         if self._failed_since_s is None and terms.all_failed():
             self._failed_since_s = now_s
@@ -354,7 +346,7 @@ SPIED_COUNT = 16
 def take_stacks(
     processes: Sequence[int],
     *,
-    meeting: Path,
+    rendezvous: Path,
     folder: Path,
     world_size: int,
     environment: Mapping[str, str],
@@ -363,7 +355,7 @@ def take_stacks(
 
     Others are those that py-spy, if the job's PATH has it, can look into.
     """
-    asked = _ask(processes, [meeting / stacks_name(rank) for rank in range(world_size)])
+    asked = _ask(processes, [rendezvous / stacks_name(rank) for rank in range(world_size)])
     for path, header_bytes in asked.values():
         stacks = path.read_bytes()[header_bytes:]
         if stacks:

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import NoReturn, TypedDict
 
 from evaluator.rank.main import run
-from evaluator.rank.protocol import Confinement, confine, die_with, meet
+from evaluator.rank.protocol import Confinement, confine, die_with, join_rendezvous
 
 REQUESTS = 0
 ADOPTION_POLL_S = 0.0002
 
 
 class Request(TypedDict):
-    """What one job's ranks are told; they meet in `meeting` and work in `folder`."""
+    """What one job's ranks are told; they meet in `rendezvous` and work in `folder`."""
 
     folder: str
-    meeting: str
+    rendezvous: str
     job: str
     world_size: int
     environment: dict[str, str]
@@ -67,7 +67,7 @@ def _fork_ranks(request: Request) -> Mapping[str, object]:
     adopter = os.getppid()
     pid = os.fork()
     if pid == 0:
-        _lead(request, adopter, telling)
+        _fork_all(request, adopter, telling)
     os.close(telling)
     with os.fdopen(told, "rb") as answer:
         line = answer.readline()
@@ -76,7 +76,7 @@ def _fork_ranks(request: Request) -> Mapping[str, object]:
     return {"pids": [], "error": None} | answered
 
 
-def _lead(request: Request, adopter: int, telling: int) -> NoReturn:
+def _fork_all(request: Request, adopter: int, telling: int) -> NoReturn:
     """Fork the ranks into a session of their own and tell their numbers."""
     os.setsid()
     leader, pids = os.getpid(), list[int]()
@@ -117,18 +117,18 @@ def _live_as_rank(number: int, request: Request, leader: int, adopter: int) -> N
 
 def _become_rank(number: int, request: Request, leader: int, adopter: int) -> None:
     os.closerange(3, 256)
-    meeting = Path(request["meeting"])
+    rendezvous = Path(request["rendezvous"])
     os.environ.update(request["environment"])
     os.environ.update(
         RANK=str(number),
         LOCAL_RANK=str(number),
         WORLD_SIZE=str(request["world_size"]),
-        CCLSEARCH_INIT_METHOD=f"file://{meeting}/store",
+        CCLSEARCH_INIT_METHOD=f"file://{rendezvous}/store",
     )
     while os.getppid() == leader:
         time.sleep(ADOPTION_POLL_S)
     die_with(adopter)
-    meet(meeting, number)
+    join_rendezvous(rendezvous, number)
     os.chdir(request["folder"])
     confine(
         Confinement(

@@ -1,9 +1,4 @@
-"""The job document that ranks read (knobs live here).
-
-JSON texts into frozen values, by the types of their fields, with the standard library alone.
-
-The values of one job file: what a rank is asked to run, with the default of every knob.
-"""
+"""The job document of a rank: its values with the default of every knob, parsed from JSON."""
 
 import json
 import math

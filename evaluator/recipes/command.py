@@ -1,20 +1,9 @@
-"""A user's own script as a recipe.
+"""A user's own script as a recipe: knobs go in as variables, traces and step times come out.
 
-The program and the files that start a user's script: found, startable, and still the same.
-
-The traces in the folder of one trial: found, proved to be this trial's own, and complete.
-
-What a user's script is told through its environment, and which names that may not touch.
-
-The names are those of CCL-Search: every knob in upper case, TRACE_DIR and WORKLOAD_NAME. Beyond
-these a script is told the work of one step, how many ranks to start and how many steps to run.
-
-What a user's script left in TRACE_DIR, read into one measurement.
-
-The script says in `steps.json` what it did; where it says nothing of step times, they come from
-the profiled steps in its traces, and are marked as such. Nothing is taken from another trial.
-
-The user's own script as a recipe: knobs go in as variables, traces and step times come out.
+The variables are those of CCL-Search: every knob in upper case, TRACE_DIR and WORKLOAD_NAME, and
+besides these the work of one step, the number of ranks and the number of steps. In `steps.json`
+the script reports what it did; without step times there, they come from the profiled steps in its
+traces, and are marked as such. Nothing is taken from another trial.
 """
 
 import hashlib
@@ -31,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from evaluator.estimate.step_time import estimated_script
+from evaluator.estimate.step_time import estimate_script
 from evaluator.job import Job, JobResult, Reading
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
@@ -46,7 +35,7 @@ if TYPE_CHECKING:
     from evaluator.traces.model import RankTrace, TraceSet
 
 
-def located(command: Command, folder: Path) -> Command:
+def locate(command: Command, folder: Path) -> Command:
     """The command with the files of `run` found in `folder`, and their digests.
 
     Raises `StudyError` for a word that can only be a file and is none.
@@ -201,7 +190,7 @@ INHERITED = (
 )
 """What a script may see of our environment unasked."""
 
-TOLD = (
+WORK_VARIABLES = (
     *(TRACE_DIR, "WORKLOAD_NAME", "GLOBAL_BATCH", "SEQUENCE_LENGTH", "TOKENS_PER_STEP"),
     *("OUTPUT_LENGTH", "REQUESTS_PER_S"),
     *("RANK_COUNT", "WARMUP_STEPS", "TIMED_STEPS", "PROFILED_STEPS"),
@@ -231,7 +220,7 @@ def check_variables(study: Study, command: Command) -> None:
     names = variable_names(study.space, command)
     for knob, name in names.items():
         where = f"[command.export] {knob}" if knob in command.export else f"[space] {knob!r}"
-        _check_name(name, where, (*TOLD, *_OF_THE_SYSTEM, *_OF_THE_JOB))
+        _check_name(name, where, (*WORK_VARIABLES, *_OF_THE_SYSTEM, *_OF_THE_JOB))
         if list(names.values()).count(name) > 1:
             raise StudyError(f"{where}: another knob is exported as {name} too; rename one")
     _check_fixed(command, tuple(names.values()))
@@ -242,7 +231,7 @@ def check_variables(study: Study, command: Command) -> None:
             raise StudyError(f"[command] no program can be told {shown(text)}: it holds a NUL")
 
 
-def told(study: Study, rank_count: int) -> dict[str, str]:
+def work_variables(study: Study, rank_count: int) -> dict[str, str]:
     """What every script is told, whatever the configuration; TRACE_DIR comes with the folder."""
     workload, measure = study.workload, study.measure
     served = {"OUTPUT_LENGTH": workload.output_length, "REQUESTS_PER_S": workload.requests_per_s}
@@ -318,7 +307,7 @@ def variable_names(space: SearchSpace, command: Command) -> dict[str, str]:
 def inherited(study: Study, command: Command, ours: Mapping[str, str]) -> dict[str, str]:
     """The part of our environment that a script may see; never a variable that it is told."""
     allowed = (*INHERITED, *command.inherit)
-    own = {*TOLD, *variable_names(study.space, command).values()}
+    own = {*WORK_VARIABLES, *variable_names(study.space, command).values()}
     return {
         name: value
         for name, value in ours.items()
@@ -355,7 +344,7 @@ def _check_fixed(command: Command, of_knobs: Sequence[str]) -> None:
         where = f"[command.environment] {name}"
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise StudyError(f"{where}: no program can be told {shown(name)} = {shown(value)}")
-        if name in (*TOLD, *of_knobs):
+        if name in (*WORK_VARIABLES, *of_knobs):
             raise StudyError(f"{where} is set by each trial; leave it out")
         if _SECRET.search(name):
             raise StudyError(
@@ -525,7 +514,7 @@ class CommandRecipe:
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
         """Give what a trainer of ours would take, where knobs and sizes have names that tell."""
-        return estimated_script(
+        return estimate_script(
             study.workload,
             study.environment,
             {**study.space.defaults, **config.values},
@@ -564,7 +553,7 @@ class CommandRecipe:
             threads_per_rank=study.launch.threads_per_rank,
             environment={
                 **{name: expanded(text) for name, text in command.environment.items()},
-                **told(study, rank_count),
+                **work_variables(study, rank_count),
                 **settings(study, command, config),
             },
         )

@@ -1,16 +1,7 @@
-"""Every knob of the trainer: choices, conditions, defaults.
+"""Knobs and rules of the recipes: choices, conditions, defaults, and what a rank is given.
 
-The knobs of the built-in recipe: their choices, when they have an effect, and what they are.
-
-The defaults are those of `evaluator.rank.job.Config`, except where a comment here says otherwise.
-
-Which rules of a recipe a space needs, and which names its own constraints may take.
-
-The workload of a study as the built-in ranks take it, checked.
-
-The program of a rank, and the file in which it finds its job.
-
-What a knob of a collective setup is: its values, when it has an effect, what it sets.
+The defaults of the built-in trainer are those of `evaluator.rank.job.Config`, except where a
+comment here says otherwise.
 """
 
 import json
@@ -245,7 +236,7 @@ def dimension(name: str, study: Study) -> Dimension:
     )
 
 
-def completed(given: Dimension, study: Study) -> Dimension:
+def complete_dimension(given: Dimension, study: Study) -> Dimension:
     """A dimension of a study with what it leaves out.
 
     Raises `StudyError` for an unknown knob, and for a choice that the knob does not have.
@@ -338,7 +329,7 @@ def own_constraints(
             yield constraint
 
 
-def broken(rules: Sequence[Rule], names: Mapping[str, Operand | None]) -> list[str]:
+def broken_rules(rules: Sequence[Rule], names: Mapping[str, Operand | None]) -> list[str]:
     """How a configuration breaks rules, in words."""
     found = (rule.broken(names) for rule in rules)
     return [words for words in found if words is not None]

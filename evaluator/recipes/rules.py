@@ -1,12 +1,8 @@
-"""Combinations torch cannot run, each with a reason.
+"""What the built-in recipe requires of a configuration: each rule with its reason.
 
-What the built-in recipe asks of a configuration: each rule with its reason.
-
-Rules about validity are also asked of every configuration that becomes a job. Those about the
-study (use of ranks, memory, nodes) only bind the search, and a study's own rule of the same name
-takes their place.
-
-A study's space with all that the built-in recipe knows about it.
+Rules about validity also hold for every configuration that becomes a job. Those about the study
+(use of ranks, memory, nodes) only bind the search; a rule of the study with the same name replaces
+them.
 """
 
 from collections.abc import Iterator
@@ -27,7 +23,7 @@ from evaluator.recipes.knobs import (
     CPU_BACKENDS,
     LOOPED,
     can_break,
-    completed,
+    complete_dimension,
     defaults,
     listed,
     own_constraints,
@@ -291,12 +287,12 @@ def counts_ranks(study: Study) -> bool:
     return any(word in name for name in names for word in COST_WORDS)
 
 
-def completed_space(study: Study) -> SearchSpace:
+def complete_space(study: Study) -> SearchSpace:
     """The space with defaults, and with every rule that one of its configurations could break.
 
     Raises `StudyError` for an unknown knob, and for a rule that is broken whatever is searched.
     """
-    dimensions = tuple(completed(dimension, study) for dimension in study.space.dimensions)
+    dimensions = tuple(complete_dimension(dimension, study) for dimension in study.space.dimensions)
     whole = replace(study.space, dimensions=dimensions, defaults=defaults(study))
     ours = tuple(_needed(replace(study, space=whole)))
     return replace(whole, constraints=(*ours, *own_constraints(study, rules(study), ours)))

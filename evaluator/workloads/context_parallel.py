@@ -1,10 +1,7 @@
-"""Ring, gathered, Ulysses.
+"""Context parallelism: ranks hold parts of every sequence and attend to the other parts.
 
-Ring attention: keys and values travel around the ranks while each works on what it has.
-
-The ring itself is torch's; here are the attention kernels that it turns on each kind of device.
-
-Context parallelism: ranks hold parts of every sequence and attend to the other parts.
+Three methods: a ring, gathered keys, and an exchange of heads (Ulysses). The ring itself is
+torch's; here are the attention kernels that it runs on each kind of device.
 """
 
 from collections.abc import Mapping

@@ -58,7 +58,7 @@ def expert_plan(layer: ExpertLayer, between: Placement) -> dict[str, ParallelSty
     return plan
 
 
-def deal_experts(model: nn.Module, peers: DeviceMesh) -> None:
+def apply_expert_parallel(model: nn.Module, peers: DeviceMesh) -> None:
     """Leave each of the peers an equal share of consecutive experts in every layer."""
     for experts in _experts(model):
         for name, weight in list(experts.named_parameters()):
@@ -66,7 +66,7 @@ def deal_experts(model: nn.Module, peers: DeviceMesh) -> None:
         experts.peers = peers.get_group()
 
 
-def share_experts(
+def apply_expert_data_parallel(
     model: nn.Module, config: Config, layout: Layout, policy: MixedPrecisionPolicy, *, reshard: bool
 ) -> set[nn.Parameter]:
     """Connect dealt experts with their copies on other ranks, as the rest of the model is.

@@ -32,7 +32,7 @@ from evaluator.workloads.model import (
     Stage,
     build_decoder,
 )
-from evaluator.workloads.tensor_parallel import slice_for_inference
+from evaluator.workloads.tensor_parallel import apply_inference_tensor_parallel
 from evaluator.workloads.training import Batches
 
 _SHARPNESS = 4.0
@@ -189,7 +189,7 @@ def open_model(job: Job, layout: Layout, *, length: int, device: torch.device) -
     _sharpen(model)
     tp = layout.axis("tp")
     if tp is not None:
-        slice_for_inference(model, tp)
+        apply_inference_tensor_parallel(model, tp)
     return model
 
 

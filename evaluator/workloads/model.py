@@ -1,19 +1,7 @@
-"""Decoder, attention, experts, loss.
+"""A Llama-style decoder, whole or as the consecutive layers of one pipeline stage, and its loss.
 
-Attention over sequences that are whole on this rank, on the kernel the configuration names.
-
-The gated feed-forward layer (SwiGLU), of dense blocks and of experts that all tokens pass.
-
-What a decoder remembers of the sequences that it goes on with: their keys and values.
-
-The mixture-of-experts layer: a router, routed experts and shared ones; no token is dropped.
-
-It has no load-balancing loss: the balance of one batch cannot be told from its parts, so such a
-loss would depend on the layout.
-
-A Llama-style decoder, whole or as the consecutive layers that one pipeline stage holds.
-
-The loss of a micro-batch, from whole logits or from slices of the vocabulary.
+The mixture-of-experts layer drops no token and has no load-balancing loss: the balance of one
+batch cannot be computed from its parts, so such a loss would depend on the layout.
 """
 
 from contextlib import AbstractContextManager, nullcontext

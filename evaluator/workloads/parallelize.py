@@ -1,11 +1,4 @@
-"""Apply all parallelisms in order; data parallel; activation checkpointing.
-
-Ranks that see different tokens: parameters replicated or sharded, gradients averaged.
-
-Activation checkpointing: what a block forgets after its forward pass and computes again.
-
-The order in which one stage of the model is spread over the ranks.
-"""
+"""Apply all parallelisms to one stage of the model, in order, and activation checkpointing."""
 
 from functools import partial
 from itertools import islice
@@ -23,11 +16,11 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from evaluator.rank.job import Checkpointing, CommHook, Config, Reduction, Reshard
 from evaluator.workloads.context_parallel import open_attention
-from evaluator.workloads.expert_parallel import deal_experts, share_experts
+from evaluator.workloads.expert_parallel import apply_expert_data_parallel, apply_expert_parallel
 from evaluator.workloads.layout import Layout
 from evaluator.workloads.model import Attention, Decoder
 from evaluator.workloads.pipeline import splits_backward
-from evaluator.workloads.tensor_parallel import slice_tensors
+from evaluator.workloads.tensor_parallel import apply_tensor_parallel
 
 _REDUCTIONS = {
     Reduction.PARAMETER: None,
@@ -36,7 +29,7 @@ _REDUCTIONS = {
 }
 
 
-def share_gradients(model: Decoder, config: Config, layout: Layout) -> nn.Module:
+def apply_data_parallel(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     """Connect a stage with the same stage on the ranks that see other tokens.
 
     A context-parallel rank sees other tokens of the same sequences. Parameters are sharded over
@@ -85,7 +78,7 @@ def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh
 
 
 def _replicate(model: Decoder, config: Config, layout: Layout, replicas: DeviceMesh) -> nn.Module:
-    apart = share_experts(model, config, layout, MixedPrecisionPolicy(), reshard=False)
+    apart = apply_expert_data_parallel(model, config, layout, MixedPrecisionPolicy(), reshard=False)
     for block in model.blocks:
         replicate(block, mesh=replicas, ignored_params=apart)
     replicate(model, mesh=replicas, ignored_params=apart)
@@ -99,7 +92,7 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     mesh = shards if replicas is None else DeviceMesh._concatenate([replicas, shards])
     policy = MixedPrecisionPolicy(reduce_dtype=_REDUCTIONS[config.fsdp_reduction])
     reshard = _reshards_after_forward(config)
-    apart = share_experts(model, config, layout, policy, reshard=reshard)
+    apart = apply_expert_data_parallel(model, config, layout, policy, reshard=reshard)
     for block in model.blocks:
         fully_shard(
             block,
@@ -161,7 +154,7 @@ _EXPENSIVE_OPERATORS = [
 ]
 
 
-def recompute(model: Decoder, checkpointing: Checkpointing) -> None:
+def apply_checkpointing(model: Decoder, checkpointing: Checkpointing) -> None:
     """Wrap every block; selective checkpointing keeps what the expensive operators gave."""
     if checkpointing is Checkpointing.NONE:
         return
@@ -173,7 +166,7 @@ def recompute(model: Decoder, checkpointing: Checkpointing) -> None:
         model.blocks[i] = wrap(block)
 
 
-def spread(model: Decoder, config: Config, layout: Layout) -> nn.Module:
+def parallelize(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     """Turn a whole stage, on its device, into this rank's share of it.
 
     Each transformation wraps what the one before it left: compilation must see recomputation and
@@ -181,18 +174,18 @@ def spread(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     """
     tp = layout.axis("tp")
     if tp is not None:
-        slice_tensors(model, config, tp)
+        apply_tensor_parallel(model, config, tp)
     attend = open_attention(config, layout.axis("cp"))
     for module in model.modules():
         if isinstance(module, Attention):
             module.attend = attend
     peers = layout.axis("ep")
     if peers is not None:
-        deal_experts(model, peers)
-    recompute(model, config.activation_checkpointing)
+        apply_expert_parallel(model, peers)
+    apply_checkpointing(model, config.activation_checkpointing)
     if config.compile:
         # A pool of compilers for each rank would crowd the machine.
         inductor.compile_threads = config.threads_per_rank
         for block in model.blocks:
             block.compile()
-    return share_gradients(model, config, layout)
+    return apply_data_parallel(model, config, layout)

@@ -1,11 +1,8 @@
-"""TP for training and inference.
+"""Tensor parallelism: every matrix cut along the tp axis.
 
-Tensor parallelism: every matrix cut along the tp axis, and the sequence too between them.
-
-Tensor parallelism without gradients: plain slices of the matrices, joined by collectives.
-
-Decoding is many small operations, for which distributed tensors would take longer than the
-operations themselves.
+Training uses distributed tensors, and may cut the sequence too between the matrices. Inference
+uses plain slices joined by collectives: decoding is many small operations, for which distributed
+tensors would take longer than the operations themselves.
 """
 
 from collections.abc import Sequence
@@ -32,7 +29,7 @@ from evaluator.workloads.model import Attention, Block, Decoder, ExpertLayer, Ex
 Plan = dict[str, ParallelStyle]
 
 
-def slice_tensors(model: Decoder, config: Config, tp: DeviceMesh) -> None:
+def apply_tensor_parallel(model: Decoder, config: Config, tp: DeviceMesh) -> None:
     """Cut a stage's parameters, so that each rank computes with some heads and some columns.
 
     With sequence parallelism each rank holds a part of the sequence between the cut layers;
@@ -86,7 +83,7 @@ _OUTPUTS, _INPUTS = -2, -1
 """Dimensions of a linear layer's matrix, and of those of experts on a stack."""
 
 
-def slice_for_inference(model: Decoder, tp: DeviceMesh) -> None:
+def apply_inference_tensor_parallel(model: Decoder, tp: DeviceMesh) -> None:
     """Cut a whole model, so that each rank computes with some heads and some columns."""
     if model.embedding is not None:
         _cut(model.embedding.weight, -1, tp)  # a token's vector, not the vocabulary

@@ -1,15 +1,8 @@
-"""Training job: batches, accumulation, optimizer.
+"""The built-in training job: the same batches, model and optimizer for every configuration.
 
-Micro-batches in turn on a rank that holds every layer.
-
-Each step's tokens: a function of workload and step alone, the same in every configuration.
-
-The optimizer, and the way in which it goes over the parameters.
-
-The built-in training job: the same batches, model and optimizer however they are spread.
-
-Every number is in the workload's precision: parameters, gradients, optimizer state and what ranks
-send, unless a knob names another format. Only the loss is computed in fp32.
+The tokens of a step are a function of workload and step alone. Every number is in the workload's
+precision: parameters, gradients, optimizer state and what ranks send, unless a knob names another
+format. Only the loss is computed in fp32.
 """
 
 from collections import defaultdict
@@ -33,7 +26,7 @@ from evaluator.rank.steps import Work
 from evaluator.workloads.context_parallel import own_positions
 from evaluator.workloads.layout import Layout, open_layout
 from evaluator.workloads.model import DTYPES, MicroBatchLoss, Stage, build_decoder
-from evaluator.workloads.parallelize import spread
+from evaluator.workloads.parallelize import parallelize
 from evaluator.workloads.pipeline import Pipeline, own_stages
 
 
@@ -191,7 +184,7 @@ def train(context: RankContext) -> Work:
     dtype = DTYPES[workload.precision]
     positions = own_positions(config, layout.place("cp"), workload.sequence_length)
     models = {
-        stage: spread(
+        stage: parallelize(
             build_decoder(workload, stage, positions, device=context.device, dtype=dtype),
             config,
             layout,

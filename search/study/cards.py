@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from evaluator.recipes.command import located
+from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.errors import StudyError, shown
 from records.files import read_text
@@ -52,7 +52,7 @@ def with_script(study: Study, script: Path, tuning: Path | None) -> Study:
     return replace(
         study,
         seed_policy=FIRST,
-        command=located(command, script.parent),
+        command=locate(command, script.parent),
         launch=replace(study.launch, recipe="command"),
         measure=replace(study.measure, timeout_s=TIMEOUT_S),
     )

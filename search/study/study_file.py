@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from evaluator.recipes.collectives import absence
-from evaluator.recipes.command import located
+from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
 from records.errors import StudyError
@@ -284,7 +284,7 @@ def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> 
         raise StudyError('[command] needs recipe = "command" under [launch]')
     if study.command is None or "run" not in given:
         return study
-    return replace(study, command=located(study.command, folder))
+    return replace(study, command=locate(study.command, folder))
 
 
 def _dimensions(space: object) -> list[dict[str, object]]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from evaluator.evaluate import Site, TrialEvaluator
-from evaluator.host import described_machine
+from evaluator.host import describe_machine
 from evaluator.job import Job, JobResult, RankExit
-from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots
 from evaluator.machine import checkout
 from records.codec import from_json, to_json
 from records.machine import Gpu, Machine
@@ -74,7 +74,7 @@ def test_outside_of_a_tree_and_without_git_there_is_no_commit(tmp_path, monkeypa
 def test_a_machine_is_described_without_what_is_nobody_s_business(tmp_path):
     seen = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "USER": "alice", "MAIL": "a@b"}
 
-    found = described_machine(tmp_path, seen, "pytorch:2.13", tmp_path)
+    found = describe_machine(tmp_path, seen, "pytorch:2.13", tmp_path)
 
     assert found.environment == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
     assert (found.image, found.script, found.cpu_model, found.memory_bytes) == (
@@ -97,7 +97,7 @@ def test_hardware_is_read_from_the_system_s_files(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
 
-    found = described_machine(tmp_path, {}, None, tmp_path)
+    found = describe_machine(tmp_path, {}, None, tmp_path)
 
     assert (found.cpu_model, found.memory_bytes, found.numa_node_count) == ("Fast CPU", 2 << 20, 2)
 
@@ -112,7 +112,7 @@ def test_gpus_are_described_as_their_driver_tells(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    found = described_machine(tmp_path, {}, None, tmp_path)
+    found = describe_machine(tmp_path, {}, None, tmp_path)
 
     assert found.gpus == (
         Gpu(name="NVIDIA H100", memory_bytes=81559 << 20, driver="570.86.15", power_limit_w=700),
@@ -121,7 +121,7 @@ def test_gpus_are_described_as_their_driver_tells(tmp_path, monkeypatch):
 
 
 def test_a_description_is_named_by_what_it_says(tmp_path):
-    machine = described_machine(tmp_path, {}, None, tmp_path)
+    machine = describe_machine(tmp_path, {}, None, tmp_path)
 
     assert machine.digest == digest(to_json(machine))
     assert from_json(Machine, to_json(machine)).digest == machine.digest
@@ -154,7 +154,7 @@ class Failing:
 
 def test_a_launch_is_on_record_with_where_it_was_and_how_it_ended(tmp_path):
     site = Site(job_id="slurm 7", machine=lambda: "digest")
-    places = Places(devices=("GPU-0a",))
+    places = DeviceSlots(devices=("GPU-0a",))
     evaluator = TrialEvaluator(OneRank(), Failing(), print, places=places, site=site)
 
     launched = evaluator.evaluate(testing.study(), Config({"n": 0}), tmp_path).launched

@@ -7,7 +7,7 @@ import pytest
 from evaluator import doctor as hardware
 from evaluator import doctor as software
 from evaluator.doctor import (
-    Launched,
+    MeasuredLaunch,
     State,
     launch_finding,
     launch_repeatedly,
@@ -20,7 +20,7 @@ from records.trial import Config, FailureKind
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
 CONFIG = Config({"dp_replicate": 2})
-STEADY = Launched(wall_s=1.0, step_times_s=(1.0, 1.0, 1.0), conditions=None)
+STEADY = MeasuredLaunch(wall_s=1.0, step_times_s=(1.0, 1.0, 1.0), conditions=None)
 BUSY = Conditions(
     load_average=None,
     others_cpu_share=0.5,

@@ -1,10 +1,6 @@
-"""Base adapter and buffers (torch).
+"""What all adapters share: membership of a group, refusals, the ping-pong, and the buffers.
 
-What all adapters share: being in a group or in none, refusals, and the ping-pong.
-
-The tensors of a call, and whether what came out of it is right.
-
-Values are small whole numbers, which every number format holds exactly.
+Buffers hold small whole numbers, which every number format represents exactly.
 """
 
 from abc import ABC, abstractmethod

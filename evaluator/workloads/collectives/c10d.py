@@ -95,7 +95,7 @@ class C10dAdapter(BaseAdapter):
             return
         dist.init_process_group(
             backend=backend,
-            # A launcher that forks ranks side by side gives each launch a meeting place of its own.
+            # A launcher that forks ranks in parallel gives each launch a separate rendezvous.
             init_method=os.environ.get("CCLSEARCH_INIT_METHOD", "env://"),
             rank=rank,
             world_size=world_size,

@@ -1,19 +1,4 @@
-"""Collectives, data types, adapter protocol, request documents (no torch).
-
-Which collective is called on how many bytes of what, as values.
-
-What the benchmark asks of a communication library.
-
-What a sweep is asked to measure, and what it found at each point.
-
-The file that grows with a sweep: a line of facts, then one for each point as it is done.
-
-What ranks are told that exchange a mix of messages in every step: the values of its job file.
-
-What messages are put together, cut and converted into before they are sent: plain arithmetic.
-
-It knows no tensors and no library: a carrier says which messages it has, and how it is called.
-"""
+"""Collectives as values, the port to communication libraries, and job documents; no torch."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,14 +1,6 @@
-"""Size sweep inside ranks.
+"""One rank of a sweep: every operation is checked, warmed up and timed by all ranks together.
 
-What ends a rank whose point of a sweep takes too long: nobody else knows that it is stuck.
-
-What ranks tell each other between measurements, through the library that is measured.
-
-The sweep: every operation in turn is checked, warmed up and timed by all ranks together.
-
-Every adapter by its name: whether it can be used here, and what it does if nobody chooses.
-
-One rank of a sweep from start to end: take a device, join the group, sweep, leave the points.
+A point that takes too long ends the process: no other process knows that the rank is stuck.
 """
 
 import faulthandler
@@ -28,7 +20,13 @@ import torch
 
 from evaluator.rank.job import DeviceKind, JobError, parse
 from evaluator.rank.main import RankNumbers, pin_to_cores, read_rank_numbers
-from evaluator.rank.protocol import MEETING_VARIABLE, Phase, Progress, meet, write_failure
+from evaluator.rank.protocol import (
+    RENDEZVOUS_VARIABLE,
+    Phase,
+    Progress,
+    join_rendezvous,
+    write_failure,
+)
 from evaluator.rank.steps import timed, waiting_for
 from evaluator.workloads.collectives.adapters import mismatch, refill, tensors_for
 from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning, c10d_absence
@@ -413,8 +411,8 @@ def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:
 
 
 if __name__ == "__main__":
-    if MEETING_VARIABLE in os.environ:
-        meet(Path(os.environ[MEETING_VARIABLE]), read_rank_numbers().rank)
+    if RENDEZVOUS_VARIABLE in os.environ:
+        join_rendezvous(Path(os.environ[RENDEZVOUS_VARIABLE]), read_rank_numbers().rank)
     status = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -43,7 +43,7 @@ class TorchcommsAdapter(BaseAdapter):
             raise UnavailableError(reason)
         library = importlib.import_module("torchcomms")
         try:
-            communicator = library.new_comm(backend, device, name=_GROUP_NAME, **_meeting())
+            communicator = library.new_comm(backend, device, name=_GROUP_NAME, **_rendezvous())
         except ModuleNotFoundError as error:
             raise UnavailableError(
                 f"this torchcomms has no backend {backend!r} ({error}); install one built with it"
@@ -106,7 +106,7 @@ def torchcomms_absence() -> str | None:
     return None
 
 
-def _meeting() -> dict[str, object]:
+def _rendezvous() -> dict[str, object]:
     """How the ranks of a communicator find each other, as arguments of `new_comm`."""
     if not dist.is_initialized():
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.estimate.memory import PARTS, estimated_memory
+from evaluator.estimate.memory import PARTS, estimate_memory
 from evaluator.launchers.local import LocalLauncher
 from evaluator.rank.job import DeviceKind, Precision, Workload
 from evaluator.recipes.knobs import defaults, rank_config, rank_workload
@@ -36,7 +36,7 @@ EXPERTS = replace(
 
 def estimate(work=WORK, device=DeviceKind.CUDA, **knobs):
     settings = {"pp": 1, "pipeline_schedule": "1f1b", "stages_per_rank": 2, **knobs}
-    return estimated_memory(work, rank_config(settings), device)
+    return estimate_memory(work, rank_config(settings), device)
 
 
 def test_the_parts_add_up():
@@ -174,7 +174,7 @@ def test_the_estimate_is_within_a_third_of_the_measured_peak(knobs, frugal_ranks
 
     measured = frugal_ranks.run(asdict(config), asdict(workload), steps=(1, 1, 0))
 
-    told = estimated_memory(workload, config, DeviceKind.CPU)
+    told = estimate_memory(workload, config, DeviceKind.CPU)
     peak = measured.peak_memory_bytes()
     assert peak > 50 * MIB
     assert 2 / 3 < told.total_bytes / peak < 4 / 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.estimate.communication import Ways, estimated_exchange, traffic_of
+from evaluator.estimate.communication import Ways, estimate_exchange, traffic_of
 from evaluator.estimate.hardware import Machine
 from evaluator.workloads.collectives.operations import (
     AdapterName,
@@ -29,7 +29,7 @@ def message(size_bytes=4000, collective=Collective.ALL_REDUCE):
 
 
 def parts(*messages, ways=None, **setup):
-    return estimated_exchange(messages, Setup(**setup), ways or Ways(), MACHINE, 4)
+    return estimate_exchange(messages, Setup(**setup), ways or Ways(), MACHINE, 4)
 
 
 def test_a_ring_is_as_worked_out_by_hand():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.estimate.hardware import Machine
-from evaluator.estimate.step_time import estimated_inference
+from evaluator.estimate.step_time import estimate_inference
 from evaluator.rank.job import Config, Precision, Workload
 from records.study import Link
 
@@ -36,7 +36,7 @@ MACHINE = Machine(
 
 
 def parts(work=WORK, **knobs):
-    return estimated_inference(work, Config(**knobs), MACHINE)
+    return estimate_inference(work, Config(**knobs), MACHINE)
 
 
 def test_a_small_case_is_as_worked_out_by_hand():

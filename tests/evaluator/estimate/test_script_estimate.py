@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.estimate.step_time import estimated_script
+from evaluator.estimate.step_time import estimate_script
 from records.study import Environment
 from records.workload import Workload
 
@@ -18,7 +18,7 @@ KNOBS = {"dp": 2, "tp": 2, "pp": 4, "micro_batch_size": 4}
 
 
 def parts(workload=LLAMA, ranks=16, **knobs):
-    return estimated_script(workload, THERE, knobs, ranks)
+    return estimate_script(workload, THERE, knobs, ranks)
 
 
 def test_a_known_model_takes_the_time_of_its_products():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from evaluator.estimate.communication import replicated_traffic, tensor_traffic
 from evaluator.estimate.hardware import Machine
 from evaluator.estimate.memory import shares
-from evaluator.estimate.step_time import estimated_training
+from evaluator.estimate.step_time import estimate_training
 from evaluator.rank.job import (
     Checkpointing,
     CommHook,
@@ -63,7 +63,7 @@ MACHINE = Machine(
 
 
 def parts(work=WORK, machine=MACHINE, **knobs):
-    return estimated_training(work, Config(**knobs), machine)
+    return estimate_training(work, Config(**knobs), machine)
 
 
 def traffic_of(traffic, work=WORK, **knobs):
@@ -289,7 +289,7 @@ def test_a_compiled_layer_has_fewer_operators():
 def test_plain_slices_cost_nothing_in_python():
     config = Config(tp=2, pp=2)
 
-    seen = estimated_training(WORK, config, MACHINE, distributed_tensors=False)
+    seen = estimate_training(WORK, config, MACHINE, distributed_tensors=False)
 
     assert "slicing_overhead" not in seen
-    assert seen["bubble"] < estimated_training(WORK, config, MACHINE)["bubble"]
+    assert seen["bubble"] < estimate_training(WORK, config, MACHINE)["bubble"]

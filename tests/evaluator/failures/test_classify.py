@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import Beat, JobResult, RankExit
+from evaluator.job import JobResult, LastHeartbeat, RankExit
 from records.trial import FailureKind
 
 KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_ns=None)
@@ -22,7 +22,7 @@ LOST_CONNECTION = (
 def failed_job(tmp_path):
     """Makes the result of a job with these exits, `rank0=` error files and `logs`."""
 
-    def make(*ranks, reason="rank_failed", memory_kill_count=0, beats=None, logs=(), **errors):
+    def make(*ranks, reason="rank_failed", memory_kill_count=0, heartbeats=None, logs=(), **errors):
         for name, error in errors.items():
             (tmp_path / f"{name}.error.json").write_text(json.dumps(error))
         for name, text in dict(logs).items():
@@ -32,7 +32,7 @@ def failed_job(tmp_path):
             reason=reason,
             ranks=ranks,
             wall_s=12.3,
-            beats=(beat(0), beat(1)) if beats is None else beats,
+            heartbeats=(beat(0), beat(1)) if heartbeats is None else heartbeats,
             memory_kill_count=memory_kill_count,
             message="as the launcher says" if reason in OF_THE_LAUNCHER else "",
         )
@@ -41,7 +41,7 @@ def failed_job(tmp_path):
 
 
 def beat(rank, *, phase="timed", step=3, silent_s=5.0):
-    return Beat(rank=rank, phase=phase, step=step, silent_s=silent_s)
+    return LastHeartbeat(rank=rank, phase=phase, step=step, silent_s=silent_s)
 
 
 def error(rank, message, *, kind="RuntimeError", memory_limited=False, at_s=1.0):
@@ -229,7 +229,7 @@ def test_what_the_launcher_saw_itself_is_told_in_its_words(reason, kind, failed_
 
 
 def test_a_hang_before_the_first_sign_of_life_says_so(failed_job):
-    failed = classify(failed_job(KILLED_BY_US, reason="timeout", beats=()))
+    failed = classify(failed_job(KILLED_BY_US, reason="timeout", heartbeats=()))
 
     assert failed.kind is FailureKind.HANG
     assert failed.message == "no end after 12 s before its first sign of life"
@@ -241,9 +241,9 @@ def test_a_hang_tells_the_rank_that_is_behind_and_where_all_are(failed_job):
         "rank0.stacks.txt": stack.format(39, "all_reduce"),
         "rank1.stacks.txt": stack.format(99, "read"),
     }
-    beats = (beat(0, step=3), beat(1, step=2, silent_s=7.0))
+    heartbeats = (beat(0, step=3), beat(1, step=2, silent_s=7.0))
 
-    failed = classify(failed_job(KILLED_BY_US, reason="hang", beats=beats, logs=logs))
+    failed = classify(failed_job(KILLED_BY_US, reason="hang", heartbeats=heartbeats, logs=logs))
 
     assert failed.kind is FailureKind.HANG
     assert failed.message == (
@@ -264,7 +264,7 @@ def test_a_rank_that_failed_and_left_the_others_waiting_is_the_cause_of_the_hang
 def test_a_command_that_waits_for_a_rank_without_memory_is_out_of_memory(failed_job):
     logs = {"job.log": "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried ...\n"}
 
-    failed = classify(failed_job(command(by=15), reason="timeout", beats=(), logs=logs))
+    failed = classify(failed_job(command(by=15), reason="timeout", heartbeats=(), logs=logs))
 
     assert failed.kind is FailureKind.OUT_OF_MEMORY
     assert failed.message.startswith("rank 1: device memory ran out: torch.OutOfMemoryError")

@@ -1,7 +1,7 @@
 import faulthandler
 from pathlib import Path
 
-from evaluator.failures.logs import gist
+from evaluator.failures.logs import stuck_places
 
 DUMPED = """\
 Thread 0x00007f10 (most recent call first):
@@ -36,21 +36,22 @@ def test_ranks_that_wait_in_the_same_place_are_told_together_after_the_one_that_
     keep(tmp_path, rank0=DUMPED, rank1=DUMPED, rank2=alone, rank10=DUMPED)
 
     assert (
-        gist(tmp_path) == "rank 2 in read (data.py:39); ranks 0, 1, 10 in all_reduce (train.py:39)"
+        stuck_places(tmp_path)
+        == "rank 2 in read (data.py:39); ranks 0, 1, 10 in all_reduce (train.py:39)"
     )
 
 
 def test_the_main_thread_of_what_py_spy_saw_is_told(tmp_path):
     keep(tmp_path, process77=SPIED)
 
-    assert gist(tmp_path) == "process 77 in loads (reader.py:12)"
+    assert stuck_places(tmp_path) == "process 77 in loads (reader.py:12)"
 
 
 def test_a_stack_as_python_itself_writes_it_is_read(tmp_path):
     with (tmp_path / "rank0.stacks.txt").open("w") as file:
         faulthandler.dump_traceback(file, all_threads=False)
 
-    told = gist(tmp_path)
+    told = stuck_places(tmp_path)
 
     assert told.startswith(
         f"rank 0 in {test_a_stack_as_python_itself_writes_it_is_read.__name__}"[:60]
@@ -61,4 +62,4 @@ def test_a_stack_as_python_itself_writes_it_is_read(tmp_path):
 def test_without_stacks_there_is_nothing_to_tell(tmp_path):
     keep(tmp_path, rank0="", rank1="noise\n")
 
-    assert gist(tmp_path) == ""
+    assert stuck_places(tmp_path) == ""

@@ -159,14 +159,14 @@ def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(
     launched = launch("tell environment", rank=1)
 
     told = json.loads((launched.folder / "environment.json").read_text())
-    meeting = told.pop("CCLSEARCH_MEETING")
-    assert meeting.startswith(f"{launch_environment['TMPDIR']}/")
+    rendezvous = told.pop("CCLSEARCH_RENDEZVOUS")
+    assert rendezvous.startswith(f"{launch_environment['TMPDIR']}/")
     assert told.pop("CCLSEARCH_LAUNCH_OF").startswith(f"{os.getpid()}-")
     assert told == {
         **launch_environment,
-        "TMPDIR": f"{meeting}/tmp",
+        "TMPDIR": f"{rendezvous}/tmp",
         "TORCHINDUCTOR_CACHE_DIR": f"{launch_environment['TMPDIR']}/torchinductor_{os.getuid()}",
-        "CCLSEARCH_INIT_METHOD": f"file://{meeting}/store",
+        "CCLSEARCH_INIT_METHOD": f"file://{rendezvous}/store",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

@@ -32,7 +32,10 @@ def test_a_cold_start_by_torchrun_leaves_what_a_warm_start_leaves(launch, proces
 
     assert launched.result.reason == "finished"
     assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0), (1, 0)]
-    assert [(beat.rank, beat.phase) for beat in launched.result.beats] == [(0, "done"), (1, "done")]
+    assert [(b.rank, b.phase) for b in launched.result.heartbeats] == [
+        (0, "done"),
+        (1, "done"),
+    ]
     assert launched.phases == ["setup", "warmup", "timed", "done"]
     assert classify(launched.result) is None
     assert processes() == kept
@@ -172,7 +175,7 @@ def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
             "OMP_NUM_THREADS": "3",
         }.items()
     )
-    assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_MEETING"])
+    assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_RENDEZVOUS"])
     assert "ANTHROPIC_API_KEY" not in told
     assert log_of(launched) == f"{launched.folder}\n"
 

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.failures.classify import classify
 from evaluator.job import RankExit
-from evaluator.launchers.watch import Beats, all_hang, take_stacks
+from evaluator.launchers.watch import Heartbeats, all_hang, take_stacks
 from records.trial import FailureKind
 
 KEPT = 2
@@ -22,11 +22,11 @@ def test_a_rank_that_sleeps_through_a_collective_is_a_hang_with_the_stacks_of_al
 
     result = launched.result
     assert result.reason == "hang"
-    assert [(beat.rank, beat.phase, beat.step) for beat in result.beats] == [
+    assert [(beat.rank, beat.phase, beat.step) for beat in result.heartbeats] == [
         (0, "timed", 2),
         (1, "timed", 2),
     ]
-    assert all(1 <= beat.silent_s <= result.wall_s for beat in result.beats)
+    assert all(1 <= beat.silent_s <= result.wall_s for beat in result.heartbeats)
     assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
     assert "in sleep" in (launched.folder / "rank1.stacks.txt").read_text()
     assert classify(result).kind is FailureKind.HANG
@@ -48,7 +48,7 @@ def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, proce
     launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=3)
 
     assert launched.result.reason == "timeout"
-    assert launched.result.beats[1].phase == "setup"
+    assert launched.result.heartbeats[1].phase == "setup"
     assert "in sleep" in (launched.folder / "rank1.stacks.txt").read_text()
     assert len(processes()) == KEPT
 
@@ -77,7 +77,7 @@ def test_a_job_that_ends_in_time_leaves_no_stacks(launch):
 @pytest.fixture
 def beats(tmp_path):
     """Beats of two ranks, read from what a test says that they wrote; seconds since the start."""
-    ranks = [Beats(tmp_path, rank) for rank in range(2)]
+    ranks = [Heartbeats(tmp_path, rank) for rank in range(2)]
     started_s = time.monotonic()
 
     def write(rank, phase, step, at_s):
@@ -155,7 +155,7 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
 
     take_stacks(
         [os.getpid()],
-        meeting=tmp_path,
+        rendezvous=tmp_path,
         folder=folder,
         world_size=2,
         environment={"PATH": str(spy.parent)},

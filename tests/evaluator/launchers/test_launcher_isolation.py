@@ -68,7 +68,7 @@ def test_the_environment_of_a_job_ends_with_it(launcher, job_of, tmp_path):
         told.append(json.loads((folder / "environment.json").read_text()))
 
     differ = {name for name in {**told[0], **told[1]} if told[0].get(name) != told[1].get(name)}
-    assert differ == {"ONLY_HERE", "TMPDIR", "CCLSEARCH_MEETING", "CCLSEARCH_INIT_METHOD"}
+    assert differ == {"ONLY_HERE", "TMPDIR", "CCLSEARCH_RENDEZVOUS", "CCLSEARCH_INIT_METHOD"}
 
 
 def test_temporary_files_of_a_rank_lie_in_its_launch_and_go_with_it(launch):

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.job import Job, JobResult
-from evaluator.launchers.interleaved import VISIBLE_DEVICES, Places, places_of
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots, device_slots
 from evaluator.launchers.local import LocalLauncher
 from records.study import Study
 from records.trial import Config, Failed
@@ -70,26 +70,26 @@ def launched_at_once(places, tmp_path, *, count=2, world_size=1, threads=1):
 
 
 def test_launches_in_threads_have_a_launcher_and_devices_each(tmp_path):
-    ran = launched_at_once(Places(devices=("4", "5", "6", "7")), tmp_path, world_size=2)
+    ran = launched_at_once(DeviceSlots(devices=("4", "5", "6", "7")), tmp_path, world_size=2)
 
     assert len({id(launcher) for launcher, _ in ran}) == 2
     assert sorted(job.environment[VISIBLE_DEVICES] for _, job in ran) == ["4,5", "6,7"]
 
 
 def test_launches_in_threads_have_a_core_for_each_thread_of_a_rank(tmp_path):
-    ran = launched_at_once(Places(cores=(0, 1, 4, 5)), tmp_path, threads=2)
+    ran = launched_at_once(DeviceSlots(cores=(0, 1, 4, 5)), tmp_path, threads=2)
 
     assert sorted(job.cores for _, job in ran) == [(0, 1), (4, 5)]
 
 
 def test_a_launch_that_needs_more_than_there_is_may_use_the_whole_machine(tmp_path):
-    ((_, job),) = launched_at_once(Places(cores=(0, 1)), tmp_path, count=1, world_size=4)
+    ((_, job),) = launched_at_once(DeviceSlots(cores=(0, 1)), tmp_path, count=1, world_size=4)
 
     assert job.cores == ()
 
 
 def test_without_places_a_job_is_launched_as_it_is(tmp_path):
-    ((_, job),) = launched_at_once(Places(), tmp_path, count=1)
+    ((_, job),) = launched_at_once(DeviceSlots(), tmp_path, count=1)
 
     assert (job.cores, dict(job.environment)) == ((), {})
 
@@ -102,14 +102,14 @@ def test_devices_are_named_as_they_are_visible_to_us(visible, devices):
     study = testing.study()
     environment = replace(study.environment, device="cuda", world_size=2)
 
-    assert places_of(replace(study, environment=environment), visible).devices == devices
+    assert device_slots(replace(study, environment=environment), visible).devices == devices
 
 
 def test_cores_are_those_that_we_may_use_and_the_ranks_can_take():
     study = testing.study()
     environment = replace(study.environment, device="cpu", world_size=1)
 
-    found = places_of(replace(study, environment=environment), None).cores
+    found = device_slots(replace(study, environment=environment), None).cores
 
     assert found == (min(os.sched_getaffinity(0)),)
 

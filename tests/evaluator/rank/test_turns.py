@@ -177,7 +177,7 @@ def run(tmp_path):
 
     def run_jobs(launchers, orders, on_phase=lambda _: None):
         job = Job(argv=(), world_size=1, files={}, timeout_s=7)
-        return together.run_together(
+        return together.run_interleaved(
             [job] * len(launchers),
             [tmp_path] * len(launchers),
             launchers,

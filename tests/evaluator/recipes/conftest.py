@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
-from evaluator.recipes.command import CommandRecipe, located
+from evaluator.recipes.command import CommandRecipe, locate
 from records.study import (
     Command,
     Dimension,
@@ -136,7 +136,7 @@ def tried(script_launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Tried
         if measure is not None:
             asked = replace(asked, measure=measure)
         (tmp_path / "run.sh").write_text(PRELUDE + script, encoding="utf-8")
-        asked = RECIPE.complete(replace(asked, command=located(asked.command, tmp_path)))
+        asked = RECIPE.complete(replace(asked, command=locate(asked.command, tmp_path)))
         RECIPE.check(asked)
         folder = tmp_path / f"trial{len(list(tmp_path.glob('trial*')))}"
         folder.mkdir()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.recipes.catalog import recipe_of
-from evaluator.recipes.command import CommandRecipe, located
+from evaluator.recipes.command import CommandRecipe, locate
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Command, Dimension, Launch, SearchSpace, Study
@@ -172,7 +172,7 @@ def test_a_program_that_cannot_be_started_is_refused(tmp_path, script_study):
     script.write_text("#!/bin/sh\n")
 
     def asked(*run):
-        return replace(script_study(), command=located(Command(run=run), tmp_path))
+        return replace(script_study(), command=locate(Command(run=run), tmp_path))
 
     assert refusal(asked("./run")) == (
         f"[command] run: '{script}' cannot be started; make it executable, or "
@@ -186,14 +186,14 @@ def test_a_program_that_cannot_be_started_is_refused(tmp_path, script_study):
 def test_a_script_that_is_not_there_is_refused_where_the_study_is_read(tmp_path):
     for words in (("bash", "run.sh"), ("python", "sub/train.py"), ("./run.sh",)):
         with pytest.raises(StudyError, match=r"\[command\] run: there is no file "):
-            located(Command(run=words), tmp_path)
+            locate(Command(run=words), tmp_path)
 
 
 def test_only_the_files_of_a_command_become_paths(tmp_path):
     (tmp_path / "run.sh").touch()
     (tmp_path / "sub").mkdir()
 
-    found = located(Command(run=("bash", "run.sh", "--config=run.sh", "fast", "sub")), tmp_path)
+    found = locate(Command(run=("bash", "run.sh", "--config=run.sh", "fast", "sub")), tmp_path)
 
     assert found.run == ("bash", str(tmp_path / "run.sh"), "--config=run.sh", "fast", "sub")
     assert list(found.file_digests) == [str(tmp_path / "run.sh")]
@@ -201,7 +201,7 @@ def test_only_the_files_of_a_command_become_paths(tmp_path):
 
 def test_a_script_that_changed_ends_the_study(tmp_path, script_study):
     (tmp_path / "run.sh").write_text("exit 0")
-    asked = replace(script_study(), command=located(script_study().command, tmp_path))
+    asked = replace(script_study(), command=locate(script_study().command, tmp_path))
     RECIPE.job(asked, TWO_RANKS)
 
     (tmp_path / "run.sh").write_text("exit 1")

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.launchers.interleaved import places_of
+from evaluator.launchers.interleaved import device_slots
 from evaluator.objective import scoring
 from evaluator.recipes.catalog import recipe_of
 from policies.contract import decide, seed_policy
@@ -659,7 +659,7 @@ def test_a_script_may_run_on_tpus(tpu_card, tmp_path):
 def test_trials_on_tpus_cannot_be_placed_beside_each_other(tpu_card):
     study = card_study(tpu_card, None, GIVEN, BASE)
     with pytest.raises(StudyError, match="on TPUs trials run one by one"):
-        places_of(replace(study, parallel=2), None)
+        device_slots(replace(study, parallel=2), None)
 
 
 # Tuning files.

@@ -10,7 +10,7 @@ import pytest
 from evaluator.evaluate import TrialEvaluator
 from evaluator.job import Job, Reading
 from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
-from evaluator.samples import asked_of_ranks, read_measurement
+from evaluator.samples import rank_measure, read_measurement
 from evaluator.workloads.collectives.operations import Operation
 from records.study import Dimension, Environment, Measure, Objective, SearchSpace, Study
 from records.trial import Config, Failed, FailureKind, Measured, Outcome
@@ -57,7 +57,7 @@ class ExchangeRecipe:
             "init_method": "file://" if self.by_mpirun else "env://",
             "messages": [_repeated(message) for message in study.workload.messages],
             "setup": dict(config.values),
-            "measure": asdict(asked_of_ranks(study.measure)),
+            "measure": asdict(rank_measure(study.measure)),
         }
         modules = ("evaluator.workloads.collectives.message_step", "told_exchange")
         return Job(

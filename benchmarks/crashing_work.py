@@ -1,7 +1,6 @@
 """What `store_crashes.py` kills: kinds of work on a store, and what must hold after a kill."""
 
 import random
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,7 +8,6 @@ from itertools import count
 from pathlib import Path
 
 from records.errors import StoreError
-from records.store.database import NAME
 from records.store.journal import incoming
 from records.store.rows import Intent
 from records.store.store import Store
@@ -21,9 +19,6 @@ Tell = Callable[[str], object]
 
 STUDY = "one"
 IMPORTED_TRIALS = 60
-OLD_STORES = Path(__file__).parents[1] / "tests" / "records" / "store" / "old_stores"
-COPIES = 60
-"""Of the four trials of an old store, so that an upgrade takes longer than a blink."""
 TRACES = ("rank0_trace.json", "rank1_trace.json")
 
 
@@ -33,7 +28,6 @@ class Work:
 
     `check` raises `ValueError` where something is lost, torn or there twice. `longest_s` is how
     long it may go on; after so many `rounds` it begins with a store that `prepare` makes.
-    `is_older` is whether rows of an older version may tell the same in other words.
     """
 
     name: str
@@ -42,7 +36,6 @@ class Work:
     prepare: Callable[[Path, random.Random], None] = lambda _root, _chance: None
     longest_s: float
     rounds: int = 6
-    is_older: bool = False
 
 
 def append(root: Path, tell: Tell) -> None:
@@ -84,7 +77,7 @@ def check_appended(root: Path, told: Sequence[str]) -> None:
         whole = tuple(appended(ordinal) for ordinal in range(len(trials)))
         must(tuple(replace(each, exchange=None) for each in trials) == whole, "trials are torn")
         pending = store.pending(STUDY)
-        must([each.ordinal for each in pending] in ([], [len(trials)]), "intents are torn")
+        must([each.ordinal for each in pending] in ([], [len(trials)]), "pending trials are torn")
         for each in (*trials, *pending):
             if each.exchange is not None:
                 must(store.exchange(each.exchange) == EXCHANGE, "an exchange is torn")
@@ -157,40 +150,6 @@ def is_whole(store: Store, digest: str) -> bool:
     return True
 
 
-def old_store(root: Path, chance: random.Random) -> None:
-    """Put down what some older version wrote, with many more trials."""
-    dump = chance.choice(sorted(OLD_STORES.glob("*.sql")))
-    with closing(sqlite3.connect(root / NAME)) as db, db:
-        db.executescript(dump.read_text(encoding="utf-8"))
-        columns = [row[1] for row in db.execute("pragma table_info(trials)")]
-        others = ", ".join(name for name in columns if name != "ordinal")
-        for copy in range(1, COPIES):
-            db.execute(
-                f"insert into trials (ordinal, {others}) select ordinal + {10 * copy}, {others}"
-                " from trials where ordinal < 4"
-            )
-
-
-def migrate(root: Path, tell: Tell) -> None:
-    """Bring the old store up to date, then wait to be killed."""
-    Store(root).close()
-    tell("upgraded")
-    while True:
-        pass
-
-
-def check_migrated(root: Path, _told: Sequence[str]) -> None:
-    with closing(Store(root)) as store:
-        must({row.id for row in store.studies()} == {"one", "two"}, "a study is lost")
-        ordinals = [each.ordinal for each in store.history("one")]
-        whole = [10 * copy + ordinal for copy in range(COPIES) for ordinal in range(4)]
-        must(ordinals == whole, "trials are lost")
-        must(store.counts("one").trials == len(whole), "trials are counted wrong")
-        must(len(store.repeats("one")) == 4, "repeats are lost")
-        must([each.ordinal for each in store.pending("one")] == [4], "the intent is lost")
-        must(store.model_uses("one")[0].turn_count == 2, "an exchange is lost")
-
-
 def must(holds: bool, what: str) -> None:
     if not holds:
         raise ValueError(what)
@@ -202,14 +161,5 @@ WORKS = {
         Work(name="append", do=append, check=check_appended, longest_s=0.5),
         Work(name="gc", do=gc, check=check_gc, longest_s=0.6),
         Work(name="import", do=imported, check=check_imported, longest_s=0.4, rounds=2),
-        Work(
-            name="migrate",
-            do=migrate,
-            check=check_migrated,
-            prepare=old_store,
-            longest_s=0.5,
-            rounds=1,
-            is_older=True,
-        ),
     )
 }

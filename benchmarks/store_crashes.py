@@ -83,7 +83,7 @@ def killed(work: Work, folder: Path, kills: int, seed: int) -> Tally:
         try:
             work.check(root, told)
             if sizes(root):
-                if rows_of_journals(root, again) != rows_of(root) and not work.is_older:
+                if rows_of_journals(root, again) != rows_of(root):
                     raise ValueError("the journals make other rows than the database has")
                 if (root / "artifacts").is_dir():
                     (again / "artifacts").symlink_to(root / "artifacts")

@@ -366,7 +366,7 @@ select a.study_id, a.ordinal, a.name, a.digest, a.size_bytes, t.ended_at
 union all
 select c.study_id, c.ordinal, json_extract(j.value, '$.name'), json_extract(j.value, '$.digest'),
        json_extract(j.value, '$.size_bytes'), ends.ended_at
-  from confirmations c left join ends on ends.study_id = c.study_id,
+  from repeats c left join ends on ends.study_id = c.study_id,
        json_each(c.outcome, '$.artifacts') j
 union all
 select e.study_id, e.ordinal, 'exchange.json', e.digest, null, t.ended_at

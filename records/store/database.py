@@ -11,41 +11,26 @@ from records.errors import StoreError
 from records.store.connection import Database
 from records.store.journal import DATABASE, sizes
 from records.store.locks import NETWORK_FILE_SYSTEMS, file_system, opening
+from records.store.schema import prepare
 
 NAME = DATABASE
 BUSY_S = 30
-NEWEST = "keep_what_was_expected_of_a_policy"
-"""The last migration: where it is the last that was applied, a database lacks none."""
 
 _log = logging.getLogger(__name__)
 
 
 def opened(root: Path) -> Database:
-    """The database of a store, created or brought up to date where that is needed."""
+    """Open the database of a store, which is created where it is missing."""
     db = Database(sqlite3.connect(root / NAME, timeout=BUSY_S))
     try:
         with opening(root):
             _choose_journal_mode(db, root)
             db.execute("PRAGMA synchronous=FULL")
-            if _last_migration(db) != NEWEST:
-                # Imported here: what makes tables loads slowly, and most stores have them.
-                from records.store.schema import upgrade
-
-                upgrade(db.connection)
+            prepare(db.connection)
     except BaseException:
         db.close()
         raise
     return db
-
-
-def _last_migration(db: Database) -> str | None:
-    if not db.execute("select 1 from sqlite_master where name = '_sqlite_migrations'").fetchone():
-        return None
-    row = db.execute(
-        "select name from _sqlite_migrations where migration_set = 'cclsearch'"
-        " order by rowid desc limit 1"
-    ).fetchone()
-    return str(row[0]) if row else None
 
 
 def _choose_journal_mode(db: Database, root: Path) -> None:

@@ -91,10 +91,10 @@ class TrialFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchesRepeated:
+class RepeatsFinished:
     """Launches of earlier trials' configurations that ran together."""
 
-    kind: ClassVar[str] = "launches_repeated"
+    kind: ClassVar[str] = "repeats_finished"
 
     repeats: tuple[Repeat, ...]
 
@@ -125,7 +125,7 @@ Entry: TypeAlias = (
     | RunBegan
     | TrialBegun
     | TrialFinished
-    | LaunchesRepeated
+    | RepeatsFinished
     | FilesRemoved
     | MetricsComputed
 )

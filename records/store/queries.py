@@ -49,7 +49,7 @@ from records.store.rows import (
     to_trial,
     to_usage,
 )
-from records.store.views import ADMISSIBLE
+from records.store.schema import ADMISSIBLE
 from records.study import MEASURE
 from records.trial import Config, FailureKind, History, MetricValue, Policy, Repeat, Trial
 
@@ -610,8 +610,8 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
     def pending(self, study_id: str) -> tuple[Intent, ...]:
         """The trials that were begun and never finished, oldest first."""
         rows = self._rows(
-            "select i.*, p.source from intents i join policies p on p.digest = i.policy_digest"
-            " where study_id = ? order by ordinal",
+            "select t.*, p.source from pending_trials t"
+            " join policies p on p.digest = t.policy_digest where study_id = ? order by ordinal",
             study_id,
         )
         return tuple(to_intent(row) for row in rows)
@@ -718,7 +718,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         """All re-measuring launches of a study, in the order of launches."""
         parsed = self._parsed_of(study_id)
         rows = self._rows(
-            "select rowid, * from confirmations where study_id = ? and rowid > ? order by rowid",
+            "select rowid, * from repeats where study_id = ? and rowid > ? order by rowid",
             study_id,
             parsed.last_repeat,
         )

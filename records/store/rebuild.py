@@ -12,7 +12,7 @@ from records.store.connection import Database
 from records.store.database import NAME, refusals
 from records.store.journal import Damage, Line, Mark, StudyCreated, journal_path, read, sizes, sync
 from records.store.locks import opening, running, writing
-from records.store.schema import upgrade
+from records.store.schema import prepare
 from records.store.store import Store
 from records.store.writer import AT_ONCE, apply, note
 
@@ -87,7 +87,7 @@ def _build(
         # It counts only when it is whole: until then no page has to be safe on disk.
         db.execute("PRAGMA journal_mode=MEMORY")
         db.execute("PRAGMA synchronous=OFF")
-        upgrade(db.connection)
+        prepare(db.connection)
         for study_id in journals:
             studies.append(_rebuilt_study(db, study_id, journal_path(root, study_id)))
             told(studies[-1])

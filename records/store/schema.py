@@ -1,39 +1,119 @@
-"""Tables of the store, as append-only named migrations: one that has shipped is never edited."""
+"""The tables, indexes and views of a store's database, created in one step.
+
+Browsers of the database read the views: they have plain names and a unit in each number's name.
+"""
 
 import sqlite3
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from records.errors import StoreError
-from records.store.sqlite import Database, Migrations
-from records.store.views import ADMISSIBLE, VIEWS
 
-migrations = Migrations("cclsearch")
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
+SCHEMA_VERSION = 1
+"""Increase it with every change of this file: stores of another version are refused."""
+ADMISSIBLE = "score_cost is not null and coalesce(score_broken, '[]') = '[]'"
+"""Which trials may be best; the same text as in the index, so that SQLite uses it."""
+
+VIEWS: Mapping[str, str] = {
+    "all_trials": """
+        select s.name as study_name, t.ordinal as trial, t.status, t.config,
+            t.score_value as score, t.score_unit as score_unit, t.score_broken as limits_broken,
+            t.failure_kind as failure, t.failure_stage as failed_at, t.message,
+            round((julianday(t.ended_at) - julianday(t.started_at)) * 86400, 3) as duration_seconds,
+            t.attempts as launches, t.author, t.rationale, t.started_at, t.ended_at, t.study_id
+        from trials t join studies s on s.id = t.study_id""",
+    "best_trials": f"""
+        select s.name as study_name, s.objective, t.ordinal as trial, t.score_value as score,
+            t.score_unit as score_unit, t.config, t.author, t.ended_at, t.study_id
+        from studies s cross join trials t on t.study_id = s.id and t.ordinal = (
+            select ordinal from trials where study_id = s.id and {ADMISSIBLE}
+            order by score_cost, ordinal limit 1)""",
+    "all_studies": """
+        select s.name as study_name, s.objective, s.strategy, s.status, s.trial_count as trials,
+            s.measured_count as measured, s.trial_count - s.measured_count as failed,
+            s.launch_count as launches, b.score as best_score, b.score_unit, b.trial as best_trial,
+            s.created_at, s.version as cclsearch_version, s.id as study_id
+        from studies s left join best_trials b on b.study_id = s.id""",
+    "failures_by_kind": """
+        select s.name as study_name, t.failure_kind as failure, t.failure_stage as failed_at,
+            count(*) as trials, min(t.ordinal) as first_trial, t.message as first_message,
+            t.study_id
+        from trials t join studies s on s.id = t.study_id where t.failure_kind is not null
+        group by t.study_id, t.failure_kind, t.failure_stage""",
+    "files": """
+        select s.name as study_name, a.ordinal as trial, a.name as file,
+            a.size_bytes as size_bytes, a.digest as sha256, a.study_id
+        from artifacts a join studies s on s.id = a.study_id""",
+    "repeated_launches": """
+        select s.name as study_name, c.ordinal as trial, c.purpose, c.series as after_trials,
+            c.round, c.position, json_extract(c.outcome, '$.status') as status, c.study_id
+        from repeats c join studies s on s.id = c.study_id""",
+    "trials_under_way": """
+        select s.name as study_name, i.ordinal as trial, i.author, i.rationale, i.started_at,
+            i.study_id
+        from pending_trials i join studies s on s.id = i.study_id""",
+}
+
+_INDEXES = (
+    f"admissible_trials on trials (study_id, score_cost, ordinal) where {ADMISSIBLE}",
+    "failed_trials on trials (study_id, failure_kind) where failure_kind is not null",
+    "studies_by_age on studies (created_at, id)",
+    "trials_by_score on trials (study_id, score_cost, ordinal)",
+    "trials_by_policy on trials (study_id, policy_digest, ordinal)",
+)
+_NEWEST_METRICS = (
+    "select study_id, ordinal, name, version, value, unit, absent, computed_at"
+    " from computed_metrics c where version = (select max(o.version) from computed_metrics o"
+    " where o.study_id = c.study_id and o.ordinal = c.ordinal and o.name = c.name)"
+    " and not exists (select 1 from metrics m where m.study_id = c.study_id"
+    " and m.ordinal = c.ordinal and m.name = c.name and m.version > c.version)"
+    " union all select study_id, ordinal, name, version, value, unit, null, null"
+    " from metrics m where not exists (select 1 from computed_metrics c where c.study_id"
+    " = m.study_id and c.ordinal = m.ordinal and c.name = m.name and c.version >= m.version)"
+)
 
 
-def migration_names() -> tuple[str, ...]:
-    """Every migration, in the order of application; the last is `records.store.database.NEWEST`."""
-    blank = Database(memory=True)
-    try:
-        return tuple(step.name for step in migrations.pending(blank))
-    finally:
-        blank.close()
-
-
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Apply what a store lacks; raises `StoreError` when a newer cclsearch has changed it."""
-    db = Database(connection)
-    newer = {step.name for step in migrations.applied(db)} - set(migration_names())
-    if newer:
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables of an empty database; raises `StoreError` for another version's."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == SCHEMA_VERSION:
+        return
+    if version or connection.execute("select 1 from sqlite_master").fetchone():
         raise StoreError(
-            f"the store was changed by a newer cclsearch ({', '.join(sorted(newer))}); "
-            "use that version, or give another store with --store"
+            f"the store was written by another version of cclsearch (its schema is {version}, not "
+            f"{SCHEMA_VERSION}); use that version, or give another store with --store"
         )
-    with db.atomic():  # one wait for the disk, not one for each
-        migrations.apply(db)
+    db = _sqlite_utils().Database(connection)
+    with db.atomic():  # one wait for the disk, not one for each table
+        _create_study_tables(db)
+        _create_trial_tables(db)
+        for index in _INDEXES:
+            db.execute(f"create index {index}")
+        for name, select in {"newest_metrics": _NEWEST_METRICS, **VIEWS}.items():
+            db.create_view(name, select)
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
-@migrations()
-def create_studies_and_trials(db: Database) -> None:
-    """First schema: studies, their trials in flight and finished, and what belongs to a trial."""
+def _sqlite_utils() -> ModuleType:
+    """Import sqlite_utils without pandas and numpy, which load slowly and are not needed here."""
+    hidden = [name for name in ("numpy", "pandas") if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # how Python marks a module absent
+    try:
+        import sqlite_utils
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    return sqlite_utils
+
+
+def _create_study_tables(db: "Database") -> None:
+    counts = ("trial_count", "measured_count", "launch_count", "repeat_count")
     db.table("studies").create(
         {
             "id": str,
@@ -45,62 +125,75 @@ def create_studies_and_trials(db: Database) -> None:
             "version": str,
             "study": str,
             "summary": str,
+            **dict.fromkeys(counts, int),
         },
         pk="id",
+        not_null=counts,
+        defaults=dict.fromkeys(counts, 0),
     )
+    db.table("runs").create(
+        {"study_id": str, "trials": int, "repeats": int, "begun": int, "study": str},
+        foreign_keys=[("study_id", "studies", "id")],
+    )
+    db.table("journals").create(
+        {"study_id": str, "entry_count": int, "byte_count": int}, pk="study_id"
+    )
+    db.table("removed_files").create(
+        {"study_id": str, "digest": str, "removed_at": str, "rule": str},
+        pk=("study_id", "digest"),
+        foreign_keys=[("study_id", "studies", "id")],
+    )
+
+
+def _create_trial_tables(db: "Database") -> None:
+    trial = {"study_id": str, "ordinal": int}
+    proposal = {
+        "policy_digest": str,
+        "author": str,
+        "parent": str,
+        "rationale": str,
+        "predicted_speedup": float,
+        "predicted_over": int,
+        "exchange_digest": str,
+        "started_at": str,
+    }
+    outcome = {
+        "status": str,
+        "score_value": float,
+        "score_unit": str,
+        "score_cost": float,
+        "score_broken": str,
+        "failure_kind": str,
+        "failure_stage": str,
+        "message": str,
+        "config": str,
+        "config_digest": str,
+        "attempts": int,
+        "ended_at": str,
+        "outcome": str,
+    }
     db.table("policies").create({"digest": str, "source": str}, pk="digest")
-    db.table("intents").create(
+    for table, columns in {"pending_trials": proposal, "trials": {**proposal, **outcome}}.items():
+        db.table(table).create(
+            {**trial, **columns},
+            pk=("study_id", "ordinal"),
+            foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
+        )
+    db.table("repeats").create(
         {
             "study_id": str,
+            "series": int,
+            "round": int,
             "ordinal": int,
-            "started_at": str,
-            "policy_digest": str,
-            "author": str,
-            "parent": str,
-            "rationale": str,
-            "exchange_digest": str,
-        },
-        pk=("study_id", "ordinal"),
-        foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
-    )
-    db.table("trials").create(
-        {
-            "study_id": str,
-            "ordinal": int,
-            "status": str,
-            "score_value": float,
-            "score_unit": str,
-            "score_cost": float,
-            "failure_kind": str,
-            "failure_stage": str,
-            "message": str,
-            "config": str,
-            "config_digest": str,
-            "author": str,
-            "parent": str,
-            "rationale": str,
-            "policy_digest": str,
-            "exchange_digest": str,
-            "attempts": int,
-            "started_at": str,
-            "ended_at": str,
+            "purpose": str,
+            "position": int,
             "outcome": str,
         },
-        pk=("study_id", "ordinal"),
-        foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
-    )
-    db.table("metrics").create(
-        {"study_id": str, "ordinal": int, "name": str, "value": float, "unit": str, "version": int},
-        pk=("study_id", "ordinal", "name"),
-    )
-    db.table("artifacts").create(
-        {"study_id": str, "ordinal": int, "name": str, "digest": str, "size_bytes": int},
-        pk=("study_id", "ordinal", "name"),
+        pk=("study_id", "series", "round", "ordinal"),
     )
     db.table("exchanges").create(
         {
-            "study_id": str,
-            "ordinal": int,
+            **trial,
             "digest": str,
             "model": str,
             "result": str,
@@ -113,134 +206,14 @@ def create_studies_and_trials(db: Database) -> None:
         },
         pk=("study_id", "ordinal"),
     )
-    db.table("confirmations").create(
-        {"study_id": str, "series": int, "round": int, "ordinal": int, "outcome": str},
-        pk=("study_id", "series", "round", "ordinal"),
+    db.table("artifacts").create(
+        {**trial, "name": str, "digest": str, "size_bytes": int},
+        pk=("study_id", "ordinal", "name"),
     )
-
-
-@migrations()
-def tell_why_launches_were_repeated(db: Database) -> None:
-    """The purpose of a re-measuring launch and its place in the round; before, all confirmed."""
-    table = db.table("confirmations")
-    table.add_column("purpose", str, not_null_default="confirm")
-    table.add_column("position", int, not_null_default=0)
-
-
-@migrations()
-def tell_which_limits_a_trial_breaks(db: Database) -> None:
-    """A list of sentences as JSON; before, studies had no limits."""
-    db.table("trials").add_column("score_broken", str)
-
-
-@migrations()
-def tell_where_every_run_began(db: Database) -> None:
-    """The study as each run took it, and how much was on record by then; before, unknown."""
-    db.table("runs").create(
-        {"study_id": str, "trials": int, "repeats": int, "begun": int, "study": str},
-        foreign_keys=[("study_id", "studies", "id")],
-    )
-
-
-@migrations()
-def count_what_a_study_has(db: Database) -> None:
-    """What listings ask of a study, counted as it changes; and what finds the best of a million."""
-    for column in ("trial_count", "measured_count", "launch_count", "repeat_count"):
-        db.table("studies").add_column(column, int, not_null_default=0)
-    db.execute(
-        "update studies set"
-        " trial_count = (select count(*) from trials where study_id = id),"
-        " measured_count = (select count(score_cost) from trials where study_id = id),"
-        " repeat_count = (select count(*) from confirmations where study_id = id)"
-    )
-    db.execute(
-        "update studies set launch_count = repeat_count + (select coalesce(sum(attempts), 0)"
-        " from trials where study_id = id and coalesce(failure_stage, '')"
-        " not in ('decide', 'check'))"
-    )
-    db.execute(
-        "create index admissible_trials on trials (study_id, score_cost, ordinal)"
-        f" where {ADMISSIBLE}"
-    )
-    db.execute(
-        "create index failed_trials on trials (study_id, failure_kind)"
-        " where failure_kind is not null"
-    )
-    db.execute("create index studies_by_age on studies (created_at, id)")
-
-
-@migrations()
-def know_how_much_of_a_journal_is_here(db: Database) -> None:
-    """Entries and bytes of each study's journal that the rows stand for."""
-    db.table("journals").create(
-        {"study_id": str, "entry_count": int, "byte_count": int}, pk="study_id"
-    )
-
-
-@migrations()
-def keep_metrics_computed_afterwards(db: Database) -> None:
-    """Every version of every metric computed after its trial; and a view of the newest of all."""
+    metric = {**trial, "name": str, "value": float, "unit": str, "version": int}
+    db.table("metrics").create(metric, pk=("study_id", "ordinal", "name"))
     db.table("computed_metrics").create(
-        {
-            "study_id": str,
-            "ordinal": int,
-            "name": str,
-            "version": int,
-            "value": float,
-            "absent": str,
-            "unit": str,
-            "better": str,
-            "definition": str,
-            "computed_at": str,
-        },
+        {**metric, "absent": str, "better": str, "definition": str, "computed_at": str},
         pk=("study_id", "ordinal", "name", "version"),
         foreign_keys=[("study_id", "studies", "id")],
     )
-    db.create_view(
-        "newest_metrics",
-        "select study_id, ordinal, name, version, value, unit, absent, computed_at"
-        " from computed_metrics c where version = (select max(o.version) from computed_metrics o"
-        " where o.study_id = c.study_id and o.ordinal = c.ordinal and o.name = c.name)"
-        " and not exists (select 1 from metrics m where m.study_id = c.study_id"
-        " and m.ordinal = c.ordinal and m.name = c.name and m.version > c.version)"
-        " union all select study_id, ordinal, name, version, value, unit, null, null"
-        " from metrics m where not exists (select 1 from computed_metrics c where c.study_id"
-        " = m.study_id and c.ordinal = m.ordinal and c.name = m.name and c.version >= m.version)",
-    )
-
-
-@migrations()
-def tell_which_files_were_removed(db: Database) -> None:
-    """Kept files that a study cites and that were removed on purpose: when, and by which rule."""
-    db.table("removed_files").create(
-        {"study_id": str, "digest": str, "removed_at": str, "rule": str},
-        pk=("study_id", "digest"),
-        foreign_keys=[("study_id", "studies", "id")],
-    )
-
-
-@migrations()
-def name_views_for_browsing(db: Database) -> None:
-    """What a person looks for, under plain names, for whatever shows tables as they are."""
-    for name, select in VIEWS.items():
-        db.create_view(name, select)
-
-
-@migrations()
-def find_trials_by_score(db: Database) -> None:
-    """What gives a page of a hundred thousand trials, the best or the worst first, at once."""
-    db.execute("create index trials_by_score on trials (study_id, score_cost, ordinal)")
-
-
-@migrations()
-def find_trials_by_policy(db: Database) -> None:
-    """What tells the policies of a study without reading its trials."""
-    db.execute("create index trials_by_policy on trials (study_id, policy_digest, ordinal)")
-
-
-@migrations()
-def keep_what_was_expected_of_a_policy(db: Database) -> None:
-    """How many times as good as which trial its author expected it to be; before, unknown."""
-    for table in ("intents", "trials"):
-        db.table(table).add_column("predicted_speedup", float)
-        db.table(table).add_column("predicted_over", int)

@@ -21,9 +21,9 @@ from records.store.journal import (
     Damage,
     Entry,
     FilesRemoved,
-    LaunchesRepeated,
     Mark,
     MetricsComputed,
+    RepeatsFinished,
     RunBegan,
     StudyChanged,
     StudyCreated,
@@ -136,7 +136,7 @@ class Store(StoredRecords):
         entries: Iterable[Entry] = chain(
             [StudyCreated(study=study, version=version, created_at=now())],
             (TrialFinished(trial=trial) for trial in trials),
-            [LaunchesRepeated(repeats=tuple(repeats))] if repeats else [],
+            [RepeatsFinished(repeats=tuple(repeats))] if repeats else [],
             [StudyChanged(status="finished", summary=summary)],
         )
         with refusals(self.root, "write to"):
@@ -214,7 +214,7 @@ class Store(StoredRecords):
         """Record re-measuring launches, those that ran together in one transaction."""
         if repeats:
             with refusals(self.root, "write to"):
-                self._ledger.write(study_id, LaunchesRepeated(repeats=repeats))
+                self._ledger.write(study_id, RepeatsFinished(repeats=repeats))
 
     def record_metrics(
         self, study_id: str, metrics: Mapping[int, tuple[ComputedMetric, ...]]

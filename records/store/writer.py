@@ -29,10 +29,10 @@ from records.store.journal import (
     Damage,
     Entry,
     FilesRemoved,
-    LaunchesRepeated,
     Line,
     Mark,
     MetricsComputed,
+    RepeatsFinished,
     RunBegan,
     StudyChanged,
     StudyCreated,
@@ -82,7 +82,7 @@ def apply(db: Database, study_id: str, entry: Entry) -> None:
             _begin(db, study_id, entry)
         case TrialFinished():
             _finish(db, study_id, entry)
-        case LaunchesRepeated():
+        case RepeatsFinished():
             _repeat(db, study_id, entry)
         case FilesRemoved():
             _remove_files(db, study_id, entry)
@@ -131,7 +131,7 @@ def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
         "exchange_digest": entry.exchange,
         **policy_columns(entry.policy),
     }
-    insert(db, "intents", row)
+    insert(db, "pending_trials", row)
 
 
 def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
@@ -142,7 +142,8 @@ def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
         insert(db, "metrics", row)
     for row in artifact_rows(study_id, trial):
         insert(db, "artifacts", row)
-    db.execute("delete from intents where study_id = ? and ordinal = ?", [study_id, trial.ordinal])
+    place = [study_id, trial.ordinal]
+    db.execute("delete from pending_trials where study_id = ? and ordinal = ?", place)
     db.execute(
         "update studies set trial_count = trial_count + 1, measured_count = measured_count + ?,"
         " launch_count = launch_count + ? where id = ?",
@@ -150,7 +151,7 @@ def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
     )
 
 
-def _repeat(db: Database, study_id: str, entry: LaunchesRepeated) -> None:
+def _repeat(db: Database, study_id: str, entry: RepeatsFinished) -> None:
     for repeat in entry.repeats:
         row = {
             "study_id": study_id,
@@ -161,7 +162,7 @@ def _repeat(db: Database, study_id: str, entry: LaunchesRepeated) -> None:
             "position": repeat.position,
             "outcome": to_json(repeat.outcome),
         }
-        insert(db, "confirmations", row)
+        insert(db, "repeats", row)
     count = len(entry.repeats)
     db.execute(
         "update studies set repeat_count = repeat_count + ?, launch_count = launch_count + ?"
@@ -219,14 +220,14 @@ def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
     yield from chain.from_iterable(
         _trial_entries(each, paid) for each in _rows(db, WITH_POLICY.format("trials"), study_id)
     )
-    for each in _rows(db, "select * from confirmations t", study_id):
-        yield LaunchesRepeated(repeats=(to_repeat(each),))
+    for each in _rows(db, "select * from repeats t", study_id):
+        yield RepeatsFinished(repeats=(to_repeat(each),))
     computed = computed_metrics(db, study_id)
     if computed:
         yield MetricsComputed(metrics=computed)
     for each in _rows(db, "select * from runs t", study_id):
         yield RunBegan(run=to_run(each))
-    for each in _rows(db, WITH_POLICY.format("intents"), study_id):
+    for each in _rows(db, WITH_POLICY.format("pending_trials"), study_id):
         yield _begun(each, paid.get(int(each["ordinal"] or 0)))
     for each in _rows(db, "select * from removed_files t", study_id):
         yield FilesRemoved(
@@ -319,7 +320,7 @@ class Ledger:
                 self._catch_up(study_id)
 
     def recover(self) -> None:
-        """Finish what processes that were killed had begun to write, and write missing journals.
+        """Finish what processes that were killed had begun to write, and restore lost journals.
 
         Whoever is writing now has done so: then nothing is waited for. What cannot be finished is
         told, and stays as it is: the other studies are usable.
@@ -343,18 +344,12 @@ class Ledger:
             str(row["study_id"]): int(row["byte_count"])
             for row in self._db.query("select study_id, byte_count from journals")
         }
-        unwritten = self._db.query(
-            "select id from studies where id not in (select study_id from journals)"
-        )
-        differ = (s for s in {*journals, *noted} if journals.get(s) != noted.get(s))
-        return sorted({*differ, *(str(row["id"]) for row in unwritten)})
+        return sorted(s for s in {*journals, *noted} if journals.get(s) != noted.get(s))
 
     def _catch_up(self, study_id: str) -> None:
         path = journal_path(self._root, study_id)
         mark = self._mark(study_id)
-        if mark is None and self._is_listed(study_id):
-            self._write_journal(study_id, path)
-        elif mark is not None and size(path) < mark.byte_count:
+        if mark is not None and size(path) < mark.byte_count:
             _log.warning("%s lacks what the database has; it is written anew", path)
             with suppress(FileNotFoundError):
                 path.replace(path.with_name(f"{path.name}.replaced"))
@@ -419,9 +414,6 @@ class Ledger:
         )
         marks = [Mark(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
         return marks[0] if marks else None
-
-    def _is_listed(self, study_id: str) -> bool:
-        return bool(list(self._db.query("select 1 from studies where id = ?", [study_id])))
 
 
 def note(db: Database, study_id: str, mark: Mark) -> None:

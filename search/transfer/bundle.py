@@ -37,13 +37,13 @@ from records.store.journal import (
     KINDS,
     Entry,
     FilesRemoved,
-    LaunchesRepeated,
+    RepeatsFinished,
     StudyCreated,
     TrialBegun,
     TrialFinished,
     journal_path,
 )
-from records.store.schema import upgrade
+from records.store.schema import prepare
 from records.store.writer import apply
 from records.trial import Artifact, Outcome
 from search.storage import is_inside
@@ -164,7 +164,7 @@ def cited_files(entries: Iterable[Entry]) -> list[str]:
                 found |= {trial.exchange} if trial.exchange else set()
             case TrialBegun(exchange=str(exchange)):
                 found.add(exchange)
-            case LaunchesRepeated(repeats=repeats):
+            case RepeatsFinished(repeats=repeats):
                 found.update(*(_cited(repeat.outcome) for repeat in repeats))
     return sorted(found)
 
@@ -325,7 +325,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
     """Raise `StudyError` for records that no store can hold together, by having one hold them."""
     tried = Database(sqlite3.connect(""))  # on disk, without a name
     try:
-        upgrade(tried.connection)
+        prepare(tried.connection)
         with tried.atomic():
             for entry in entries:
                 apply(tried, study_id, entry)
@@ -340,7 +340,7 @@ def _artifacts(entries: Sequence[Entry]) -> Iterator[Artifact]:
         match entry:
             case TrialFinished(trial=trial):
                 yield from artifacts_of(trial.outcome)
-            case LaunchesRepeated(repeats=repeats):
+            case RepeatsFinished(repeats=repeats):
                 for repeat in repeats:
                     yield from artifacts_of(repeat.outcome)
 

@@ -15,7 +15,7 @@ from records.codec import with_texts
 from records.errors import StudyError, shown
 from records.scrub import Scrubber
 from records.store.journal import (
-    LaunchesRepeated,
+    RepeatsFinished,
     StudyChanged,
     StudyCreated,
     TrialFinished,
@@ -54,7 +54,7 @@ def read(path: Path) -> Iterator[Imported]:
     entries = tuple(
         with_study(entry, lambda study: foreign(study, made_by, digest)) for entry in bundle.entries
     )
-    repeats = (each.repeats for each in bundle.entries if isinstance(each, LaunchesRepeated))
+    repeats = (each.repeats for each in bundle.entries if isinstance(each, RepeatsFinished))
     summaries = [
         each.summary
         for each in bundle.entries

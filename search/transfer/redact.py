@@ -44,7 +44,7 @@ from records.codec import with_texts
 from records.errors import StudyError
 from records.machine import Launched
 from records.store.artifacts import Artifacts
-from records.store.journal import Entry, FilesRemoved, LaunchesRepeated, TrialBegun, TrialFinished
+from records.store.journal import Entry, FilesRemoved, RepeatsFinished, TrialBegun, TrialFinished
 from records.trial import Artifact, Outcome, Trial
 from search.transfer.bundle import artifacts_of, launches_of
 from search.transfer.tables import Exported, is_trace
@@ -695,9 +695,9 @@ def _refiled_entry(entry: Entry, refiled: Mapping[str, Artifact | None]) -> Entr
             return TrialFinished(trial=_refiled_trial(trial, refiled))
         case TrialBegun():
             return replace(entry, exchange=None, paid=None)
-        case LaunchesRepeated(repeats=repeats):
+        case RepeatsFinished(repeats=repeats):
             again = (replace(each, outcome=_refiled(each.outcome, refiled)) for each in repeats)
-            return LaunchesRepeated(repeats=tuple(again))
+            return RepeatsFinished(repeats=tuple(again))
         case _:
             return entry
 

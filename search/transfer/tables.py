@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
 from records.errors import EnvironmentFault
-from records.store.journal import Entry, LaunchesRepeated, TrialBegun, TrialFinished, with_study
+from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished, with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import InContext, Measured, MetricValue, Outcome, Policy, Repeat, Trial
@@ -84,8 +84,8 @@ def _lean(entry: Entry, leaving: Leaving) -> Entry:
             return TrialFinished(trial=_lean_trial(trial, leaving))
         case TrialBegun() if leaving.all_but_metrics:
             return replace(entry, policy=_lean_policy(entry.policy), exchange=None, paid=None)
-        case LaunchesRepeated(repeats=repeats):
-            return LaunchesRepeated(repeats=tuple(_lean_repeat(r, leaving) for r in repeats))
+        case RepeatsFinished(repeats=repeats):
+            return RepeatsFinished(repeats=tuple(_lean_repeat(r, leaving) for r in repeats))
         case _:
             return entry
 

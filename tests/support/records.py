@@ -128,7 +128,7 @@ def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, content
 
 
-OF_THE_DATABASE = ("journals", "_sqlite_migrations")
+OF_THE_DATABASE = ("journals",)
 """Tables that hold no records."""
 EXCHANGE = Exchange(
     model="m",

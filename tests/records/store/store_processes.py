@@ -47,22 +47,6 @@ def killed_at_statements(folder: Path, statements: list[int]) -> None:
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
-def upgrade_killed_at_statements(folder: Path, dump: Path, statements: list[int]) -> None:
-    """For each number, an old store in a folder of that name, killed while it is opened."""
-    for statement in statements:
-        root = folder / str(statement)
-        root.mkdir()
-        database = sqlite3.connect(root / "cclsearch.db")
-        database.executescript(dump.read_text(encoding="utf-8"))
-        database.close()
-        child = os.fork()
-        if child == 0:
-            _kill_before(statement)
-            Store(root).close()
-            os._exit(0)
-        os.waitpid(child, 0)
-
-
 def _kill_before(statement: int) -> None:
     connect, seen = sqlite3.connect, iter(range(1, statement))
 
@@ -162,9 +146,6 @@ if __name__ == "__main__":
             append_trials(Path(folder), sys.stdout.fileno())
         case "killed":
             killed_at_statements(Path(folder), [int(number) for number in numbers])
-        case "upgrade":
-            dump, *statements = numbers
-            upgrade_killed_at_statements(Path(folder), Path(dump), [int(n) for n in statements])
         case "open":
             open_at_once(Path(folder))
         case "open-one":

@@ -40,7 +40,7 @@ def killed_before_the_commit(root):
 def test_the_journal_makes_the_very_same_rows(tmp_path):
     fill(tmp_path / "one")
     assert rows_of_journals(tmp_path / "one", tmp_path / "two") == rows_of(tmp_path / "one")
-    assert all(rows_of(tmp_path / "one")[table] for table in ("runs", "exchanges", "confirmations"))
+    assert all(rows_of(tmp_path / "one")[table] for table in ("runs", "exchanges", "repeats"))
 
 
 def test_an_opening_applies_what_a_killed_process_only_wrote_to_the_journal(tmp_path):

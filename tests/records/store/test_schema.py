@@ -8,8 +8,8 @@ import pytest
 
 from records.store.database import opened
 from records.store.locks import file_system
+from records.store.schema import VIEWS
 from records.store.store import Store
-from records.store.views import VIEWS
 from tests.support.records import fill, study
 
 GOLDEN = Path(__file__).with_name("schema.txt")

@@ -21,7 +21,7 @@ from records.store.store import Store
 from tests.support.records import START, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
-STATEMENTS = (*range(1, 280, 40), *range(280, 480, 10))
+STATEMENTS = (*range(1, 190, 40), *range(190, 390, 10))
 """From before the first table is there to somewhere in one of the first trials."""
 
 

@@ -8,8 +8,8 @@ from itertools import count
 from pathlib import Path
 
 from records.errors import StoreError
-from records.store.journal import incoming
-from records.store.rows import Intent
+from records.store.journal import unfinished_journals
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Measured, Repeat, Trial
 from search.storage import Rules, collect, planned
@@ -54,7 +54,7 @@ def append(root: Path, tell: Tell) -> None:
             tell(f"repeats {ordinal}")
 
 
-def begin(store: Store, ordinal: int) -> Intent:
+def begin(store: Store, ordinal: int) -> PendingTrial:
     pending = store.pending(STUDY)
     if pending:
         return pending[0]
@@ -109,7 +109,7 @@ def check_imported(root: Path, told: Sequence[str]) -> None:
             must((row.status, row.summary) == ("finished", "{}"), f"{study_id} is torn")
             must(store.history(study_id).trials == whole, f"{study_id} has torn trials")
             must(len(store.repeats(study_id)) == 2, f"{study_id} has torn repeats")
-    must(not incoming(root), "half a journal is left")
+    must(not unfinished_journals(root), "half a journal is left")
 
 
 def gc(root: Path, tell: Tell) -> None:

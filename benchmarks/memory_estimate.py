@@ -25,7 +25,7 @@ from evaluator.machine import local_environment
 from evaluator.rank.job import DeviceKind
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.knobs import rank_config, rank_workload
-from records.expression import size_words
+from records.expression import format_bytes
 from records.study import Study
 from records.trial import Config, Measured
 from search.study.spaces import completed, space_of
@@ -46,7 +46,7 @@ def main() -> None:
     for config, estimate, measured_bytes in measure(study, configs):
         ratios.append(estimate.total_bytes / measured_bytes)
         print(
-            f"{size_words(estimate.total_bytes):>10} {size_words(measured_bytes):>10}"
+            f"{format_bytes(estimate.total_bytes):>10} {format_bytes(measured_bytes):>10}"
             f" {ratios[-1]:6.2f}  {config}: {parts(estimate)}",
             flush=True,
         )
@@ -86,7 +86,9 @@ def measure(
 
 
 def parts(estimate: MemoryEstimate) -> str:
-    told = ", ".join(f"{name} {size_words(size)}" for name, size in estimate.parts.items() if size)
+    told = ", ".join(
+        f"{name} {format_bytes(size)}" for name, size in estimate.parts.items() if size
+    )
     return f"{estimate.moment}: {told}"
 
 

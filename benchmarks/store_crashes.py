@@ -27,8 +27,8 @@ from pathlib import Path
 from crashing_work import WORKS, Work
 
 from records.errors import CclsearchError
-from records.store.database import NAME
-from records.store.journal import incoming, sizes
+from records.store.database import DATABASE_NAME
+from records.store.journal import journal_sizes, unfinished_journals
 from tests.support.records import rows_of, rows_of_journals
 
 
@@ -82,7 +82,7 @@ def killed(work: Work, folder: Path, kills: int, seed: int) -> Tally:
         tally.cut_short += is_cut_short(root)
         try:
             work.check(root, told)
-            if sizes(root):
+            if journal_sizes(root):
                 if rows_of_journals(root, again) != rows_of(root):
                     raise ValueError("the journals make other rows than the database has")
                 if (root / "artifacts").is_dir():
@@ -117,14 +117,14 @@ def kill_once(work: Work, root: Path, delay_s: float) -> list[str]:
 
 def is_cut_short(root: Path) -> bool:
     """Whether a kill left work to the next opening."""
-    half = bool(incoming(root))
+    half = bool(unfinished_journals(root))
     try:
-        with closing(sqlite3.connect(root / NAME)) as db:
+        with closing(sqlite3.connect(root / DATABASE_NAME)) as db:
             marks = dict(db.execute("select study_id, byte_count from journals"))
             studies = {name for (name,) in db.execute("select id from studies")}
     except sqlite3.Error:  # not as far as these tables
         return True
-    return half or marks != sizes(root) or studies != set(marks)
+    return half or marks != journal_sizes(root) or studies != set(marks)
 
 
 def show(name: str, tally: Tally, took_s: float) -> None:

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from records.store.database import NAME
-from records.store.journal import sizes
+from records.store.database import DATABASE_NAME
+from records.store.journal import journal_sizes
 from records.store.store import Store
 from records.trial import Trial
 from tests.support.records import failed, intent, study, trial
@@ -85,8 +85,8 @@ def measured(root: Path, count: int) -> Result:
         questions_ms={"open": opening_ms, **questions},
         imported_per_s=count / took_s,
         appended_per_s=appended_per_s,
-        database_mb=(root / NAME).stat().st_size / MB,
-        journal_mb=sum(sizes(root).values()) / MB,
+        database_mb=(root / DATABASE_NAME).stat().st_size / MB,
+        journal_mb=sum(journal_sizes(root).values()) / MB,
     )
 
 

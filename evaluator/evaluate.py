@@ -36,7 +36,7 @@ from evaluator.traces.analysis.collectives import Exposure, exposures
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
 from evaluator.traces.errors import TraceError
 from evaluator.traces.model import TraceSet
-from records.machine import Conditions, Launched
+from records.machine import Conditions, LaunchRecord
 from records.study import Study
 from records.trial import (
     CollectiveTime,
@@ -66,10 +66,10 @@ class Site:
     machine: Callable[[], str | None] = _unknown
 
 
-def launch_record(job: Job, result: JobResult, launcher: str, site: Site) -> Launched:
+def launch_record(job: Job, result: JobResult, launcher: str, site: Site) -> LaunchRecord:
     """Give what it takes to start a job again, and how it ended this time."""
     devices = job.environment.get(VISIBLE_DEVICES)
-    return Launched(
+    return LaunchRecord(
         argv=job.argv,
         environment={**result.environment, **job.environment},
         files=tuple(job.files),

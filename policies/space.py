@@ -18,7 +18,7 @@ from random import Random
 from typing import Self, TypeAlias
 
 from records.errors import SHOWN_CHARS, StudyError, shown
-from records.expression import Expression, Operand, Rule, facts, narrowed, parse
+from records.expression import Expression, Operand, Rule, facts, narrow, parse
 from records.study import Dimension, Environment, SearchSpace, Value, choices_of, list_words
 from records.trial import Config
 from records.workload import Workload
@@ -314,7 +314,7 @@ class Space:
 
     def _narrowed(self, rule: Rule) -> Rule | None:
         """The rule as it reads with the choices of this space; None where it always holds."""
-        text = narrowed(rule.expression, self._texts)
+        text = narrow(rule.expression, self._texts)
         return None if text is None else Rule.of(replace(rule.constraint, expression=text))
 
     @cached_property

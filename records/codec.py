@@ -92,6 +92,6 @@ def first_problem(error: ValidationError) -> str:
     return f"{where}: {first['msg']}"
 
 
-def now() -> str:
+def utc_now() -> str:
     """UTC instant in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -97,7 +97,7 @@ class Expression:
         return number
 
 
-def narrowed(expression: Expression, possible: Mapping[str, Set[str]]) -> str | None:
+def narrow(expression: Expression, possible: Mapping[str, Set[str]]) -> str | None:
     """The expression without texts that these names never have; None where it then always holds."""
     body = _narrowed(expression.body, possible)
     if isinstance(body, bool):
@@ -333,7 +333,9 @@ class Rule:
         """How these values break the rule, with the numbers filled in; None where they do not."""
         if self.expression.holds(names):
             return None
-        settings = (f"{name}={told(name, names[name])}" for name in sorted(self.expression.names))
+        settings = (
+            f"{name}={format_value(name, names[name])}" for name in sorted(self.expression.names)
+        )
         return f"breaks {self.words} with {', '.join(settings)}"
 
 
@@ -364,14 +366,14 @@ def facts(workload: Workload, environment: Environment) -> dict[str, Value | Non
     }
 
 
-def told(name: str, value: Operand | None) -> str:
+def format_value(name: str, value: Operand | None) -> str:
     """A value as a person reads it: bytes in the largest unit that leaves a number above 1."""
     if name.endswith("_bytes") and isinstance(value, int | float):
-        return size_words(value)
+        return format_bytes(value)
     return str(value)
 
 
-def size_words(size_bytes: float) -> str:
+def format_bytes(size_bytes: float) -> str:
     """Bytes in the largest binary unit that leaves a number above 1."""
     for unit in _BINARY_UNITS[:-1]:
         if abs(size_bytes) < _MANY_UNITS:

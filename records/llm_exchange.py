@@ -7,7 +7,7 @@ SUBMITTED = "submitted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class TokenUsage:
     """Tokens billed for one exchange, summed over its requests."""
 
     input_tokens: int = 0
@@ -25,8 +25,8 @@ class Usage:
             + self.cache_write_tokens
         )
 
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
+    def __add__(self, other: "TokenUsage") -> "TokenUsage":
+        return TokenUsage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
@@ -35,7 +35,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class LlmExchange:
     """A finished conversation about one turn; its texts are JSON without credentials.
 
     `request` lists the bodies of all requests, `reply` an object for every answer: the index of its
@@ -49,7 +49,7 @@ class Exchange:
     request: str
     reply: str
     result: str
-    usage: Usage
+    usage: TokenUsage
     latency_s: float
     request_count: int
     host: str | None = None
@@ -57,18 +57,18 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paid:
+class ExchangeSummary:
     """What is listed of an exchange with a model; the whole is the artifact with this digest."""
 
     digest: str
     model: str
     result: str
-    usage: Usage
+    usage: TokenUsage
     latency_s: float
     request_count: int
 
     @classmethod
-    def of(cls, digest: str, exchange: Exchange) -> Self:
+    def of(cls, digest: str, exchange: LlmExchange) -> Self:
         """What is listed of an exchange that is kept under this digest."""
         return cls(
             digest=digest,
@@ -88,5 +88,5 @@ class ModelUse:
     turn_count: int
     policy_count: int
     request_count: int
-    usage: Usage
+    usage: TokenUsage
     last_result: str

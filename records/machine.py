@@ -94,7 +94,7 @@ class RankEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchRecord:
     """One launch on record; home folders are written as `~`, secrets are left out.
 
     `environment` is what was added to the environment that every job has. `files` were put into the

@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from records.errors import STRICT, StudyError, above_zero, at_least, at_most
-from records.llm_exchange import Usage
+from records.llm_exchange import TokenUsage
 from records.workload import Workload
 
 
@@ -39,7 +39,7 @@ class Price:
         at_least("llm.price", 0, input=self.input, output=self.output)
         at_least("llm.price", 0, cache_read=self.cache_read, cache_write=self.cache_write)
 
-    def cost_usd(self, usage: Usage) -> float:
+    def cost_usd(self, usage: TokenUsage) -> float:
         """What these tokens cost."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from records.machine import Conditions, Launched
+from records.machine import Conditions, LaunchRecord
 from records.study import Value, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
+class RaceResult:
     """A challenger against the trial that led, from launches of both that were interleaved.
 
     `ratio` is how many times the incumbent's time, or what is compared in its place, the challenger
@@ -309,9 +309,9 @@ class Measured:
     breakdown: Breakdown | None = None
     diagnosis: Diagnosis | None = None
     artifacts: tuple[Artifact, ...] = ()
-    contexts: tuple["InContext", ...] = ()
+    contexts: tuple["ContextOutcome", ...] = ()
     """Where a study has several: the launch in each, of which the metrics are the means."""
-    launched: Launched | None = None
+    launched: LaunchRecord | None = None
     """None of what was recorded earlier, or elsewhere."""
     status: Literal["measured"] = "measured"
 
@@ -336,9 +336,9 @@ class Failed:
     kind: FailureKind
     message: str
     artifacts: tuple[Artifact, ...] = ()
-    contexts: tuple["InContext", ...] = ()
+    contexts: tuple["ContextOutcome", ...] = ()
     """Where a study has several: the launches up to the one that failed."""
-    launched: Launched | None = None
+    launched: LaunchRecord | None = None
     """None of what was not launched, or was recorded earlier, or elsewhere."""
     status: Literal["failed"] = "failed"
 
@@ -350,7 +350,7 @@ Outcome: TypeAlias = Measured | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InContext:
+class ContextOutcome:
     """How the launch in one of several contexts ended; its files are among those of the whole."""
 
     name: str
@@ -458,7 +458,7 @@ class History:
     costs: Mapping[int, float] = field(default_factory=dict)
     incumbent: int | None = None
     pending: tuple[Config, ...] = ()
-    raced: tuple[Raced, ...] = ()
+    raced: tuple[RaceResult, ...] = ()
     repeats: tuple[Repeat, ...] = ()
     front: tuple[int, ...] = ()
     weights: tuple[tuple[str, float], ...] = ()

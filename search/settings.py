@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from records.errors import CclsearchError, StoreError, StudyError, shown
 from records.scrub import Scrubber, own_home
-from records.store.database import NAME
-from records.store.journal import sizes
+from records.store.database import DATABASE_NAME
+from records.store.journal import journal_sizes
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Llm
@@ -303,7 +303,7 @@ def has_rendezvous() -> bool:
 def has_records(option: Path | None) -> bool:
     """Whether a store is where the option or the environment says."""
     root = store_root(option)
-    return (root / NAME).is_file() or bool(sizes(root))
+    return (root / DATABASE_NAME).is_file() or bool(journal_sizes(root))
 
 
 @contextmanager

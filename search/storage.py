@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from evaluator.recipes.command import TRACE_FOLDER
 from evaluator.traces.errors import TraceError
 from records.errors import StoreError, StudyError, shown
-from records.store.artifacts import Artifacts, Citation, Kept, Removal
+from records.store.artifacts import Artifacts, FileReference, FileRemoval, StoredFile
 from records.store.store import Store
 from records.study import Study
 from records.trial import Artifact
@@ -58,7 +58,7 @@ def absence(study_id: str, digest: str, records: Store) -> str | None:
     return f"is missing from {records.root / 'artifacts'}; restore it from a copy of the store"
 
 
-def removal_words(removal: Removal) -> str:
+def removal_words(removal: FileRemoval) -> str:
     """When and by which rule a file was removed."""
     return f"was removed by gc on {removal.removed_at[:10]} ({removal.rule})"
 
@@ -287,8 +287,8 @@ class Rules:
 class Trace:
     """A stored trace that the rules let go, and every record that cites it."""
 
-    kept: Kept
-    cited: tuple[Citation, ...]
+    kept: StoredFile
+    cited: tuple[FileReference, ...]
 
     @property
     def ended_s(self) -> float:
@@ -307,9 +307,9 @@ class Plan:
     stored files take.
     """
 
-    orphans: tuple[Kept, ...]
-    young: tuple[Kept, ...]
-    unfinished: tuple[tuple[Kept, float], ...]
+    orphans: tuple[StoredFile, ...]
+    young: tuple[StoredFile, ...]
+    unfinished: tuple[tuple[StoredFile, float], ...]
     """With the instant before which each must have been kept: who keeps it again wants it."""
     traces: tuple[Trace, ...]
     disk_bytes: int
@@ -364,9 +364,9 @@ def collect(records: Store, plan: Plan, safe_age_s: float = SAFE_AGE_S) -> tuple
     return len(gone), sum(kept.disk_bytes for kept in gone)
 
 
-def _cited(records: Store, files: Iterable[Kept]) -> Mapping[str, Sequence[Citation]]:
+def _cited(records: Store, files: Iterable[StoredFile]) -> Mapping[str, Sequence[FileReference]]:
     """Who cites these files."""
-    cited: dict[str, list[Citation]] = {kept.digest: [] for kept in files}
+    cited: dict[str, list[FileReference]] = {kept.digest: [] for kept in files}
     for citation in records.citations.all() if cited else ():
         if citation.digest in cited:
             cited[citation.digest].append(citation)
@@ -374,13 +374,13 @@ def _cited(records: Store, files: Iterable[Kept]) -> Mapping[str, Sequence[Citat
 
 
 def _unfinished(
-    records: Store, files: Iterable[Kept], cited: Mapping[str, Sequence[Citation]]
-) -> list[tuple[Kept, float]]:
+    records: Store, files: Iterable[StoredFile], cited: Mapping[str, Sequence[FileReference]]
+) -> list[tuple[StoredFile, float]]:
     """Files that are there though every study that cites them says that they were removed."""
     told: dict[str, dict[str, str]] = defaultdict(dict)
     for removal in records.citations.removals():
         told[removal.digest][removal.study_id] = removal.removed_at
-    found: list[tuple[Kept, float]] = []
+    found: list[tuple[StoredFile, float]] = []
     for kept in files:
         tellers = told.get(kept.digest, {})
         if tellers and all(each.study_id in tellers for each in cited.get(kept.digest, ())):
@@ -391,7 +391,10 @@ def _unfinished(
 
 
 def _chosen(
-    records: Store, files: Sequence[Kept], cited: Mapping[str, Sequence[Citation]], rules: Rules
+    records: Store,
+    files: Sequence[StoredFile],
+    cited: Mapping[str, Sequence[FileReference]],
+    rules: Rules,
 ) -> Sequence[Trace]:
     """The traces that the rules let go, the oldest first."""
     studies = {row.id: row.study for row in records.studies()}

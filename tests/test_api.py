@@ -8,7 +8,7 @@ import pytest
 
 import cclsearch
 from records.errors import StoreError, StudyError
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import FailureKind, Stage
 from tests.support import records as testing
@@ -30,7 +30,7 @@ def records(tmp_path):
     store.create("20260101-000000-aaaa", testing.study(), "test")
     store.create("20260102-000000-bbbb", testing.study(), "test")
     for trial in TRIALS:
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
         )
         store.begin("20260102-000000-bbbb", intent, None)

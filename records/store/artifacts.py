@@ -27,8 +27,8 @@ import zstandard
 
 from records.errors import StoreError
 from records.store.connection import Database
-from records.store.database import refusals
-from records.store.journal import FOLDER, SUFFIX, sync
+from records.store.database import store_errors
+from records.store.journal import FOLDER, SUFFIX, fsync_path
 from records.trial import Artifact
 
 # On traces of every profiler that we have, level 1 packs better than level 3, and twice as fast.
@@ -133,7 +133,7 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredFile:
     """A stored file: how many bytes it takes and when it was last kept, in seconds since 1970."""
 
     digest: str
@@ -236,26 +236,28 @@ class Artifacts:
             for _ in _pieces(source):
                 pass
 
-    def all(self) -> Iterator[Kept]:
+    def all(self) -> Iterator[StoredFile]:
         """Every stored file, in no order; two of one digest where an older version kept one."""
         for path in self._root.glob("??/*"):
             digest = path.name.removesuffix(PACKED)
             told = _told(path)
             if told and _DIGEST.fullmatch(digest) and digest.startswith(path.parent.name):
-                yield Kept(
+                yield StoredFile(
                     digest=digest,
                     path=path,
                     disk_bytes=told.st_size,
                     kept_at_s=told.st_mtime,
                 )
 
-    def leftovers(self) -> Iterator[Kept]:
+    def leftovers(self) -> Iterator[StoredFile]:
         """What writers were writing, among them those that were killed; they have no digest."""
         for path in (*self._root.glob(f"{_INCOMING}*"), *self._root.glob(f"??/{_INCOMING}*")):
             if told := _told(path):
-                yield Kept(digest="", path=path, disk_bytes=told.st_size, kept_at_s=told.st_mtime)
+                yield StoredFile(
+                    digest="", path=path, disk_bytes=told.st_size, kept_at_s=told.st_mtime
+                )
 
-    def remove(self, kept: Kept, kept_before_s: float) -> bool:
+    def remove(self, kept: StoredFile, kept_before_s: float) -> bool:
         """Remove a stored file unless it was kept again since; whether it is gone.
 
         Raises `StoreError` when it cannot be removed.
@@ -305,9 +307,9 @@ class Artifacts:
         with self._excluding(fcntl.LOCK_SH):
             path.replace(target)
             other.unlink(missing_ok=True)
-        sync(target.parent)
+        fsync_path(target.parent)
         if is_first:
-            sync(self._root)
+            fsync_path(self._root)
 
     @contextmanager
     def _excluding(self, how: int) -> Iterator[None]:
@@ -379,7 +381,7 @@ select study_id, ordinal, 'machine.json', json_extract(outcome, '$.launched.mach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Citation:
+class FileReference:
     """A file that a trial, a repeated launch of it or its conversation left, or its machine.
 
     `ended_at` is when, for a repeated launch when the last trial of its study ended; None of a
@@ -395,7 +397,7 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class FileRemoval:
     """A file of a study was removed for its space: when, and by which rule."""
 
     study_id: str
@@ -404,7 +406,7 @@ class Removal:
     rule: str
 
 
-class Citations:
+class FileReferences:
     """Reads what the records of a store say of kept files; raises `StoreError` where they do not.
 
     Changes nothing.
@@ -414,35 +416,35 @@ class Citations:
         self._root = root
         self._db = db
 
-    def all(self) -> Iterator[Citation]:
+    def all(self) -> Iterator[FileReference]:
         """Every file that a record cites, once for each record."""
-        with refusals(self._root, "read"):
+        with store_errors(self._root, "read"):
             for row in self._db.query(_CITATIONS):
-                yield Citation(**row)
+                yield FileReference(**row)
 
     def uncited(self, digests: set[str]) -> set[str]:
         """Those of the digests that no record has, in whatever place of tables and journals."""
         left = {digest.encode() for digest in digests}
-        with refusals(self._root, "read"):
+        with store_errors(self._root, "read"):
             for text in self._long_texts():
                 if not left:
                     break
                 left.difference_update(_CITATIONS_DIGEST.findall(text))
         return {digest.decode() for digest in left}
 
-    def removal(self, study_id: str, digest: str) -> Removal | None:
+    def removal(self, study_id: str, digest: str) -> FileRemoval | None:
         """Whether a file of a study was removed on purpose, the last time if it was twice."""
         found = self._removals("where study_id = ? and digest = ?", study_id, digest)
         return next(found, None)
 
-    def removals(self) -> Iterator[Removal]:
+    def removals(self) -> Iterator[FileRemoval]:
         """Every file that was removed on purpose, once for each study that cites it."""
         return self._removals("order by study_id")
 
-    def _removals(self, which: str, *arguments: str) -> Iterator[Removal]:
-        with refusals(self._root, "read"):
+    def _removals(self, which: str, *arguments: str) -> Iterator[FileRemoval]:
+        with store_errors(self._root, "read"):
             for row in self._db.query(f"select * from removed_files {which}", arguments):
-                yield Removal(**row)
+                yield FileRemoval(**row)
 
     def _long_texts(self) -> Iterator[bytes]:
         """Whatever is long enough to hold a digest."""

@@ -9,21 +9,21 @@ from pathlib import Path
 
 from records.errors import StoreError
 from records.store.connection import Database
-from records.store.journal import DATABASE, sizes
-from records.store.locks import NETWORK_FILE_SYSTEMS, file_system, opening
+from records.store.journal import DATABASE, journal_sizes
+from records.store.locks import NETWORK_FILE_SYSTEMS, file_system, hold_opening
 from records.store.schema import prepare
 
-NAME = DATABASE
+DATABASE_NAME = DATABASE
 BUSY_S = 30
 
 _log = logging.getLogger(__name__)
 
 
-def opened(root: Path) -> Database:
+def open_database(root: Path) -> Database:
     """Open the database of a store, which is created where it is missing."""
-    db = Database(sqlite3.connect(root / NAME, timeout=BUSY_S))
+    db = Database(sqlite3.connect(root / DATABASE_NAME, timeout=BUSY_S))
     try:
-        with opening(root):
+        with hold_opening(root):
             _choose_journal_mode(db, root)
             db.execute("PRAGMA synchronous=FULL")
             prepare(db.connection)
@@ -48,7 +48,7 @@ def _choose_journal_mode(db: Database, root: Path) -> None:
 
 
 @contextmanager
-def refusals(root: Path, verb: str) -> Iterator[None]:
+def store_errors(root: Path, verb: str) -> Iterator[None]:
     """Turn what SQLite and the file system refuse into a `StoreError`."""
     try:
         yield
@@ -61,6 +61,6 @@ def refusals(root: Path, verb: str) -> Iterator[None]:
 def _remedy(root: Path, error: Exception) -> str:
     code = getattr(error, "sqlite_errorcode", None)
     damaged = code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-    if damaged and sizes(root):
+    if damaged and journal_sizes(root):
         return f"rebuild it with `cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
     return "free or unlock it, or give another with --store"

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, TypeAlias, get_args
 from zlib import crc32
 
-from records.codec import from_json, now, to_json
+from records.codec import from_json, to_json, utc_now
 from records.errors import CodecError, StoreError
-from records.llm_exchange import Paid
-from records.store.rows import ComputedMetric, Run
+from records.llm_exchange import ExchangeSummary
+from records.store.rows import ComputedMetric, SearchRun
 from records.study import Study
 from records.trial import Policy, Repeat, Trial
 
@@ -61,15 +61,15 @@ class RunBegan:
 
     kind: ClassVar[str] = "run_began"
 
-    run: Run
+    run: SearchRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBegun:
     """A trial was proposed and is about to be launched.
 
-    `exchange` is the digest of the conversation that proposed it, `paid` what that conversation
-    cost, where it was held for this trial.
+    `exchange` is the digest of the conversation that proposed it, and `exchange_summary` what it
+    cost, if it was held for this trial.
     """
 
     kind: ClassVar[str] = "trial_begun"
@@ -78,7 +78,7 @@ class TrialBegun:
     policy: Policy
     started_at: str
     exchange: str | None = None
-    paid: Paid | None = None
+    exchange_summary: ExchangeSummary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ PRIVATE = ("artifacts", "journal", "service", "trusted", "work")
 """What of a store tells policies, conversations with a model and logs."""
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Force the content of a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -190,7 +190,7 @@ _CUT_OFF, _CHANGED = _TORN = ("it is cut off", "its checksum does not fit")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class JournalPosition:
     """A place in a journal: after so many entries and bytes."""
 
     entry_count: int = 0
@@ -198,15 +198,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class JournalLine:
     """A line that is whole; `end` is where the next one begins."""
 
     entry: Entry
-    end: Mark
+    end: JournalPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class DamagedLine:
     """A line that cannot be used, and why; lines count from 1.
 
     `is_torn` is whether it was not written to its end, as a kill or a full disk may leave it.
@@ -230,7 +230,7 @@ def journal_path(root: Path, study_id: str) -> Path:
     return root / FOLDER / f"{study_id}{SUFFIX}"
 
 
-def sizes(root: Path) -> dict[str, int]:
+def journal_sizes(root: Path) -> dict[str, int]:
     """Bytes of every journal by its study."""
     try:
         with os.scandir(root / FOLDER) as found:
@@ -243,7 +243,7 @@ def sizes(root: Path) -> dict[str, int]:
         return {}
 
 
-def size(path: Path) -> int:
+def journal_size(path: Path) -> int:
     """Bytes of a journal, 0 where there is none."""
     try:
         return path.stat().st_size
@@ -251,9 +251,9 @@ def size(path: Path) -> int:
         return 0
 
 
-def lines_of(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
+def to_lines(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
     """Entries as the lines that follow so many others; raises `StoreError` for one too long."""
-    at = now()
+    at = utc_now()
     for number, entry in enumerate(entries, after + 1):
         head = f'"number":{number},"at":"{at}","kind":"{entry.kind}"'
         try:
@@ -268,7 +268,7 @@ def lines_of(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
         yield line
 
 
-def append(path: Path, lines: Iterable[bytes]) -> None:
+def append_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Add lines at the end, and wait until they are on disk."""
     is_new = not path.exists()
     if is_new:
@@ -280,14 +280,14 @@ def append(path: Path, lines: Iterable[bytes]) -> None:
     finally:
         os.close(handle)
     if is_new:
-        sync(path.parent)
+        fsync_path(path.parent)
 
 
-def cut(path: Path, mark: Mark) -> None:
+def truncate_journal(path: Path, mark: JournalPosition) -> None:
     """Take away what follows a place; of a journal without entries nothing stays."""
     if not mark.byte_count:
         path.unlink(missing_ok=True)
-    elif size(path) > mark.byte_count:
+    elif journal_size(path) > mark.byte_count:
         handle = os.open(path, os.O_WRONLY)
         try:
             os.ftruncate(handle, mark.byte_count)
@@ -296,7 +296,7 @@ def cut(path: Path, mark: Mark) -> None:
             os.close(handle)
 
 
-def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
+def write_whole(path: Path, lines: Iterable[bytes]) -> JournalPosition:
     """Write a journal anew, which appears when all of its lines are on disk, or not at all."""
     _make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=INCOMING)
@@ -308,21 +308,21 @@ def write_whole(path: Path, lines: Iterable[bytes]) -> Mark:
                 entry_count += 1
             out.flush()
             os.fsync(out.fileno())
-            mark = Mark(entry_count, out.tell())
+            mark = JournalPosition(entry_count, out.tell())
         Path(name).chmod(0o600)
         Path(name).replace(path)
     finally:
         Path(name).unlink(missing_ok=True)
-    sync(path.parent)
+    fsync_path(path.parent)
     return mark
 
 
-def incoming(root: Path) -> list[Path]:
+def unfinished_journals(root: Path) -> list[Path]:
     """Journals that are being written whole, or were when their writers were killed."""
     return list((root / FOLDER).glob(f"{INCOMING}*"))
 
 
-def read(path: Path, start: Mark) -> Iterator[Line | Damage]:
+def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | DamagedLine]:
     """Every line after a place in its order, those that are damaged too."""
     with path.open("rb") as file:
         file.seek(start.byte_count)
@@ -333,11 +333,11 @@ def read(path: Path, start: Mark) -> Iterator[Line | Damage]:
             if isinstance(found, str):
                 _skip_rest(raw, file)
                 follows_damage = True
-                yield Damage(line=at_line, why=found, is_torn=found in _TORN)
+                yield DamagedLine(line=at_line, why=found, is_torn=found in _TORN)
             else:
                 number, entry = found
                 follows_damage = False
-                yield Line(entry=entry, end=Mark(number, file.tell()))
+                yield JournalLine(entry=entry, end=JournalPosition(number, file.tell()))
 
 
 def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry] | str:
@@ -374,4 +374,4 @@ def _write(handle: int, content: bytes) -> None:
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync(folder.parent)
+        fsync_path(folder.parent)

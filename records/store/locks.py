@@ -22,9 +22,9 @@ POLL_S = 0.005
 
 
 @contextmanager
-def opening(root: Path) -> Iterator[None]:
+def hold_opening(root: Path) -> Iterator[None]:
     """Hold the store while its database is set up; SQLite refuses, rather than waits, there."""
-    handle = _lock_file(root, "opening")
+    handle = _lock_file(root, "hold_opening")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -33,7 +33,7 @@ def opening(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
+def hold_writer(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Hold the store for its one writer; raises `WriterBusy` when another goes on for so long."""
     handle = _lock_file(root, ".writing")
     try:
@@ -51,7 +51,7 @@ def writing(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, study_id: str) -> Iterator[None]:
+def hold_study(root: Path, study_id: str) -> Iterator[None]:
     """Hold a study for this process; raises `StoreBusy` when another one does."""
     handle = _lock_file(root, study_id)
     try:
@@ -72,7 +72,7 @@ def running(root: Path, study_id: str) -> Iterator[None]:
         os.close(handle)
 
 
-def holder(root: Path, study_id: str) -> int | None:
+def study_holder(root: Path, study_id: str) -> int | None:
     """The process that holds a study; None where none does, 0 where it has not said its number."""
     try:
         handle = os.open(root / "locks" / study_id, os.O_RDONLY)
@@ -103,7 +103,7 @@ def _taken(handle: int) -> bool:
 
 
 def _is_only_looked_at(handle: int) -> bool:
-    """Whether those in the way share the lock, as `holder` does: they are gone in a moment."""
+    """Whether others only share the lock for a moment, as `study_holder` does."""
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -24,28 +24,28 @@ from typing import Literal
 
 from records.codec import from_json
 from records.errors import CodecError, StoreError, StudyError, shown
-from records.llm_exchange import SUBMITTED, Exchange, ModelUse, Usage
+from records.llm_exchange import SUBMITTED, LlmExchange, ModelUse, TokenUsage
 from records.machine import Machine
 from records.store.artifacts import Artifacts
 from records.store.connection import Database
-from records.store.database import refusals
+from records.store.database import store_errors
 from records.store.rows import (
     ComputedMetric,
-    Counts,
-    Intent,
+    PendingTrial,
     Row,
-    Run,
+    SearchRun,
+    StudyCounts,
     StudyRow,
     computed_metrics,
     metric_definitions,
     metric_values,
     to_counts,
-    to_intent,
     to_model_use,
+    to_pending_trial,
     to_policy,
     to_repeat,
     to_run,
-    to_study,
+    to_study_row,
     to_trial,
     to_usage,
 )
@@ -88,7 +88,7 @@ class PolicyRecords:
         self, study_id: str, limit: int, offset: int
     ) -> tuple[tuple[PolicyOutline, ...], int]:
         """Some policies of a study, in the order of their first trials, and how many it has."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             (total,) = self._db.execute(
                 "select count(distinct policy_digest) from trials where study_id = ?", (study_id,)
             ).fetchone()
@@ -107,7 +107,7 @@ class PolicyRecords:
     ) -> Mapping[str, tuple[PolicyResult, ...]]:
         """How the first so many trials of each of these policies ended."""
         found: dict[str, tuple[PolicyResult, ...]] = {}
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.query(
                 "select t.policy_digest, t.ordinal, t.score_value, t.score_unit,"
                 " t.failure_kind, t.exchange_digest from (select ordinal, row_number() over"
@@ -124,7 +124,7 @@ class PolicyRecords:
 
     def policy_trial_count(self, study_id: str, digest: str) -> int:
         """How many trials of a study had a policy."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             (count,) = self._db.execute(
                 "select count(*) from trials where study_id = ? and policy_digest = ?",
                 (study_id, digest),
@@ -133,7 +133,7 @@ class PolicyRecords:
 
     def policy(self, study_id: str, digest: str) -> Policy | None:
         """A policy as the first trial of a study had it; None where none had."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.query(
                 "select t.author, t.parent, t.rationale, t.predicted_speedup, t.predicted_over,"
                 " p.source from trials t"
@@ -207,7 +207,7 @@ class ListedStudies:
     def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
         """Some of the studies, and how many there are of that kind."""
         where, values = query.where()
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             (total,) = self._db.execute(
                 f"select count(*) from studies where {where}", values
             ).fetchone()
@@ -216,11 +216,11 @@ class ListedStudies:
                 " limit ? offset ?",
                 (*values, query.limit, query.offset),
             )
-            return tuple(map(to_study, rows)), int(total)
+            return tuple(map(to_study_row, rows)), int(total)
 
     def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
         """The recorded status of each of these studies that is there."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.execute(
                 "select id, status from studies where id in (select value from json_each(?))",
                 (json.dumps([*study_ids]),),
@@ -229,7 +229,7 @@ class ListedStudies:
 
     def begun_studies(self) -> tuple[str, ...]:
         """Studies whose search began and never ended, be it that its process was killed."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.execute("select id from studies where status = 'running' order by id")
             return tuple(str(study_id) for (study_id,) in rows)
 
@@ -333,7 +333,7 @@ _LIMITED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class TrialOutline:
     """A trial without what was measured in it: `value` is its score, None where it failed.
 
     It is that of its first launch unless whoever reads it replaces it; then `launch_count` says so.
@@ -365,7 +365,7 @@ class NamedValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TrialScore:
     """What a trial scored; `leads` where it breaks no limit, so that it may lead."""
 
     value: float
@@ -380,7 +380,7 @@ class OutlinedRecords:
 
     def stamp(self, study_id: str) -> tuple[int, int]:
         """What changes with every change of a study's records: entries and bytes of its journal."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             row = self._db.execute(
                 "select entry_count, byte_count from journals where study_id = ?", (study_id,)
             ).fetchone()
@@ -388,7 +388,7 @@ class OutlinedRecords:
 
     def stamp_of_all(self) -> tuple[int, int, int]:
         """What changes with every change of any study: how many, their entries and bytes."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             row = self._db.execute(
                 "select count(*), coalesce(sum(entry_count), 0), coalesce(sum(byte_count), 0)"
                 " from journals"
@@ -397,7 +397,7 @@ class OutlinedRecords:
 
     def file_bytes(self, study_id: str) -> int:
         """How much the kept files of a study's trials take, before they are packed."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             row = self._db.execute(
                 "select coalesce(sum(size_bytes), 0) from artifacts where study_id = ?",
                 (study_id,),
@@ -406,7 +406,7 @@ class OutlinedRecords:
 
     def ordinals(self, study_id: str, limit: int, offset: int) -> tuple[int, ...]:
         """Ordinals of some of the finished trials, in their order."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.execute(
                 "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?",
                 (study_id, limit, offset),
@@ -420,7 +420,7 @@ class OutlinedRecords:
         best so far looks as it is; and the first and the last of all. `limited` is whether the
         study has limits that trials may break.
         """
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             ends = "select min(ordinal), max(ordinal) from trials where study_id = ?"
             first, last = self._db.execute(ends, (study_id,)).fetchone()
             if first is None:
@@ -432,13 +432,15 @@ class OutlinedRecords:
                 found.update(int(ordinal) for ordinal, _ in rows)
         return tuple(sorted(found))
 
-    def outlines(self, study_id: str, ordinals: Iterable[int] | None = None) -> tuple[Outline, ...]:
+    def outlines(
+        self, study_id: str, ordinals: Iterable[int] | None = None
+    ) -> tuple[TrialOutline, ...]:
         """Finished trials of a study in outline, oldest first: these, or all."""
         which, arguments = "study_id = ?", [study_id]
         if ordinals is not None:
             which += " and ordinal in (select value from json_each(?))"
             arguments.append(json.dumps([*ordinals]))
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.query(
                 "select ordinal, author, config, score_value, score_cost, score_unit,"
                 f" score_broken, failure_kind, started_at from trials where {which}"
@@ -447,15 +449,15 @@ class OutlinedRecords:
             )
             return tuple(map(_outlines_outline, rows))
 
-    def scores(self, study_id: str) -> Mapping[int, Scored]:
+    def scores(self, study_id: str) -> Mapping[int, TrialScore]:
         """The score of every measured trial, by its ordinal."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.execute(
                 "select ordinal, score_value, coalesce(score_broken, '[]') = '[]' from trials"
                 " where study_id = ? and score_cost is not null order by ordinal",
                 (study_id,),
             )
-            return {int(n): Scored(float(value), bool(leads)) for n, value, leads in rows}
+            return {int(n): TrialScore(float(value), bool(leads)) for n, value, leads in rows}
 
     def ranks(
         self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
@@ -466,7 +468,7 @@ class OutlinedRecords:
         trials.
         """
         cost, arguments = score_cost(costs)
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             rows = self._db.execute(
                 "select ordinal, place from (select t.ordinal, row_number() over"
                 f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
@@ -480,7 +482,7 @@ class OutlinedRecords:
     ) -> Mapping[int, Mapping[str, NamedValue]]:
         """The newest values of these metrics of every measured trial that has any of them."""
         found: dict[int, dict[str, NamedValue]] = {}
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             for name in names:
                 for ordinal, value in self._values_of(study_id, name).items():
                     found.setdefault(ordinal, {})[name] = value
@@ -506,9 +508,9 @@ class OutlinedRecords:
         return found
 
 
-def _outlines_outline(row: Row) -> Outline:
+def _outlines_outline(row: Row) -> TrialOutline:
     kind, value, cost = row["failure_kind"], row["score_value"], row["score_cost"]
-    return Outline(
+    return TrialOutline(
         ordinal=int(row["ordinal"] or 0),
         author=str(row["author"]),
         config=Config(json.loads(str(row["config"]))) if row["config"] else None,
@@ -530,7 +532,7 @@ _TRIALS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Parsed:
+class ParseCache:
     """What was parsed of the study that was read last, and up to which rows."""
 
     study_id: str = ""
@@ -546,7 +548,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
     root: Path
     artifacts: Artifacts
     _db: Database
-    _parsed: Parsed
+    _parsed: ParseCache
     _most_parsed: int | None
 
     def studies(self, limit: int | None = None, offset: int = 0) -> tuple[StudyRow, ...]:
@@ -556,7 +558,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             -1 if limit is None else limit,
             offset,
         )
-        return tuple(to_study(row) for row in rows)
+        return tuple(to_study_row(row) for row in rows)
 
     def study_count(self) -> int:
         """How many studies there are."""
@@ -574,7 +576,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
                 " is null order by created_at desc, id desc limit 1",
                 MEASURE,
             )
-            found = tuple(to_study(row) for row in rows)
+            found = tuple(to_study_row(row) for row in rows)
             if not found and self.study_count():
                 raise StudyError(
                     f"every study in {self.root} was imported or measured for a replay; give the "
@@ -588,7 +590,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
                 prefix,
                 SHOWN_IDS + 1,
             )
-            found = tuple(to_study(row) for row in rows)
+            found = tuple(to_study_row(row) for row in rows)
         if not found:
             raise StudyError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
         # The whole id sorts before every longer one.
@@ -597,24 +599,24 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             raise StudyError(f"{prefix!r} fits several studies: {ids}; give more of the id")
         return found[0]
 
-    def counts(self, study_id: str) -> Counts:
+    def counts(self, study_id: str) -> StudyCounts:
         """How much is on record of a study, at once however much it is."""
         rows = self._rows("select * from studies where id = ?", study_id)
-        return to_counts(rows[0]) if rows else Counts()
+        return to_counts(rows[0]) if rows else StudyCounts()
 
-    def runs(self, study_id: str) -> tuple[Run, ...]:
+    def runs(self, study_id: str) -> tuple[SearchRun, ...]:
         """Every run of a study's search, oldest first; none where it is not known."""
         rows = self._rows("select * from runs where study_id = ? order by rowid", study_id)
         return tuple(to_run(row) for row in rows)
 
-    def pending(self, study_id: str) -> tuple[Intent, ...]:
+    def pending(self, study_id: str) -> tuple[PendingTrial, ...]:
         """The trials that were begun and never finished, oldest first."""
         rows = self._rows(
             "select t.*, p.source from pending_trials t"
             " join policies p on p.digest = t.policy_digest where study_id = ? order by ordinal",
             study_id,
         )
-        return tuple(to_intent(row) for row in rows)
+        return tuple(to_pending_trial(row) for row in rows)
 
     def history(self, study_id: str) -> History:
         """All finished trials of a study, oldest first."""
@@ -734,25 +736,25 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         self, study_id: str, ordinal: int | None = None
     ) -> Mapping[int, tuple[ComputedMetric, ...]]:
         """What was computed afterwards of each trial, or of one: every version of every metric."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             return computed_metrics(self._db, study_id, ordinal)
 
     def metric_values(
         self, study_id: str, ordinal: int | None = None
     ) -> Mapping[int, tuple[MetricValue, ...]]:
         """The newest version of each metric of each trial, or of one, measured or computed."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             return metric_values(self._db, study_id, ordinal)
 
     def metric_definitions(self) -> tuple[tuple[str, int, str], ...]:
         """Name, version and digest of all definitions, not our own, that computed metrics."""
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             return metric_definitions(self._db)
 
-    def exchange(self, digest: str) -> Exchange:
+    def exchange(self, digest: str) -> LlmExchange:
         """A stored LLM exchange."""
         text = self.artifacts.read(digest)
-        return from_json(Exchange, text.decode("utf-8", "surrogatepass"))
+        return from_json(LlmExchange, text.decode("utf-8", "surrogatepass"))
 
     def machine(self, digest: str) -> Machine | None:
         """The machine of a launch; None where its description is not kept here."""
@@ -778,7 +780,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         )
         return tuple(to_model_use(row) for row in rows)
 
-    def turn_usages(self, study_id: str) -> tuple[Usage, ...]:
+    def turn_usages(self, study_id: str) -> tuple[TokenUsage, ...]:
         """What each turn of a model used in a study, oldest first."""
         rows = self._rows(
             "select input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"
@@ -787,19 +789,19 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         )
         return tuple(to_usage(row) for row in rows)
 
-    def _parsed_of(self, study_id: str) -> Parsed:
+    def _parsed_of(self, study_id: str) -> ParseCache:
         if self._parsed.study_id != study_id:
-            self._parsed = Parsed(study_id=study_id)
+            self._parsed = ParseCache(study_id=study_id)
         return self._parsed
 
-    def _forget_many(self, parsed: Parsed) -> None:
+    def _forget_many(self, parsed: ParseCache) -> None:
         """Keep no more than asked for: in a service every thread would keep a study."""
         count = len(parsed.history) + len(parsed.repeats)
         if self._most_parsed is not None and count > self._most_parsed:
-            self._parsed = Parsed()
+            self._parsed = ParseCache()
 
     def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
-        with refusals(self.root, "read"):
+        with store_errors(self.root, "read"):
             return list(self._db.query(sql, arguments))
 
 

@@ -9,12 +9,21 @@ from pathlib import Path
 
 from records.errors import StoreError
 from records.store.connection import Database
-from records.store.database import NAME, refusals
-from records.store.journal import Damage, Line, Mark, StudyCreated, journal_path, read, sizes, sync
-from records.store.locks import opening, running, writing
+from records.store.database import DATABASE_NAME, store_errors
+from records.store.journal import (
+    DamagedLine,
+    JournalLine,
+    JournalPosition,
+    StudyCreated,
+    fsync_path,
+    journal_path,
+    journal_sizes,
+    read_journal,
+)
+from records.store.locks import hold_opening, hold_study, hold_writer
 from records.store.schema import prepare
 from records.store.store import Store
-from records.store.writer import AT_ONCE, apply, note
+from records.store.writer import BATCH_ENTRIES, apply_entry, save_position
 
 _PARTS = ("-wal", "-shm", "-journal", "")
 """Files of one database by the ends of their names, the database itself last."""
@@ -31,7 +40,7 @@ class RebuiltStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class RebuiltDatabase:
     """A database that was built again; `kept` is where the old one lies, None where there was none.
 
     `without_journal` are studies that only the old one knows.
@@ -42,36 +51,36 @@ class Rebuilt:
     without_journal: tuple[str, ...] = ()
 
 
-def rebuild(root: Path, told: Callable[[RebuiltStudy], None]) -> Rebuilt:
+def rebuild(root: Path, told: Callable[[RebuiltStudy], None]) -> RebuiltDatabase:
     """Put a database built from the journals in the place of the one that is there.
 
     `told` hears of every study as it is read. Raises `StoreBusy` while a study is being run.
     """
-    if (root / NAME).is_file():
+    if (root / DATABASE_NAME).is_file():
         with suppress(StoreError), closing(Store(root)):
             pass  # a database that opens first writes the journals that are missing
-    if not sizes(root):
+    if not journal_sizes(root):
         raise StoreError(f"no journals in {root}; there is nothing to rebuild from")
-    with refusals(root, "rebuild"), writing(root), opening(root):
-        journals = sorted(sizes(root))
+    with store_errors(root, "rebuild"), hold_writer(root), hold_opening(root):
+        journals = sorted(journal_sizes(root))
         for study_id in journals:
-            with running(root, study_id):
+            with hold_study(root, study_id):
                 pass
         listed = _listed(root)
-        new = root / f"{NAME}.new"
+        new = root / f"{DATABASE_NAME}.new"
         studies = _build(root, new, journals, told)
         kept = _swap(root, new)
-    return Rebuilt(
+    return RebuiltDatabase(
         studies=studies, kept=kept, without_journal=tuple(sorted(listed - set(journals)))
     )
 
 
 def _listed(root: Path) -> set[str]:
     """Studies in the old database, as far as it can be read."""
-    if not (root / NAME).is_file():
+    if not (root / DATABASE_NAME).is_file():
         return set()
     try:
-        with closing(sqlite3.connect(root / NAME)) as old:
+        with closing(sqlite3.connect(root / DATABASE_NAME)) as old:
             return {str(study_id) for (study_id,) in old.execute("select id from studies")}
     except sqlite3.Error:
         return set()
@@ -91,14 +100,14 @@ def _build(
         for study_id in journals:
             studies.append(_rebuilt_study(db, study_id, journal_path(root, study_id)))
             told(studies[-1])
-    sync(new)
+    fsync_path(new)
     return tuple(studies)
 
 
 def _rebuilt_study(db: Database, study_id: str, path: Path) -> RebuiltStudy:
     unread: list[str] = []
-    entry_count, mark, lines = 0, Mark(), read(path, Mark())
-    while some := list(islice(lines, AT_ONCE)):
+    entry_count, mark, lines = 0, JournalPosition(), read_journal(path, JournalPosition())
+    while some := list(islice(lines, BATCH_ENTRIES)):
         with db.atomic():
             for line in some:
                 why = _applied(db, study_id, line, is_first=not entry_count)
@@ -106,24 +115,26 @@ def _rebuilt_study(db: Database, study_id: str, path: Path) -> RebuiltStudy:
                     unread.append(why)
                     continue
                 entry_count += 1
-                mark = line.end if isinstance(line, Line) else mark
+                mark = line.end if isinstance(line, JournalLine) else mark
             if entry_count:
-                note(db, study_id, mark)
+                save_position(db, study_id, mark)
     counted = list(db.query("select trial_count from studies where id = ?", [study_id]))
     trials = sum(int(row["trial_count"]) for row in counted)
     return RebuiltStudy(study_id=study_id, entries=entry_count, trials=trials, unread=tuple(unread))
 
 
-def _applied(db: Database, study_id: str, line: Line | Damage, *, is_first: bool) -> str | None:
+def _applied(
+    db: Database, study_id: str, line: JournalLine | DamagedLine, *, is_first: bool
+) -> str | None:
     """Apply a line, or tell why it cannot be used."""
-    if isinstance(line, Damage):
+    if isinstance(line, DamagedLine):
         return f"line {line.line}: {line.why}"
     number = line.end.entry_count
     if is_first and not isinstance(line.entry, StudyCreated):
         return f"line {number}: the line that tells what was asked is lost"
     try:
         with db.atomic():
-            apply(db, study_id, line.entry)
+            apply_entry(db, study_id, line.entry)
     except (sqlite3.IntegrityError, OverflowError) as error:
         return f"line {number}: {error}"
     return None
@@ -134,14 +145,14 @@ def _swap(root: Path, new: Path) -> Path | None:
 
     A kill in between leaves none, which the next opening builds from the journals.
     """
-    current, kept = root / NAME, root / f"{NAME}.broken"
+    current, kept = root / DATABASE_NAME, root / f"{DATABASE_NAME}.broken"
     number = 2
     while any(kept.with_name(kept.name + part).exists() for part in _PARTS):
-        kept, number = root / f"{NAME}.broken{number}", number + 1
+        kept, number = root / f"{DATABASE_NAME}.broken{number}", number + 1
     existed = current.exists()
     for part in _PARTS:
         with suppress(FileNotFoundError):
-            current.with_name(NAME + part).replace(kept.with_name(kept.name + part))
+            current.with_name(DATABASE_NAME + part).replace(kept.with_name(kept.name + part))
     new.replace(current)
-    sync(root)
+    fsync_path(root)
     return kept if existed else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from records.codec import from_json, to_json
-from records.llm_exchange import ModelUse, Paid, Usage
+from records.llm_exchange import ExchangeSummary, ModelUse, TokenUsage
 from records.store.connection import Database
 from records.study import Study
 from records.trial import (
@@ -48,7 +48,7 @@ class StudyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
+class PendingTrial:
     """A trial that was begun: what was proposed, before anything was launched."""
 
     ordinal: int
@@ -58,7 +58,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SearchRun:
     """One run of a study's search: the study as it took it, and what was on record by then.
 
     `begun` counts the trials that an earlier run had begun and not finished.
@@ -71,7 +71,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class StudyCounts:
     """How much is on record of a study, without reading it.
 
     `launches` are all starts of its ranks, `repeats` those among them that were made again.
@@ -88,9 +88,9 @@ class Counts:
         return self.trials - self.measured
 
 
-def to_counts(row: Row) -> Counts:
+def to_counts(row: Row) -> StudyCounts:
     """How much is on record of a study."""
-    return Counts(
+    return StudyCounts(
         trials=int(row["trial_count"] or 0),
         measured=int(row["measured_count"] or 0),
         launches=int(row["launch_count"] or 0),
@@ -98,7 +98,7 @@ def to_counts(row: Row) -> Counts:
     )
 
 
-def to_study(row: Row) -> StudyRow:
+def to_study_row(row: Row) -> StudyRow:
     """Study as listings show it."""
     return StudyRow(
         id=str(row["id"]),
@@ -110,9 +110,9 @@ def to_study(row: Row) -> StudyRow:
     )
 
 
-def to_run(row: Row) -> Run:
+def to_run(row: Row) -> SearchRun:
     """Run of a search."""
-    return Run(
+    return SearchRun(
         trials=int(row["trials"] or 0),
         repeats=int(row["repeats"] or 0),
         begun=int(row["begun"] or 0),
@@ -151,9 +151,9 @@ def _prediction(row: Row) -> Prediction | None:
     return Prediction(speedup=float(speedup), over=int(over))
 
 
-def to_intent(row: Row) -> Intent:
+def to_pending_trial(row: Row) -> PendingTrial:
     """Intent from a row joined with its policy text."""
-    return Intent(
+    return PendingTrial(
         ordinal=int(row["ordinal"] or 0),
         policy=to_policy(row),
         started_at=str(row["started_at"]),
@@ -258,24 +258,24 @@ def artifact_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
     ]
 
 
-def paid_columns(paid: Paid) -> dict[str, object]:
+def exchange_columns(summary: ExchangeSummary) -> dict[str, object]:
     """Columns of an LLM exchange; its text is an artifact."""
     return {
-        "digest": paid.digest,
-        "model": paid.model,
-        "result": paid.result,
-        "input_tokens": paid.usage.input_tokens,
-        "output_tokens": paid.usage.output_tokens,
-        "cache_read_tokens": paid.usage.cache_read_tokens,
-        "cache_write_tokens": paid.usage.cache_write_tokens,
-        "latency_s": paid.latency_s,
-        "request_count": paid.request_count,
+        "digest": summary.digest,
+        "model": summary.model,
+        "result": summary.result,
+        "input_tokens": summary.usage.input_tokens,
+        "output_tokens": summary.usage.output_tokens,
+        "cache_read_tokens": summary.usage.cache_read_tokens,
+        "cache_write_tokens": summary.usage.cache_write_tokens,
+        "latency_s": summary.latency_s,
+        "request_count": summary.request_count,
     }
 
 
-def to_paid(row: Row) -> Paid:
+def to_exchange_summary(row: Row) -> ExchangeSummary:
     """What is listed of an LLM exchange."""
-    return Paid(
+    return ExchangeSummary(
         digest=str(row["digest"]),
         model=str(row["model"]),
         result=str(row["result"]),
@@ -297,9 +297,9 @@ def to_model_use(row: Row) -> ModelUse:
     )
 
 
-def to_usage(row: Row) -> Usage:
+def to_usage(row: Row) -> TokenUsage:
     """Tokens from a row of counts."""
-    return Usage(
+    return TokenUsage(
         input_tokens=int(row["input_tokens"] or 0),
         output_tokens=int(row["output_tokens"] or 0),
         cache_read_tokens=int(row["cache_read_tokens"] or 0),

@@ -11,17 +11,17 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 
-from records.codec import now, to_json
+from records.codec import to_json, utc_now
 from records.errors import StoreError
-from records.llm_exchange import Exchange, Paid
+from records.llm_exchange import ExchangeSummary, LlmExchange
 from records.machine import Machine
-from records.store.artifacts import Artifacts, Citations
-from records.store.database import opened, refusals
+from records.store.artifacts import Artifacts, FileReferences
+from records.store.database import open_database, store_errors
 from records.store.journal import (
-    Damage,
+    DamagedLine,
     Entry,
     FilesRemoved,
-    Mark,
+    JournalPosition,
     MetricsComputed,
     RepeatsFinished,
     RunBegan,
@@ -29,15 +29,15 @@ from records.store.journal import (
     StudyCreated,
     TrialBegun,
     TrialFinished,
+    fsync_path,
     journal_path,
     keep_private,
-    read,
-    sync,
+    read_journal,
 )
-from records.store.locks import WAIT_S, holder, running
-from records.store.queries import Parsed, StoredRecords
-from records.store.rows import ComputedMetric, Intent, Run
-from records.store.writer import Ledger
+from records.store.locks import WAIT_S, hold_study, study_holder
+from records.store.queries import ParseCache, StoredRecords
+from records.store.rows import ComputedMetric, PendingTrial, SearchRun
+from records.store.writer import StoreWriter
 from records.study import Study
 from records.trial import Repeat, Trial
 
@@ -53,13 +53,13 @@ class Store(StoredRecords):
     ) -> None:
         self.root = root = root.absolute()
         self.artifacts = Artifacts(root / "artifacts")
-        self._parsed, self._most_parsed = Parsed(), most_parsed
-        with refusals(root, "open"):
+        self._parsed, self._most_parsed = ParseCache(), most_parsed
+        with store_errors(root, "open"):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             keep_private(root)
-            self._db = opened(root)
-            self._ledger = Ledger(root, self._db, wait_s)
-            self.citations = Citations(root, self._db)
+            self._db = open_database(root)
+            self._ledger = StoreWriter(root, self._db, wait_s)
+            self.citations = FileReferences(root, self._db)
             try:
                 self._ledger.recover()
             except BaseException:
@@ -82,24 +82,24 @@ class Store(StoredRecords):
         """
         journal_path(self.root, study_id)
         with ExitStack() as held:
-            with refusals(self.root, "lock"):
-                held.enter_context(running(self.root, study_id))
+            with store_errors(self.root, "lock"):
+                held.enter_context(hold_study(self.root, study_id))
                 self._ledger.catch_up(study_id)
             yield
 
     def holder(self, study_id: str) -> int | None:
         """The process that holds a study; None where none does, 0 where it is not told yet."""
         journal_path(self.root, study_id)
-        with refusals(self.root, "lock"):
-            return holder(self.root, study_id)
+        with store_errors(self.root, "lock"):
+            return study_holder(self.root, study_id)
 
     def trust(self, digest: str) -> None:
         """Record that what an imported bundle with this digest launches may run here."""
         path = self._trusted(digest)
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             path.touch()
-            sync(path.parent)
+            fsync_path(path.parent)
 
     def is_trusted(self, digest: str) -> bool:
         """Whether `trust` was called for this digest, by any process."""
@@ -116,8 +116,8 @@ class Store(StoredRecords):
 
     def create(self, study_id: str, study: Study, version: str, *, status: str = "running") -> None:
         """Record a new study."""
-        created = StudyCreated(study=study, version=version, created_at=now(), status=status)
-        with refusals(self.root, "write to"):
+        created = StudyCreated(study=study, version=version, created_at=utc_now(), status=status)
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, created)
 
     def add_study(
@@ -134,26 +134,26 @@ class Store(StoredRecords):
         Trials may come from a generator: there may be more of them than memory holds.
         """
         entries: Iterable[Entry] = chain(
-            [StudyCreated(study=study, version=version, created_at=now())],
+            [StudyCreated(study=study, version=version, created_at=utc_now())],
             (TrialFinished(trial=trial) for trial in trials),
             [RepeatsFinished(repeats=tuple(repeats))] if repeats else [],
             [StudyChanged(status="finished", summary=summary)],
         )
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.add(study_id, entries)
 
     def restore(self, study_id: str, entries: Iterable[Entry]) -> None:
         """Record a study with the very entries that another store has of it, all or nothing."""
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.add(study_id, entries)
 
     def entries(self, study_id: str) -> Iterator[Entry]:
         """Every change of a study's records, oldest first; raises `StoreError` for damage."""
         path = journal_path(self.root, study_id)
         self._ledger.catch_up(study_id)
-        with refusals(self.root, "read"):
-            for line in read(path, Mark()):
-                if isinstance(line, Damage):
+        with store_errors(self.root, "read"):
+            for line in read_journal(path, JournalPosition()):
+                if isinstance(line, DamagedLine):
                     root = shlex.quote(str(self.root))
                     raise StoreError(
                         f"{path}, line {line.line}: {line.why}; restore the file, or go on without "
@@ -163,42 +163,44 @@ class Store(StoredRecords):
 
     def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
         """Record how far a study is, and its closing summary if it has one."""
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, StudyChanged(status=status, summary=summary))
 
     def replace_study(self, study_id: str, study: Study) -> None:
         """Record a study whose budget was extended."""
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, StudyChanged(study=study))
 
     def start_run(self, study_id: str, study: Study) -> None:
         """Record that the search begins, or goes on, and from where."""
         counts = self.counts(study_id)
-        run = Run(
+        run = SearchRun(
             trials=counts.trials,
             repeats=counts.repeats,
             begun=len(self.pending(study_id)),
             study=study,
         )
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, RunBegan(run=run))
 
-    def begin(self, study_id: str, intent: Intent, exchange: Exchange | None) -> Intent:
+    def begin(
+        self, study_id: str, intent: PendingTrial, exchange: LlmExchange | None
+    ) -> PendingTrial:
         """Record that a trial begins, with what was paid for it; gives the intent as stored."""
-        digest, paid = intent.exchange, None
+        digest, summary = intent.exchange, None
         if exchange is not None:
             digest = self.artifacts.keep_text(to_json(exchange), "exchange.json").digest
-            paid = Paid.of(digest, exchange)
+            summary = ExchangeSummary.of(digest, exchange)
         begun = TrialBegun(
             ordinal=intent.ordinal,
             policy=intent.policy,
             started_at=intent.started_at,
             exchange=digest,
-            paid=paid,
+            exchange_summary=summary,
         )
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, begun)
-        return Intent(
+        return PendingTrial(
             ordinal=intent.ordinal,
             policy=intent.policy,
             started_at=intent.started_at,
@@ -207,13 +209,13 @@ class Store(StoredRecords):
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""
-        with refusals(self.root, "write to"):
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, TrialFinished(trial=trial))
 
     def repeat(self, study_id: str, *repeats: Repeat) -> None:
         """Record re-measuring launches, those that ran together in one transaction."""
         if repeats:
-            with refusals(self.root, "write to"):
+            with store_errors(self.root, "write to"):
                 self._ledger.write(study_id, RepeatsFinished(repeats=repeats))
 
     def record_metrics(
@@ -221,12 +223,12 @@ class Store(StoredRecords):
     ) -> None:
         """Record what was computed of trials, by their ordinals, after they had ended."""
         if metrics:
-            with refusals(self.root, "write to"):
+            with store_errors(self.root, "write to"):
                 self._ledger.write(study_id, MetricsComputed(metrics=metrics))
 
     def remove_files(self, study_id: str, digests: Sequence[str], rule: str) -> str:
         """Record that files of a study are about to be removed, and give the instant of it."""
-        removal = FilesRemoved(removed_at=now(), rule=rule, digests=tuple(digests))
-        with refusals(self.root, "write to"):
+        removal = FilesRemoved(removed_at=utc_now(), rule=rule, digests=tuple(digests))
+        with store_errors(self.root, "write to"):
             self._ledger.write(study_id, removal)
         return removal.removed_at

@@ -26,11 +26,11 @@ from records.codec import to_json
 from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
 from records.store.connection import Database
 from records.store.journal import (
-    Damage,
+    DamagedLine,
     Entry,
     FilesRemoved,
-    Line,
-    Mark,
+    JournalLine,
+    JournalPosition,
     MetricsComputed,
     RepeatsFinished,
     RunBegan,
@@ -38,37 +38,37 @@ from records.store.journal import (
     StudyCreated,
     TrialBegun,
     TrialFinished,
-    append,
-    cut,
-    incoming,
+    append_lines,
     journal_path,
-    lines_of,
-    read,
-    size,
-    sizes,
+    journal_size,
+    journal_sizes,
+    read_journal,
+    to_lines,
+    truncate_journal,
+    unfinished_journals,
     write_whole,
 )
-from records.store.locks import writing
+from records.store.locks import hold_writer
 from records.store.rows import (
     Row,
     artifact_rows,
     computed_columns,
     computed_metrics,
+    exchange_columns,
     metric_rows,
-    paid_columns,
     policy_columns,
-    to_intent,
-    to_paid,
+    to_exchange_summary,
+    to_pending_trial,
     to_repeat,
     to_run,
-    to_study,
+    to_study_row,
     to_trial,
     trial_columns,
 )
 from records.trial import Policy
 
 
-def apply(db: Database, study_id: str, entry: Entry) -> None:
+def apply_entry(db: Database, study_id: str, entry: Entry) -> None:
     """Change what an entry says has changed."""
     match entry:
         case StudyCreated():
@@ -123,8 +123,8 @@ def _begin_run(db: Database, study_id: str, entry: RunBegan) -> None:
 def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
     _keep_policy(db, entry.policy)
     place = {"study_id": study_id, "ordinal": entry.ordinal}
-    if entry.paid is not None:
-        insert(db, "exchanges", {**place, **paid_columns(entry.paid)})
+    if entry.exchange_summary is not None:
+        insert(db, "exchanges", {**place, **exchange_columns(entry.exchange_summary)})
     row = {
         **place,
         "started_at": entry.started_at,
@@ -211,14 +211,15 @@ WITH_POLICY = "select t.*, p.source from {} t join policies p on p.digest = t.po
 def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
     """Entries that make these very rows; raises `CodecError` for a row that is damaged."""
     (row,) = db.query("select * from studies where id = ?", [study_id])
-    study = to_study(row)
+    study = to_study_row(row)
     yield StudyCreated(study=study.study, version=str(row["version"]), created_at=study.created_at)
-    paid = {
+    summaries = {
         int(each["ordinal"]): each
         for each in db.query("select * from exchanges where study_id = ?", [study_id])
     }
     yield from chain.from_iterable(
-        _trial_entries(each, paid) for each in _rows(db, WITH_POLICY.format("trials"), study_id)
+        _trial_entries(each, summaries)
+        for each in _rows(db, WITH_POLICY.format("trials"), study_id)
     )
     for each in _rows(db, "select * from repeats t", study_id):
         yield RepeatsFinished(repeats=(to_repeat(each),))
@@ -228,7 +229,7 @@ def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
     for each in _rows(db, "select * from runs t", study_id):
         yield RunBegan(run=to_run(each))
     for each in _rows(db, WITH_POLICY.format("pending_trials"), study_id):
-        yield _begun(each, paid.get(int(each["ordinal"] or 0)))
+        yield _begun(each, summaries.get(int(each["ordinal"] or 0)))
     for each in _rows(db, "select * from removed_files t", study_id):
         yield FilesRemoved(
             removed_at=str(each["removed_at"]),
@@ -238,21 +239,21 @@ def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
     yield StudyChanged(status=study.status, summary=study.summary)
 
 
-def _trial_entries(row: Row, paid: Mapping[int, Row]) -> Iterator[Entry]:
+def _trial_entries(row: Row, summaries: Mapping[int, Row]) -> Iterator[Entry]:
     trial = to_trial(row)
-    if trial.ordinal in paid:
-        yield _begun(row, paid[trial.ordinal])
+    if trial.ordinal in summaries:
+        yield _begun(row, summaries[trial.ordinal])
     yield TrialFinished(trial=trial)
 
 
-def _begun(row: Row, paid: Row | None) -> TrialBegun:
-    intent = to_intent(row)
+def _begun(row: Row, summary: Row | None) -> TrialBegun:
+    intent = to_pending_trial(row)
     return TrialBegun(
         ordinal=intent.ordinal,
         policy=intent.policy,
         started_at=intent.started_at,
         exchange=intent.exchange,
-        paid=None if paid is None else to_paid(paid),
+        exchange_summary=None if summary is None else to_exchange_summary(summary),
     )
 
 
@@ -260,13 +261,13 @@ def _rows(db: Database, select: str, study_id: str) -> Iterator[Row]:
     return db.query(f"{select} where t.study_id = ? order by t.rowid", [study_id])
 
 
-AT_ONCE = 1000
+BATCH_ENTRIES = 1000
 """Entries that are applied in one transaction."""
 
 _log = logging.getLogger(__name__)
 
 
-class Ledger:
+class StoreWriter:
     """The only writer of rows of a study; what raises is not on record.
 
     Raises `WriterBusy` where another process goes on writing for `wait_s`.
@@ -280,19 +281,23 @@ class Ledger:
     def write(self, study_id: str, *entries: Entry) -> None:
         """Record these changes of a study, all or none."""
         path = journal_path(self._root, study_id)
-        with writing(self._root, self._wait_s):
+        with hold_writer(self._root, self._wait_s):
             self._catch_up(study_id)
-            mark = self._mark(study_id) or Mark()
+            mark = self._mark(study_id) or JournalPosition()
             if not mark.entry_count and not isinstance(entries[0], StudyCreated):
                 raise StoreError(f"no study {study_id!r} in {self._root}; see `cclsearch list`")
-            lines = list(lines_of(entries, mark.entry_count))
+            lines = list(to_lines(entries, mark.entry_count))
             try:
                 with self._db.atomic():
                     for entry in entries:
-                        apply(self._db, study_id, entry)
+                        apply_entry(self._db, study_id, entry)
                     byte_count = mark.byte_count + sum(map(len, lines))
-                    note(self._db, study_id, Mark(mark.entry_count + len(lines), byte_count))
-                    append(path, lines)
+                    save_position(
+                        self._db,
+                        study_id,
+                        JournalPosition(mark.entry_count + len(lines), byte_count),
+                    )
+                    append_lines(path, lines)
             except BaseException:
                 self._take_back(study_id)
                 raise
@@ -300,14 +305,14 @@ class Ledger:
     def add(self, study_id: str, entries: Iterable[Entry]) -> None:
         """Record a whole study that is new, all of it or nothing, in the memory of one entry."""
         path = journal_path(self._root, study_id)
-        with writing(self._root, self._wait_s):
+        with hold_writer(self._root, self._wait_s):
             self._catch_up(study_id)
             if self._mark(study_id) is not None:
                 raise StoreError(f"study {study_id} is on record in {self._root} already")
             try:
                 with self._db.atomic():
                     applied = self._applied(study_id, entries)
-                    note(self._db, study_id, write_whole(path, lines_of(applied, 0)))
+                    save_position(self._db, study_id, write_whole(path, to_lines(applied, 0)))
             except BaseException:
                 self._take_back(study_id)
                 raise
@@ -315,8 +320,8 @@ class Ledger:
     def catch_up(self, study_id: str) -> None:
         """Finish what a process that was killed had begun to write of a study."""
         path = journal_path(self._root, study_id)
-        if size(path) != (self._mark(study_id) or Mark()).byte_count:
-            with writing(self._root, self._wait_s):
+        if journal_size(path) != (self._mark(study_id) or JournalPosition()).byte_count:
+            with hold_writer(self._root, self._wait_s):
                 self._catch_up(study_id)
 
     def recover(self) -> None:
@@ -326,10 +331,10 @@ class Ledger:
         told, and stays as it is: the other studies are usable.
         """
         lacking = self._lacking()
-        if not lacking and not incoming(self._root):
+        if not lacking and not unfinished_journals(self._root):
             return
-        with suppress(StoreBusy), writing(self._root, wait_s=0):
-            for path in incoming(self._root):
+        with suppress(StoreBusy), hold_writer(self._root, wait_s=0):
+            for path in unfinished_journals(self._root):
                 path.unlink(missing_ok=True)
             for study_id in lacking:
                 try:
@@ -339,7 +344,7 @@ class Ledger:
 
     def _lacking(self) -> list[str]:
         """Studies of which journal and database are not known to be the same."""
-        journals = sizes(self._root)
+        journals = journal_sizes(self._root)
         noted = {
             str(row["study_id"]): int(row["byte_count"])
             for row in self._db.query("select study_id, byte_count from journals")
@@ -349,20 +354,20 @@ class Ledger:
     def _catch_up(self, study_id: str) -> None:
         path = journal_path(self._root, study_id)
         mark = self._mark(study_id)
-        if mark is not None and size(path) < mark.byte_count:
+        if mark is not None and journal_size(path) < mark.byte_count:
             _log.warning("%s lacks what the database has; it is written anew", path)
             with suppress(FileNotFoundError):
                 path.replace(path.with_name(f"{path.name}.replaced"))
             self._write_journal(study_id, path)
         else:
-            while size(path) > (self._mark(study_id) or Mark()).byte_count:
+            while journal_size(path) > (self._mark(study_id) or JournalPosition()).byte_count:
                 self._advance(study_id, path)
 
     def _write_journal(self, study_id: str, path: Path) -> None:
         try:
             with self._db.atomic():
                 entries = entries_of(self._db, study_id)
-                note(self._db, study_id, write_whole(path, lines_of(entries, 0)))
+                save_position(self._db, study_id, write_whole(path, to_lines(entries, 0)))
         except CodecError as error:
             raise StoreError(
                 f"study {study_id} has no journal and a damaged record, so that nothing can be "
@@ -371,26 +376,26 @@ class Ledger:
 
     def _advance(self, study_id: str, path: Path) -> None:
         """Apply the next lines that the database lacks, and cut what was not written to its end."""
-        start = mark = self._mark(study_id) or Mark()
-        damage: Damage | None = None
+        start = mark = self._mark(study_id) or JournalPosition()
+        damage: DamagedLine | None = None
         with self._db.atomic():
-            for line in islice(read(path, mark), AT_ONCE):
-                if isinstance(line, Damage):
+            for line in islice(read_journal(path, mark), BATCH_ENTRIES):
+                if isinstance(line, DamagedLine):
                     damage = line
                     break
                 self._apply_line(study_id, path, line)
                 mark = line.end
             if mark != start:
-                note(self._db, study_id, mark)
+                save_position(self._db, study_id, mark)
         if damage is None:
             return
-        if not damage.is_torn or len(list(islice(read(path, mark), 2))) > 1:
+        if not damage.is_torn or len(list(islice(read_journal(path, mark), 2))) > 1:
             raise StoreError(_broken(path, damage.line, damage.why, self._root))
-        cut(path, mark)
+        truncate_journal(path, mark)
 
-    def _apply_line(self, study_id: str, path: Path, line: Line) -> None:
+    def _apply_line(self, study_id: str, path: Path, line: JournalLine) -> None:
         try:
-            apply(self._db, study_id, line.entry)
+            apply_entry(self._db, study_id, line.entry)
         except (sqlite3.IntegrityError, OverflowError) as error:
             number = line.end.entry_count
             raise StoreError(_broken(path, number, str(error), self._root)) from error
@@ -399,24 +404,24 @@ class Ledger:
         for number, entry in enumerate(entries, 1):
             if (number == 1) != isinstance(entry, StudyCreated):
                 raise StoreError(f"entry {number} of study {study_id} is {entry.kind}")
-            apply(self._db, study_id, entry)
+            apply_entry(self._db, study_id, entry)
             yield entry
 
     def _take_back(self, study_id: str) -> None:
         """Cut a journal back to what the database has."""
         path = journal_path(self._root, study_id)
         with suppress(sqlite3.Error, OSError):  # the next writer sees to it
-            cut(path, self._mark(study_id) or Mark())
+            truncate_journal(path, self._mark(study_id) or JournalPosition())
 
-    def _mark(self, study_id: str) -> Mark | None:
+    def _mark(self, study_id: str) -> JournalPosition | None:
         rows = self._db.query(
             "select entry_count, byte_count from journals where study_id = ?", [study_id]
         )
-        marks = [Mark(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
+        marks = [JournalPosition(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
         return marks[0] if marks else None
 
 
-def note(db: Database, study_id: str, mark: Mark) -> None:
+def save_position(db: Database, study_id: str, mark: JournalPosition) -> None:
     """Remember up to where the rows stand for the journal of a study."""
     db.execute(
         "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",

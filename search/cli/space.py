@@ -18,7 +18,7 @@ import typer
 from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
 from records.errors import StudyError
-from records.expression import told
+from records.expression import format_value
 from records.study import Study, Value
 from records.trial import Config
 from search.cli.options import (
@@ -100,7 +100,7 @@ def check(
         else:
             typer.echo(f"valid: {answer}")
             for name, value in derived.items():
-                typer.echo(f"{name}: {told(name, value)}")
+                typer.echo(f"{name}: {format_value(name, value)}")
         return
     if as_json:
         typer.echo(json.dumps({"faults": answer}))
@@ -363,7 +363,7 @@ def parts_lines(one: Estimated) -> Iterator[str]:
         ],
         page_cells(),
     )
-    yield from (f"{name}: {told(name, value)}" for name, value in one.derived.items())
+    yield from (f"{name}: {format_value(name, value)}" for name, value in one.derived.items())
 
 
 def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:

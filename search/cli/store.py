@@ -25,8 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from evaluator.doctor import Finding, State
 from records.errors import StoreError, StudyError
-from records.store.artifacts import Kept
-from records.store.rebuild import Rebuilt, RebuiltStudy, rebuild
+from records.store.artifacts import StoredFile
+from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
 from records.store.store import Store
 from search import settings
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
@@ -224,7 +224,7 @@ def free_space(
         typer.echo(f"next: cclsearch doctor --verify{flag}")
 
 
-def _going(plan: Plan) -> Iterator[Kept]:
+def _going(plan: Plan) -> Iterator[StoredFile]:
     yield from plan.orphans
     yield from (kept for kept, _ in plan.unfinished)
     yield from (trace.kept for trace in plan.traces)
@@ -273,7 +273,7 @@ def _count(count: int, of: str) -> str:
     return f"1 {of}" if count == 1 else f"{count} {of}s"
 
 
-def _disk(files: Iterable[Kept]) -> str:
+def _disk(files: Iterable[StoredFile]) -> str:
     return size(sum(kept.disk_bytes for kept in files))
 
 
@@ -319,7 +319,7 @@ def _print_study(study: RebuiltStudy) -> None:
         typer.echo(f"  not read: {why}")
 
 
-def _print_end(rebuilt: Rebuilt, root: Path) -> None:
+def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
     if rebuilt.kept is not None:
         typer.echo(f"kept: the database that was there is {rebuilt.kept}")
     for study_id in rebuilt.without_journal:

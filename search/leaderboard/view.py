@@ -13,7 +13,7 @@ from string import ascii_lowercase
 from typing import Final
 
 from evaluator.metrics.base import PUBLISHED_PREFIX
-from records.expression import size_words
+from records.expression import format_bytes
 from search.leaderboard.entries import Mark, Reading, Submission
 from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
 from search.views.document import Cell, Facts, Page, Row, Section, Table, Words
@@ -52,7 +52,7 @@ def rank_words(each: Ranked, group: Group) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return size_words(value) if unit == BYTES else number(value)
+    return format_bytes(value) if unit == BYTES else number(value)
 
 
 def interval_words(reading: Reading | None) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from records.codec import from_json
 from records.errors import CodecError, StudyError
-from records.llm_exchange import SUBMITTED, Exchange, Usage
+from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.study import Budget, Price
 from search.llm.messages import (
     Answer,
@@ -67,7 +67,7 @@ class Conversation:
         self._reask_count = 0
         self.prompt = prompt
         self.max_tokens = settings.max_output_tokens
-        self.usage = Usage()
+        self.usage = TokenUsage()
 
     @property
     def was_answered(self) -> bool:
@@ -116,10 +116,10 @@ class Conversation:
         self.prompt = prompt
         self._objections = ()
 
-    def exchange(self, result: str) -> Exchange:
+    def exchange(self, result: str) -> LlmExchange:
         """All of it as the store keeps it."""
         replies = [_row(sent) for sent in self._sent]
-        return Exchange(
+        return LlmExchange(
             model=self._settings.model,
             request=self._settings.api_key.scrub(json.dumps(self._bodies, ensure_ascii=False)),
             reply=json.dumps(replies, ensure_ascii=False),
@@ -157,7 +157,7 @@ class Allowance:
         budget: Budget,
         model: str,
         price: Price | None,
-        turns: Callable[[], Sequence[Usage]],
+        turns: Callable[[], Sequence[TokenUsage]],
     ) -> None:
         if budget.max_cost_usd is not None and price is None:
             raise StudyError(
@@ -169,7 +169,7 @@ class Allowance:
         self._price = price
         self._turns = turns
 
-    def refusal(self, under_way: Usage, size: Callable[[], int]) -> str | None:
+    def refusal(self, under_way: TokenUsage, size: Callable[[], int]) -> str | None:
         """Why the next request must not be sent; None where it may.
 
         `under_way` is what the conversation used so far, which is not recorded yet; `size` gives
@@ -179,7 +179,7 @@ class Allowance:
         if budget.max_tokens is None and budget.max_cost_usd is None:
             return None
         turns = [*self._turns(), under_way]
-        used = sum(turns, Usage())
+        used = sum(turns, TokenUsage())
         likely = [turn for turn in turns if turn.tokens] or [_typical(size())]
         next_tokens = max(turn.tokens for turn in likely)
         if budget.max_tokens is not None and used.tokens + next_tokens > budget.max_tokens:
@@ -199,9 +199,9 @@ class Allowance:
         )
 
 
-def _typical(input_tokens: int) -> Usage:
+def _typical(input_tokens: int) -> TokenUsage:
     """What a first turn uses: all of its prompt is written to the cache."""
-    return Usage(cache_write_tokens=input_tokens, output_tokens=TYPICAL_OUTPUT_TOKENS)
+    return TokenUsage(cache_write_tokens=input_tokens, output_tokens=TYPICAL_OUTPUT_TOKENS)
 
 
 logger = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Submission:
     """A whole policy that the model submitted and the check passed."""
 
     draft: Draft
-    exchange: Exchange
+    exchange: LlmExchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class NoSubmission:
     """The model gave no policy in this turn, because of the last of its problems."""
 
     problem: Problem
-    exchange: Exchange
+    exchange: LlmExchange
 
 
 Asked: TypeAlias = Submission | NoSubmission
@@ -325,7 +325,7 @@ class LlmClient:
         return reply
 
 
-def _ended(talk: Conversation, result: str) -> Exchange:
+def _ended(talk: Conversation, result: str) -> LlmExchange:
     exchange = talk.exchange(result)
     logger.info(
         "model=%s requests=%d latency_s=%.1f output_tokens=%d submitted=%s",

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from policies.sandbox import SandboxLimits
 from records.errors import shown
-from records.llm_exchange import Usage
+from records.llm_exchange import TokenUsage
 from search.settings import OFFLINE, LlmSettings
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ class Reply:
         }
 
     @property
-    def billed(self) -> Usage:
+    def billed(self) -> TokenUsage:
         """Tokens of this reply; what the provider does not say counts as none."""
         said = self.usage or BilledTokens()
-        return Usage(
+        return TokenUsage(
             input_tokens=said.input_tokens or 0,
             output_tokens=said.output_tokens or 0,
             cache_read_tokens=said.cache_read_input_tokens or 0,

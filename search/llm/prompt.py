@@ -22,10 +22,10 @@ from evaluator.objective import Scoring
 from policies.contract import environment_fields, workload_fields
 from policies.sandbox import SANDBOX_RULES
 from policies.space import Space
-from records.expression import size_words
+from records.expression import format_bytes
 from records.machine import OTHERS_CPU_SHARE
 from records.study import Environment, Measure, Study
-from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, Raced, Trial
+from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
@@ -114,7 +114,7 @@ def rows(shown: Shown, *, message_chars: int, dropped: Set[int]) -> str:
     return "\n".join(told)
 
 
-def raced_words(raced: Raced) -> str:
+def raced_words(raced: RaceResult) -> str:
     """What a race said of the challenger: `1.48x better than #3 (1.16 to 1.90)`."""
     ratio, low, high = raced.ratio, raced.ratio_low, raced.ratio_high
     if ratio is None:
@@ -397,7 +397,7 @@ class TurnText:
     def _memory_words(self, config: Config) -> str | None:
         """What a rank should take by the estimate, where the space has one."""
         estimate = self.space.derived_number(config, MEMORY)
-        return None if estimate is None else size_words(estimate)
+        return None if estimate is None else format_bytes(estimate)
 
     def _row(self, trial: Trial, message_chars: int) -> str:
         result = trial_spread(trial, self.history)

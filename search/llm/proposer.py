@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from policies.space import Space
-from records.llm_exchange import Exchange
+from records.llm_exchange import LlmExchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
 from search.llm.client import Allowance, Asked, Check, NoSubmission
@@ -218,7 +218,7 @@ class LlmProposer:
         )
 
     def _instead(
-        self, study: Study, history: History, why: str, exchange: Exchange | None = None
+        self, study: Study, history: History, why: str, exchange: LlmExchange | None = None
     ) -> Proposal | None:
         proposal = self._offline.propose(study, history)
         if proposal is None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from records.codec import from_json, to_json
 from records.errors import CclsearchError, CodecError, StoreError
 from records.files import read_text
-from records.llm_exchange import Exchange
+from records.llm_exchange import LlmExchange
 from records.study import digest
 from search.llm.client import Transport
 from search.llm.messages import Answer, Reply
@@ -135,7 +135,7 @@ def canonical(body: Body) -> str:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def recorded_turns(exchange: Exchange, trial: int | None = None) -> tuple[RecordedTurn, ...]:
+def recorded_turns(exchange: LlmExchange, trial: int | None = None) -> tuple[RecordedTurn, ...]:
     """Every request of an exchange with its answers, in order.
 
     Of an exchange recorded earlier this is the last request only: the others were not kept. Raises
@@ -148,7 +148,7 @@ def recorded_turns(exchange: Exchange, trial: int | None = None) -> tuple[Record
         rows = tuple(row for row in rows if row.form == last)
         request = [request]
     if not isinstance(request, list) or not all(isinstance(body, dict) for body in request):
-        raise CodecError("Exchange: request: neither a body nor a list of them")
+        raise CodecError("LlmExchange: request: neither a body nor a list of them")
     answers = [tuple(row.answer for row in rows if row.request == n) for n in range(len(request))]
     return tuple(
         RecordedTurn(body=body, answers=given, trial=trial)

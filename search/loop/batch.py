@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TypeAlias
 
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Config, Failed, FailureKind, History, Measured, Trial
 from search.loop.ports import Observer
@@ -46,7 +46,7 @@ class Capacity:
 class _Member:
     """A trial of a batch that has to be launched; `attempts` were made beside others, in vain."""
 
-    intent: Intent
+    intent: PendingTrial
     config: Config
     place_count: int
     attempts: int = 0
@@ -113,7 +113,7 @@ class Batch:
             and taken < self._room.place_count
         )
 
-    def add(self, intent: Intent) -> None:
+    def add(self, intent: PendingTrial) -> None:
         """Decide a trial that is begun on record; it ends here if there is nothing to launch."""
         self._added_count += 1
         self._observer.trial_started(intent.ordinal, intent.policy)

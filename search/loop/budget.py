@@ -17,7 +17,7 @@ from importlib.resources import files
 from policies.space import Space
 from records.codec import from_document
 from records.errors import STRICT, StudyError
-from records.llm_exchange import Usage
+from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Llm, Price, Study
 from records.trial import History, Repeat, Trial
@@ -160,7 +160,7 @@ def with_price(llm: Llm) -> Llm:
     return llm if llm.price is not None else replace(llm, price=price_of(llm.model))
 
 
-def cost_usd(usage: Usage, model: str, llm: Llm) -> float | None:
+def cost_usd(usage: TokenUsage, model: str, llm: Llm) -> float | None:
     """What a use of a model cost; None where its price is not known, or it is not the study's."""
     price = with_price(llm).price
     return None if price is None or model != llm.model else price.cost_usd(usage)

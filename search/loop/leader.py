@@ -53,7 +53,7 @@ from records.trial import (
     Measured,
     Outcome,
     Purpose,
-    Raced,
+    RaceResult,
     Repeat,
     Score,
     Trial,
@@ -517,9 +517,9 @@ class Race:
         return self.challenger if self.comparison.verdict is Verdict.FAST else self.incumbent
 
     @property
-    def raced(self) -> Raced:
+    def raced(self) -> RaceResult:
         """The same as a value of the history."""
-        return Raced(
+        return RaceResult(
             challenger=self.challenger,
             incumbent=self.incumbent,
             verdict=self.comparison.verdict.value,

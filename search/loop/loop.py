@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from evaluator.objective import Scoring
-from records.codec import now, to_json
-from records.store.rows import Intent
+from records.codec import to_json, utc_now
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Study
 from records.trial import History, Policy
@@ -111,8 +111,10 @@ class Search:
             return Proposal(policy=self.seed)
         return self.proposer.propose(self.study, history)
 
-    def _begin(self, ordinal: int, proposal: Proposal) -> Intent:
-        intent = Intent(ordinal=ordinal, policy=proposal.policy, started_at=now(), exchange=None)
+    def _begin(self, ordinal: int, proposal: Proposal) -> PendingTrial:
+        intent = PendingTrial(
+            ordinal=ordinal, policy=proposal.policy, started_at=utc_now(), exchange=None
+        )
         return self.store.begin(self.study_id, intent, proposal.exchange)
 
     @property

@@ -19,7 +19,7 @@ from evaluator.timing.decision import Noise
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import STANDARD_LIMITS
 from records.codec import with_texts
-from records.llm_exchange import Exchange
+from records.llm_exchange import LlmExchange
 from records.scrub import Scrubber
 from records.study import Command, Measure, Study
 from records.trial import Config, History, Outcome, Policy, Repeat, Trial
@@ -32,7 +32,7 @@ class Proposal:
     """The next policy, and the LLM exchange behind it if there was one."""
 
     policy: Policy
-    exchange: Exchange | None = None
+    exchange: LlmExchange | None = None
 
 
 class Proposer(Protocol):

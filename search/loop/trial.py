@@ -27,18 +27,18 @@ from evaluator.launchers.interleaved import fits_together
 from evaluator.objective import Scoring
 from evaluator.samples import other_work
 from policies.space import Space
-from records.codec import now
+from records.codec import utc_now
 from records.errors import StoreError
 from records.store.artifacts import Artifacts
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.study import Study
 from records.trial import (
     Artifact,
     Config,
+    ContextOutcome,
     Failed,
     FailureKind,
     History,
-    InContext,
     Measured,
     MetricValue,
     Outcome,
@@ -195,8 +195,8 @@ def outcome_in(outcome: Outcome, name: str) -> Outcome | None:
     return next((one.outcome for one in outcome.contexts if one.name == name), None)
 
 
-def _named(ended: Sequence[tuple[str, Outcome]]) -> tuple[InContext, ...]:
-    return tuple(InContext(name=name, outcome=outcome) for name, outcome in ended)
+def _named(ended: Sequence[tuple[str, Outcome]]) -> tuple[ContextOutcome, ...]:
+    return tuple(ContextOutcome(name=name, outcome=outcome) for name, outcome in ended)
 
 
 def _measured(outcome: Measured) -> Iterator[tuple[str, Measured]]:
@@ -259,7 +259,7 @@ class TrialRunner:
         self._fits = fits
         self._sleep = sleep
 
-    def decide(self, intent: Intent, history: History) -> Config | Trial:
+    def decide(self, intent: PendingTrial, history: History) -> Config | Trial:
         """Give the configuration that a proposal chose, or the trial that ends without a launch."""
         answer = decide_config(intent.policy, self._study, self._space)
         if isinstance(answer, Failed):
@@ -270,7 +270,9 @@ class TrialRunner:
             return self._ended(intent, answer, _duplicate(UNDER_WAY), history)
         return answer
 
-    def run(self, intent: Intent, config: Config, history: History, folder: str = "") -> Trial:
+    def run(
+        self, intent: PendingTrial, config: Config, history: History, folder: str = ""
+    ) -> Trial:
         """Launch, measure and score what a proposal chose.
 
         Trials that have a `folder` each may be run at once, each in a thread. Raises `StoreError`
@@ -285,7 +287,7 @@ class TrialRunner:
 
     def _ended(
         self,
-        intent: Intent,
+        intent: PendingTrial,
         config: Config | None,
         outcome: Outcome,
         history: History,
@@ -299,7 +301,7 @@ class TrialRunner:
             outcome=outcome,
             score=score,
             started_at=intent.started_at,
-            ended_at=now(),
+            ended_at=utc_now(),
             attempts=attempts,
             exchange=intent.exchange,
         )

@@ -7,8 +7,8 @@ goes on where it was.
 from dataclasses import dataclass, replace
 
 from evaluator.timing.decision import DecisionRule
-from records.codec import now
-from records.store.rows import Intent
+from records.codec import utc_now
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import MEASURE, Study
 from records.trial import History, Measured, Purpose, Trial
@@ -43,7 +43,9 @@ def measuring_study(source: Study, source_id: str, count: int, rounds: int | Non
 def begin(study_id: str, trials: tuple[Trial, ...], store: Store) -> None:
     """Record which trials are to be launched again, before any of them is."""
     for trial in trials:
-        intent = Intent(ordinal=trial.ordinal, policy=trial.policy, started_at=now(), exchange=None)
+        intent = PendingTrial(
+            ordinal=trial.ordinal, policy=trial.policy, started_at=utc_now(), exchange=None
+        )
         store.begin(study_id, intent, None)
 
 
@@ -159,7 +161,7 @@ class Measuring:
         observer.trial_finished(ended, self._history)
         return ended
 
-    def _ended(self, intent: Intent, trial: Trial) -> Trial:
+    def _ended(self, intent: PendingTrial, trial: Trial) -> Trial:
         turn, observer = self.contest.turn, self.contest.observer
         answer = trial.config or turn.decide(intent, History())
         if isinstance(answer, Trial):
@@ -176,7 +178,7 @@ class Measuring:
         return self.contest.store.history(self.contest.study_id)
 
     @property
-    def _begun(self) -> tuple[Intent, ...]:
+    def _begun(self) -> tuple[PendingTrial, ...]:
         return self.contest.store.pending(self.contest.study_id)
 
     @property

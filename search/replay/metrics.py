@@ -24,7 +24,7 @@ from evaluator.metrics.base import Metric, MetricError
 from evaluator.metrics.registry import Definition, Measures, definitions, measure_each
 from evaluator.rank.protocol import die_with
 from evaluator.traces.model import TraceSet
-from records.codec import now
+from records.codec import utc_now
 from records.errors import StoreError, StudyError
 from records.store.artifacts import Artifacts
 from records.store.rows import ComputedMetric, StudyRow, newest
@@ -382,7 +382,7 @@ def _before(work: Work, computed: Sequence[ComputedMetric]) -> Mapping[str, Metr
 
 def as_computed(answer: Answer, by_name: Mapping[str, Definition]) -> Iterator[ComputedMetric]:
     """An answer as it is recorded: each value, or why there is none, with what defined it."""
-    computed_at = now()
+    computed_at = utc_now()
     told = {value.name: value.value for value in answer.values}
     for name in sorted({*told, *answer.absent}):
         known = by_name[name]

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 from evaluator.timing.decision import Noise
 from records.errors import CclsearchError, StoreError, StudyError
-from records.llm_exchange import Exchange
-from records.store.rows import Intent, Run, StudyRow
+from records.llm_exchange import LlmExchange
+from records.store.rows import PendingTrial, SearchRun, StudyRow
 from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import (
@@ -76,13 +76,13 @@ class Recorded:
     row: StudyRow
     trials: tuple[Trial, ...]
     repeats: tuple[Repeat, ...]
-    begun: tuple[Intent, ...]
-    exchanges: Mapping[int, Exchange]
+    begun: tuple[PendingTrial, ...]
+    exchanges: Mapping[int, LlmExchange]
     finding: Finding | None
-    runs: tuple[Run, ...]
+    runs: tuple[SearchRun, ...]
 
     @property
-    def proposed(self) -> tuple[Trial | Intent, ...]:
+    def proposed(self) -> tuple[Trial | PendingTrial, ...]:
         """Trials that ended, and those that never did."""
         return (*self.trials, *self.begun)
 
@@ -137,17 +137,17 @@ class Recorded:
             legs[-1] = replace(legs[-1], finished=True, out_of_time=late)
         return tuple(legs)
 
-    def _starts(self) -> Sequence[Run]:
+    def _starts(self) -> Sequence[SearchRun]:
         """Where runs began; one that nobody noted began after the launches that closed another."""
         noted = {run.trials for run in self.runs}
         first = self.runs[0].study if self.runs else self.row.study
         starts = [*self.runs]
         if 0 not in noted:
-            starts.append(Run(trials=0, repeats=0, begun=0, study=first))
+            starts.append(SearchRun(trials=0, repeats=0, begun=0, study=first))
         for series in sorted({r.series for r in self.repeats if r.purpose in CLOSING}):
             if series < len(self.trials) and series not in noted:
                 closed = sum(repeat.series <= series for repeat in self.repeats)
-                starts.append(Run(trials=series, repeats=closed, begun=0, study=first))
+                starts.append(SearchRun(trials=series, repeats=closed, begun=0, study=first))
         return sorted(starts, key=lambda run: (run.trials, run.repeats))
 
 
@@ -156,7 +156,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
     row = store.find(study_id)
     history = store.history(study_id)
     begun = store.pending(study_id)
-    proposed: tuple[Trial | Intent, ...] = (*history.trials, *begun)
+    proposed: tuple[Trial | PendingTrial, ...] = (*history.trials, *begun)
     return Recorded(
         row=row,
         trials=history.trials,
@@ -172,7 +172,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
     )
 
 
-def _exchange(digest: str, ordinal: int, store: Store) -> Exchange:
+def _exchange(digest: str, ordinal: int, store: Store) -> LlmExchange:
     try:
         return store.exchange(digest)
     except StoreError as error:

@@ -16,8 +16,8 @@ from evaluator.evaluate import evidence
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import ALIASES, Definition, Definitions, definitions, measure_each
 from evaluator.objective import AT_SEED, Scoring
-from records.llm_exchange import Exchange
-from records.store.rows import Intent, StudyRow
+from records.llm_exchange import LlmExchange
+from records.store.rows import PendingTrial, StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import (
@@ -265,8 +265,8 @@ def checked(record: Recorded, again: Recorded) -> Checks:
 
 def _check(
     ordinal: int,
-    recorded: Trial | Intent | None,
-    replayed: Trial | Intent | None,
+    recorded: Trial | PendingTrial | None,
+    replayed: Trial | PendingTrial | None,
     record: Recorded,
     again: Recorded,
 ) -> TrialCheck:
@@ -314,7 +314,7 @@ def _lines(source: str) -> Sequence[str]:
     return [*source.splitlines(), ""]
 
 
-def _exchange(recorded: Exchange | None, replayed: Exchange | None) -> Iterator[str]:
+def _exchange(recorded: LlmExchange | None, replayed: LlmExchange | None) -> Iterator[str]:
     if recorded is None or replayed is None:
         if recorded is not replayed:
             yield "model asked, and not before" if replayed else "model not asked, but before"
@@ -333,7 +333,7 @@ def _exchange(recorded: Exchange | None, replayed: Exchange | None) -> Iterator[
         yield f"exchange ended with {replayed.result!r} instead of {recorded.result!r}"
 
 
-def _ending(recorded: Trial | Intent, replayed: Trial | Intent) -> Iterator[str]:
+def _ending(recorded: Trial | PendingTrial, replayed: Trial | PendingTrial) -> Iterator[str]:
     if not isinstance(recorded, Trial) or not isinstance(replayed, Trial):
         if isinstance(recorded, Trial):
             yield "not finished again"

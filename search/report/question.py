@@ -16,8 +16,8 @@ from difflib import unified_diff
 from evaluator.objective import Scoring
 from policies.space import Knob, Space
 from records.errors import StudyError
-from records.expression import size_words
-from records.machine import Launched
+from records.expression import format_bytes
+from records.machine import LaunchRecord
 from records.study import Budget, Environment, Link, Origin, Study, Value, choices_of
 from records.trial import Artifact, Config, Measured, Policy, Trial
 from records.workload import Workload
@@ -142,7 +142,7 @@ def _short(work: Workload) -> str:
 
 
 def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
-    memory = "" if machine.memory_bytes is None else f", {size_words(machine.memory_bytes)} each"
+    memory = "" if machine.memory_bytes is None else f", {format_bytes(machine.memory_bytes)} each"
     price = machine.accelerator_usd_per_hour
     paid = "" if price is None else f", {price:g} USD an hour each"
     yield (
@@ -347,7 +347,7 @@ def _commands(seen: Seen) -> Iterator[tuple[str, str]]:
     yield "hand it on", f"cclsearch export {study_id} --format bundle -o {bundle}"
 
 
-def _launch(launched: Launched) -> Iterator[tuple[str, str]]:
+def _launch(launched: LaunchRecord) -> Iterator[tuple[str, str]]:
     yield "started as", one_line(shlex.join(launched.argv), COMMAND_CHARS)
     added = " ".join(f"{name}={shlex.quote(v)}" for name, v in launched.environment.items())
     if added:

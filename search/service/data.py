@@ -38,7 +38,7 @@ from evaluator.objective import Scoring, metrics_read, scoring_of
 from evaluator.timing.decision import Spread, spread
 from evaluator.timing.intervals.estimate import read_thresholds
 from records.errors import StudyError
-from records.store.queries import Outline, Scored
+from records.store.queries import TrialOutline, TrialScore
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Value
@@ -121,7 +121,7 @@ def disturbed_trials(
 
 def outlines_of(
     row: StudyRow, store: Store, ordinals: Iterable[int] | None = None
-) -> tuple[Outline, ...]:
+) -> tuple[TrialOutline, ...]:
     """Finished trials of a study in outline, oldest first, by all launches that count."""
     again = reached_again(row, store)
     costs = costs_again(row, store)
@@ -235,7 +235,7 @@ def axis_of(scoring: Scoring) -> Axis:
     )
 
 
-def outline_words(of: Outline) -> str:
+def outline_words(of: TrialOutline) -> str:
     """A trial in a line, for whoever points at its mark."""
     config = "" if of.config is None else f": {of.config}"
     if of.value is None:
@@ -247,14 +247,14 @@ def outline_words(of: Outline) -> str:
     return one_line(f"trial {of.ordinal}, {value}{limited}{config}", TIP_CHARS)
 
 
-def ended(of: Outline) -> Ended:
+def ended(of: TrialOutline) -> Ended:
     """How a trial ended, as charts mark it."""
     if of.value is None:
         return "failed"
     return "breaks a limit" if of.is_limited else "measured"
 
 
-def _shown(row: StudyRow, records: Store) -> Sequence[Outline]:
+def _shown(row: StudyRow, records: Store) -> Sequence[TrialOutline]:
     """All trials where they are few, else those that keep the shape of all, and who leads."""
     if records.counts(row.id).trials <= MOST_POINTS:
         return outlines_of(row, records)
@@ -352,7 +352,7 @@ def _reached(member: FrontMember) -> tuple[Interval, ...]:
 
 
 def _own_values(
-    scores: Mapping[int, Scored], row: StudyRow, scoring: Scoring, records: Store
+    scores: Mapping[int, TrialScore], row: StudyRow, scoring: Scoring, records: Store
 ) -> dict[int, tuple[float, ...]]:
     """What each trial reached in each objective by its own launch; none of one that lacks any."""
     if scoring.needs_seed:
@@ -483,7 +483,7 @@ def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
 
 
 def _tried(
-    of: Outline, knobs: Sequence[TriedKnob], ranks: Mapping[int, int], last: int
+    of: TrialOutline, knobs: Sequence[TriedKnob], ranks: Mapping[int, int], last: int
 ) -> TriedConfig:
     config = {} if of.config is None else of.config.values
     return TriedConfig(

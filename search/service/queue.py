@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from records.codec import now
+from records.codec import utc_now
 from records.errors import StoreError
-from records.store.locks import opening
+from records.store.locks import hold_opening
 
 BUSY_S = 30
 Cell = str | int | float | None
@@ -81,7 +81,7 @@ class RunTable:
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
                 self._db.row_factory = sqlite3.Row
-                with opening(path.parent):
+                with hold_opening(path.parent):
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.execute("PRAGMA synchronous=FULL")
                     self._upgrade()
@@ -233,7 +233,7 @@ def entering(
     study_id: str, environment: str, devices: str, at_once: int, submitted_by: str
 ) -> Submitted:
     """A study as it is recorded first."""
-    instant = now()
+    instant = utc_now()
     return Submitted(
         study_id=study_id,
         environment=environment,

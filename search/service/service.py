@@ -20,7 +20,7 @@ from evaluator.machine import local_environment
 from evaluator.objective import limit, scoring, scoring_of
 from evaluator.recipes.catalog import recipe_of
 from policies.contract import seed_names
-from records.codec import now
+from records.codec import utc_now
 from records.errors import StudyError, shown
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -480,7 +480,7 @@ class Service:
                 self.table.change_from(study_id, State.ENTERING, submitted.state)
                 raise
             self.table.change_from(
-                study_id, State.ENTERING, State.QUEUED, crashes=0, message=None, queued_at=now()
+                study_id, State.ENTERING, State.QUEUED, crashes=0, message=None, queued_at=utc_now()
             )
         self.keeper.wake()
         return replace(submitted, state=State.QUEUED)

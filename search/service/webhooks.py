@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event, Thread, Timer
 from urllib.parse import urlsplit
 
-from records.codec import now
+from records.codec import utc_now
 from records.errors import CclsearchError, StudyError
 from records.store.store import Store
 from search.service.config import Webhook
@@ -79,7 +79,7 @@ class Messenger:
                 "trials": counts.trials,
                 "failed": counts.failed,
             },
-            "told_at": now(),
+            "told_at": utc_now(),
         }
         return [
             Delivery(

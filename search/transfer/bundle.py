@@ -30,7 +30,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
 from records.codec import from_json, to_json
 from records.errors import STRICT, CodecError, StoreError, StudyError, shown
-from records.machine import Launched
+from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
 from records.store.connection import Database
 from records.store.journal import (
@@ -44,7 +44,7 @@ from records.store.journal import (
     journal_path,
 )
 from records.store.schema import prepare
-from records.store.writer import apply
+from records.store.writer import apply_entry
 from records.trial import Artifact, Outcome
 from search.storage import is_inside
 
@@ -169,7 +169,7 @@ def cited_files(entries: Iterable[Entry]) -> list[str]:
     return sorted(found)
 
 
-def launches_of(outcome: Outcome) -> Iterator[Launched]:
+def launches_of(outcome: Outcome) -> Iterator[LaunchRecord]:
     """How an outcome was launched, in each of its contexts."""
     if outcome.launched is not None:
         yield outcome.launched
@@ -328,7 +328,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
         prepare(tried.connection)
         with tried.atomic():
             for entry in entries:
-                apply(tried, study_id, entry)
+                apply_entry(tried, study_id, entry)
     except (sqlite3.Error, OverflowError, ValueError) as error:
         raise StudyError(f"{path}: its records cannot be on record together: {error}") from error
     finally:

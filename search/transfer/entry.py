@@ -37,7 +37,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import to_json
 from records.errors import StoreError, StudyError, shown
-from records.machine import Launched, Machine
+from records.machine import LaunchRecord, Machine
 from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Environment, Study, Value
 from records.trial import Artifact, Failed, Measured, Trial
@@ -354,7 +354,7 @@ def _library_version(trial: Trial, machine: Machine | None, *, on_host: bool) ->
     return next((version for name, version in software.items() if "nccl" in name.lower()), None)
 
 
-def _library_variables(launched: Launched | None) -> dict[str, str]:
+def _library_variables(launched: LaunchRecord | None) -> dict[str, str]:
     environment = launched.environment if launched else {}
     return {
         name: value

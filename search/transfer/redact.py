@@ -42,7 +42,7 @@ from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from evaluator.traces.readers.marks import collective_kind, communicates
 from records.codec import with_texts
 from records.errors import StudyError
-from records.machine import Launched
+from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
 from records.store.journal import Entry, FilesRemoved, RepeatsFinished, TrialBegun, TrialFinished
 from records.trial import Artifact, Outcome, Trial
@@ -118,7 +118,7 @@ def known_names(found: Exported, *, hosts: Iterable[str], users: Iterable[str]) 
     return known
 
 
-def launches(found: Exported) -> Iterable[Launched]:
+def launches(found: Exported) -> Iterable[LaunchRecord]:
     """How all that is exported was launched."""
     for trial in found.trials:
         yield from launches_of(trial.outcome)
@@ -694,7 +694,7 @@ def _refiled_entry(entry: Entry, refiled: Mapping[str, Artifact | None]) -> Entr
         case TrialFinished(trial=trial):
             return TrialFinished(trial=_refiled_trial(trial, refiled))
         case TrialBegun():
-            return replace(entry, exchange=None, paid=None)
+            return replace(entry, exchange=None, exchange_summary=None)
         case RepeatsFinished(repeats=repeats):
             again = (replace(each, outcome=_refiled(each.outcome, refiled)) for each in repeats)
             return RepeatsFinished(repeats=tuple(again))

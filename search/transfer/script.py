@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from records.errors import StudyError
-from records.machine import Launched, Machine
+from records.machine import LaunchRecord, Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
@@ -55,7 +55,7 @@ def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None
     return ("\n".join(lines) + "\n").encode("utf-8", "replace").decode()
 
 
-def _require_sound(launched: Launched, study_id: str) -> None:
+def _require_sound(launched: LaunchRecord, study_id: str) -> None:
     """Raise `StudyError` for a record that would have a shell do something else.
 
     It may come from another machine.
@@ -77,7 +77,7 @@ def _why_not(trial: Trial) -> str:
 
 
 def _files(
-    trial: Trial, row: StudyRow, launched: Launched, store: Store, context: str | None
+    trial: Trial, row: StudyRow, launched: LaunchRecord, store: Store, context: str | None
 ) -> Mapping[str, str]:
     """The job's own files, as they are on record."""
     own = context is None or context == trial.outcome.contexts[0].name
@@ -121,13 +121,13 @@ def _writing(files: Mapping[str, str]) -> Iterator[str]:
         yield end
 
 
-def _folders(launched: Launched) -> Iterator[str]:
+def _folders(launched: LaunchRecord) -> Iterator[str]:
     for variable, name in launched.folders.items():
         yield f"mkdir {shlex.quote(name)}"
         yield f'export {variable}="$PWD"/{shlex.quote(name)}'
 
 
-def _environment(launched: Launched, machine: Machine | None) -> Iterator[str]:
+def _environment(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
     """What every job had there, unless it is set here, and what was added for this one."""
     for name, value in ({} if machine is None else machine.environment).items():
         if name in launched.environment or not _VARIABLE.fullmatch(name):
@@ -140,7 +140,7 @@ def _environment(launched: Launched, machine: Machine | None) -> Iterator[str]:
         yield f"export {name}={_quoted(value)}"
 
 
-def _command(launched: Launched) -> Iterator[str]:
+def _command(launched: LaunchRecord) -> Iterator[str]:
     if launched.cores:
         yield f"# It was kept on cores {','.join(map(str, launched.cores))}; taskset -c does that."
     yield f"exec {' '.join(map(_quoted, launched.argv))}"

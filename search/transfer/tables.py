@@ -18,7 +18,7 @@ from records.errors import EnvironmentFault
 from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished, with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import InContext, Measured, MetricValue, Outcome, Policy, Repeat, Trial
+from records.trial import ContextOutcome, Measured, MetricValue, Outcome, Policy, Repeat, Trial
 from search.transfer.trust import plain_study
 
 
@@ -83,7 +83,9 @@ def _lean(entry: Entry, leaving: Leaving) -> Entry:
         case TrialFinished(trial=trial):
             return TrialFinished(trial=_lean_trial(trial, leaving))
         case TrialBegun() if leaving.all_but_metrics:
-            return replace(entry, policy=_lean_policy(entry.policy), exchange=None, paid=None)
+            return replace(
+                entry, policy=_lean_policy(entry.policy), exchange=None, exchange_summary=None
+            )
         case RepeatsFinished(repeats=repeats):
             return RepeatsFinished(repeats=tuple(_lean_repeat(r, leaving) for r in repeats))
         case _:
@@ -112,7 +114,7 @@ def _lean_outcome(outcome: Outcome, leaving: Leaving) -> Outcome:
         return outcome
     kept = tuple(each for each in outcome.artifacts if not is_trace(each.name))
     contexts = tuple(
-        InContext(name=one.name, outcome=_lean_outcome(one.outcome, leaving))
+        ContextOutcome(name=one.name, outcome=_lean_outcome(one.outcome, leaving))
         for one in outcome.contexts
     )
     if leaving.all_but_metrics:

@@ -6,7 +6,7 @@ the numbers by the rules below; nothing is guessed that was not measured.
 
 from collections.abc import Iterator
 
-from records.expression import size_words
+from records.expression import format_bytes
 from records.trial import CollectiveTime, Diagnosis, Measured, Outcome
 from search.views.format import duration, number
 
@@ -121,7 +121,7 @@ def _on_communication(diagnosis: Diagnosis) -> str:
             "often between nodes."
         )
     if top.bytes and top.call_count >= MANY_CALLS and top.bytes < SMALL_BYTES * top.call_count:
-        each = size_words(round(top.bytes / top.call_count))
+        each = format_bytes(round(top.bytes / top.call_count))
         return (
             f"It is {number(top.call_count)} calls of {each} each, so fewer and larger ones "
             "(larger buckets or micro batches) would cost less."
@@ -234,7 +234,7 @@ def _rank_words(ranks: tuple[int, ...]) -> str:
 
 
 def _calls(one: CollectiveTime) -> str:
-    size = "" if not one.bytes else f" with {size_words(round(one.bytes))} in all"
+    size = "" if not one.bytes else f" with {format_bytes(round(one.bytes))} in all"
     return f"{number(one.call_count)} call{'s' if one.call_count != 1 else ''}{size}"
 
 
@@ -247,6 +247,6 @@ def _share(part_s: float, diagnosis: Diagnosis) -> str:
 
 
 def _memory(diagnosis: Diagnosis) -> str:
-    peak = size_words(diagnosis.peak_memory_bytes or 0)
+    peak = format_bytes(diagnosis.peak_memory_bytes or 0)
     limit = diagnosis.memory_bytes
-    return peak if limit is None else f"{peak} of {size_words(limit)}"
+    return peak if limit is None else f"{peak} of {format_bytes(limit)}"

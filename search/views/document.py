@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, TypeVar
 
 from evaluator.timing.decision import Spread
-from records.expression import size_words
+from records.expression import format_bytes
 from records.trial import MetricValue
 from search.views.format import number, reached_words
 
@@ -141,7 +141,7 @@ def spread_cell(found: Spread) -> Cell:
 def metric_words(metric: MetricValue) -> str:
     """A value with its unit, bytes in the one that people read them in."""
     if metric.unit == "bytes":
-        return size_words(metric.value)
+        return format_bytes(metric.value)
     return f"{number(metric.value)} {metric.unit}".rstrip()
 
 

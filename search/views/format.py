@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from evaluator.timing.decision import Comparison, Spread, Verdict
 from records.errors import StudyError
-from records.expression import size_words
+from records.expression import format_bytes
 from records.study import Value
 from records.trial import Breakdown, Config, Failed, FailureKind, Measured, Outcome, Score, Trial
 from records.workload import Message, Workload
@@ -120,7 +120,7 @@ def message_words(message: Message) -> str:
     if "reduce" in message.collective:
         words.append(message.reduce_op)
     if message.collective != "barrier":
-        words += [message.dtype, size_words(message.size_bytes)]
+        words += [message.dtype, format_bytes(message.size_bytes)]
     return " ".join(words)
 
 
@@ -202,7 +202,7 @@ def ending(
                 tell = brief_shares if brief else shares
                 parts.append(tell(measured.breakdown))
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
-            peak = size_words(peak_bytes)
+            peak = format_bytes(peak_bytes)
             parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
             call_times_s = map(number, measured.measurement.message_times_s)
             told = ", ".join(call_times_s)

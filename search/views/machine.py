@@ -16,7 +16,7 @@ from itertools import groupby
 
 from evaluator.failures.logs import signal_name
 from records.errors import StoreError
-from records.machine import Checkout, Conditions, Gpu, GpuConditions, Launched, Machine, RankEnd
+from records.machine import Checkout, Conditions, Gpu, GpuConditions, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import Measured, Outcome
 from search.views.format import many, number, one_line
@@ -119,12 +119,12 @@ def _checkout(tree: Checkout | None) -> str | None:
 LINE_CHARS = 2000
 
 
-def launch_lines(launched: Launched, machine: Machine | None) -> Iterator[str]:
+def launch_lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
     """What a person needs to know of a launch, who may want to make it again."""
     return (one_line(line, LINE_CHARS) for line in _lines(launched, machine))
 
 
-def _lines(launched: Launched, machine: Machine | None) -> Iterator[str]:
+def _lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
     yield f"command: {shlex.join(launched.argv)}"
     added = [f"{name}={shlex.quote(value)}" for name, value in launched.environment.items()]
     added += [f"{name}=./{folder}" for name, folder in launched.folders.items()]
@@ -142,7 +142,7 @@ def _lines(launched: Launched, machine: Machine | None) -> Iterator[str]:
             yield f"first error of {_who((end,))}: {end.first_error}"
 
 
-def _places(launched: Launched) -> Iterator[str]:
+def _places(launched: LaunchRecord) -> Iterator[str]:
     yield f"{', '.join(launched.hosts) or 'a host that is not told'}, launcher {launched.launcher}"
     if launched.job_id is not None:
         yield f"job {launched.job_id}"
@@ -257,7 +257,7 @@ def _clock_facts(name: str, clock_hz: float | None, celsius: float | None) -> li
     return clock + heat
 
 
-def machine_of(launched: Launched | None, records: Store) -> Machine | None:
+def machine_of(launched: LaunchRecord | None, records: Store) -> Machine | None:
     """Its description; None where none is on record, or it is no longer there as it was."""
     if launched is None or launched.machine is None:
         return None

@@ -20,7 +20,7 @@ from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Noise, Spread, Verdict, detectable
 from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
-from records.trial import Config, Failed, History, InContext, Outcome, Purpose, Score, Trial
+from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
 from search.loop.budget import cost_usd
 from search.loop.finding import InContextFinding
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
@@ -183,7 +183,7 @@ def other_choices(study: Study, context: Context) -> list[str]:
     ]
 
 
-def _result(one: InContext, scoring: Scoring, seed: Outcome) -> InContextResult:
+def _result(one: ContextOutcome, scoring: Scoring, seed: Outcome) -> InContextResult:
     score = _score(one.outcome, scoring)
     if isinstance(score, Failed):
         why = one_line(str(score), CAUSE_CHARS)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from records.codec import first_problem, from_document, from_json, to_json
 from records.errors import CodecError, StudyError
-from records.llm_exchange import Exchange, Usage
+from records.llm_exchange import LlmExchange, TokenUsage
 from records.store.rows import to_outcome
 from records.study import (
     MOST_RANKS,
@@ -142,12 +142,12 @@ STUDY = st.builds(
     seed_policy=TEXT,
 )
 EXCHANGE = st.builds(
-    Exchange,
+    LlmExchange,
     model=TEXT,
     request=TEXT,
     reply=TEXT,
     result=TEXT,
-    usage=st.builds(Usage, input_tokens=COUNT, output_tokens=COUNT),
+    usage=st.builds(TokenUsage, input_tokens=COUNT, output_tokens=COUNT),
     latency_s=NUMBER,
     request_count=COUNT,
 )

@@ -16,7 +16,7 @@ from evaluator.objective import scoring_of
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from policies.space import Space
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
@@ -219,7 +219,7 @@ def traced_store(tmp_path) -> Callable[..., Path]:
         kept = tuple(store.artifacts.keep(path, f"{folder}{path.name}") for path in paths)
         outcomes = (replace(testing.measured(), **read, artifacts=kept),)
         for trial in testing.history(*outcomes, testing.failed()):
-            intent = Intent(
+            intent = PendingTrial(
                 ordinal=trial.ordinal,
                 policy=trial.policy,
                 started_at=trial.started_at,

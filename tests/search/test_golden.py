@@ -17,9 +17,9 @@ from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
-from records.llm_exchange import SUBMITTED, Exchange, Usage
+from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.store.journal import Entry, StudyCreated, TrialBegun, TrialFinished
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import (
     Budget,
@@ -96,12 +96,12 @@ LONG = Context(
     held_out=True,
 )
 MODEL = Llm(model="a-model", price=Price(input=4.0, output=20.0, cache_read=0.5))
-EXCHANGE = Exchange(
+EXCHANGE = LlmExchange(
     model="a-model",
     request='[{"messages": [{"role": "user", "content": "What next?"}]}]',
     reply='[{"request": 0, "form": "tool", "status": 200, "body": "{}"}]',
     result=SUBMITTED,
-    usage=Usage(input_tokens=3000, output_tokens=400, cache_read_tokens=2000),
+    usage=TokenUsage(input_tokens=3000, output_tokens=400, cache_read_tokens=2000),
     latency_s=1.5,
     request_count=1,
 )
@@ -242,7 +242,7 @@ def add_traced(store: Store) -> None:
     )
     for ordinal, (config, outcome, exchange) in enumerate(outcomes):
         trial = testing.trial(ordinal, outcome, config, author="llm" if exchange else "seed")
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=ordinal, policy=trial.policy, started_at=testing.START, exchange=None
         )
         begun = store.begin(TRACED, intent, exchange)

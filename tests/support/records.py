@@ -14,12 +14,12 @@ from pathlib import Path
 
 from zstandard import ZstdDecompressor
 
-from records.llm_exchange import SUBMITTED, Exchange, Usage
+from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.store.artifacts import PACKED
-from records.store.database import NAME
+from records.store.database import DATABASE_NAME
 from records.store.journal import FOLDER
 from records.store.rebuild import rebuild
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Dimension, Environment, Objective, SearchSpace, Study, Value
 from records.trial import (
@@ -130,12 +130,12 @@ def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 OF_THE_DATABASE = ("journals",)
 """Tables that hold no records."""
-EXCHANGE = Exchange(
+EXCHANGE = LlmExchange(
     model="m",
     request="{}",
     reply="{}",
     result=SUBMITTED,
-    usage=Usage(input_tokens=3),
+    usage=TokenUsage(input_tokens=3),
     latency_s=1,
     request_count=1,
 )
@@ -143,7 +143,7 @@ EXCHANGE = Exchange(
 
 def rows_of(root: Path) -> dict[str, list[tuple[object, ...]]]:
     """Rows of every table of a store that is sound, by its name."""
-    with closing(sqlite3.connect(root / NAME)) as db:
+    with closing(sqlite3.connect(root / DATABASE_NAME)) as db:
         (found,) = db.execute("pragma integrity_check").fetchall()
         if found != ("ok",):
             raise ValueError(f"{root}: {found}")
@@ -162,10 +162,10 @@ def rows_of_journals(root: Path, folder: Path) -> dict[str, list[tuple[object, .
     return rows_of(folder)
 
 
-def intent(ordinal: int) -> Intent:
+def intent(ordinal: int) -> PendingTrial:
     """A trial that is about to begin."""
     policy = trial(ordinal, 0.5).policy
-    return Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
+    return PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
 
 
 def fill(root: Path, study_id: str = "one") -> None:

@@ -47,7 +47,7 @@ from records.trial import (
     Policy,
     Prediction,
     Purpose,
-    Raced,
+    RaceResult,
     Repeat,
     Score,
     Stage,
@@ -488,7 +488,7 @@ def past(count: int) -> History:
     best, worst = (history.ranked[0], history.ranked[-1]) if history.ranked else (None, None)
     if best is None or worst is None or best is worst:
         return history
-    race = Raced(
+    race = RaceResult(
         challenger=max(best.ordinal, worst.ordinal),
         incumbent=min(best.ordinal, worst.ordinal),
         verdict="slow" if worst.ordinal > best.ordinal else "fast",

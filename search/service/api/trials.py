@@ -22,7 +22,7 @@ from fastapi.responses import StreamingResponse
 
 from records.codec import to_json
 from records.errors import StudyError, shown
-from records.llm_exchange import Exchange
+from records.llm_exchange import LlmExchange
 from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -78,7 +78,7 @@ def artifact_of(service: Service, study_id: str, ordinal: int, name: str) -> Art
     return artifact
 
 
-def exchange_of(service: Service, study_id: str, ordinal: int) -> Exchange:
+def exchange_of(service: Service, study_id: str, ordinal: int) -> LlmExchange:
     """The conversation with the model that proposed a trial; raises `MissingError`."""
     digest = trial_of(service, study_id, ordinal).exchange
     if digest is None:

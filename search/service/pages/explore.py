@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from records.errors import StudyError
-from records.store.queries import Outline
+from records.store.queries import TrialOutline
 from records.store.rows import StudyRow
 from records.store.store import Store
 from search.service.access import Reader, TheService
@@ -120,12 +120,12 @@ def rows_of(row: StudyRow, front: StudyFront, knobs: StudyKnobs, store: Store) -
     return tuple(_row(each, points.get(each.ordinal), front, knobs.best) for each in outlines)
 
 
-def _rank(of: Outline) -> tuple[bool, bool, float, int]:
+def _rank(of: TrialOutline) -> tuple[bool, bool, float, int]:
     cost = 0.0 if of.cost is None else of.cost
     return of.cost is None, of.is_limited, cost, of.ordinal
 
 
-def _row(of: Outline, point: FrontPoint | None, front: StudyFront, best: int | None) -> Shown:
+def _row(of: TrialOutline, point: FrontPoint | None, front: StudyFront, best: int | None) -> Shown:
     values = [""] * len(front.axes)
     if of.value is not None:
         values[0] = number(of.value)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from evaluator.objective import scoring_of
 from evaluator.timing.decision import Noise
-from records.codec import from_json, now
+from records.codec import from_json, utc_now
 from records.errors import CodecError, StudyError, shown
 from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
@@ -240,7 +240,7 @@ def _elapsed(row: StudyRow, records: Store, *, is_over: bool) -> timedelta | Non
         return None
     try:
         start = datetime.fromisoformat(first.started_at)
-        end = datetime.fromisoformat(latest[0].ended_at if is_over else now())
+        end = datetime.fromisoformat(latest[0].ended_at if is_over else utc_now())
     except ValueError:
         return None
     start, end = (at.replace(tzinfo=at.tzinfo or UTC) for at in (start, end))

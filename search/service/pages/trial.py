@@ -21,8 +21,8 @@ from markupsafe import Markup
 
 from evaluator.failures.logs import signal_name
 from records.errors import CodecError, StoreError
-from records.llm_exchange import Exchange
-from records.machine import Launched, RankEnd
+from records.llm_exchange import LlmExchange
+from records.machine import LaunchRecord, RankEnd
 from records.store.rows import ComputedMetric, StudyRow
 from records.store.store import Store
 from records.study import Llm
@@ -213,7 +213,7 @@ def launches_of(trial: Trial, row: StudyRow, store: Store) -> tuple[LaunchPart, 
     )
 
 
-def _launch(name: str, launched: Launched, store: Store) -> LaunchPart:
+def _launch(name: str, launched: LaunchRecord, store: Store) -> LaunchPart:
     return LaunchPart(
         name=name,
         command=shlex.join(launched.argv)[:COMMAND_CHARS],
@@ -226,7 +226,7 @@ def _launch(name: str, launched: Launched, store: Store) -> LaunchPart:
     )
 
 
-def _facts(launched: Launched, store: Store) -> Iterator[tuple[str, str]]:
+def _facts(launched: LaunchRecord, store: Store) -> Iterator[tuple[str, str]]:
     yield "on", ", ".join(launched.hosts) or "a host that is not told"
     yield "by", launched.launcher
     if launched.job_id is not None:
@@ -391,7 +391,7 @@ class Transcript:
     fault: str | None = None
 
 
-def transcript_of(exchange: Exchange, llm: Llm) -> Transcript:
+def transcript_of(exchange: LlmExchange, llm: Llm) -> Transcript:
     """The conversation, each text once, though every request repeats those before it."""
     facts = tuple(_transcripts_facts(exchange, llm))
     try:
@@ -401,7 +401,7 @@ def transcript_of(exchange: Exchange, llm: Llm) -> Transcript:
     return Transcript(pieces=tuple(_pieces(said)), facts=facts)
 
 
-def _transcripts_facts(exchange: Exchange, llm: Llm) -> Iterator[tuple[str, str]]:
+def _transcripts_facts(exchange: LlmExchange, llm: Llm) -> Iterator[tuple[str, str]]:
     usage = exchange.usage
     yield "model", exchange.model
     if exchange.host is not None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from records.errors import StoreError
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from tests.support.records import START, study, trial
 
@@ -28,7 +28,7 @@ def append_trials(root: Path, acknowledged: int) -> None:
         ordinal = len(store.history(STUDY_ID))
         if not store.pending(STUDY_ID):
             policy = trial(ordinal, 0.5).policy
-            intent = Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
+            intent = PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
             store.begin(STUDY_ID, intent, None)
         store.finish(STUDY_ID, trial(ordinal, 0.5, {"n": ordinal}))
         os.write(acknowledged, b".")
@@ -97,7 +97,7 @@ def fill(root: Path, largest_file_bytes: int) -> None:
     finished = 0
     try:
         while True:
-            intent = Intent(
+            intent = PendingTrial(
                 ordinal=finished,
                 policy=trial(finished, 0.5).policy,
                 started_at=START,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from records.errors import StoreError
-from records.llm_exchange import Exchange, Usage
-from records.machine import Launched
-from records.store.rows import Intent
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.machine import LaunchRecord
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Purpose, Repeat
 from tests.support.records import END, START, measured, study, trial
@@ -30,19 +30,19 @@ def kept(store, name):
 
 def test_files_of_trials_repeats_conversations_and_machines_are_cited(store):
     trace, again, machine = (kept(store, name) for name in ("trace", "again", "machine"))
-    exchange = Exchange(
+    exchange = LlmExchange(
         model="m",
         request="[]",
         reply="[]",
         result="submitted",
-        usage=Usage(),
+        usage=TokenUsage(),
         latency_s=1.0,
         request_count=0,
     )
     policy = trial(0, 0.5).policy
-    intent = Intent(ordinal=0, policy=policy, started_at=START, exchange=None)
+    intent = PendingTrial(ordinal=0, policy=policy, started_at=START, exchange=None)
     said = store.begin(STUDY, intent, exchange).exchange
-    launched = Launched(argv=("x",), reason="done", wall_s=1.0, machine=machine.digest)
+    launched = LaunchRecord(argv=("x",), reason="done", wall_s=1.0, machine=machine.digest)
     store.finish(STUDY, trial(0, replace(measured(), artifacts=(trace,), launched=launched)))
     outcome = replace(measured(), artifacts=(again,))
     store.repeat(

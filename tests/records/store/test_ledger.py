@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from records.errors import CodecError, StoreError, WriterBusy
-from records.store.journal import StudyChanged, lines_of
-from records.store.locks import writing
+from records.store.journal import StudyChanged, to_lines
+from records.store.locks import hold_writer
 from records.store.store import Store
 from records.trial import Repeat
 from tests.support.records import fill, measured, rows_of, rows_of_journals, study, trial
@@ -118,7 +118,7 @@ def test_an_entry_of_a_newer_version_is_never_cut(tmp_path, monkeypatch):
     fill(tmp_path)
     whole = journal(tmp_path).read_bytes()
     monkeypatch.setattr(StudyChanged, "kind", "study_forgotten")
-    (line,) = lines_of([StudyChanged(status="forgotten")], whole.count(b"\n"))
+    (line,) = to_lines([StudyChanged(status="forgotten")], whole.count(b"\n"))
     journal(tmp_path).write_bytes(whole + line)
     with closing(Store(tmp_path)) as store, pytest.raises(StoreError, match="a newer cclsearch"):
         store.finish("one", trial(2, 0.5))
@@ -247,7 +247,7 @@ def test_what_another_process_adds_to_a_study_that_is_run_is_seen(tmp_path):
 def test_who_waits_too_long_for_another_writer_is_told_so(tmp_path):
     with (
         closing(Store(tmp_path, wait_s=0.01)) as store,
-        writing(store.root),
+        hold_writer(store.root),
         pytest.raises(WriterBusy, match=r"another process has been writing to .* for 0.01 s"),
     ):
         store.create("one", study(), "1")
@@ -257,7 +257,7 @@ def test_who_waits_too_long_for_another_writer_is_told_so(tmp_path):
 
 def test_reading_and_opening_never_wait_for_a_writer(tmp_path):
     fill(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as writer, writing(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as writer, hold_writer(tmp_path):
         writer.execute("begin immediate")
         writer.execute("delete from trials")
         assert ordinals(tmp_path) == [0, 1]

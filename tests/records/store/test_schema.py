@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from records.store.database import opened
+from records.store.database import open_database
 from records.store.locks import file_system
 from records.store.schema import VIEWS
 from records.store.store import Store
@@ -77,7 +77,7 @@ def test_a_file_system_that_refuses_a_write_ahead_log_is_no_obstacle(tmp_path, m
         lambda path, **options: connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options),
     )
     (tmp_path / "locks").mkdir()
-    with closing(opened(tmp_path)) as db:
+    with closing(open_database(tmp_path)) as db:
         assert db.execute("pragma journal_mode").fetchone() == ("delete",)
     assert "keeps no write-ahead log" in caplog.text
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.errors import StoreError, StudyError
-from records.llm_exchange import Exchange, Usage
-from records.store.rows import Intent
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpace
 from records.trial import (
@@ -50,12 +50,12 @@ FAILED = st.builds(
     failed, kind=st.sampled_from(FailureKind), stage=st.sampled_from(Stage), message=TEXT
 )
 MEASURED = st.builds(replace, st.builds(measured, NUMBER), artifacts=FILES)
-EXCHANGE = Exchange(
+EXCHANGE = LlmExchange(
     model="m",
     request="{}",
     reply="{}",
     result="submitted",
-    usage=Usage(),
+    usage=TokenUsage(),
     latency_s=1,
     request_count=1,
 )
@@ -93,7 +93,7 @@ def reopened(store):
 
 def begun(ordinal=0, exchange=None):
     policy = trial(ordinal, 1.0).policy
-    return Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=exchange)
+    return PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=exchange)
 
 
 @given(one=trials())
@@ -112,7 +112,7 @@ def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
 @given(policy=POLICY)
 @settings(deadline=None, max_examples=20)
 def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
-    intent = Intent(ordinal=7, policy=policy, started_at=START, exchange=None)
+    intent = PendingTrial(ordinal=7, policy=policy, started_at=START, exchange=None)
     with closing(Store(tmp_path_factory.mktemp("store"))) as store:
         store.create("one", study(), "1")
         assert store.begin("one", intent, None) == intent

@@ -16,7 +16,7 @@ import pytest
 from records.errors import StoreBusy
 from records.store import locks
 from records.store.artifacts import Artifacts
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from tests.support.records import START, study, trial
 
@@ -46,7 +46,7 @@ def opened(root):
 
 def intent(ordinal):
     policy = trial(ordinal, 0.5).policy
-    return Intent(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
+    return PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
 
 
 def assert_sound(root, acknowledged):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.errors import StudyError
-from records.store.rows import Counts
+from records.store.rows import StudyCounts
 from records.store.store import Store
 from records.study import MEASURE
 from records.trial import Failed, FailureKind, Repeat, Score, Stage
@@ -49,7 +49,7 @@ def test_sql_tells_what_the_history_tells(found, count, tmp_path_factory):
         outcomes = [each.outcome for each in history]
         kinds = Counter(one.kind for one in outcomes if isinstance(one, Failed))
         assert store.failures("one") == kinds
-        assert store.counts("one") == Counts(
+        assert store.counts("one") == StudyCounts(
             trials=len(history),
             measured=len(history.measured),
             launches=1 + sum(each.attempts for each in history if each.reached_launch),
@@ -68,7 +68,7 @@ def test_without_an_id_the_newest_search_is_meant_not_launches_that_check_it(tmp
 
 def test_of_a_study_that_is_not_there_nothing_is_told(tmp_path):
     with closing(Store(tmp_path)) as store:
-        assert store.counts("one") == Counts()
+        assert store.counts("one") == StudyCounts()
         assert (store.best("one"), store.latest("one", 3), store.failures("one")) == (None, (), {})
 
 

@@ -8,7 +8,7 @@ import pytest
 from evaluator.timing.intervals.estimate import PRESETS, read_thresholds
 from evaluator.timing.timing import LaunchTimes, Task, Timing
 from records.codec import to_json
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Measure
 from records.trial import Repeat
@@ -27,7 +27,7 @@ def store(tmp_path):
     records = Store(tmp_path / "store")
     records.create(STUDY, replace(testing.study(), measure=MEASURE), "test")
     for trial in testing.history(0.5, 0.4, testing.failed()):
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
         )
         records.begin(STUDY, intent, None)

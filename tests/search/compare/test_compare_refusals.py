@@ -3,7 +3,7 @@
 import pytest
 
 from records.codec import to_json
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from tests.support import records as testing
 from tests.support.nvbench import benchmark, state, times, write_result
@@ -21,7 +21,7 @@ def refused(cclsearch, tmp_path):
     store = Store(tmp_path / "store")
     store.create(STUDY, testing.study(), "test")
     for trial in testing.history(testing.failed()):
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
         )
         store.begin(STUDY, intent, None)

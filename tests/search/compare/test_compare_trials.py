@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Measure, Objective
 from records.trial import FailureKind, MetricValue, Purpose, Repeat
@@ -20,7 +20,7 @@ TRIALS = testing.history(0.5, 0.4, testing.failed(FailureKind.OUT_OF_MEMORY), 0.
 def on_record(store, study_id, study, trials):
     store.create(study_id, study, "test")
     for trial in trials:
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
         )
         store.begin(study_id, intent, None)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StudyError
-from records.llm_exchange import Exchange, Usage
-from records.store.rows import Intent
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Llm, Price
 from search.llm.client import Allowance, LlmClient, NoSubmission, Submission
@@ -52,8 +52,8 @@ def client(transport: Answering, output_tokens: int) -> LlmClient:
     return LlmClient(settings, transport)
 
 
-def exchange(result: str, usage: Usage, model: str = "claude-opus-5-5") -> Exchange:
-    return Exchange(
+def exchange(result: str, usage: TokenUsage, model: str = "claude-opus-5-5") -> LlmExchange:
+    return LlmExchange(
         model=model,
         request="[]",
         reply="[]",
@@ -69,14 +69,14 @@ def exchange(result: str, usage: Usage, model: str = "claude-opus-5-5") -> Excha
 )
 def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Budget) -> None:
     transport = Answering(submission(CODE))
-    largest = Usage(output_tokens=4000)
+    largest = TokenUsage(output_tokens=4000)
     asked = [
         client(transport, 64_000).ask(
             PROMPT,
             lambda _: None,
             allowance=Allowance(budget, "m", PRICE, lambda more=more: [largest, *more]),
         )
-        for more in ([Usage(output_tokens=2000)], [Usage(output_tokens=2001)])
+        for more in ([TokenUsage(output_tokens=2000)], [TokenUsage(output_tokens=2001)])
     ]
 
     assert [type(each) for each in asked] == [Submission, NoSubmission]
@@ -93,11 +93,11 @@ def test_a_limit_far_above_what_a_turn_costs_lets_one_begin() -> None:
         Budget(max_cost_usd=0.2),
         "claude-opus-5-5",
         price,
-        lambda: [Usage(input_tokens=3000, output_tokens=500)] * 7,
+        lambda: [TokenUsage(input_tokens=3000, output_tokens=500)] * 7,
     )
 
-    assert allowance.refusal(Usage(), lambda: 8000) is None
-    assert after.refusal(Usage(), lambda: 8000) is None
+    assert allowance.refusal(TokenUsage(), lambda: 8000) is None
+    assert after.refusal(TokenUsage(), lambda: 8000) is None
 
 
 @pytest.mark.parametrize(("counts", "asked_count"), [(True, 1), (False, 0)])
@@ -136,13 +136,15 @@ def test_a_limit_of_money_needs_a_price() -> None:
     Allowance(Budget(max_tokens=1000), "local", None, list)
 
 
-@given(st.lists(st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS), max_size=4), COUNTS)
+@given(
+    st.lists(st.builds(TokenUsage, input_tokens=COUNTS, output_tokens=COUNTS), max_size=4), COUNTS
+)
 def test_what_is_allowed_stays_within_the_limit_unless_a_turn_is_the_largest(
-    turns: list[Usage], size: int
+    turns: list[TokenUsage], size: int
 ) -> None:
     budget = Budget(max_tokens=1_500_000, max_cost_usd=2.0)
     allowance = Allowance(budget, "m", PRICE, lambda: turns)
-    if allowance.refusal(Usage(), lambda: size) is None:
+    if allowance.refusal(TokenUsage(), lambda: size) is None:
         for next_turn in turns:
             after = sum(turns, next_turn)
             assert after.tokens <= 1_500_000
@@ -150,7 +152,9 @@ def test_what_is_allowed_stays_within_the_limit_unless_a_turn_is_the_largest(
 
 
 def test_every_kind_of_token_has_its_price() -> None:
-    usage = Usage(input_tokens=10, output_tokens=10, cache_read_tokens=100, cache_write_tokens=1000)
+    usage = TokenUsage(
+        input_tokens=10, output_tokens=10, cache_read_tokens=100, cache_write_tokens=1000
+    )
 
     assert usage.tokens == 1120
     price = Price(input=1e5, output=2e5, cache_read=1e4, cache_write=1e3)
@@ -173,13 +177,15 @@ def test_the_store_sums_what_each_model_used(tmp_path) -> None:
     store = Store(tmp_path)
     store.create("s", testing.study(), "test")
     asked = [
-        exchange("submitted", Usage(input_tokens=1, output_tokens=10)),
-        exchange("submitted", Usage(input_tokens=2, cache_read_tokens=5), model="other"),
-        exchange("refused", Usage(input_tokens=4, cache_write_tokens=7)),
+        exchange("submitted", TokenUsage(input_tokens=1, output_tokens=10)),
+        exchange("submitted", TokenUsage(input_tokens=2, cache_read_tokens=5), model="other"),
+        exchange("refused", TokenUsage(input_tokens=4, cache_write_tokens=7)),
     ]
     for ordinal, each in enumerate(asked):
         policy = testing.trial(ordinal, 1.0).policy
-        intent = Intent(ordinal=ordinal, policy=policy, started_at=testing.START, exchange=None)
+        intent = PendingTrial(
+            ordinal=ordinal, policy=policy, started_at=testing.START, exchange=None
+        )
         store.begin("s", intent, each)
     first, other = store.model_uses("s")
     nothing = store.model_uses("t")
@@ -188,7 +194,7 @@ def test_the_store_sums_what_each_model_used(tmp_path) -> None:
 
     assert (first.model, first.turn_count, first.policy_count) == ("claude-opus-5-5", 2, 1)
     assert first.request_count == 4
-    assert first.usage == Usage(input_tokens=5, output_tokens=10, cache_write_tokens=7)
+    assert first.usage == TokenUsage(input_tokens=5, output_tokens=10, cache_write_tokens=7)
     assert first.last_result == "refused"
     assert (other.model, other.usage.tokens, other.last_result) == ("other", 7, "submitted")
     assert nothing == ()
@@ -199,8 +205,8 @@ def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, t
     study = tabular({0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.5)})
     study.run()
     policy = study.history.trials[0].policy
-    intent = Intent(ordinal=9, policy=policy, started_at=testing.START, exchange=None)
-    usage = Usage(input_tokens=500_000, output_tokens=50_000)
+    intent = PendingTrial(ordinal=9, policy=policy, started_at=testing.START, exchange=None)
+    usage = TokenUsage(input_tokens=500_000, output_tokens=50_000)
     study.store.begin(study.study_id, intent, exchange("the key was rejected", usage))
     told = cclsearch("show", "--store", study.root).out
     facts = json.loads(cclsearch("show", "--store", study.root, "--json").out)

@@ -9,7 +9,7 @@ import pytest
 from evaluator.objective import scoring, scoring_of
 from policies.space import Space
 from records.study import Dimension, Range, SearchSpace, Study
-from records.trial import Config, FailureKind, History, Raced, Stage
+from records.trial import Config, FailureKind, History, RaceResult, Stage
 from search.llm.messages import Prompt, estimated_tokens
 from search.llm.prompt import TURN_TOKENS, PromptWriter
 from search.loop.learned import LearnedConstraint
@@ -177,7 +177,7 @@ def test_best_and_latest_are_told_with_what_their_traces_say() -> None:
 def test_a_race_is_told_with_its_ratio_and_interval(
     verdict: str, ratio: tuple[float | None, ...], words: str
 ) -> None:
-    raced = Raced(
+    raced = RaceResult(
         challenger=1,
         incumbent=0,
         verdict=verdict,

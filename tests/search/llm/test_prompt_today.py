@@ -7,7 +7,16 @@ import pytest
 from evaluator.machine import local_environment
 from evaluator.objective import scoring_of
 from records.study import Environment, Study
-from records.trial import Config, FailureKind, History, Prediction, Purpose, Raced, Repeat, Trial
+from records.trial import (
+    Config,
+    FailureKind,
+    History,
+    Prediction,
+    Purpose,
+    RaceResult,
+    Repeat,
+    Trial,
+)
 from search.llm.messages import Prompt
 from search.llm.prompt import PromptWriter
 from search.strategies.base import Choice, untried
@@ -86,7 +95,7 @@ def test_a_trial_has_one_value_with_the_launches_behind_it() -> None:
 
 def test_every_row_is_on_the_scale_of_the_best() -> None:
     """Trial 1 led by a race; trial 2 came when the machine was four times slower."""
-    race = Raced(
+    race = RaceResult(
         challenger=1, incumbent=0, verdict="fast", ratio=0.5, ratio_low=0.4, ratio_high=0.625
     )
     repeats = tuple(
@@ -148,7 +157,7 @@ def test_what_was_expected_stands_beside_what_was_measured_with_the_reason() -> 
 
 
 def test_of_a_long_search_the_last_expectations_and_those_that_led_are_shown() -> None:
-    race = Raced(challenger=2, incumbent=0, verdict="fast", ratio=0.5)
+    race = RaceResult(challenger=2, incumbent=0, verdict="fast", ratio=0.5)
     history = History(
         (trial(0, FIRST, measured(9.0)), *(expecting(n, 5.0 + n, 1.2, 0) for n in range(1, 15))),
         raced=(race,),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from records.errors import StoreError
-from records.llm_exchange import Exchange, Usage
+from records.llm_exchange import LlmExchange, TokenUsage
 from search.llm.messages import Answer
 from search.llm.transcripts import (
     Diverged,
@@ -30,12 +30,12 @@ def body(text, **more):
 
 
 def exchange(request, *rows):
-    return Exchange(
+    return LlmExchange(
         model="m",
         request=json.dumps(request),
         reply=json.dumps(rows),
         result="submitted",
-        usage=Usage(),
+        usage=TokenUsage(),
         latency_s=0.1,
         request_count=len(rows),
     )

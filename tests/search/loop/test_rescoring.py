@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget
 from records.trial import FailureKind, Repeat
@@ -37,7 +37,7 @@ def searched(tmp_path_factory):
     store.create(STUDY_ID, study, "test")
     outcomes = {n: ending.outcome(study, 0, Random(0)) for n, ending in TABLE.items()}
     for trial in testing.history(*outcomes.values()):
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal,
             policy=trial.policy,
             started_at=trial.started_at,

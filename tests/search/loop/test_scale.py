@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from evaluator.objective import scoring
 from records.study import Measure, Objective
-from records.trial import History, Purpose, Raced, Repeat
+from records.trial import History, Purpose, RaceResult, Repeat
 from search.loop.scale import Scale, Speed
 from tests.support.records import failed, measured, trial
 
 TIMES = scoring(Objective(expression="step_time"))
 
 
-def raced(challenger: int, incumbent: int, ratio: float, low: float, high: float) -> Raced:
-    return Raced(
+def raced(challenger: int, incumbent: int, ratio: float, low: float, high: float) -> RaceResult:
+    return RaceResult(
         challenger=challenger,
         incumbent=incumbent,
         verdict="fast",

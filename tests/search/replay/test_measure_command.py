@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from records.machine import Launched, Machine
+from records.machine import LaunchRecord, Machine
 from records.store.store import Store
 from records.study import Origin
 from records.trial import Config, FailureKind
@@ -227,7 +227,7 @@ def test_what_the_machine_here_has_otherwise_is_listed(searched, capsys):
 
 
 def launched_on(store, machine):
-    launched = Launched(
+    launched = LaunchRecord(
         argv=("true",), reason="done", wall_s=1.0, machine=store.keep_machine(machine)
     )
     return replace(testing.measured(), launched=launched)

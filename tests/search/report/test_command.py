@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from records.machine import Launched, Machine, RankEnd
+from records.machine import LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from tests.support import records as testing
 from tests.support.report import read_page
@@ -151,7 +151,7 @@ def test_launches_tell_command_and_machine_as_long_as_they_are_on_record(cclsear
     root = tmp_path / "store"
     store = Store(root)
     kept = store.keep_machine(MACHINE)
-    launched = Launched(
+    launched = LaunchRecord(
         argv=("python", "-m", "train it"),
         environment={"FLAG": "a b"},
         machine=kept,

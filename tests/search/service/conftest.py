@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from records.codec import to_json
-from records.llm_exchange import Exchange, Usage
-from records.store.rows import Intent
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Origin, Study
 from records.trial import Config, FailureKind, Policy, Trial
@@ -189,18 +189,18 @@ def _trials(outcomes: list[object]) -> Iterator[Trial]:
 def _add(
     store: Store, study_id: str, study: Study, outcomes: list[object], finding: Finding
 ) -> None:
-    asked = Exchange(
+    asked = LlmExchange(
         model="m",
         request=f'["{ascii(HOSTILE)[1:-1]}"]'.replace("\\", "\\\\"),
         reply="[]",
         result="submitted",
-        usage=Usage(input_tokens=3),
+        usage=TokenUsage(input_tokens=3),
         latency_s=0.5,
         request_count=1,
     )
     store.create(study_id, study, "test")
     for trial in _trials(outcomes):
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
         )
         stored = store.begin(study_id, intent, asked if trial.ordinal else None)

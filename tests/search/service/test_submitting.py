@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from records.codec import now
+from records.codec import utc_now
 from records.errors import StoreBusy, StoreError, StudyError, WriterBusy
-from records.store.locks import writing
-from records.store.rows import Intent
+from records.store.locks import hold_writer
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Policy
 from search.service import service as state
@@ -95,7 +95,7 @@ def test_whoever_comes_while_another_process_writes_is_soon_told_so(service, mon
     monkeypatch.setattr(state, "WRITE_WAIT_S", 0.01)
     service.records.close()
     del service._local.records
-    with writing(service.store), pytest.raises(WriterBusy):
+    with hold_writer(service.store), pytest.raises(WriterBusy):
         service.submit(ASKED, CI, None)
 
     assert service.table.under_way() == service.table.entering() == ()
@@ -165,7 +165,7 @@ def test_going_on_again_and_again_is_no_way_around_the_limit(service):
     study_id = over(service, State.FINISHED)
     service.records.update(study_id, status="finished")
     for ordinal in range(3):
-        intent = Intent(ordinal=ordinal, policy=POLICY, started_at=now(), exchange=None)
+        intent = PendingTrial(ordinal=ordinal, policy=POLICY, started_at=utc_now(), exchange=None)
         service.records.begin(study_id, intent, None)
         service.records.finish(study_id, replace(testing.trial(ordinal, 1.0), policy=POLICY))
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from records.llm_exchange import Exchange, Usage
-from records.machine import Launched, RankEnd
-from records.store.rows import Intent
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.machine import LaunchRecord, RankEnd
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Artifact, FailureKind, Outcome, Policy
 from tests.search.service.conftest import FINISHED, HOSTILE
@@ -37,13 +37,15 @@ def client(serve, tmp_path):
         each.close()
 
 
-def put(store: Store, ordinal: int, outcome: Outcome | float, exchange: Exchange | None = None):
+def put(store: Store, ordinal: int, outcome: Outcome | float, exchange: LlmExchange | None = None):
     """Put one trial on record, made from the policy of the one before."""
     parent = Policy(source=f"x = {ordinal - 1}\n", author="x").digest if ordinal else None
     policy = Policy(source=f"x = {ordinal}\n", author="x", rationale="more", parent=parent)
     trial = replace(testing.trial(ordinal, outcome, {"tp": ordinal + 1, "pp": 1}), policy=policy)
     with store.lock(STUDY):
-        intent = Intent(ordinal=ordinal, policy=policy, started_at=trial.started_at, exchange=None)
+        intent = PendingTrial(
+            ordinal=ordinal, policy=policy, started_at=trial.started_at, exchange=None
+        )
         stored = store.begin(STUDY, intent, exchange)
         store.finish(STUDY, replace(trial, exchange=stored.exchange))
 
@@ -76,7 +78,7 @@ def test_a_measured_trial_shows_samples_time_and_metrics(served):
 
 
 def test_a_failure_tells_its_cause_and_how_ranks_ended(client):
-    launched = Launched(
+    launched = LaunchRecord(
         argv=("torchrun", "train.py", "--name=a b"),
         environment={"OMP_NUM_THREADS": "1"},
         reason="crashed",
@@ -171,12 +173,12 @@ def test_a_conversation_is_told_once_in_turns_with_its_cost(client):
         {"request": 0, "status": 200, "body": json.dumps({"content": [tool]})},
         {"request": 1, "status": 200, "body": json.dumps({"content": "plain"})},
     ]
-    exchange = Exchange(
+    exchange = LlmExchange(
         model="claude-haiku-4-5",
         request=json.dumps(bodies),
         reply=json.dumps(reply),
         result="submitted",
-        usage=Usage(input_tokens=100, output_tokens=20),
+        usage=TokenUsage(input_tokens=100, output_tokens=20),
         latency_s=2.0,
         request_count=2,
     )

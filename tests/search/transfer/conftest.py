@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from records.codec import to_json
-from records.llm_exchange import Exchange, Usage
-from records.machine import Launched, RankEnd
+from records.llm_exchange import LlmExchange, TokenUsage
+from records.machine import LaunchRecord, RankEnd
 from records.store.journal import with_study
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Dimension, Link
 from records.trial import Config, Policy, Purpose, Repeat, Score, Trial
@@ -55,8 +55,8 @@ class Recorded:
     names: tuple[str, ...] = (HOST, USER, JOB, HOME)
 
 
-def _launched() -> Launched:
-    return Launched(
+def _launched() -> LaunchRecord:
+    return LaunchRecord(
         argv=("python3", "-m", "train", "--data", f"{HOME}/data.bin"),
         environment={"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": JOB, "USER": USER},
         job_id=JOB,
@@ -98,12 +98,12 @@ def recorded_study(tmp_path) -> Callable[..., Recorded]:
             testing.failed(message=f"=cannot open {HOME}/x on {HOST}"), artifacts=kept[:1]
         )
         trials = (_trial(0, good, 2, policy), _trial(1, bad, 1, policy))
-        exchange = Exchange(
+        exchange = LlmExchange(
             model="m", request='["who?"]', reply='["me"]', result="submitted",
-            usage=Usage(input_tokens=3), latency_s=0.5, request_count=1,
+            usage=TokenUsage(input_tokens=3), latency_s=0.5, request_count=1,
         )  # fmt: skip
         for trial, asked in zip(trials, (None, exchange), strict=True):
-            begun = Intent(
+            begun = PendingTrial(
                 ordinal=trial.ordinal,
                 policy=trial.policy,
                 started_at=trial.started_at,

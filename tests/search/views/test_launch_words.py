@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from records.errors import StudyError
-from records.machine import Checkout, Gpu, Launched, Machine, RankEnd
+from records.machine import Checkout, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
-from records.trial import InContext
+from records.trial import ContextOutcome
 from search.transfer.script import launch_script
 from search.views.machine import differences, launch_lines, machine_line
 from tests.support import records as testing
@@ -38,7 +38,7 @@ MACHINE = Machine(
     environment={"NCCL_DEBUG": "INFO", "LD_LIBRARY_PATH": "~/lib"},
 )
 JOB = """printf '%s|' "$DP" "$NCCL_DEBUG" "$TRACE_DIR" "$1" "$(cat job.json)" > told"""
-LAUNCHED = Launched(
+LAUNCHED = LaunchRecord(
     argv=("sh", "-c", JOB, "sh", "~/it's here"),
     environment={"DP": "two words; $(touch evil)"},
     files=("job.json",),
@@ -77,7 +77,7 @@ def script(store):
         if launched is not None:
             launched = replace(launched, machine=store.keep_machine(MACHINE))
         outcome = replace(testing.measured(), artifacts=tuple(kept), launched=launched)
-        others = (InContext(name=name, outcome=outcome) for name in contexts)
+        others = (ContextOutcome(name=name, outcome=outcome) for name in contexts)
         trial = testing.trial(0, replace(outcome, contexts=tuple(others)), {"tp": 2})
         return launch_script(trial, store.find(STUDY_ID), store, context)
 

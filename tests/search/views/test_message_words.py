@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.workload import Message, Workload
 from search.cli.trial import print_trial
@@ -58,7 +58,9 @@ def test_a_trial_on_record_is_shown_with_its_messages(tmp_path, capsys):
     trial = testing.trial(0, replace(outcome, measurement=timed), {"in_flight": 1})
     store = Store(tmp_path)
     store.create("20260101-000000-aaaa", replace(testing.study(), workload=MIX), "test")
-    intent = Intent(ordinal=0, policy=trial.policy, started_at=trial.started_at, exchange=None)
+    intent = PendingTrial(
+        ordinal=0, policy=trial.policy, started_at=trial.started_at, exchange=None
+    )
     store.begin("20260101-000000-aaaa", intent, None)
     store.finish("20260101-000000-aaaa", trial)
     store.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.store.rows import Intent
+from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Dimension
 from records.trial import Config, Policy
@@ -51,7 +51,7 @@ def foreign(tmp_path_factory) -> Path:
     config = Config({f"k{STEERING}": f"v{STEERING}"})
     for trial in testing.history(*outcomes):
         policy = Policy(source=f"# {STEERING}\n", author=f"a{STEERING}", rationale=STEERING)
-        intent = Intent(
+        intent = PendingTrial(
             ordinal=trial.ordinal, policy=policy, started_at=trial.started_at, exchange=None
         )
         with store.lock(STUDY):

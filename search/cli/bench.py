@@ -1,13 +1,4 @@
-"""bench ....
-
-`bench analyze`: what folders of benchmark results say, beside each other.
-
-`bench mix`: what a recorded job communicates, as messages that a study can exchange.
-
-`bench search`: how many trials each search strategy needs, where the answer is known.
-
-`bench collectives|analyze|mix|search`: how fast libraries carry messages, how well we search.
-"""
+"""`bench collectives|analyze|mix|search`: benchmarks of communication libraries and strategies."""
 
 import json
 import shlex
@@ -33,15 +24,16 @@ def analyze(
         typer.Option(
             "--dir",
             metavar="LABEL:PATH",
-            help="Folder of CSV files of one benchmark; repeat it. Without a label, its own name.",
+            help="Folder with the CSV files of one benchmark. Repeatable. [default label: the "
+            "folder's name]",
         ),
     ],
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="LABEL", help="What all others are compared with."),
+        typer.Option(metavar="LABEL", help="Compare all others with this label."),
     ] = None,
     outdir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where tables, plots and verdicts go.")
+        Path, typer.Option(metavar="FOLDER", help="Output folder for tables, plots and verdicts.")
     ] = Path("perf_results"),
     regression_threshold: Annotated[
         float, typer.Option(metavar="PERCENT", help="Slower by more than this is a regression.")
@@ -50,23 +42,24 @@ def analyze(
         float, typer.Option(metavar="PERCENT", help="Faster by more than this is an improvement.")
     ] = 5.0,
     alpha: Annotated[
-        float, typer.Option(metavar="SHARE", help="How often a verdict may be wrong.")
+        float, typer.Option(metavar="SHARE", help="Error rate of the verdicts.")
     ] = 0.05,
     summary_only: Annotated[
-        bool, typer.Option("--summary-only", help="Summarise each label, and compare nothing.")
+        bool, typer.Option("--summary-only", help="Summarise each label without comparing.")
     ] = False,
     unreplicated: Annotated[
         bool,
         typer.Option(
             "--unreplicated",
-            help="Judge by the bare change what was measured too seldom to decide.",
+            help="Compare points with too few rounds by their plain difference.",
         ),
     ] = False,
     fail_on_regression: Annotated[
         bool,
         typer.Option(
             "--fail-on-regression",
-            help="Exit with 3 if anything regressed or failed, with 5 if points stay undecided.",
+            help="Exit with status 3 if anything regressed or failed, with 5 if points are "
+            "undecided.",
         ),
     ] = False,
     allow_undecided: Annotated[
@@ -75,14 +68,14 @@ def analyze(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Summarise benchmark results, compare them with a baseline, and draw them.
+    """Summarise benchmark results, compare them with a baseline, and plot them.
 
     Reads the CSV files of `cclsearch bench collectives` and of torchcomms. A point is a regression
-    or an improvement where rounds that both sides share (equal RunId with LaunchId or Block) show a
-    change beyond the threshold, after Holm's correction for the number of points; what was measured
-    once is shown and not judged.
+    or an improvement if the shared rounds (equal RunId with LaunchId or Block) show a significant
+    change beyond the threshold, after Holm's correction. Points measured only once are shown
+    without a verdict.
     """
-    # Imported here: what decides and draws takes a second to load.
+    # Imported here: statistics and plotting take a second to load.
     from search.collective_bench.analyze import AnalysisAsked
     from search.collective_bench.analyze import analyze as analysed
     from search.collective_bench.output import analysis_facts
@@ -114,9 +107,9 @@ def analyze(
         _print(found, outdir, summary_only=summary_only)
     if found.exit_status == UNDECIDED:
         typer.echo(
-            f"undecided: a regression may hide at {found.open_count} points, so the gate does not "
-            "pass (exit code 5); measure both sides in turns (cclsearch bench collectives with "
-            "--rounds 8), or accept these points with --allow-undecided",
+            f"undecided: {found.open_count} points may hide a regression, so "
+            f"--fail-on-regression fails (exit code 5); measure both sides interleaved "
+            f"(cclsearch bench collectives --rounds 8), or add --allow-undecided",
             err=True,
         )
     if found.exit_status:
@@ -134,13 +127,13 @@ def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
     for caveat in found.caveats:
         typer.echo(f"caveat: {caveat}")
     typer.echo(f"written: {outdir}")
-    typer.echo(f"look first at {outdir / _first(found)}")
+    typer.echo(f"start with {outdir / _first(found)}")
     if found.baseline is None and len(found.results) > 1 and not summary_only:
         typer.echo("next: add --baseline LABEL to compare them")
 
 
 def _first(found: "Analysis") -> Path:
-    """The file that tells most."""
+    """Return the most informative file."""
     if not found.pairs:
         return Path(f"perf_summary_{found.results[0].label}.txt")
     worst = max(found.pairs, key=lambda pair: pair.regression_count)
@@ -150,14 +143,15 @@ def _first(found: "Analysis") -> Path:
 def mix(
     trace: TraceArgument,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.toml", help="Write it into this file.")
+        Path | None,
+        typer.Option("--out", metavar="FILE.toml", help="Output file. [default: print]"),
     ] = None,
     no_cache: NoCacheOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Print the collectives of a recorded job's step as a study file that tunes them.
+    """Print the collectives of a recorded step as a study file that tunes them.
 
-    It can be run as it is, or its [[message]] tables be pasted into another study file.
+    Run the file unchanged, or copy its [[message]] tables into another study file.
     """
     from search.traces.message_mix import mix_of
     from search.traces.open import traced
@@ -183,53 +177,59 @@ def search(
         typer.Argument(
             metavar="LANDSCAPE...",
             help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
-            "[-anonymous], study:ID for what is on record of a study, or ccl:FOLDER with recorded "
-            "searches. [default: three generated ones]",
+            "[-anonymous], study:ID for a recorded study, or ccl:FOLDER for recorded searches. "
+            "[default: three generated ones]",
             show_default=False,
         ),
     ] = None,
     strategies: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Strategies to compare. [default: all offline ones]"),
+        typer.Option(metavar="A,B", help="Strategies to compare. [default: all that need no LLM]"),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Searches of each.")] = 20,
-    trials: Annotated[int, typer.Option(min=2, metavar="N", help="Trials of a search.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Searches per strategy.")] = 20,
+    trials: Annotated[int, typer.Option(min=2, metavar="N", help="Trials per search.")] = 40,
     target: Annotated[
-        str, typer.Option(metavar="SHARE", help="A hit is at most this much worse than the best.")
+        str,
+        typer.Option(metavar="SHARE", help="A hit is at most this much worse than the optimum."),
     ] = "5%",
     start: Annotated[
         str,
         typer.Option(
             metavar="seed|random",
-            help="Begin at the landscape's seed, or each search somewhere else.",
+            help="Start at the landscape's seed, or at a random configuration.",
         ),
     ] = "seed",
     transcripts: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="For hybrid and llm: what the model answered is taken from here; with "
-            "ANTHROPIC_API_KEY set it is asked what is missing, and that is kept.",
+            help="For hybrid and llm: replay LLM responses from this folder; with "
+            "ANTHROPIC_API_KEY set, missing ones are requested and saved.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which model. [default: that of studies]")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the LLM. [default: the studies' default]"),
     ] = None,
     outdir: Annotated[
         Path | None,
-        typer.Option("-o", "--outdir", metavar="FOLDER", help="For one JSON and one picture."),
+        typer.Option(
+            "-o",
+            "--outdir",
+            metavar="FOLDER",
+            help="Write results (JSON) and a chart to this folder.",
+        ),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare search strategies on landscapes of which every configuration is known.
+    """Compare search strategies on landscapes where the value of every configuration is known.
 
-    All strategies begin at the same configuration, see only what is feasible and never repeat a
-    launch. A launch draws one noisy sample; a challenger that looks better is raced by two more of
-    each. What counts is how good the configuration truly is that the search would announce. Nothing
-    is launched.
+    All strategies start at the same configuration, see only feasible ones and never repeat one. A
+    trial draws one noisy sample; a better-looking challenger and the leader get two more each. The
+    score is the true value of the announced configuration. Nothing is launched.
     """
-    # Imported here: what draws and sums up takes a second to load.
+    # Imported here: statistics and plotting take a second to load.
     from search.strategy_bench.comparison import compare, strategies_of, write
     from search.strategy_bench.run import Asking, landscapes_of
     from search.strategy_bench.summary import TABLE_WIDTH, print_reports
@@ -273,11 +273,11 @@ def _print_end(written: tuple[Path, ...]) -> None:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure communication libraries, tell what changed, and compare search strategies.",
+    help="Benchmark communication libraries and search strategies.",
 )
 ADAPTERS = "torchcomms, c10d, c10d_torchcomms or mpi"
 MORE = """\b
-Ranks are started here, by torchrun or mpirun, or are there already:
+Ranks are started by this command, or by torchrun or mpirun:
   torchrun --nproc-per-node 4 --no-python cclsearch bench collectives all_reduce --c10d
   mpirun -n 4 cclsearch bench collectives all_reduce --mpi
 """
@@ -303,7 +303,7 @@ def collectives(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Library: {ADAPTERS}. [default: torchcomms if it is here, else c10d]",
+            help=f"Library: {ADAPTERS}. [default: torchcomms if installed, else c10d]",
         ),
     ] = None,
     torchcomms: Annotated[
@@ -315,17 +315,21 @@ def collectives(
     ] = False,
     mpi: Annotated[bool, typer.Option("--mpi", help="Short for --comm-adapter mpi.")] = False,
     all_comm_adapters: Annotated[
-        bool, typer.Option("--all-comm-adapters", help="Every library that can be used here.")
+        bool, typer.Option("--all-comm-adapters", help="Every library available on this machine.")
     ] = False,
     backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="[default: that of library and device]")
+        str | None, typer.Option(metavar="NAME", help="[default: by library and device]")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda where there are GPUs]")
+        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda if there are GPUs]")
     ] = None,
-    min_size: Annotated[str, typer.Option(metavar="BYTES", help="Or as in 64K, 1M, 1G.")] = "4",
-    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Likewise.")] = "64M",
-    size_scaling_factor: Annotated[str, typer.Option(metavar="N", help="Between sizes.")] = "2",
+    min_size: Annotated[
+        str, typer.Option(metavar="BYTES", help="Smallest message; also as 64K, 1M, 1G.")
+    ] = "4",
+    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Largest message.")] = "64M",
+    size_scaling_factor: Annotated[
+        str, typer.Option(metavar="N", help="Ratio of successive sizes.")
+    ] = "2",
     dtype: Annotated[
         str,
         typer.Option(
@@ -340,30 +344,28 @@ def collectives(
     iters: Annotated[str, typer.Option(metavar="N", help="Timed calls.")] = "1000",
     sync_interval: Annotated[
         str,
-        typer.Option(
-            metavar="N", help="Calls between two looks at the clock; 0: one look at the end."
-        ),
+        typer.Option(metavar="N", help="Calls between clock readings; 0: one reading at the end."),
     ] = "0",
     async_op: Annotated[
         bool, typer.Option("--async", help="Start each call, then wait for it.")
     ] = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Write a CSV for each collective, and all samples.")
+        bool, typer.Option("--csv", help="Write a CSV per collective, and all samples.")
     ] = False,
     output_dir: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="[default: named like the library]")
+        str | None, typer.Option(metavar="FOLDER", help="[default: name of the library]")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
     bw_convention: Annotated[
-        str, typer.Option(metavar="nccl-tests|torchcomms", help="Whose bus bandwidth.")
+        str, typer.Option(metavar="nccl-tests|torchcomms", help="Definition of bus bandwidth.")
     ] = "nccl-tests",
     nproc_per_node: Annotated[
-        str | None, typer.Option(metavar="N", help="Ranks to start. [default: the GPUs, else 2]")
+        str | None, typer.Option(metavar="N", help="Ranks to start. [default: one per GPU, else 2]")
     ] = None,
     rounds: Annotated[
-        str, typer.Option(metavar="N", help="Start each library anew so often, in turns.")
+        str, typer.Option(metavar="N", help="Restart each library N times, interleaved.")
     ] = "1",
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="For one point.")] = "60",
+    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Timeout of one point.")] = "60",
     window: Annotated[
         str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
     ] = None,
@@ -372,9 +374,9 @@ def collectives(
     """Measure latency and bandwidth of a collective over message sizes."""
     if window is not None:
         raise StudyError(
-            "there is no --window; --sync-interval N looks at the clock after every N calls"
+            "there is no --window; --sync-interval N reads the clock after every N calls"
         )
-    # Imported here: it takes torch, and help does without.
+    # Imported here: it loads torch, which help does not need.
     from evaluator.bench.request import BenchOptions
     from search.collective_bench.run import bench_collectives
 

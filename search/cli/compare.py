@@ -1,9 +1,4 @@
-"""compare.
-
-`compare`: whether B is faster than A, and how sure that is.
-
-Compares two sides by what they are, and prints what was found.
-"""
+"""`compare`: whether B is faster than A, and how certain that is."""
 
 import json
 import sys
@@ -47,10 +42,10 @@ SIDE = "trial:3, trial:STUDY:3, best, best:STUDY, or a file or folder of results
 
 
 class InOrder(TyperCommand):
-    """A command that remembers the order of its filters: it decides what an axis belongs to."""
+    """A command that records the order of its filters, which decides the benchmark of an axis."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # the base of Context is private
-        """Parse as ever, and note which filter came when."""
+        """Parse the arguments and record the order of the filters."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[GIVEN] = [each.name for each in order if each.name in (BENCHMARKS, AXES)]
         return super().parse_args(ctx, args)
@@ -76,34 +71,40 @@ def compare(
     margin: Annotated[
         float | None,
         typer.Option(
-            help="Share of a difference that is none in practice. [default: the study's, or 0.02]",
+            help="Relative difference that counts as equal. [default: the study's, or 0.02]",
             metavar="SHARE",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(
-            help="How often a verdict may be wrong. [default: the study's, or 0.05]",
+            help="Error rate of a verdict. [default: the study's, or 0.05]",
             metavar="SHARE",
         ),
     ] = None,
     preset: Annotated[
         Literal["default", "strict", "permissive"] | None,
-        typer.Option(help="How far apart single launches must be, for nvbench and screening."),
+        typer.Option(help="Thresholds for single launches: nvbench files and screening."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE.toml", help="The same in numbers, over a preset."),
+        typer.Option(
+            "--config",
+            metavar="FILE.toml",
+            help="Thresholds for single launches; override the preset.",
+        ),
     ] = None,
     dump_config: Annotated[
-        bool, typer.Option("--dump-config", help="Print those numbers as TOML, and end.")
+        bool, typer.Option("--dump-config", help="Print these thresholds as TOML, and exit.")
     ] = False,
     display: Annotated[
-        Literal["simple", "intervals", "explain"], typer.Option(help="How much to tell.")
+        Literal["simple", "intervals", "explain"], typer.Option(help="Level of detail.")
     ] = "intervals",
     threshold_diff: Annotated[
         float,
-        typer.Option(metavar="PERCENT", help="Count rows that differ by less, but hide them."),
+        typer.Option(
+            metavar="PERCENT", help="Hide rows that differ by less; they are still counted."
+        ),
     ] = 0.0,
     fail_on: Annotated[
         Literal["slow"] | None,
@@ -111,11 +112,16 @@ def compare(
     ] = None,
     allow_undecided: Annotated[
         bool,
-        typer.Option("--allow-undecided", help="Let --fail-on pass what is not slower for sure."),
+        typer.Option("--allow-undecided", help="Let --fail-on pass undecided comparisons."),
     ] = False,
     benchmarks: Annotated[
         list[str] | None,
-        typer.Option("-b", "--benchmark", metavar="NAME", help="Only this one, of nvbench files."),
+        typer.Option(
+            "-b",
+            "--benchmark",
+            metavar="NAME",
+            help="For nvbench files: only this benchmark. Repeatable.",
+        ),
     ] = None,
     axes: Annotated[
         list[str] | None,
@@ -123,41 +129,40 @@ def compare(
             "-a",
             "--axis",
             metavar="AXIS=V",
-            help="Only states at AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; of the -b before "
-            "it, or of all.",
+            help="Only states with AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; applies to the "
+            "preceding -b, or to all.",
         ),
     ] = None,
     reference_devices: Annotated[
-        str, typer.Option(metavar="IDS", help="Devices of A: all, or 0,2.")
+        str, typer.Option(metavar="IDS", help="Devices of A: all, or a list as 0,2.")
     ] = "all",
     candidate_devices: Annotated[
         str, typer.Option(metavar="IDS", help="Devices of B, paired with those of A.")
     ] = "all",
     ignore_devices: Annotated[
-        bool, typer.Option("--ignore-devices", help="Compare devices that differ.")
+        bool, typer.Option("--ignore-devices", help="Compare different devices.")
     ] = False,
     bulk_script: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.py", help="Write a program that loads the samples of nvbench rows."
+            metavar="FILE.py", help="Write a script that loads the samples of nvbench rows."
         ),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell whether B is faster than A: FAST, SLOW, SAME, UNDECIDED or UNKNOWN, and why.
+    """Check whether B is faster than A, and why.
 
-    Trials of a study are judged by launches that took turns, benchmark rows by their rounds (equal
-    RunId with LaunchId or Block) and corrected for their number (Holm), nvbench states by the
-    ranges of their samples. Without --fail-on the exit code is 0 whatever the verdict.
+    The verdict is FAST, SLOW, SAME, UNDECIDED or UNKNOWN. Trials are compared by interleaved
+    launches, benchmark rows by rounds (equal RunId with
+    LaunchId or Block) with Holm's correction, and nvbench states by the ranges of their samples.
+    Without --fail-on the exit code is always 0.
     """
-    # Imported here: what decides takes a second to load.
-
     if dump_config:
         print_thresholds(preset, config)
         return
     if allow_undecided and fail_on is None:
-        raise StudyError("--allow-undecided is for a gate; add --fail-on slow")
+        raise StudyError("--allow-undecided needs --fail-on slow")
     if not (a and b):
         raise StudyError("compare needs A and B, as in `cclsearch compare trial:0 best`")
     chosen = Chosen(
@@ -187,7 +192,7 @@ def compare(
 def _in_order(
     given: Sequence[str], values: dict[str, list[str] | None]
 ) -> tuple[tuple[Literal["benchmark", "axis"], str], ...]:
-    """The filters as they were typed."""
+    """Return the filters in the order of the command line."""
     left = {name: iter(texts or ()) for name, texts in values.items()}
     return tuple(
         ("benchmark" if name == BENCHMARKS else "axis", next(left[name])) for name in given
@@ -206,7 +211,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which results of nvbench are compared, and where a program that loads their samples goes."""
+    """Which nvbench results to compare, and where to write the script that loads their samples."""
 
     filters: Sequence[tuple[Literal["benchmark", "axis"], str]] = ()
     reference_devices: str = "all"
@@ -217,7 +222,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Two sides, what counts as a difference, and how much to tell."""
+    """Two sides, the thresholds, and the level of detail."""
 
     a: str
     b: str
@@ -234,7 +239,7 @@ class Asked:
 
     @property
     def view(self) -> View:
-        """What of it to show."""
+        """What to show."""
         return View(display=Display(self.display), threshold_percent=self.threshold_percent)
 
     @property
@@ -245,12 +250,12 @@ class Asked:
 
 
 def print_thresholds(preset: str | None, config: Path | None) -> None:
-    """Print the limits for single launches as TOML that `--config` takes."""
+    """Print the thresholds for single launches as TOML for `--config`."""
     typer.echo(to_toml(read_thresholds(config, preset)), nl=False)
 
 
 def print_comparison(asked: Asked, *, as_json: bool) -> None:
-    """Print what was found; where slower is to fail, exit with 3 if B is and 5 if that is open."""
+    """Print the comparison; with `fail_on_slow` exit with 3 if B is slower, 5 if undecided."""
     view, terms = asked.view, asked.terms
     a, b = side(asked.a, asked.store), side(asked.b, asked.store)
     if isinstance(a, Nvbench) and isinstance(b, Nvbench):
@@ -258,7 +263,7 @@ def print_comparison(asked: Asked, *, as_json: bool) -> None:
     else:
         if asked.chosen != Chosen():
             raise StudyError(
-                "-b, -a, --bulk-script and those of devices are for nvbench files; leave them out"
+                "-b, -a, --bulk-script and the device options are only for nvbench files"
             )
         found = _compared(a, b, terms)
         _print(found, asked.store, view, as_json=as_json)
@@ -273,16 +278,16 @@ def _gate(counts: Mapping[Verdict, int], *, allow_undecided: bool) -> None:
     undecided = counts[Verdict.UNDECIDED] + counts[Verdict.UNKNOWN]
     if undecided and not allow_undecided:
         typer.echo(
-            f"undecided: {undecided} of {sum(counts.values())} comparisons, so --fail-on slow does "
-            f"not pass (exit code {UNDECIDED}); launch both sides in turns more often, or accept "
-            "these with --allow-undecided",
+            f"undecided: {undecided} of {sum(counts.values())} comparisons, so --fail-on slow "
+            f"fails (exit code {UNDECIDED}); run more interleaved launches of both sides, or add "
+            f"--allow-undecided",
             err=True,
         )
         raise typer.Exit(UNDECIDED)
 
 
 def _compared(a: Side, b: Side, terms: Terms) -> Comparisons:
-    """What two sides of one kind gave; raises `StudyError` for two of different kinds."""
+    """Compare two sides of one kind; raise `StudyError` for different kinds."""
     match a, b:
         case OnRecord(), OnRecord():
             return compare_trials(a, b, terms)
@@ -295,7 +300,7 @@ def _compared(a: Side, b: Side, terms: Terms) -> Comparisons:
         case _:
             raise StudyError(
                 f"A, {a.name}, is {KINDS[type(a)]} and B, {b.name}, is {KINDS[type(b)]}; "
-                "give two of one kind"
+                "give two sides of the same kind"
             )
 
 
@@ -322,11 +327,11 @@ def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool)
 def _print_nvbench(
     a: Nvbench, b: Nvbench, chosen: Chosen, view: View, terms: Terms, *, as_json: bool
 ) -> Mapping[Verdict, int]:
-    """Print every state of both, and write the program that loads their samples."""
+    """Print every state of both, and write the script that loads their samples."""
     if (terms.margin, terms.alpha) != (None, None):
         raise StudyError(
-            "--margin and --alpha are for launches that are repeated; for nvbench files give "
-            "--preset or --config"
+            "--margin and --alpha are for repeated launches; for nvbench files use --preset or "
+            "--config"
         )
     # Imported here: trials are compared without what reads nvbench files.
     from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
@@ -365,4 +370,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StudyError(f"{path}: cannot be written: {error}; give another file") from error
+        raise StudyError(f"cannot write {path}: {error}; give another file") from error

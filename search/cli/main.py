@@ -1,7 +1,7 @@
 """The command line: `cclsearch`, its commands and its exit codes.
 
-A command's module is imported when it is called or asked for its own help, and reaches for heavy
-modules when it runs, so that help and completion are instant.
+A command's module is imported when the command is called; heavy modules are imported when it runs.
+This keeps help and completion fast.
 """
 
 import gc
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 LOADED_OBJECTS = 50_000
-"""Imports make many objects and drop few: looking for garbage more often takes long."""
+"""Imports make many objects and drop few; more frequent garbage collection costs time."""
 INTERNAL, USAGE, ENVIRONMENT, INTERRUPTED = 1, 2, 4, 75
 
 FOOT = """\b
@@ -35,91 +35,92 @@ Start with:
 Exit codes:
   0    done
   2    wrong usage, study, card or trace
-  3    nothing could be measured; something is slower or broke, where that was to fail
-  4    this machine, the store or the provider does not allow it
-  5    a gate could not decide (bench analyze, compare --fail-on slow)
-  7    a replay came out otherwise, where that was to fail
-  75   interrupted; cclsearch resume goes on
+  3    nothing could be measured; regression found (only with --fail-on...)
+  4    problem with this machine, the store or the LLM provider
+  5    undecided (only with --fail-on...)
+  7    a replay differs (only with --strict)
+  75   interrupted; continue with cclsearch resume
   130  interrupted twice
 """
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("search.cli.run", "Search: launch trials, learn from each, prove the best."),
+    "run": (
+        "search.cli.run",
+        "Search for the best configuration of a workload.",
+    ),
     "resume": (
         "search.cli.run",
-        "Go on with a study where it stopped, or add launches to it.",
+        "Resume a study, or add launches to it.",
     ),
-    "list": ("search.cli.studies", "List the studies on record, newest first."),
-    "show": ("search.cli.studies", "Show a study: its trials and what it found."),
+    "list": ("search.cli.studies", "List recorded studies, newest first."),
+    "show": ("search.cli.studies", "Show a study: its trials and its result."),
     "best": (
         "search.cli.studies",
-        "Print the best configuration in a form that other programs take.",
+        "Print the best configuration for other programs to read.",
     ),
     "replay": (
         "search.cli.replay",
-        "Do again what a study on record did, and tell where it comes out otherwise.",
+        "Repeat a recorded study and report where the results differ.",
     ),
     "report": (
         "search.cli.report",
-        "Write a study as one page: what was asked, the best with its evidence, every trial, the "
-        "cost.",
+        "Write a report of a study as one page (HTML or Markdown).",
     ),
     "serve": (
         "search.cli.serve",
-        "Serve studies over HTTP and in a browser: submit, watch, explore, cancel.",
+        "Serve studies over HTTP and in a browser.",
     ),
     "mcp": (
         "search.cli.serve",
-        "Offer a service to language models, by the Model Context Protocol over standard input.",
+        "Give language models access to a service (MCP over stdio).",
     ),
     "leaderboard": (
         "search.cli.report",
-        "Rank the best of each study, beside entries of others: metrics as columns, works as "
-        "groups.",
+        "Rank the best of each study and published entries.",
     ),
     "compare": (
         "search.cli.compare",
-        "Tell whether B is faster than A: FAST, SLOW, SAME, UNDECIDED or UNKNOWN, and why.",
+        "Check whether B is faster than A, and why.",
     ),
     "doctor": (
         "search.cli.store",
-        "Tell what this machine can do, and what to do about what is missing.",
+        "Check what this machine can run, and what is missing.",
     ),
     "gc": (
         "search.cli.store",
-        "Remove kept files that no record cites, and what killed processes left.",
+        "Remove unused files and, on request, old traces.",
     ),
     "import": (
         "search.cli.transfer",
-        "Import recorded searches: afterwards they can be shown, compared, re-scored and reported.",
+        "Import searches recorded by other tools or machines.",
     ),
     "export": (
         "search.cli.transfer",
-        "Write a study for other programs, for CCL-Bench, or for another machine.",
+        "Export a study for other programs, CCL-Bench or machines.",
     ),
     "version": ("search.cli.store", "Print the version."),
-    "entry": ("search.cli.transfer", "Look at an entry of CCL-Bench."),
+    "entry": ("search.cli.transfer", "Check CCL-Bench entries."),
     "bench": (
         "search.cli.bench",
-        "Measure communication libraries, tell what changed, and compare search strategies.",
+        "Benchmark communication libraries and search strategies.",
     ),
-    "trial": ("search.cli.trial", "Look at one trial of a study."),
-    "space": ("search.cli.space", "Look at a search space; nothing is launched."),
-    "policy": ("search.cli.space", "Look at a policy; nothing is launched."),
+    "trial": ("search.cli.trial", "Inspect one trial of a study."),
+    "space": ("search.cli.space", "Inspect a search space without launching anything."),
+    "policy": ("search.cli.space", "Check a policy without launching anything."),
     "metrics": (
         "search.cli.metrics",
-        "Metrics: what there is, what it means, and the values of traces.",
+        "List and define metrics, and compute them from traces.",
     ),
     "trace": (
         "search.cli.trace",
-        "Look into traces: where the time of a step went, and why.",
+        "Analyse traces: where the time of a step went, and why.",
     ),
 }
-"""The module that has each command, or is it as a group, and the first line of its help."""
+"""The module of each command or group, and the first line of its help."""
 
 
 class Later(TyperCommand):
-    """A command of which only the name and a line of help are loaded until it is called."""
+    """A command that is imported when it is called; until then only its name and summary exist."""
 
     def make_context(
         self,
@@ -128,12 +129,12 @@ class Later(TyperCommand):
         parent: "Context | None" = None,
         **extra: object,
     ) -> "Context":
-        """Load the command, or a group of commands, and parse its arguments."""
+        """Import the command or group, and parse its arguments."""
         return loaded(info_name or "").make_context(info_name, args, parent, **extra)
 
 
 def loaded(name: str) -> "Command":
-    """A command, or a group of commands, from its module."""
+    """Import a command, or a group of commands."""
     module, _ = COMMANDS[name]
     commands = import_module(module)
     group = get_group(getattr(commands, f"{name}_app", commands.app))
@@ -168,11 +169,11 @@ def _common(
         ),
     ] = False,
 ) -> None:
-    """Take the options that stand before any command."""
+    """Handle the options before any command."""
 
 
 def main() -> None:
-    """Run the command line; every error of ours becomes one line and an exit code."""
+    """Run the command line; each `CclsearchError` becomes one line and an exit code."""
     gc.set_threshold(LOADED_OBJECTS)
     with neutral_streams():
         _run()
@@ -187,7 +188,7 @@ def _run() -> None:
 
 
 def exit_code(error: CclsearchError) -> int:
-    """Exit code that says whose turn it is: the user's text, or the machine around it."""
+    """Return the exit code of an error, which tells bad input from a problem of the machine."""
     match error:
         case Interrupted():
             return INTERRUPTED

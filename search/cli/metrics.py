@@ -1,13 +1,4 @@
-"""metrics ....
-
-`metrics list|show|compute`: what can be measured, what it means, and the values of traces.
-
-Prints what metrics there are and what they mean.
-
-Prints the values of metrics that traces have, and why the others have none.
-
-Prints what metrics of trials on record come to, while they are computed and kept.
-"""
+"""`metrics list|show|compute`: definitions of metrics, and their values for traces and trials."""
 
 import json
 import shlex
@@ -68,13 +59,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Metrics: what there is, what it means, and the values of traces.",
+    help="List and define metrics, and compute them from traces.",
 )
 
 
 @app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
 def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = False) -> None:
-    """List every metric with its unit, which way is better, and what it is computed from."""
+    """List every metric with its unit, direction and sources."""
     print_list(metrics_file, as_json=as_json)
 
 
@@ -88,7 +79,7 @@ def show(
     metrics_file: MetricsFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what metrics mean, what they need, and how the published toolkit's differ."""
+    """Show the definition of metrics, their sources, and differences from CCL-Bench."""
     print_definitions(names, metrics_file, as_json=as_json)
 
 
@@ -115,7 +106,7 @@ def compute(
     metrics_file: MetricsFileOption = None,
     compat: Annotated[
         Literal["ccl-bench"] | None,
-        typer.Option("--compat", help="As the published toolkit defines them, in its units."),
+        typer.Option("--compat", help="Use the definitions and units of the published toolkit."),
     ] = None,
     no_cache: NoCacheOption = False,
     study: Annotated[
@@ -123,26 +114,26 @@ def compute(
         typer.Option(
             "--study",
             metavar="STUDY",
-            help="Compute what the trials of this study lack, and keep it on record; then all "
-            "arguments are metrics. May be given several times.",
+            help="Compute and store missing metrics of this study's trials; then all arguments "
+            "are metric names. Repeatable.",
         ),
     ] = None,
     every_study: Annotated[
-        bool, typer.Option("--all", help="The same of every study on record.")
+        bool, typer.Option("--all", help="Like --study, for every recorded study.")
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute metrics of traces: each value with its unit, or why there is none.
+    """Compute metrics of traces: each value with its unit, or why it is missing.
 
-    With --study or --all, of trials on record: each metric that a trial lacks, or that an older
-    version of its definition computed. It can be interrupted; the same command goes on.
+    With --study or --all, compute metrics of recorded trials that are missing or were computed by
+    an older version. After an interruption, the same command continues.
 
-    Ends with exit code 3 where nothing that was asked for has a value.
+    Exits with status 3 if no requested metric has a value.
     """
     if study or every_study:
         if card is not None or compat is not None:
-            raise StudyError("--card and --compat are for traces; trials on record know their work")
+            raise StudyError("--card and --compat are for traces; recorded trials have a workload")
         wanted = Afterwards(
             studies=study or (),
             names=[*([trace] if trace else []), *(names or ())],
@@ -152,7 +143,7 @@ def compute(
         print_computed(wanted, as_json=as_json)
         return
     if not trace:
-        raise StudyError("name a TRACE, a trial as in trial:3, or studies with --study or --all")
+        raise StudyError("give a TRACE, a trial as trial:3, or studies with --study or --all")
     asked = Asked(
         trace=trace,
         names=names or (),
@@ -177,12 +168,12 @@ NEEDED: Final = {
 
 
 def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
-    """The metrics of the user's own file, none without one."""
+    """Read the metrics of the user's own file, if any."""
     return () if metrics_file is None else read_metrics_file(metrics_file)
 
 
 def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
-    """Every metric by rising name, and why those that are broken cannot be asked."""
+    """Return every metric by name, and why some are broken."""
     found, broken = loaded_metrics(added)
     return list(found.values()), broken
 
@@ -208,7 +199,7 @@ def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
 
 
 def print_definitions(names: Sequence[str], metrics_file: Path | None, *, as_json: bool) -> None:
-    """Print what each of these metrics means. Raises MetricError for a name that is none."""
+    """Print the definition of each of these metrics; raise `MetricError` for an unknown name."""
     added = added_metrics(metrics_file)
     metrics = [metric(name, added) for name in names]
     if as_json:
@@ -218,7 +209,7 @@ def print_definitions(names: Sequence[str], metrics_file: Path | None, *, as_jso
 
 
 def _lines(of: Metric) -> list[str]:
-    """A metric's definition for people, wrapped to the page."""
+    """Return a metric's definition as text, wrapped to the page."""
     paragraphs = (
         f"{of.name}: {of.label}; {of.unit}, {of.better} is better, version {of.version}",
         of.description,
@@ -236,7 +227,7 @@ def _lines(of: Metric) -> list[str]:
 
 
 def _letters(of: Metric) -> str:
-    """What a metric can be computed from, a letter each."""
+    """Return a letter for each source of a metric."""
     return "".join(letter for source, letter in LETTERS.items() if source in of.sources)
 
 
@@ -244,7 +235,7 @@ def _needs_words(of: Metric) -> str:
     sources = sorted(of.sources - {"card"})
     told = ["a trace"] if of.sources >= TRACES else []
     told += [NEEDED[each] for each in sources if not (told and each in TRACES)]
-    card = "; and what ran, from a workload card or a trial" if "card" in of.sources else ""
+    card = "; and the workload, from a card or a trial" if "card" in of.sources else ""
     return f"{' or '.join(told)}{card}"
 
 
@@ -253,7 +244,7 @@ NOTHING_MEASURED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Which metrics are to be computed, and from what; all of them where `names` is empty."""
+    """Which metrics to compute from which trace; empty `names` means all."""
 
     trace: str
     names: Sequence[str]
@@ -261,15 +252,15 @@ class Asked:
     given: "Given"
     metrics_file: Path | None
     as_published: bool
-    """As CCL-Bench's toolkit computes them, instead of as here."""
+    """Use the definitions of CCL-Bench's toolkit."""
     store: Path | None
     use_cache: bool
 
 
 def print_values(asked: Asked, *, as_json: bool) -> None:
-    """Print each metric's value, or why there is none; leaves with 3 where none has one.
+    """Print each metric's value, or why it is missing; exit with 3 if there is none.
 
-    Raises MetricError for a name that is none, before any trace is read.
+    Raise `MetricError` for an unknown name before any trace is read.
     """
     from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
 
@@ -299,7 +290,7 @@ def print_values(asked: Asked, *, as_json: bool) -> None:
 
 
 def _ours(asked: Asked) -> tuple[Sequence[Metric], Mapping[str, str]]:
-    """The metrics asked for, and why some of all are broken."""
+    """Return the requested metrics, and why some are broken."""
     added = added_metrics(asked.metrics_file)
     if not asked.names:
         return loaded(added)
@@ -307,7 +298,7 @@ def _ours(asked: Asked) -> tuple[Sequence[Metric], Mapping[str, str]]:
 
 
 def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str]]:
-    """Those of the published toolkit; none is broken."""
+    """Return the metrics of the published toolkit; none is broken."""
     known = {each.name: each for each in CCL_BENCH}
     for name in names:
         if name not in known:
@@ -317,21 +308,20 @@ def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str
 
 
 def _with_card(asked: Asked) -> "tuple[Traced, Sequence[str], Sequence[str]]":
-    """The traces with what the card says of them, what of that does not fit, and was concluded."""
+    """Return the traces with the card's workload, mismatches, and the card's inferences."""
     from search.traces.open import traced
 
     if asked.card is None:
         return traced(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
-    # Imported here: without a card nothing of it is needed.
+    # Imported here: only a card needs it.
     from search.study.card_reader import Card, CardReader
 
-    # First the card: it is small, and reading traces may take minutes.
+    # The card is read first: it is small, and reading traces may take minutes.
     reader = CardReader(Card(asked.card), asked.given)
     workload, environment = reader.workload(), reader.stated_environment()
     if len(reader.batch_sizes()) > 1:
         raise StudyError(
-            f"{asked.card}: lists several batch sizes; say with --batch-size which one the traces "
-            "are of"
+            f"{asked.card}: lists several batch sizes; give the traces' one with --batch-size"
         )
     found = traced(asked.trace, asked.store, use_cache=asked.use_cache)
     seen = replace(found.evidence, workload=workload, environment=environment)
@@ -340,7 +330,7 @@ def _with_card(asked: Asked) -> "tuple[Traced, Sequence[str], Sequence[str]]":
 
 
 def _facts(of: Metric, measures: Measures, values: dict[str, MetricValue]) -> dict[str, object]:
-    """A value for programs; null with a reason where there is none."""
+    """Return a value for JSON; null with a reason if absent."""
     value = values.get(of.name)
     return {
         "name": of.name,
@@ -379,7 +369,7 @@ OnStudy = Callable[[StudyRow, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Afterwards:
-    """Which metrics of which studies; all metrics without names, every study without studies."""
+    """Which metrics of which studies to compute; empty means all."""
 
     studies: Sequence[str]
     names: Sequence[str]
@@ -388,7 +378,7 @@ class Afterwards:
 
 
 def print_computed(asked: Afterwards, *, as_json: bool) -> None:
-    """Compute, keep and print; raises `Interrupted` on Ctrl-C, when all is kept so far."""
+    """Compute, store and print; raise `Interrupted` on Ctrl-C, with everything so far stored."""
     from search.replay.metrics import computed_afterwards
 
     found = definitions(asked.metrics_file, asked.names)
@@ -409,14 +399,14 @@ def print_computed(asked: Afterwards, *, as_json: bool) -> None:
                     )
                     on_trial()
             except KeyboardInterrupt:
-                what = "interrupted; what was computed is on record"
-                raise Interrupted(f"{what}\nnext: the same command goes on") from None
+                what = "interrupted; computed values are stored"
+                raise Interrupted(f"{what}\nnext: repeat the command to continue") from None
         if not as_json:
             _print_summary(tally, found.known, found.broken, rows, records)
 
 
 class _Tally:
-    """How often each metric got a value, had none, could not be read, or replaced an older one."""
+    """Counts by metric: values, absent, not read, and replaced versions."""
 
     def __init__(self) -> None:
         self.trial_count = 0
@@ -426,7 +416,7 @@ class _Tally:
         self.replaced: dict[str, set[int]] = defaultdict(set)
 
     def add(self, done: "Done") -> None:
-        """Count what was computed of one trial."""
+        """Count the metrics of one trial."""
         self.trial_count += 1
         self.values.update(value.name for value in done.answer.values)
         self.absent.update(list(done.answer.absent))
@@ -438,7 +428,7 @@ class _Tally:
 
 @contextmanager
 def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
-    """Show how many trials of how many are done, where somebody looks."""
+    """Show a progress bar over trials on a terminal."""
     console = Terminal(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -459,7 +449,7 @@ def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
 
 
 def _line(done: "Done") -> str:
-    """One trial: the first values, and why others could not be computed."""
+    """Return a line for one trial: the first values, and why others are missing."""
     answer = done.answer
     told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
     if len(told) > TOLD_VALUES:
@@ -483,7 +473,7 @@ def _value_words(value: MetricValue, before: MetricValue | None) -> str:
 
 
 def _metrics_afterwards_facts(done: "Done") -> dict[str, object]:
-    """One trial for programs, on a line of its own."""
+    """Return one trial for JSON."""
     answer = done.answer
     return {
         "study_id": answer.study_id,
@@ -502,7 +492,7 @@ def _print_summary(
     rows: Sequence[StudyRow],
     records: Store,
 ) -> None:
-    """How it went metric by metric, and what to type next."""
+    """Print the counts by metric, and the next command."""
     for line in absences(broken):
         typer.echo(line)
     looked_at = f"{len(rows)} {'study' if len(rows) == 1 else 'studies'}"
@@ -520,9 +510,9 @@ def _print_summary(
         numbers("not read", [str(tally.unread[each.name]) for each in shown]),
         Column(heading="in place of", cells=[_versions(tally.replaced[e.name]) for e in shown]),
     )
-    typer.echo(f"computed of {tally.trial_count} trials of {looked_at}, and on record")
+    typer.echo(f"computed and stored for {tally.trial_count} trials of {looked_at}")
     if tally.unread:
-        typer.echo("what could not be read is computed once its files are back: compute again")
+        typer.echo("restore the files that could not be read, then repeat the command")
     new = next((each for each in shown if tally.values[each.name]), None)
     if new is not None:
         one = f"cclsearch show {rows[0].id} --objective {shlex.quote(new.name)}"

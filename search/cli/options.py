@@ -1,4 +1,4 @@
-"""Options that several commands share, and the study they describe together."""
+"""Options that several commands share, and the study that they describe."""
 
 import shlex
 from collections.abc import Sequence
@@ -21,29 +21,30 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="FOLDER",
-        help="Folder of the records. [default: $CCLSEARCH_STORE, else .cclsearch here]",
+        help="Folder of the store. [default: $CCLSEARCH_STORE, else .cclsearch here]",
     ),
 ]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "-c", "--config", metavar="FILE", help="Study file (TOML), laid over the built-in study."
+        "-c", "--config", metavar="FILE", help="Study file (TOML); overrides the built-in study."
     ),
 ]
 CardOption = Annotated[
     Path | None,
-    typer.Option("--card", metavar="FILE", help="CCL-Bench workload card (YAML); only read."),
+    typer.Option("--card", metavar="FILE", help="CCL-Bench workload card (YAML)."),
 ]
 TuningOption = Annotated[
     Path | None,
-    typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML); only read."),
+    typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML)."),
 ]
 CommandOption = Annotated[
     Path | None,
     typer.Option(
         "--command",
         metavar="FILE",
-        help="Script that a card's trials start with bash, as in CCL-Search; knobs are variables.",
+        help="With --card: bash script that each trial runs, as in CCL-Search; knobs are "
+        "environment variables.",
     ),
 ]
 BandwidthsOption = Annotated[
@@ -51,8 +52,8 @@ BandwidthsOption = Annotated[
     typer.Option(
         "--card-bandwidths",
         metavar="A,B",
-        help="What the card's two bandwidths are, in their order: scale_out,scale_up or "
-        "scale_up,scale_out. [default: the faster one is inside a node]",
+        help="Order of the card's two bandwidths: scale_out,scale_up or scale_up,scale_out. "
+        "[default: the faster one is inside a node]",
     ),
 ]
 BatchSizeOption = Annotated[
@@ -61,18 +62,18 @@ BatchSizeOption = Annotated[
         "--batch-size",
         metavar="N",
         min=1,
-        help="Sequences of a step, over all ranks, where the card states none or several.",
+        help="Global batch size in sequences, if the card states none or several.",
     ),
 ]
 GpusOption = Annotated[
     int | None,
     typer.Option(
-        "--gpus", metavar="N", min=1, help="Accelerators there are, where the card states none."
+        "--gpus", metavar="N", min=1, help="Number of accelerators, if the card states none."
     ),
 ]
 MinimizeOption = Annotated[
     bool,
-    typer.Option("--minimize", help="Lower is better, where the metrics themselves do not tell."),
+    typer.Option("--minimize", help="Lower is better. [default: as the metrics define]"),
 ]
 MaximizeOption = Annotated[bool, typer.Option("--maximize", help="Higher is better.")]
 LimitOption = Annotated[
@@ -80,9 +81,9 @@ LimitOption = Annotated[
     typer.Option(
         "--limit",
         metavar="CONDITION",
-        help="What a trial must satisfy to lead, as in 'peak_memory < 30 GiB'; units are B, KiB, "
-        "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. May be given several times. "
-        "[default: the study's]",
+        help="Constraint that the best trial must satisfy, as in 'peak_memory < 30 GiB'; units "
+        "are B, KiB, "
+        "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. Repeatable. [default: the study's]",
     ),
 ]
 OtherObjectiveOption = Annotated[
@@ -90,7 +91,7 @@ OtherObjectiveOption = Annotated[
     typer.Option(
         "--objective",
         metavar="EXPRESSION",
-        help="Score what is on record by another objective; nothing is launched. "
+        help="Rescore recorded trials by another objective; nothing is launched. Repeatable. "
         "[default: the study's]",
     ),
 ]
@@ -99,14 +100,14 @@ MetricsFileOption = Annotated[
     typer.Option(
         "--metrics-file",
         metavar="FILE",
-        help="Python file with metrics of your own; it is run, so it must be trusted.",
+        help="Python file with your own metrics. It is executed, so it must be trusted.",
     ),
 ]
 TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Allow an imported study, once, to launch what `cclsearch show` says it would run.",
+        help="Allow an imported study to run its commands (see `cclsearch show`); remembered.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -114,7 +115,7 @@ StudyArgument = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        help="Study id or its beginning. [default: the newest]",
+        help="Study id or a prefix of it. [default: the newest]",
         show_default=False,
     ),
 ]
@@ -122,28 +123,28 @@ TraceArgument = Annotated[
     str,
     typer.Argument(
         metavar="TRACE",
-        help="Folder with one trace per rank, or one trace; trial:3 or trial:STUDY:3 for those of "
-        "a trial on record.",
+        help="Folder with one trace per rank, or one trace file; trial:3 or trial:STUDY:3 for "
+        "the traces of a recorded trial.",
         show_default=False,
     ),
 ]
 NoCacheOption = Annotated[
     bool,
-    typer.Option("--no-cache", help="Neither use nor leave a cache beside the traces."),
+    typer.Option("--no-cache", help="Do not read or write a cache next to the traces."),
 ]
 PlotOption = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE.png", help="Draw it into this file as well."),
+    typer.Option("--plot", metavar="FILE.png", help="Also draw a chart into this file."),
 ]
 
 
 def examples(*commands: str) -> str:
-    """Commands to show under a help text as they are typed."""
+    """Return example commands for the end of a help text."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
 def card_given(bandwidths: str | None, batch_size: int | None, gpus: int | None) -> "Given":
-    """What options say instead of a card."""
+    """Return what the options give in place of the card."""
     from search.study.card_reader import Given
 
     return Given(batch_size=batch_size, accelerator_count=gpus, bandwidths=bandwidths)
@@ -157,9 +158,9 @@ def chosen_study(
     command: Path | None,
     base: Study | None = None,
 ) -> Study:
-    """The base, by default the built-in study, with a card laid over it and a file over that.
+    """Return the base (default: the built-in study), overridden by a card, then by a file.
 
-    What was concluded from the card is printed on standard error.
+    Inferences from the card are printed to standard error.
     """
     from evaluator.machine import local_environment
     from search.study.card_reader import Given
@@ -173,14 +174,14 @@ def chosen_study(
             typer.echo(f"card: {sentence}", err=True)
     elif tuning is not None or command is not None or given != Given():
         raise StudyError(
-            "--tuning, --command, --card-bandwidths, --batch-size and --gpus say more about a "
-            "card; add --card FILE"
+            "--tuning, --command, --card-bandwidths, --batch-size and --gpus need a card; add "
+            "--card FILE"
         )
     return read_study_file(config, study) if config is not None else study
 
 
 def _with_file(given: "Given", config: Path | None) -> "Given":
-    """What options give, and the batch and length of the study file where they do not."""
+    """Return what the options give, completed with the batch and length of the study file."""
     if config is None:
         return given
     from search.study.study_file import stated_workload
@@ -194,19 +195,19 @@ def _with_file(given: "Given", config: Path | None) -> "Given":
 
 
 def with_model(study: Study, model: str | None) -> Study:
-    """The study with another model to ask, whose price is not that of the one before."""
+    """Return the study with another LLM; the price of the old one is dropped."""
     if model is None or model == study.llm.model:
         return study
     if not model.strip() or not model.isprintable():
-        raise StudyError("--model names no model; give it the name that its provider has for it")
+        raise StudyError("--model is empty; give the name that the provider uses")
     return replace(study, llm=replace(study.llm, model=model, price=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The objectives and limits that flags name; the first objective is the main one.
+    """Objectives and limits from flags; the first objective is the main one.
 
-    `minimize` and `maximize` are said of the main one.
+    `minimize` and `maximize` apply to the main one.
     """
 
     objectives: Sequence[str] = ()
@@ -220,7 +221,7 @@ class Asked:
         return bool(self.objectives or self.minimize or self.maximize or self.limits)
 
     def of(self, study: Study) -> Study:
-        """The study with what was asked for in the place of its own."""
+        """Return the study with these objectives and limits in place of its own."""
         if self.minimize and self.maximize:
             raise StudyError("--minimize and --maximize exclude each other; give one of them")
         main, more = study.objective, study.more_objectives
@@ -234,7 +235,7 @@ class Asked:
 
     @property
     def flags(self) -> str:
-        """The same flags, as they are typed after a command."""
+        """The same flags, as typed after a command."""
         words = [f"--objective {shlex.quote(text)}" for text in self.objectives]
         words += ["--minimize"] * self.minimize + ["--maximize"] * self.maximize
         words += [f"--limit {shlex.quote(text)}" for text in self.limits]
@@ -242,5 +243,5 @@ class Asked:
 
 
 def store_flag(store: Path) -> str:
-    """What a suggested command must add to find this store, which may be nothing."""
+    """Return the --store flag that a suggested command needs, or an empty text."""
     return "" if store == store_root(None).absolute() else f" --store {shlex.quote(str(store))}"

@@ -1,17 +1,4 @@
-"""replay.
-
-`replay`: a study on record once more, in one of several ways.
-
-`replay --mode policy`: prints what the policies of a study decide elsewhere.
-
-`replay --mode score`: prints how a study scores by today's definitions of its metrics.
-
-Prints what came of a replay: a line for each trial, and the verdict.
-
-Prints what holds of trials that were launched again.
-
-`replay --mode measure`: trials on record launched again, and whether their results hold here.
-"""
+"""`replay`: repeat the search, decisions, launches or scores of a recorded study."""
 
 import json
 from collections import Counter
@@ -101,7 +88,7 @@ BELONGS: Mapping[str, tuple[str, ...]] = {
     "--metrics-file": ("score",),
     "--trust": ("measure",),
 }
-"""Options that only some modes have."""
+"""Options that only some modes accept."""
 
 
 @app.command(
@@ -117,20 +104,18 @@ def replay(
     mode: Annotated[
         Literal["llm", "policy", "measure", "score"],
         typer.Option(
-            help="What is done again. llm: the search as it was conducted; only what the model "
-            "answered and how launches ended is taken from the record. policy: its policies "
-            "decide once more, for another workload or environment; nothing is launched. "
-            "measure: the best, or others, are launched here, and it is decided whether their "
-            "results hold. score: metrics are computed again of the samples and traces it kept, "
-            "and its trials scored by them.",
+            help="What to repeat. llm: the search, with recorded LLM responses and launch "
+            "results. policy: the policies' decisions, for another workload or environment. "
+            "measure: launches, to check whether the recorded results hold on this machine. "
+            "score: metrics and scores, from stored samples and traces.",
         ),
     ] = "llm",
     trial: Annotated[
         str | None,
         typer.Option(
             metavar="best|seed|N|all",
-            help="Which trials are measured again, or whose policies decide. "
-            "[default: best for measure, all for policy]",
+            help="For measure and policy: which trials. [default: best for measure, all for "
+            "policy]",
         ),
     ] = None,
     rounds: Annotated[
@@ -138,24 +123,24 @@ def replay(
         typer.Option(
             min=2,
             metavar="N",
-            help="For measure: the most rounds of launches for each trial. "
-            "[default: the study's, at least 12]",
+            help="For measure: maximum rounds of launches per trial. [default: the study's, at "
+            "least 12]",
         ),
     ] = None,
     within: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="For measure: how much worse a value may be than the record is sure of, for the "
-            "time between. [default: 10%]",
+            help="For measure: allowance beyond the recorded interval, as machines change over "
+            "time. [default: 10%]",
         ),
     ] = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=A,B",
-            help="For policy: ask for these values of a workload or environment field; of several "
-            "fields for every combination.",
+            help="For policy: values of a workload or environment field; several fields are "
+            "combined. Repeatable.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -174,17 +159,17 @@ def replay(
         bool,
         typer.Option(
             "--strict",
-            help=f"Exit with {OTHERWISE} when anything comes out otherwise, or is undecided.",
+            help=f"Exit with status {OTHERWISE} if anything differs or is undecided.",
         ),
     ] = False,
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Do again what a study on record did, and tell where it comes out otherwise.
+    """Repeat a recorded study and report where the results differ.
 
-    Only --mode measure launches anything, in a new study that names the old one; the old one is
-    never changed. With --json that mode prints one event per line, the others one document.
+    Only --mode measure launches anything, as a new study; the old one is never changed. With
+    --json that mode prints one event per line, the others one document.
     """
     chosen = {"--trial": trial, "--rounds": rounds, "--within": within, "--vary": vary}
     place = {"--config": config, "--card": card, "--tuning": tuning, "--command": command}
@@ -228,11 +213,11 @@ def replay(
 
 
 def _refuse_others(mode: str, given: Mapping[str, object]) -> None:
-    """Raise `StudyError` for an option that the mode has not."""
+    """Raise `StudyError` for an option of another mode."""
     for option, value in given.items():
         modes = BELONGS[option]
         if value is not None and value != [] and mode not in modes:
-            raise StudyError(f"{option} belongs to --mode {' and '.join(modes)}, not to {mode}")
+            raise StudyError(f"{option} needs --mode {' or '.join(modes)}, not {mode}")
 
 
 FAULT_CHARS = 300

@@ -1,13 +1,4 @@
-"""report, leaderboard.
-
-`report`: a study as one page.
-
-Writes the report of a study into a file.
-
-`leaderboard`: the best of studies on record and entries of others, side by side.
-
-Prints or writes a leaderboard as a table, CSV, JSON or HTML.
-"""
+"""`report` and `leaderboard`: one study as a page, and the best of many in a table."""
 
 import csv
 import io
@@ -75,24 +66,23 @@ def report(
             "-o",
             "--output",
             metavar="FILE",
-            help="File or folder to put it in. [default: STUDY.html or STUDY.md, here]",
+            help="Output file or folder. [default: STUDY.html or STUDY.md]",
         ),
     ] = None,
     form: Annotated[
         Literal["html", "markdown"] | None,
-        typer.Option("--format", help="[default: as the file's name ends, else html]"),
+        typer.Option("--format", help="Output format. [default: by the file's suffix, else html]"),
     ] = None,
-    opened: Annotated[
-        bool, typer.Option("--open", help="Show it in the browser when it is written.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file that -o names.")] = False,
+    opened: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file given by -o.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a study as one page: what was asked, the best with its evidence, every trial, the cost.
+    """Write a report of a study as one page (HTML or Markdown).
 
-    It is one file that needs nothing beside it and reaches for nothing: charts, tables and programs
-    are within. Any study on record has one, also while its search is running.
+    The page shows the setup, the best configuration with its evidence, every trial and the cost,
+    with charts and policies. It is self-contained and works for any recorded study, also while its
+    search is running.
     """
     write_report(study_id, to, form, store, opened=opened, force=force, as_json=as_json)
 
@@ -112,7 +102,7 @@ def write_report(
     force: bool = False,
     as_json: bool,
 ) -> None:
-    """Write the report and say where it is; a file that was named is not replaced without force."""
+    """Write the report and print its path; a named file is not overwritten without `force`."""
     from search.report.report import study_report
 
     if form is None:
@@ -122,7 +112,7 @@ def write_report(
         page = study_report(row, records, store_flag(records.root))
     path = to or Path()
     if not path.is_dir() and os.path.lexists(path) and not force:
-        raise StudyError(f"{path} is there already; give --force to replace it, or another with -o")
+        raise StudyError(f"{path} exists; overwrite it with --force, or give another file with -o")
     if path.is_dir():
         path /= f"{row.id}{ENDINGS[form]}"
     _write(path, html_page(page) if form == "html" else markdown_page(page))
@@ -133,11 +123,11 @@ def write_report(
     else:
         typer.echo(f"written: {path}")
     if opened and not webbrowser.open(path.absolute().as_uri()):
-        typer.echo(f"no browser could be started; open {path} in one", err=True)
+        typer.echo(f"no browser could be started; open {path} yourself", err=True)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write it whole or not at all."""
+    """Write the file completely or not at all."""
     draft = path.with_name(f".{path.name}.part")
     try:
         try:
@@ -163,7 +153,7 @@ def leaderboard_command(
         list[str] | None,
         typer.Argument(
             metavar="[STUDY]...",
-            help="Studies, by their ids or the beginnings. [default: all on record]",
+            help="Study ids or prefixes. [default: all studies]",
             show_default=False,
         ),
     ] = None,
@@ -172,8 +162,8 @@ def leaderboard_command(
         typer.Option(
             "--entries",
             metavar="PATH",
-            help="Entries of others: a file of leaderboard rows (JSON lines), a CCL-Bench card "
-            "with metrics, or a folder of them. May be given several times.",
+            help="Published entries: leaderboard rows (JSON lines), a CCL-Bench card with "
+            "metrics, or a folder of them. Repeatable.",
         ),
     ] = None,
     by: Annotated[
@@ -181,41 +171,42 @@ def leaderboard_command(
         typer.Option(
             "--by",
             metavar="METRIC",
-            help="What submissions are ranked by. [default: the step time]",
+            help="Rank by this metric. [default: step time]",
         ),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only this work: a model, or a standard name as WL4."),
+        typer.Option(
+            metavar="NAME", help="Only this workload: a model, or a standard name such as WL4."
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="Show this metric; may be given several times. [default: all; text has the few "
-            "that fit a page]",
+            help="Show this metric. Repeatable. [default: all; a table shows the few that fit]",
         ),
     ] = None,
     form: Annotated[
         Literal["table", "csv", "json", "html"] | None,
-        typer.Option("--format", help="[default: as the file's name ends, else table]"),
+        typer.Option("--format", help="Output format. [default: by the file's suffix, else table]"),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write it into this file."),
+        typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: print]"),
     ] = None,
     absent: Annotated[
-        bool, typer.Option("--absent", help="Say in the text why cells are empty.")
+        bool, typer.Option("--absent", help="Explain empty cells below the table.")
     ] = False,
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Rank the best of each study, beside entries of others: metrics as columns, works as groups.
+    """Rank the best of each study and published entries.
 
-    Only what did the same work is ranked together: model, phase, batch, sequence length, precision
-    and tokens per step. What cannot be told apart shares a rank. A published number is never in one
-    column with ours, as it was computed in another way; -1 and the like are empty.
+    Only equal workloads are ranked together: same model, phase, batch, sequence length, precision
+    and tokens per step. Entries without a significant difference share a rank. Published metrics
+    have separate columns, as their definitions differ; placeholders such as -1 are shown as empty.
     """
     print_leaderboard(
         Wanted(
@@ -241,13 +232,13 @@ SUFFIXES: dict[str, LeaderboardFormat] = {
 }
 TEXT_METRICS = 3
 PIPE_CELLS = 1000
-"""A pipe has no width: nothing is cut for it."""
+"""Output into a pipe is never truncated."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to rank, and how to write it; everything on record where no study is named."""
+    """What to rank, and how to write it; no studies means all."""
 
     studies: Sequence[str]
     entries: Sequence[Path]
@@ -260,9 +251,9 @@ class Wanted:
 
 
 def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
-    """Gather, rank, and print or write; raises `StudyError` where there is nothing to rank."""
+    """Collect, rank, and print or write; raise `StudyError` if there is nothing to rank."""
     with ExitStack() as opened:
-        # Entries of others need no store; studies that are named do.
+        # Published entries need no store; named studies do.
         needed = wanted.studies or not wanted.entries or has_records(store)
         records = opened.enter_context(open_store(store)) if needed else None
         status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
@@ -301,14 +292,14 @@ def _written(board: Leaderboard, form: LeaderboardFormat, wanted: Wanted) -> str
         case "json":
             return json.dumps(leaderboard_facts(board), allow_nan=False) + "\n"
         case "html":
-            # Imported here: it is a page's worth of code that text does without.
+            # Imported here: only HTML needs it.
             from search.leaderboard.view import leaderboard_page
 
             return leaderboard_page(board)
         case "table":
             raise StudyError(
-                f"{wanted.to}: a table is for reading here; name a .csv, .json or .html file, or "
-                "say which with --format"
+                f"{wanted.to}: a table cannot be written to a file; use .csv, .json or .html, or "
+                f"give --format"
             )
         case _:
             assert_never(form)
@@ -334,10 +325,10 @@ def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
         print_words(f"{name}: {words}")
     if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
         print_words(
-            f"{PUBLISHED}: published_..., as it was published, by other definitions than ours"
+            f"{PUBLISHED}: published_... values as published, by other definitions than ours"
         )
     if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
-        typer.echo("?: cannot be what it is called; not ranked by it")
+        typer.echo("?: implausible value; not ranked by it")
     for note in board.notes:
         print_words(note)
     print_words(f"ranks: {RULE}")
@@ -345,7 +336,7 @@ def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
 
 
 def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) -> None:
-    """The table of a group; columns in which nothing is told are left out."""
+    """Print the table of a group; empty columns are left out."""
     told = group.ranked
     by = [None if group.by is None else group.by.of(each.submission) for each in told]
     some = [
@@ -377,7 +368,7 @@ def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _csv(board: Leaderboard) -> str:
-    """A row for each submission; a text that a spreadsheet would run begins with an apostrophe."""
+    """Return one row per submission; an apostrophe disarms texts that a spreadsheet would run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads = ("work", "ranked_by", "rank", "submission", "source", "low", "high", "launches", "ties")

@@ -1,12 +1,6 @@
-"""run, resume.
+"""`run` and `resume`: start or continue a search, with progress, interruption and a final report.
 
-`run` and `resume`: a search from its first trial, or from where it stopped.
-
-Conducts a search for `run` and `resume`: progress, interruption, and the report at its end.
-
-What a process of the service runs: the search of one study, as `cclsearch resume --json` does.
-
-python -P -m search.cli.run STORE STUDY
+The service starts this module as a process: `python -P -m search.cli.run STORE STUDY`.
 """
 
 import json
@@ -73,7 +67,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="Model to ask, by the name its provider has for it. [default: the study's]",
+        help="Name of the LLM, as its provider spells it. [default: the study's]",
     ),
 ]
 
@@ -91,9 +85,9 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="EXPRESSION",
-            help="Metric name, or an expression over metrics; step_time@seed is what the seed "
-            "had. Given several times, the first is the main one and the search looks for all "
-            "trials that no other beats in every one. [default: step_time]",
+            help="Metric name, or an expression over metrics; step_time@seed is the value of the "
+            "seed. Repeat it to search for the Pareto front; the first is the main "
+            "objective. [default: step_time]",
         ),
     ] = None,
     minimize: MinimizeOption = False,
@@ -120,7 +114,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Launches that the search may use, before the best are launched again. "
+            help="Number of trials, not counting repeated launches of the best. "
             "[default: the study's; built-in 10]",
         ),
     ] = None,
@@ -129,7 +123,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Stop after so many launches in a row without improvement. "
+            help="Stop after N trials in a row without improvement. "
             "[default: the study's; built-in 6]",
         ),
     ] = None,
@@ -138,7 +132,7 @@ def run(
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Propose nothing more after so many seconds. [default: no limit]",
+            help="Start no new trial after this time. [default: no limit]",
         ),
     ] = None,
     model: ModelOption = None,
@@ -147,7 +141,7 @@ def run(
         typer.Option(
             min=0,
             metavar="N",
-            help="Tokens that the model may use, in and out; then the search goes on without it. "
+            help="LLM token limit, input plus output; then the search continues without the LLM. "
             "[default: no limit]",
         ),
     ] = None,
@@ -156,8 +150,7 @@ def run(
         typer.Option(
             min=0,
             metavar="USD",
-            help="Money that the model may cost; then the search goes on without it. "
-            "[default: no limit]",
+            help="LLM cost limit; then the search continues without the LLM. [default: no limit]",
         ),
     ] = None,
     parallel: Annotated[
@@ -165,8 +158,8 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Trials to measure at once, where their ranks fit beside each other: each has "
-            "GPUs, or cores, of its own. [default: the study's; built-in 1]",
+            help="Trials to run in parallel where the machine has room: each gets separate GPUs "
+            "or cores. [default: the study's; built-in 1]",
         ),
     ] = None,
     seed_policy: Annotated[
@@ -182,19 +175,20 @@ def run(
             "--from",
             metavar="STUDY",
             help="Strategy replay: launch every policy of this study again, in order, as a new "
-            "study; what else is given here changes how it is measured, and what for.",
+            "study. Other options override its settings.",
         ),
     ] = None,
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search: launch trials, learn from each, prove the best.
+    """Search for the best configuration of a workload.
 
-    Without a study it trains a small decoder on this machine, with GPUs if there are any. The best
-    few and the seed are launched again, in turns, before one of them is called the best.
+    Launches trials, learns from each and confirms the best. Without a study file it trains a small
+    decoder on this machine, on GPUs if there are any. The
+    best trials and the seed are launched again, interleaved, before the best is announced.
     """
-    # Imported here, as wherever a command works: help does not wait for what it does not need.
+    # Imported here, as in other commands, to keep help fast.
     from search.study.spaces import completed
 
     base = None
@@ -212,7 +206,7 @@ def run(
         study = replace(study, seed_policy=seed_policy)
     if parallel is not None:
         study = replace(study, parallel=parallel)
-    if base is not None:  # whatever a study file says of its own search
+    if base is not None:  # a study file cannot change what is replayed
         study, strategy = replace(study, replay_of=base.replay_of), base.strategy
     finding = begin(study, strategy or study.strategy, store, as_json=as_json)
     if finding.winner is None:
@@ -226,16 +220,16 @@ def resume(
     study_id: StudyArgument = "",
     trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Launches to add, from where the study stands."),
+        typer.Option(min=1, metavar="N", help="Trials to add."),
     ] = None,
     model: ModelOption = None,
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a study where it stopped, or add launches to it.
+    """Resume a study, or add launches to it.
 
-    Finished trials are neither lost nor repeated.
+    Finished trials are kept and not repeated.
     """
     finding = go_on(study_id, trials, store, model=model, trusted=trust, as_json=as_json)
     if finding.winner is None:
@@ -271,11 +265,11 @@ Found = TypeVar("Found")
 
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
-    """Record a new study and search it to its end."""
-    from search.compose import new_study_id, open_search, resolve_strategy
+    """Record a new study and run its search."""
+    from search.compose import new_study_id, resolve_strategy, open_search
 
     chosen, why = resolve_strategy(strategy)
-    # The price goes on record too: the known one may be another tomorrow.
+    # The price is recorded too, as published prices change.
     study = replace(study, strategy=chosen, llm=with_price(study.llm))
     study = scrubbed_study(study, scrubber())
     study_id = new_study_id()
@@ -300,11 +294,9 @@ def go_on(
     trusted: bool = False,
     as_json: bool,
 ) -> Finding:
-    """Search a study on record to its end, with `more` launches from here if they are given.
+    """Resume a recorded study; add `more` trials and switch to `model` if given.
 
-    Another `model` is asked from here, if it is given.
-
-    An imported one has to be `trusted` once.
+    An imported study has to be `trusted` once.
     """
     from search.compose import open_search
 
@@ -312,8 +304,8 @@ def go_on(
         row = records.find(study_id)
         if row.strategy == MEASURE:
             raise StudyError(
-                f"study {row.id} holds launches of a replay, and no search; "
-                f"go on with `cclsearch replay {row.id} --mode measure`"
+                f"study {row.id} is a replay, not a search; resume it with `cclsearch replay "
+                f"{row.id} --mode measure`"
             )
         _refuse_import(row)
         if trusted:
@@ -329,16 +321,16 @@ def go_on(
             open_search(row.id, study, records, observer) as search,
         ):
             words = f"strategy {study.strategy}"
-            words += f"; resumed with {before[0]} trials on record" if any(before) else ""
+            words += f"; resumed after {before[0]} trials" if any(before) else ""
             finding = _searched(search, words, stop)
         if _launches_on_record(row.id, records) == before:
-            typer.echo(f"nothing was left to launch: {finding.stop_reason}", err=True)
+            typer.echo(f"nothing left to launch: {finding.stop_reason}", err=True)
         _report(finding, row.id, records, as_json)
     return finding
 
 
 def _asking(model: str, study: Study, study_id: str, records: Store) -> Study:
-    """The study with another model to ask, as it is now recorded."""
+    """Record another LLM for the study and return the study."""
     study = with_model(study, model)
     study = replace(study, llm=with_price(study.llm))
     with records.lock(study_id):
@@ -352,21 +344,21 @@ def _refuse_import(row: StudyRow) -> None:
     origin = row.study.origin
     if origin is not None and origin.kind not in LAUNCHABLE_ORIGINS:
         raise StudyError(
-            f"study {row.id} was imported from {origin.source} and cannot go on, as nothing here "
-            f"launches its trials; see `cclsearch show {row.id}`"
+            f"study {row.id} was imported from {origin.source} and cannot be resumed: there is "
+            f"no command to launch its trials; see `cclsearch show {row.id}`"
         )
 
 
 def launched_again(
     study_id: str, strategy: str | None, store: Path | None, *, trusted: bool
 ) -> Study:
-    """A new study that launches the policies of one on record."""
+    """Return a new study that launches the policies of a recorded one."""
     from search.strategies.proposers import ReplayProposer, study_again
 
     if strategy not in {None, ReplayProposer.name}:
         raise StudyError(
-            f"--from launches what is on record, and strategy {strategy!r} proposes anew; "
-            "leave out one of them"
+            f"--from replays a recorded study, but strategy {strategy!r} proposes new trials; "
+            "leave one out"
         )
     with open_store(store) as records:
         row = records.find(study_id)
@@ -383,7 +375,7 @@ def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
 
 @contextmanager
 def face(as_json: bool, history: History) -> Iterator[Observer]:
-    """The face that fits whoever looks: JSON on request, a live view on a terminal, else lines."""
+    """Yield the progress output: JSON on request, a live view on a terminal, else lines."""
     if as_json:
         yield JsonProgress(sys.stdout)
     elif on_terminal():
@@ -394,7 +386,7 @@ def face(as_json: bool, history: History) -> Iterator[Observer]:
 
 
 def _searched(search: "Search", strategy: str, stop: "Stop") -> Finding:
-    """Search to the end; an interruption or a fault of the surroundings says how to go on."""
+    """Run the search; an interruption or an error says how to resume."""
 
     def work() -> Finding:
         search.observer.study_started(search.study_id, search.study, strategy)
@@ -408,7 +400,7 @@ def _resume(study_id: str, records: Store) -> str:
 
 
 def _give_up_closed_output() -> None:
-    """Point standard output elsewhere if nobody reads it, or leaving would fail to flush it."""
+    """Redirect standard output if its reader is gone; the flush at exit would fail."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -416,9 +408,9 @@ def _give_up_closed_output() -> None:
 
 
 class Stop:
-    """Ctrl-C, termination and a closed terminal end the search in order, and the second at once.
+    """Ctrl-C, SIGTERM and SIGHUP end the search cleanly; the second one ends it immediately.
 
-    `command` is how to go on after it.
+    `command` resumes it.
     """
 
     def __init__(self, command: str) -> None:
@@ -439,19 +431,19 @@ class Stop:
             signal.signal(number, handler)
 
     def heard(self, work: Callable[[], Found]) -> Found:
-        """Hear while this works; an interruption or a fault outside of it says how to go on."""
+        """Run `work`; an interruption or an error says how to resume."""
         try:
             self._listen()
             return work()
         except KeyboardInterrupt:
             _give_up_closed_output()
-            what = "interrupted; every finished trial is on record"
+            what = "interrupted; every finished trial is recorded"
             raise Interrupted(f"{what}\n{self.again}") from None
         except CclsearchError as error:
             raise type(error)(f"{error}\n{self.again}") from error
 
     def _listen(self) -> None:
-        """Hear to the end of the context, except what this process ignores."""
+        """Handle signals until the context ends, except those that this process ignores."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._ask)
@@ -475,13 +467,13 @@ def _report(finding: Finding, study_id: str, records: Store, as_json: bool) -> N
 
 
 def main(store: Path, study_id: str) -> None:
-    """Search a study to its end, and leave the reason where it cannot be searched."""
+    """Resume a study; write the reason to its run folder if that is refused."""
     folder = run_folder(store, study_id)
     (folder / LOCK).write_text(str(os.getpid()), encoding="ascii")
     try:
         go_on(study_id, None, store, as_json=True)
     except (Interrupted, StoreBusy):
-        pass  # what comes of it is told by the record, and by whoever searches it by hand
+        pass  # the store has the state; if it is busy, another process runs the search
     except (CclsearchError, OSError) as error:
         words = str(error) or type(error).__name__
         (folder / REFUSAL).write_text(words.splitlines()[0], encoding="utf-8", errors="replace")

@@ -1,9 +1,4 @@
-"""serve, mcp.
-
-`serve`: the service with its web pages.
-
-`mcp`: a service as tools for a language model.
-"""
+"""`serve` and `mcp`: the service with its web pages, and its tools for language models."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +26,7 @@ def serve(
             "-c",
             "--config",
             metavar="FILE",
-            help="What is offered to whom (TOML). [default: the built-in study, on loopback]",
+            help="Service configuration (TOML). [default: the built-in study, on loopback]",
         ),
     ] = None,
     port: Annotated[
@@ -45,16 +40,17 @@ def serve(
         typer.Option(
             "--new-token",
             metavar="NAME:ROLE",
-            help="Make a token (roles: read, submit, admin), print what to hand out and what to "
-            "configure, and leave.",
+            help="Create a token (roles: read, submit, admin), print it with its configuration "
+            "line, and exit.",
         ),
     ] = None,
     store: StoreOption = None,
 ) -> None:
-    """Serve studies over HTTP and in a browser: submit, watch, explore, cancel.
+    """Serve studies over HTTP and in a browser.
 
-    As it stands only this machine can reach it, with the link that it prints. Searches are
-    processes of their own: they outlive the service, which finds them again when it comes back.
+    Users submit, watch, explore and cancel searches. By default only this machine can reach it,
+    with the link that it prints. Searches run as
+    separate processes: they survive a restart of the service.
     """
     from search.service.app import print_new_token, serve_until_told
 
@@ -74,16 +70,14 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Offer a service to language models, by the Model Context Protocol over standard input.
+    """Give language models access to a service (MCP over stdio).
 
     Models can read studies, trials, policies, comparisons and the leaderboard, and submit studies
-    as far as the token in $CCLSEARCH_TOKEN allows. Nothing is asked of the service before a model
-    asks.
+    if the token in $CCLSEARCH_TOKEN allows it. The service is first contacted when a model calls a
+    tool.
     """
     if find_spec("mcp") is None:
-        raise EnvironmentFault(
-            "the Model Context Protocol takes its SDK: pip install 'cclsearch[mcp]'"
-        )
+        raise EnvironmentFault("this command needs the MCP SDK: pip install 'cclsearch[mcp]'")
     from search.client.client import Client
     from search.client.mcp_server import server_over
 

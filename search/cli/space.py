@@ -1,11 +1,4 @@
-"""space, policy.
-
-`space size|check|sample|estimate|explain`: the search space before anything is launched.
-
-`policy check`: what a policy decides, wherever it may be asked; nothing is launched.
-
-What the estimate says of configurations, in words and as JSON; nothing here was measured.
-"""
+"""`space size|check|sample|estimate|explain` and `policy check`: inspection without launching."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +34,7 @@ from search.views.terminal import Column, page_cells, table_lines
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at a search space; nothing is launched.",
+    help="Inspect a search space without launching anything.",
 )
 
 
@@ -56,7 +49,7 @@ def size(
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the points, and those that satisfy the constraints."""
+    """Count all configurations and the feasible ones."""
     given = card_given(card_bandwidths, batch_size, gpus)
     space = _space(chosen_study(config, card, tuning, given, command))
     if as_json:
@@ -76,7 +69,7 @@ def check(
         list[str],
         typer.Argument(
             metavar="KNOB=VALUE",
-            help="One for each knob that is not to be what it is if left out.",
+            help="Settings; omitted knobs have their defaults.",
             show_default=False,
         ),
     ],
@@ -89,7 +82,7 @@ def check(
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a configuration is valid and what memory it may take, or why it is not."""
+    """Check whether a configuration is valid, and estimate its memory."""
     given = card_given(card_bandwidths, batch_size, gpus)
     space = _space(chosen_study(config, card, tuning, given, command))
     answer = space.check(dict(_setting(text) for text in settings))
@@ -110,8 +103,10 @@ def check(
 
 @app.command(epilog=examples("cclsearch space sample -n 3", "cclsearch space sample --json"))
 def sample(
-    count: Annotated[int, typer.Option("-n", metavar="N", help="How many.", min=1)] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="Same seed, same sample.")] = 42,
+    count: Annotated[
+        int, typer.Option("-n", metavar="N", help="Number of configurations.", min=1)
+    ] = 5,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 42,
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
@@ -142,12 +137,12 @@ def estimate(
         list[str] | None,
         typer.Argument(
             metavar="KNOB=VALUE",
-            help="The configuration, by each knob that is not to be what it is if left out; "
-            "without any, the best of all are listed.",
+            help="Settings; omitted knobs have their defaults. Without any, the best "
+            "configurations are listed.",
             show_default=False,
         ),
     ] = None,
-    count: Annotated[int, typer.Option("-n", metavar="N", help="How many are listed.", min=1)] = 10,
+    count: Annotated[int, typer.Option("-n", metavar="N", help="Number to list.", min=1)] = 10,
     config: ConfigOption = None,
     card: CardOption = None,
     tuning: TuningOption = None,
@@ -157,7 +152,7 @@ def estimate(
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Guess the time of a step from sizes alone; it orders configurations, and is no result."""
+    """Estimate the step time from sizes alone; good for ranking, not a measurement."""
     from search.study.spaces import completed, space_of
 
     given = card_given(card_bandwidths, batch_size, gpus)
@@ -187,7 +182,7 @@ def explain(
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the knobs and constraints in the words that a model reads."""
+    """Print knobs and constraints as an LLM reads them."""
     given = card_given(card_bandwidths, batch_size, gpus)
     study = chosen_study(config, card, tuning, given, command)
     space = _space(study)
@@ -196,7 +191,7 @@ def explain(
 
 
 def _facts(space: Space) -> dict[str, object]:
-    """The space for programs, ranges listed as choices."""
+    """Return the space for JSON, with ranges listed as choices."""
     return {
         "knobs": [
             {
@@ -212,7 +207,7 @@ def _facts(space: Space) -> dict[str, object]:
 
 
 def _space(study: Study) -> Space:
-    # Imported here: recipes reach for what reads traces, and help does without.
+    # Imported here to keep help fast.
     from search.study.spaces import completed, space_of
 
     return space_of(completed(study))
@@ -231,13 +226,13 @@ def _setting(text: str) -> tuple[str, object]:
 INVALID = 2
 
 policy_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Look at a policy; nothing is launched."
+    no_args_is_help=True, rich_markup_mode=None, help="Check a policy without launching anything."
 )
 
 
 @policy_app.callback()
 def group() -> None:
-    """Keep the group a group while it has one command."""
+    """Make Typer treat this as a group although it has one command."""
 
 
 @policy_app.command(
@@ -256,8 +251,8 @@ def check_policy_file(
         list[str] | None,
         typer.Option(
             metavar="FIELD=A,B",
-            help="Ask it for these values of a workload or environment field, too; of several "
-            "fields for every combination.",
+            help="Also check these values of a workload or environment field; several fields are "
+            "combined. Repeatable.",
         ),
     ] = None,
     config: ConfigOption = None,
@@ -269,10 +264,10 @@ def check_policy_file(
     command: CommandOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a policy decides in every context of a study, or what is wrong there.
+    """Show what a policy decides in every context of a study, or why it is invalid.
 
-    A line for the study's own workload and environment, for each [[context]] of its file, and for
-    each combination of varied values.
+    Prints a line for the study's own workload and environment, for each [[context]] of its file,
+    and for each combination of varied values.
     """
     from policies.contract import seed_policy
     from search.study.policy_check import check_policy, varied_values
@@ -304,12 +299,12 @@ def check_policy_file(
         raise typer.Exit(INVALID)
 
 
-CAVEAT = "an estimate from sizes alone, no result"
+CAVEAT = "an estimate from sizes alone, not a measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """A configuration, the seconds of its step by what takes them, and what follows from it."""
+    """The estimated step time of a configuration by its parts, and derived values."""
 
     config: Config
     parts_s: Mapping[str, float]
@@ -317,12 +312,12 @@ class Estimated:
 
     @property
     def step_s(self) -> float:
-        """All parts together."""
+        """Sum of the parts."""
         return sum(self.parts_s.values())
 
     @property
     def document(self) -> Mapping[str, object]:
-        """The same for programs, which shall not take it for a result either."""
+        """The estimate for JSON, marked as such."""
         return {
             "estimate": CAVEAT,
             "config": dict(self.config.values),
@@ -333,11 +328,11 @@ class Estimated:
 
 
 def estimated(study: Study, space: Space, config: Config) -> Estimated:
-    """The estimate of one configuration; raises `StudyError` where nothing can be said."""
+    """Estimate one configuration; raise `StudyError` if that is impossible."""
     parts = estimate_in_contexts(recipe_of(study), study, config)
     if parts is None:
         raise StudyError(
-            "nothing can be estimated: neither sizes nor knobs tell enough; give [workload] model "
+            "cannot estimate: sizes or knobs are missing; give [workload] model "
             "or its sizes (layer_count, hidden_size, head_count, ffn_size, vocab_size), and call "
             "degrees tp, pp, dp, cp, ep and the batch of a pass micro_batch"
         )
@@ -345,13 +340,13 @@ def estimated(study: Study, space: Space, config: Config) -> Estimated:
 
 
 def cheapest(study: Study, space: Space, count: int) -> Sequence[Estimated]:
-    """The configurations that the estimate alone ranks best, the cheapest first."""
+    """Return the configurations with the lowest estimates."""
     every = [estimated(study, space, config) for config in space.feasible]
     return sorted(every, key=lambda each: each.step_s)[:count]
 
 
 def parts_lines(one: Estimated) -> Iterator[str]:
-    """The parts of one configuration, the largest first, and the memory that it may take."""
+    """Yield the parts of one estimate, the largest first, and the memory."""
     yield f"{duration(one.step_s)} a step of {one.config}: {CAVEAT}"
     parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
     shown = [(name, seconds) for name, seconds in parts if seconds]
@@ -367,7 +362,7 @@ def parts_lines(one: Estimated) -> Iterator[str]:
 
 
 def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
-    """Configurations in the order of their estimates."""
+    """Yield configurations in the order of their estimates."""
     yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
     yield from table_lines(
         [
@@ -379,7 +374,7 @@ def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
 
 
 def list_document(best: Sequence[Estimated], space: Space) -> str:
-    """The same for programs."""
+    """Return the list as JSON."""
     return json.dumps(
         {
             "estimate": CAVEAT,

@@ -1,15 +1,4 @@
-"""doctor, gc.
-
-`doctor` and `version`: what this machine can do for a search, and what is installed.
-
-`gc`: free the space of kept files.
-
-Frees the space of kept files, and prints what goes and what stays.
-
-Builds the database of the records again, and prints what came of every study.
-
-Reads every kept file against its digest, and prints what is wrong.
-"""
+"""`doctor`, `gc` and `version`: checks of this machine, and maintenance of the store."""
 
 import json
 import re
@@ -42,34 +31,29 @@ CANNOT_RUN = 4
 
 @app.command(epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))
 def doctor(
-    noise: Annotated[
-        bool, typer.Option("--noise", help="Take a minute to measure the noise more closely.")
-    ] = False,
+    noise: Annotated[bool, typer.Option("--noise", help="Measure noise for a minute.")] = False,
     rebuild: Annotated[
         bool,
         typer.Option(
             "--rebuild",
-            help="Only build the database of the records again, from the journals beside it; the "
-            "old one is kept.",
+            help="Only rebuild the store's database from its journals; the old one is kept.",
         ),
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Only read every kept file of the records, and compare its digest."
-        ),
+        typer.Option("--verify", help="Only verify the digest of every file in the store."),
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what this machine can do, and what to do about what is missing."""
+    """Check what this machine can run, and what is missing."""
     if rebuild:
         print_rebuild(store, as_json=as_json)
         return
     if verify:
         print_verified(store, as_json=as_json)
         return
-    # Imported here: it takes a second, and no other command needs it.
+    # Imported here: it takes a second to load.
     from search.doctor import findings
 
     found: list[Finding] = []
@@ -96,7 +80,6 @@ def version() -> None:
 
 
 def _print(finding: Finding) -> None:
-    # Imported here: help does without.
     from search.views.terminal import echo_words
 
     echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.told}", indent=22)
@@ -120,35 +103,37 @@ _MOST_HOURS = 24 * 365 * 1000
 def gc(
     traces_older_than: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Remove traces of trials that ended before, as in 30d."),
+        typer.Option(metavar="TIME", help="Remove traces of trials that ended longer ago, as 30d."),
     ] = None,
     keep_best: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="N",
-            help="Leave the traces of the best N trials of each study; alone: remove all others.",
+            help="Keep the traces of the best N trials of each study; alone: remove all others.",
         ),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Remove the oldest traces until all files take no more: 10GB."
+            metavar="SIZE",
+            help="Remove the oldest traces until the files fit into this size, as 10GB.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be removed.")
+        bool, typer.Option("--dry-run", help="Only report what would be removed.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before traces are removed.")
+        bool, typer.Option("--yes", "-y", help="Remove traces without confirmation.")
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove kept files that no record cites, and what killed processes left.
+    """Remove unused files and, on request, old traces.
 
-    What a trial cites stays, unless an option says which traces may go; the record then tells for
-    ever when and why they went. Everything else of a trial stays.
+    Unused are files that no record refers to, and leftovers of killed processes. Files of trials
+    are kept. Only traces that an option selects are removed; the store records
+    when and why.
     """
     from search.storage import Rules
 
@@ -163,7 +148,7 @@ def gc(
 
 
 def _words(older_than: str | None, keep_best: int | None, max_size: str | None) -> str:
-    """The rules as the records tell them."""
+    """Return the rules as text for the store."""
     told = [f"traces older than {older_than}"] if older_than is not None else []
     told += [f"the oldest traces beyond {max_size}"] if max_size is not None else []
     if not keep_best:
@@ -176,38 +161,40 @@ def _duration(text: str) -> timedelta:
     found = _DURATION.fullmatch(text.strip())
     hours = float(found[1]) * _HOURS[found[2]] if found else None
     if hours is None or hours > _MOST_HOURS:
-        raise StudyError(f"--traces-older-than {text!r} is no time; write it as 12h, 30d or 8w")
+        raise StudyError(
+            f"--traces-older-than {text!r} is not a duration; write it as 12h, 30d or 8w"
+        )
     return timedelta(hours=hours)
 
 
 def _bytes(text: str) -> int:
-    # Imported here: what measures loads slowly, and help needs none of it.
+    # Imported here to keep help fast.
     from evaluator.objective import UNITS
 
     found = _SIZE.fullmatch(text.strip())
     kind, unit = UNITS.get(found[2], ("", 0.0)) if found else ("", 0.0)
     if found is None or kind != "size":
-        raise StudyError(f"--max-size {text!r} is no size; write it as 500MB, 10GB or 2TiB")
+        raise StudyError(f"--max-size {text!r} is not a size; write it as 500MB, 10GB or 2TiB")
     return int(float(found[1]) * unit)
 
 
 def free_space(
     rules: Rules, store: Path | None, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove what can go, or only tell it; asks before what a record cites is removed."""
+    """Remove files, or only report them; ask before traces of trials are removed."""
     console = Terminal(stderr=True)
     with open_store(store) as records:
-        with console.status("looking through the records"):
+        with console.status("scanning the store"):
             plan = planned(records, rules)
         if plan.traces and not (dry_run or yes) and (as_json or not on_terminal()):
             raise StudyError(
-                f"{_trace_words(plan)} would be removed for good; "
-                "look at them with --dry-run, or add --yes"
+                f"{_trace_words(plan)} would be removed permanently; list them with --dry-run, "
+                f"or add --yes"
             )
         if not as_json:
             _print_plan(plan)
         asked = bool(plan.traces) and not (dry_run or yes)
-        if asked and not typer.confirm("Remove these traces for good?"):
+        if asked and not typer.confirm("Remove these traces permanently?"):
             typer.echo("nothing was removed")
             return
         with console.status("removing"):
@@ -235,8 +222,8 @@ def _print_plan(plan: Plan) -> None:
         typer.echo(line)
     unfinished = [kept for kept, _ in plan.unfinished]
     for files, what in (
-        (plan.orphans, "that no record cites"),
-        (unfinished, "that the records know as removed"),
+        (plan.orphans, "that no record refers to"),
+        (unfinished, "already recorded as removed"),
     ):
         if files:
             typer.echo(f"{_count(len(files), 'file')} {what}: {_disk(files)}")
@@ -245,12 +232,12 @@ def _print_plan(plan: Plan) -> None:
     if plan.young:
         typer.echo(
             f"{_count(len(plan.young), 'file')} of the last day, {_disk(plan.young)}, that no "
-            "record cites yet: a trial under way may do so, they stay"
+            f"record refers to yet, are kept: a running trial may use them"
         )
 
 
 def _trace_lines(plan: Plan) -> Iterator[str]:
-    """A line for each trial of which traces go."""
+    """Yield a line for each trial whose traces are removed."""
     cited = sorted(
         (each.study_id, each.ordinal, each.ended_at or "", trace.kept.disk_bytes)
         for trace in plan.traces
@@ -278,7 +265,7 @@ def _disk(files: Iterable[StoredFile]) -> str:
 
 
 def _facts(plan: Plan, count: int, freed_bytes: int) -> dict[str, object]:
-    """The same for programs."""
+    """Return the result for JSON."""
     return {
         "disk_bytes": plan.disk_bytes,
         "removed": count,
@@ -303,7 +290,7 @@ def _facts(plan: Plan, count: int, freed_bytes: int) -> dict[str, object]:
 
 
 def print_rebuild(store: Path | None, *, as_json: bool) -> None:
-    """Build it, with a line for each study as it is read."""
+    """Rebuild the database and print a line for each study."""
     root = store_root(store).absolute()
     rebuilt = rebuild(root, (lambda _study: None) if as_json else _print_study)
     if as_json:
@@ -321,34 +308,34 @@ def _print_study(study: RebuiltStudy) -> None:
 
 def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
     if rebuilt.kept is not None:
-        typer.echo(f"kept: the database that was there is {rebuilt.kept}")
+        typer.echo(f"kept: the old database is {rebuilt.kept}")
     for study_id in rebuilt.without_journal:
-        typer.echo(f"left behind: study {study_id} has no journal; it is only in the old database")
+        typer.echo(f"not rebuilt: study {study_id} has no journal; only the old database has it")
     trials = sum(study.trials for study in rebuilt.studies)
     typer.echo(f"rebuilt: {len(rebuilt.studies)} studies, {trials} trials in {root}")
     typer.echo(f"next: cclsearch list{store_flag(root)}")
 
 
 def print_verified(store: Path | None, *, as_json: bool) -> None:
-    """Print which kept files are changed or missing; raises `StoreError` where any is."""
+    """Print changed and missing files; raise `StoreError` if there are any."""
     with open_store(store) as records:
         found = _verified(records)
         root = records.root
     if as_json:
         typer.echo(json.dumps(asdict(found)))
     else:
-        typer.echo(f"{found.file_count} kept files read, {size(found.disk_bytes)} on disk")
+        typer.echo(f"{found.file_count} files read, {size(found.disk_bytes)} on disk")
         if found.removed_count:
-            typer.echo(f"{found.removed_count} were removed by gc, and the records say so")
+            typer.echo(f"{found.removed_count} were removed by gc, as recorded")
         for fault in found.faults:
             typer.echo(f"{_whose(fault)}: {fault.what}")
     if found.faults:
         raise StoreError(
-            f"{len(found.faults)} kept files of {root} are changed or missing; restore them from "
-            "a copy of the store, all else of their trials is as it was"
+            f"{len(found.faults)} files of {root} are changed or missing; restore them from a "
+            f"backup of the store. The rest of their trials is intact"
         )
     if not as_json:
-        typer.echo("all are what was recorded")
+        typer.echo("all files match their digests")
 
 
 def _verified(records: Store) -> Verified:
@@ -371,9 +358,9 @@ def _verified(records: Store) -> Verified:
 
 
 def _whose(fault: Fault) -> str:
-    """The files that it was recorded as."""
+    """Return which trials the file belongs to."""
     if not fault.cited_by:
-        return "a file that no record cites"
+        return "a file that no record refers to"
     return "; ".join(
         f"study {study_id}, trial {ordinal}, {name}" for study_id, ordinal, name in fault.cited_by
     )

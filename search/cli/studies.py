@@ -1,15 +1,4 @@
-"""list, show, best.
-
-`list`, `show` and `best`: what is on record.
-
-Prints studies that have too many trials to read them all for one look.
-
-Prints studies on record: all of them, one in full, or its best configuration.
-
-Prints and draws the front of a study with several objectives.
-
-Shows what a study learned from its failures, and takes single constraints back.
-"""
+"""`list`, `show` and `best`: recorded studies, their trials, fronts and learned constraints."""
 
 import json
 import shlex
@@ -79,12 +68,12 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))
 def list_studies(
     count: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Only so many, the newest.")
+        int, typer.Option("--limit", metavar="N", min=1, help="Show only the newest N.")
     ] = 50,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the studies on record, newest first."""
+    """List recorded studies, newest first."""
     print_studies(store, count, as_json=as_json)
 
 
@@ -103,29 +92,28 @@ def show(
     limit: LimitOption = None,
     front: Annotated[
         bool,
-        typer.Option("--front", help="Only trials that no other beats in all of its objectives."),
+        typer.Option("--front", help="Show only the Pareto front."),
     ] = False,
     plot: PlotOption = None,
     constraints: Annotated[
         bool,
         typer.Option(
-            "--constraints", help="Only what must hold: as given, and as learned from failures."
+            "--constraints", help="Show only the constraints: given, and learned from failures."
         ),
     ] = False,
     revoke: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Take a learned constraint back; with --constraints."),
+        typer.Option(metavar="NAME", help="With --constraints: revoke a learned constraint."),
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="Only so many trials, the last ones.")
+        int, typer.Option("--last", metavar="N", min=1, help="Show only the last N trials.")
     ] = 100,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a study: its trials and what it found.
+    """Show a study: its trials and its result.
 
-    With --objective or --limit it is as if the study had been asked that: what is on record is
-    scored again, and nothing is launched.
+    With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
     asked = Asked(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
@@ -137,7 +125,7 @@ def show(
         print_front(study_id, asked, plot, store, as_json=as_json)
         return
     if plot is not None:
-        raise StudyError("--plot draws a front; add --front")
+        raise StudyError("--plot draws the front; add --front")
 
     print_study(study_id, asked, last, store, as_json=as_json)
 
@@ -154,13 +142,15 @@ def best(
         Literal["json", "env", "args", "policy"],
         typer.Option(
             "--format",
-            help="The knobs as a JSON object, as KEY=value lines, or as command-line arguments; or "
-            "the program that decided them.",
+            help="Print the knobs as a JSON object, KEY=value lines or command-line arguments, "
+            "or print the policy.",
         ),
     ] = "json",
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What it is in this context. [default: the study's own]"),
+        typer.Option(
+            metavar="NAME", help="Configuration in this context. [default: the study's own]"
+        ),
     ] = None,
     objective: OtherObjectiveOption = None,
     minimize: MinimizeOption = False,
@@ -168,13 +158,12 @@ def best(
     limit: LimitOption = None,
     store: StoreOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON with the whole trial instead.")
+        bool, typer.Option("--json", help="Print the whole trial as JSON instead.")
     ] = False,
 ) -> None:
-    """Print the best configuration in a form that other programs take.
+    """Print the best configuration for other programs to read.
 
-    With --objective or --limit the best by that: what is on record is scored again, and nothing is
-    launched.
+    With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
     asked = Asked(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
@@ -183,11 +172,11 @@ def best(
 
 
 READ_WHOLE = 2000
-"""Trials that are read at once; of more only those that are shown, and what is counted."""
+"""Studies with more trials are shown by counts and only the trials to print are read."""
 
 
 def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool) -> None:
-    """Print the last trials of a study, and in short what there is and what it found."""
+    """Print the last trials of a large study, its counts and its result."""
     leader, latest = leader_of(row, records), records.latest(row.id, last)
     if as_json:
         typer.echo(
@@ -208,14 +197,14 @@ def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool
 
 
 def study_words(row: StudyRow) -> str:
-    """Which study this is: `study 20260101-120000-abcd: llama, step_time, imported (optuna)`."""
+    """Return the heading of a study: id, name, objective, and the tool it was imported from."""
     origin = row.study.origin
     imported = "" if origin is None else f", imported ({origin.kind})"
     return f"study {row.id}: {row.study.name}, objective {objective_words(row.study)}{imported}"
 
 
 def print_last_trials(history: History, last: int, trial_count: int) -> None:
-    """Print the last trials of a history, and how many there are before them."""
+    """Print the last trials, and how many are left out."""
     shown = history.trials[-last:]
     if len(shown) < trial_count:
         typer.echo(f"the last {len(shown)} of {trial_count} trials; --last shows more", err=True)
@@ -227,10 +216,10 @@ def print_last_trials(history: History, last: int, trial_count: int) -> None:
 
 
 def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
-    """A study in short for programs; absent values are null.
+    """Return the summary of a study for JSON; absent values are null.
 
-    `low` and `high` bound the 95 % interval of `best` over its `launches`; of two launches there
-    are `both` values instead.
+    `low` and `high` bound the 95 % interval of `best` over its `launches`; two launches give
+    `both` values instead.
     """
     result = best_result(row, leader, records)
     score = leader.score if leader is not None else None
@@ -271,7 +260,7 @@ def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line
         yield "stopped", finding.stop_reason
     yield from launch_lines(row.study)
     counts = records.counts(row.id)
-    launches = f"{counts.launches} launches, {counts.repeats} of them made again"
+    launches = f"{counts.launches} launches, {counts.repeats} of them repeats"
     yield "trials", f"{counts.measured} measured, {counts.failed} failed; {launches}"
     for kind, count in records.failures(row.id).items():
         yield "failed", f"{count} {kind}"
@@ -287,7 +276,7 @@ def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line
 def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
     result = best_result(row, leader, records)
     if leader is None or leader.score is None or result is None:
-        yield "best", "none, because no configuration could be measured that breaks no limit"
+        yield "best", "none: no measured configuration satisfies all limits"
         return
     settings = settings_words(leader.config, row.study) if leader.config is not None else ""
     yield "best", f"trial {leader.ordinal}: {settings}"
@@ -297,11 +286,11 @@ def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator
 
 
 PIPE_WIDTH = 1000
-"""A pipe has no width: nothing is cut for it."""
+"""Output into a pipe is never truncated."""
 
 
 def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
-    """Print a line for each of the newest studies; none at all is no error."""
+    """Print a line for each of the newest studies; an empty store is not an error."""
     rows: tuple[StudyRow, ...] = ()
     facts: list[dict[str, object]] = []
     best: list[str] = []
@@ -329,7 +318,7 @@ def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
 def print_study(
     study_id: str, asked: Asked, last: int, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print the last trials of a study, and what it found or how to go on."""
+    """Print the last trials of a study, and its result or how to resume it."""
     with open_store(store) as records:
         row = records.find(study_id)
         if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
@@ -363,7 +352,7 @@ def print_study(
 
 
 def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
-    """A study with its leader, as it is on record or scored again by what is asked."""
+    """Return a study and its leader, as recorded or rescored."""
     row = records.find(study_id)
     counts = records.counts(row.id)
     if counts.trials > READ_WHOLE and not asked.is_given:
@@ -379,10 +368,10 @@ def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | 
 
 
 def _scored_again_lines(record: Record, asked: Asked) -> Iterator[Line]:
-    """The report without why the search stopped, and with the same question for the best."""
+    """Yield the report without the stop reason; `next` repeats the flags for `best`."""
     finding = from_json(Finding, record.row.summary or "")
     found = report_lines(finding, record, store_flag(record.store))
-    yield "scored again", f"by {objective_words(record.row.study)}; nothing was launched"
+    yield "rescored", f"by {objective_words(record.row.study)}; nothing was launched"
     yield from (line for line in found if line[0] not in ("stopped", "next"))
     if finding.winner is not None:
         command = f"cclsearch best {record.row.id} --format args{asked.flags}"
@@ -398,16 +387,17 @@ def print_best(
     *,
     as_json: bool,
 ) -> None:
-    """Print the configuration that won, or is best so far."""
+    """Print the best configuration, also of an unfinished study."""
     with open_store(store) as records:
         record, trial = _seen(study_id, asked, records)
     row = record.row
     if trial is None:
-        which = "no trial that breaks no limit" if record.history.measured else "no measured trial"
+        unfit = "no trial that satisfies all limits"
+        which = unfit if record.history.measured else "no measured trial"
         command = f"cclsearch show {row.id}{asked.flags}{store_flag(record.store)}"
         raise StoreError(f"study {row.id} has {which}; see `{command}`")
     if trial.config is None:
-        raise StoreError(f"trial {trial.ordinal} of study {row.id} has no configuration on record")
+        raise StoreError(f"trial {trial.ordinal} of study {row.id} has no recorded configuration")
     part = part_named(trial.policy, trial.config, row.study, context)
     if as_json:
         facts = {
@@ -433,7 +423,7 @@ def print_best(
 
 
 def _variables(study: Study, config: Config) -> dict[str, str]:
-    """The settings as shells take them, under the names that a script of the user's knows."""
+    """Return the settings as shell variables, named as the user's script expects."""
     if study.command is None:
         return {knob.upper(): spelled(value) for knob, value in config.values.items()}
     told = settings(study, study.command, config)
@@ -441,13 +431,13 @@ def _variables(study: Study, config: Config) -> dict[str, str]:
 
 
 def _notes(record: Record, trial: Trial, asked: Asked) -> Iterator[str]:
-    """What a reader of the best alone would miss: how it was scored, and who else is as good."""
+    """Yield notes on the best: how it was scored, and which trials share the front."""
     if asked.is_given:
-        yield f"scored again by {objective_words(record.row.study)}; nothing was launched"
+        yield f"rescored by {objective_words(record.row.study)}; nothing was launched"
     others = [str(ordinal) for ordinal in record.history.front if ordinal != trial.ordinal]
     if others:
         command = f"cclsearch show {record.row.id} --front{asked.flags}{store_flag(record.store)}"
-        yield f"no trial beats these in all objectives either: {', '.join(others)}; see `{command}`"
+        yield f"also on the Pareto front: {', '.join(others)}; see `{command}`"
 
 
 def _study_records_details(record: Record, last: int) -> dict[str, object]:
@@ -466,7 +456,7 @@ def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
         table.add_column(
             heading,
             no_wrap=heading in {"study", "status", "best"},
-            # What people copy is never cut, however narrow the terminal.
+            # Study ids are copied, so they are never truncated.
             min_width=max(len(str(facts["id"])) for facts in studies) if heading == "study" else 6,
         )
     for facts, words in zip(studies, best, strict=True):
@@ -492,13 +482,13 @@ def _best_words(leader: Trial | None, row: StudyRow, records: Store) -> str:
 def print_front(
     study_id: str, asked: Asked, plot: Path | None, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print the trials that no other beats in all objectives, and draw them into `plot`."""
+    """Print the Pareto front, and draw it into `plot`."""
     with open_store(store) as records:
         row = records.find(study_id)
         study = asked.of(row.study)
         if not study.more_objectives:
             raise StudyError(
-                f"study {row.id} has one objective, so there is no front; ask for more, as in "
+                f"study {row.id} has one objective, so there is no front; give several, as in "
                 f"`cclsearch show {row.id} --front --objective step_time --objective rank_count"
                 f"{store_flag(records.root)}`"
             )
@@ -516,7 +506,7 @@ def print_front(
     if as_json:
         typer.echo(json.dumps([_facts(member) for member in front]))
         return
-    how = "; scored again, nothing was launched" if asked.is_given else ""
+    how = "; rescored, nothing was launched" if asked.is_given else ""
     print_lines(
         [
             (
@@ -537,7 +527,7 @@ def _facts(member: FrontMember) -> object:
 def print_constraints(
     study_id: str, revoke: str | None, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print the constraints that hold, those that were learned and those that were taken back."""
+    """Print given, learned and revoked constraints."""
     with open_store(store) as records:
         row = records.find(study_id)
         if revoke is not None:
@@ -552,9 +542,9 @@ def print_constraints(
             words = each.constraint
             typer.echo(f"{words.name} ({words.reason})")
         for name in row.study.revoked:
-            typer.echo(f"taken back: {name}")
+            typer.echo(f"revoked: {name}")
         if not found:
-            typer.echo("nothing was learned from failures")
+            typer.echo("no constraints were learned from failures")
             return
         name = shlex.quote(found[0].constraint.name)
         again = f"cclsearch show {row.id} --constraints --revoke {name}"
@@ -562,12 +552,14 @@ def print_constraints(
 
 
 def _without(row: StudyRow, name: str, records: Store) -> StudyRow:
-    """The study without a constraint that it learned, as it is now on record."""
+    """Revoke a learned constraint and return the study."""
     with records.lock(row.id):
         names = [each.constraint.name for each in _learned(row, records)]
         if name not in names:
-            known = suggestion(name, names) if names else "nothing was learned from failures"
-            raise StudyError(f"no learned constraint is called {name!r}; {known}")
+            known = (
+                suggestion(name, names) if names else "no constraints were learned from failures"
+            )
+            raise StudyError(f"no learned constraint has the name {name!r}; {known}")
         study = replace(row.study, revoked=(*row.study.revoked, name))
         records.replace_study(row.id, study)
     return replace(row, study=study)
@@ -594,5 +586,5 @@ def _constraint_records_facts(
             }
             for each in found
         ],
-        "taken_back": row.study.revoked,
+        "revoked": row.study.revoked,
     }

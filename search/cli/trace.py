@@ -1,15 +1,4 @@
-"""trace ....
-
-`trace breakdown|collectives|stragglers|kernels|diff|report`: what traces tell.
-
-What every command says of traces before and after its own tables.
-
-Prints where time went: the parts of steps, causes of idling, kernels and launches.
-
-Prints what is communicated and how fast, and which rank the others wait for.
-
-Prints what changed between the traces of two jobs.
-"""
+"""`trace breakdown|collectives|stragglers|kernels|diff|report`: analysis of traces."""
 
 import json
 from collections import defaultdict
@@ -57,7 +46,7 @@ from search.views.terminal import Column, numbers, print_table, print_words
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look into traces: where the time of a step went, and why.",
+    help="Analyse traces: where the time of a step went, and why.",
 )
 
 
@@ -74,14 +63,14 @@ def breakdown(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            "--timeline", metavar="FILE.png", help="Draw what overlaps in one step into this file."
+            "--timeline", metavar="FILE.png", help="Draw the timeline of one step into this file."
         ),
     ] = None,
     no_cache: NoCacheOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell where the steps of each rank went, and why its device was idle."""
+    """Break down the step time of each rank, and explain idle time."""
     from search.traces.open import traced
 
     found = traced(trace, store, use_cache=not no_cache)
@@ -101,7 +90,7 @@ def collectives(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what is communicated, between whom, and how fast."""
+    """List collectives by kind, size and process group, with bandwidths."""
     from search.traces.open import traced
 
     found = traced(trace, store, use_cache=not no_cache)
@@ -115,7 +104,7 @@ def stragglers_command(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Name the rank that the others wait for, and what that costs."""
+    """Find the rank that the others wait for, and the cost."""
     from search.traces.open import traced
 
     print_stragglers(traced(trace, store, use_cache=not no_cache), as_json=as_json)
@@ -129,13 +118,13 @@ def stragglers_command(
 def kernels(
     trace: TraceArgument,
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many to print; --json has all.")
+        int, typer.Option(metavar="N", min=1, help="Rows to print; --json has all.")
     ] = 15,
     no_cache: NoCacheOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the kernels that take longest, and how they are launched."""
+    """List the longest kernels, and launch overheads."""
     from search.traces.open import traced
 
     print_kernels(traced(trace, store, use_cache=not no_cache), top, as_json=as_json)
@@ -150,13 +139,13 @@ def diff(
     before: TraceArgument,
     after: TraceArgument,
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many to print; --json has all.")
+        int, typer.Option(metavar="N", min=1, help="Rows to print; --json has all.")
     ] = 10,
     no_cache: NoCacheOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what changed from one job to another, by its effect on the step."""
+    """Compare the traces of two jobs by effect on the step time."""
     from search.traces.open import traced
 
     pair = [traced(name, store, use_cache=not no_cache) for name in (before, after)]
@@ -166,11 +155,11 @@ def diff(
 @app.command(epilog=examples("cclsearch trace report traces/ --to report.html"))
 def report(
     trace: TraceArgument,
-    to: Annotated[Path, typer.Option(metavar="FILE.html", help="Where to put it.")],
+    to: Annotated[Path, typer.Option(metavar="FILE.html", help="Output file.")],
     no_cache: NoCacheOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Write one HTML file with all tables, metrics and plots; it needs nothing else."""
+    """Write all tables, metrics and plots to one self-contained HTML file."""
     from search.traces.open import traced
     from search.traces.report import write_report
 
@@ -184,7 +173,7 @@ MOST_RANKS = 16
 
 
 def head_facts(found: Traced) -> dict[str, object]:
-    """What was read, for programs."""
+    """Return a summary of the traces for JSON."""
     traces = found.traces
     alignment = traces.alignment
     return {
@@ -203,13 +192,13 @@ def head_facts(found: Traced) -> dict[str, object]:
 
 
 def print_head(found: Traced) -> None:
-    """Say what was read."""
+    """Print a summary of the traces."""
     typer.echo(one_line(found.name, CAVEAT_CHARS))
     typer.echo(one_line("; ".join(_head_parts(found)), CAVEAT_CHARS))
 
 
 def print_caveats(*caveats: str) -> None:
-    """Say what to keep in mind about the numbers."""
+    """Print the caveats of the numbers."""
     told = list(dict.fromkeys(caveats))
     for caveat in told[:MOST_CAVEATS]:
         typer.echo(f"caveat: {one_line(caveat, CAVEAT_CHARS)}")
@@ -218,7 +207,7 @@ def print_caveats(*caveats: str) -> None:
 
 
 def trace_caveats(traces: TraceSet) -> tuple[str, ...]:
-    """What is wrong with the traces, how well clocks are aligned included."""
+    """Return the caveats of the traces, including clock alignment."""
     alignment = traces.alignment
     if alignment is None or not alignment.residual_ns:
         return traces.caveats
@@ -260,7 +249,7 @@ NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
 def print_breakdown(
     found: Traced, plot: Path | None, timeline: Path | None, *, as_json: bool
 ) -> None:
-    """Print where the steps of each rank went, and draw it if asked."""
+    """Print the breakdown of each rank, and draw it if requested."""
     split, causes = found.evidence.split, found.evidence.idle
     if as_json:
         tables = {
@@ -278,7 +267,7 @@ def print_breakdown(
                 print_words(line)
         print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
     if plot is not None or timeline is not None:
-        # Imported here: matplotlib takes a second, and only drawing needs it.
+        # Imported here: matplotlib takes a second to load.
         from search.traces.plots import breakdown_figure, save, timeline_figure
 
         if plot is not None:
@@ -307,7 +296,7 @@ def _print_parts(split: JobSplit) -> None:
 
 
 def bar(split: StepSplit) -> str:
-    """Compute, exposed communication, and the rest of a step as blocks."""
+    """Return a bar of compute, exposed communication and the rest of a step."""
     if not split.window_s:
         return ""
     compute = round(BAR_CELLS * split.compute_s / split.window_s)
@@ -321,7 +310,7 @@ def _part(part_s: float, of: StepSplit) -> str:
 
 
 def _sum_words(mean: StepSplit) -> list[str]:
-    """The identity that every step keeps, and what lies within its parts."""
+    """Return the sum of the parts of a step, and what overlaps."""
     parts = (
         ("compute", mean.compute_s),
         ("exposed", mean.exposed_communication_s),
@@ -339,7 +328,7 @@ def _sum_words(mean: StepSplit) -> list[str]:
 
 
 def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
-    """Why devices were idle, over all ranks and steps."""
+    """Return why devices were idle, over all ranks and steps."""
     if causes is None:
         return []
     total_ns = sum(int(each.idle_ns.sum()) for each in causes)
@@ -349,14 +338,14 @@ def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
         ("nothing was launched", [each.host_wait_ns for each in causes]),
         ("the host synchronised", [each.sync_ns for each in causes]),
         ("launched work waited", [each.kernel_wait_ns for each in causes]),
-        ("untold", [each.other_ns for each in causes]),
+        ("unknown", [each.other_ns for each in causes]),
     )
     shares = ((name, sum(int(part.sum()) for part in parts) / total_ns) for name, parts in named)
     return ["idle:   " + ", ".join(f"{name} {share(part)}" for name, part in shares if part)]
 
 
 def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
-    """Print the kernels that take longest, over all ranks, and how they are launched."""
+    """Print the longest kernels over all ranks, and launch overheads."""
     tables, launches = found.kernels, found.evidence.launches
     if as_json:
         facts = {
@@ -407,7 +396,7 @@ def _launch_words(launches: JobLaunches | None) -> list[str]:
 
 
 MOST_SIZES = 16
-NONE_MATCHED = "no collective of two ranks could be matched, so nobody can be compared"
+NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
 
 
 def print_collectives(found: Traced, plot: Path | None, *, as_json: bool) -> None:
@@ -432,16 +421,16 @@ def print_collectives(found: Traced, plot: Path | None, *, as_json: bool) -> Non
         print_caveats(*_unmatched_words(matches), *_partial_words(instances))
         print_caveats(*trace_caveats(traces))
     if plot is not None:
-        # Imported here: matplotlib takes a second, and only drawing needs it.
+        # Imported here: matplotlib takes a second to load.
         from search.traces.plots import bandwidth_figure, save
 
         save(bandwidth_figure(instances, found.name), plot)
 
 
 def _print_sizes(instances: Sequence[Row]) -> None:
-    """A line for each kind, group and size, the one that takes longest in all first."""
+    """Print a line for each kind, group and size, by total time."""
     if not instances:
-        typer.echo("no collective that can be matched over ranks")
+        typer.echo("no collective that can be matched across ranks")
         return
     alike: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in instances:
@@ -464,13 +453,13 @@ def _print_sizes(instances: Sequence[Row]) -> None:
 
 
 def _mean_wait(rows: Sequence[Row]) -> float | None:
-    """Per call; None where each is shown by one rank only, which tells nothing."""
+    """Return the wait per call; None if each call is in one rank's trace only."""
     shown = [row for row in rows if row["last_rank"] is not None]
     return sum(_floats(shown, "wait_s")) / sum(_floats(shown, "shown_count")) if shown else None
 
 
 def _speed(rows: Sequence[Row]) -> str:
-    """At the median; at least that where the last to come may have left no trace."""
+    """Return the median; a lower bound if the last rank may have no trace."""
     speeds = _floats(rows, "bus_bytes_per_s")
     if not speeds:
         return ABSENT
@@ -481,7 +470,7 @@ def _speed(rows: Sequence[Row]) -> str:
 def _print_traffic(traffic: Sequence[Row]) -> None:
     for row in traffic[:MOST_SIZES]:
         count, moved = row["calls_per_step"], _number(row["bytes_per_step"])
-        told = size(moved) if moved is not None else "an untold number of bytes"
+        told = size(moved) if moved is not None else "an unknown number of bytes"
         group = row["group"] or "an unnamed group"
         typer.echo(f"per step and rank: {told} in {count:.4g} {row['kind']} of {group}")
 
@@ -491,7 +480,7 @@ def _unmatched_words(matches: Matches) -> list[str]:
     if not lacks:
         return []
     told = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
-    return [f"{sum(lacks.values())} calls are matched to no other rank's: {told}"]
+    return [f"{sum(lacks.values())} calls have no match on another rank: {told}"]
 
 
 def _partial_words(instances: Sequence[Row]) -> list[str]:
@@ -505,7 +494,7 @@ def _partial_words(instances: Sequence[Row]) -> list[str]:
 
 
 def print_stragglers(found: Traced, *, as_json: bool) -> None:
-    """Print what ranks wait for each other, and how unequally they compute."""
+    """Print how long ranks wait for each other, and their compute imbalance."""
     traces, split = found.traces, found.evidence.split
     waits = stragglers(traces, found.matches)
     unequal = imbalance(split) if split is not None else None
@@ -530,7 +519,7 @@ def print_stragglers(found: Traced, *, as_json: bool) -> None:
     if unequal is not None:
         typer.echo(_imbalance_words(unequal))
     partial = waits.partial_count if waits else 0
-    unseen = f"{partial} collectives have ranks without a trace, which may have come later still"
+    unseen = f"{partial} collectives have ranks without a trace, which may have been later still"
     print_caveats(*([unseen] if partial else []), *trace_caveats(traces))
 
 
@@ -545,17 +534,17 @@ def _print_waits(rows: Sequence[Row]) -> None:
         numbers("computes", [duration(_number(row["compute_s"])) for row in shown]),
     )
     if len(rows) > len(shown):
-        typer.echo(f"{len(rows) - len(shown)} more ranks, which others waited less for")
-    typer.echo("per step; waits in several collectives at once add up")
+        typer.echo(f"{len(rows) - len(shown)} more ranks with less waiting")
+    typer.echo("per step; waits in concurrent collectives add up")
 
 
 def _verdict(waits: Stragglers) -> str:
     if waits.straggler is None:
-        return "nobody waited for anybody"
+        return "no rank waited for another"
     exposed, waiting = share(waits.exposed_share), share(waits.waiting_share)
     return (
         f"straggler: rank {waits.straggler}; the others wait for it {waiting} of their steps, "
-        f"{exposed} with nothing to compute meanwhile"
+        f"{exposed} exposed"
     )
 
 
@@ -575,11 +564,11 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-NOT_COMPARABLE = "of one of the two no step was profiled on every traced rank; nothing to compare"
+NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
 
 
 def print_difference(before: Traced, after: Traced, top: int, *, as_json: bool) -> None:
-    """Print changes by their effect on the step. Raises StudyError where a job has no steps."""
+    """Print changes by effect on the step; raise `StudyError` if a job has no steps."""
     found = difference(before.traces, after.traces)
     if found is None:
         raise StudyError(NOT_COMPARABLE)
@@ -641,7 +630,7 @@ def _taken(taken: Taken | None) -> str:
 
 
 def _counts(each: Change) -> str:
-    """How often before and after, once if that is the same."""
+    """Return the counts before and after, or one if equal."""
     counts = [
         ABSENT if taken is None or taken.count is None else number(taken.count)
         for taken in (each.before, each.after)

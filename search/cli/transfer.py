@@ -1,13 +1,4 @@
-"""import, export, entry.
-
-`export` and `entry check`: studies for other programs, machines and people.
-
-Exports a study and prints what came of it; checks an entry that lies in a folder.
-
-`import`: histories of other tools, or of another machine, as studies on record.
-
-Records histories from outside, and prints a line for each study.
-"""
+"""`import`, `export` and `entry check`: studies from and for other tools and machines."""
 
 import getpass
 import json
@@ -34,10 +25,7 @@ from search.transfer.export import Form, Wanted, Written, entry_checks, export
 from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
 from search.transfer.redact import (
-    HashedNames,
-    Perturbed,
     Redactor,
-    TraceChanges,
     known_names,
     launches,
 )
@@ -47,7 +35,7 @@ from search.views.console import Terminal, on_terminal
 from search.views.format import score_words
 
 app = typer.Typer(rich_markup_mode=None)
-entry = typer.Typer(no_args_is_help=True, help="Look at an entry of CCL-Bench.")
+entry = typer.Typer(no_args_is_help=True, help="Check CCL-Bench entries.")
 app.add_typer(entry, name="entry")
 
 
@@ -57,7 +45,7 @@ app.add_typer(entry, name="entry")
         "cclsearch export --format csv -o trials.csv",
         "cclsearch export 20260131 --format bundle -o study.cclsearch",
         "cclsearch export --format entry -o entry/ --set contributor=Me --set contact=me@b.org",
-        "cclsearch export --format bundle --redact --hash-names --perturb-times 2%",
+        "cclsearch export --format bundle --redact",
     ),
 )
 def export_command(
@@ -66,14 +54,17 @@ def export_command(
         Literal["jsonl", "csv", "parquet", "entry", "bundle"],
         typer.Option(
             "--format",
-            help="A trial per line or row (jsonl, csv, parquet), an entry of CCL-Bench (a folder), "
-            "or the whole study in one file that `cclsearch import` takes (bundle).",
+            help="jsonl, csv, parquet: one trial per line or row; entry: a CCL-Bench entry "
+            "(folder); bundle: the whole study in one file for `cclsearch import`.",
         ),
     ] = "jsonl",
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="PATH", help="Where to write it. [default: STUDY.FORMAT here]"
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File or folder to write. [default: STUDY.FORMAT]",
         ),
     ] = None,
     trial: Annotated[
@@ -85,43 +76,22 @@ def export_command(
     redact: Annotated[
         bool,
         typer.Option(
-            "--redact", help="Put words for names of users, hosts, jobs, places and addresses."
+            "--redact", help="Replace names of users, hosts and jobs, paths and addresses."
         ),
     ] = False,
     name: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", metavar="NAME", help="With --redact: another name to take out. May repeat."
+            "--name", metavar="NAME", help="With --redact: also replace this name. Repeatable."
         ),
     ] = None,
-    hash_names: Annotated[
-        bool,
-        typer.Option(
-            "--hash-names",
-            help="With --redact: hash names of operators and kernels in traces, under a key that "
-            "nobody keeps. Collectives stay known.",
-        ),
-    ] = False,
-    perturb_times: Annotated[
-        str | None,
-        typer.Option(
-            "--perturb-times",
-            metavar="2%",
-            help="With --redact: change times in traces by up to this, in their order.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**62, metavar="N", help="Of --perturb-times.")
-    ] = 0,
-    no_traces: Annotated[
-        bool, typer.Option("--no-traces", help="Leave out what profilers wrote.")
-    ] = False,
+    no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out traces.")] = False,
     metrics_only: Annotated[
         bool,
         typer.Option(
             "--metrics-only",
-            help="Only configurations, samples, metrics and failures: no files, policies or "
-            "conversations.",
+            help="Only configurations, samples, metrics and failures; no files, policies or LLM "
+            "transcripts.",
         ),
     ] = False,
     fields: Annotated[
@@ -129,27 +99,34 @@ def export_command(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Of an entry: a field of its card that the record does not tell. May repeat.",
+            help="For an entry: set a field of its card that the study does not contain. "
+            "Repeatable.",
         ),
     ] = None,
     check_only: Annotated[
         bool,
-        typer.Option("--check-only", help="Of an entry: tell what it lacks, and write nothing."),
+        typer.Option(
+            "--check-only", help="For an entry: report what is missing and write nothing."
+        ),
     ] = False,
     incomplete: Annotated[
         bool,
-        typer.Option("--incomplete", help="Write an entry though it lacks something; it says so."),
+        typer.Option(
+            "--incomplete",
+            help="For an entry: write it even if something is missing; it is marked.",
+        ),
     ] = False,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Leave out files that the record has lost.")
+        bool,
+        typer.Option("--allow-missing", help="Leave out files that are missing from the store."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a study for other programs, for CCL-Bench, or for another machine.
+    """Export a study for other programs, CCL-Bench or machines.
 
-    Nothing is written unless all of it is. The record itself is only read.
+    The output is complete or not written at all. The store is only read.
     """
     asked = ExportOptions(
         form=form,
@@ -157,9 +134,6 @@ def export_command(
         trial=trial,
         redact=redact,
         names=tuple(name or ()),
-        hash_names=hash_names,
-        perturb_times=perturb_times,
-        seed=seed,
         no_traces=no_traces,
         metrics_only=metrics_only,
         fields=tuple(fields or ()),
@@ -179,21 +153,20 @@ def check(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="Folder of an entry, with its card and traces, or a card.",
+            help="Folder of an entry, with card and traces, or a card.",
             show_default=False,
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Check an entry of anybody against the rules of CCL-Bench that a program can decide.
+    """Check any CCL-Bench entry against the rules that a program can check.
 
-    Exits with 3 when it breaks one.
+    Exits with status 3 if it breaks a rule.
     """
     check_entry(path, as_json=as_json)
 
 
 BROKEN = 3
-MOST_PERTURBED = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +178,6 @@ class ExportOptions:
     trial: str | None
     redact: bool
     names: tuple[str, ...]
-    hash_names: bool
-    perturb_times: str | None
-    seed: int
     no_traces: bool
     metrics_only: bool
     fields: tuple[str, ...]
@@ -217,37 +187,35 @@ class ExportOptions:
     force: bool
 
     def __post_init__(self) -> None:
-        if not self.redact and (self.names or self.hash_names or self.perturb_times):
-            raise StudyError("--name, --hash-names and --perturb-times belong to --redact; add it")
+        if self.names and not self.redact:
+            raise StudyError("--name needs --redact")
         if self.form != "entry" and (self.fields or self.check_only or self.incomplete):
-            raise StudyError(
-                "--set, --check-only and --incomplete are of an entry; add --format entry"
-            )
+            raise StudyError("--set, --check-only and --incomplete need --format entry")
 
 
 def export_study(study_id: str, asked: ExportOptions, store: Path | None, *, as_json: bool) -> None:
-    """Export a study, or tell what its entry lacks."""
+    """Export a study, or report what its entry lacks."""
     with open_store(store) as records:
         row = records.find(study_id)
         wanted = _wanted(asked, row)
         if asked.check_only:
             _print_checks(entry_checks(row, records, wanted), as_json=as_json)
             return
-        changes = _changes(asked, row, records) if asked.redact else None
+        redactor = _redactor(asked, row, records) if asked.redact else None
         with ExitStack() as shown_work:
             if on_terminal() and not as_json:
                 shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
-            written = export(row, records, wanted, changes)
+            written = export(row, records, wanted, redactor)
         if as_json:
-            typer.echo(json.dumps(_facts(written, row, changes)))
+            typer.echo(json.dumps(_facts(written, row, redactor)))
             return
-        for line in _lines(written, changes):
+        for line in _lines(written, redactor):
             typer.echo(line)
         typer.echo(f"next: {_next_command(asked, written)}{_flag(asked, records)}")
 
 
 def check_entry(path: Path, *, as_json: bool) -> None:
-    """Check an entry that lies somewhere."""
+    """Check an entry in a folder."""
     _print_checks(checks_of(path), as_json=as_json)
 
 
@@ -276,20 +244,15 @@ def _given(fields: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _changes(asked: ExportOptions, row: StudyRow, records: Store) -> TraceChanges:
-    """What redaction does, by what this machine and the record know."""
+def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
+    """Return the redactor for the names that the study and this machine know."""
     found = exported(row, records, Leaving())
     known = known_names(
         found,
         hosts=(socket.gethostname(), *_machine_hosts(found, records)),
         users=(_user(), *asked.names),
     )
-    share = _share(asked.perturb_times)
-    return TraceChanges(
-        redactor=Redactor(known),
-        names=HashedNames() if asked.hash_names else None,
-        times=None if share is None else Perturbed(share, asked.seed),
-    )
+    return Redactor(known)
 
 
 def _machine_hosts(found: Exported, records: Store) -> Iterator[str]:
@@ -306,19 +269,7 @@ def _user() -> str:
         return ""
 
 
-def _share(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= MOST_PERTURBED:
-        raise StudyError(f"--perturb-times {shown(text)}: give a share up to 50 %, as in 2%")
-    return share
-
-
-def _lines(written: Written, changes: TraceChanges | None) -> Iterator[str]:
+def _lines(written: Written, redactor: Redactor | None) -> Iterator[str]:
     trials = f"{written.trials} trial{'s'[: written.trials != 1]}"
     yield f"wrote {written.path}: {trials}"
     yield from written.notes
@@ -329,8 +280,8 @@ def _lines(written: Written, changes: TraceChanges | None) -> Iterator[str]:
     for check in written.checks:
         for fault in check.faults:
             yield f"lacks {check.name}: {fault}"
-    if changes is not None:
-        yield "looked through: none of the known names is left"
+    if redactor is not None:
+        yield "checked: none of the known names is left"
 
 
 def _next_command(asked: ExportOptions, written: Written) -> str:
@@ -347,7 +298,7 @@ def _flag(asked: ExportOptions, records: Store) -> str:
     return "" if asked.form in {"bundle", "entry"} else store_flag(records.root)
 
 
-def _facts(written: Written, row: StudyRow, changes: TraceChanges | None) -> dict[str, object]:
+def _facts(written: Written, row: StudyRow, redactor: Redactor | None) -> dict[str, object]:
     return {
         "study_id": row.id,
         "path": str(written.path),
@@ -355,7 +306,7 @@ def _facts(written: Written, row: StudyRow, changes: TraceChanges | None) -> dic
         "missing": list(written.missing),
         "left_out": dict(written.left_out or {}),
         "notes": list(written.notes),
-        "redacted": None if changes is None else dict(changes.redactor.counts),
+        "redacted": None if redactor is None else dict(redactor.counts),
         "checks": _check_facts(written.checks),
     }
 
@@ -389,37 +340,40 @@ def import_histories(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="Run folder or results.csv of CCL-Search, workload card with runs, JSON lines of "
-            "recorded searches, storage of Optuna (SQLite file, journal file or URL), or bundle. "
-            "What it is, is told by its content.",
+            help="CCL-Search run folder or results.csv, workload card with runs, JSON lines of "
+            "recorded searches, Optuna storage (SQLite file, journal file or URL), or "
+            "bundle. The format is detected.",
             show_default=False,
         ),
     ],
     name: Annotated[
         str | None,
-        typer.Option("--as", metavar="NAME", help="Name of the study. [default: as it was called]"),
+        typer.Option(
+            "--as", metavar="NAME", help="Name of the study. [default: its original name]"
+        ),
     ] = None,
     card: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Workload card (YAML) of run folders, which do not hold one; only read.",
+            help="Workload card (YAML) for run folders, which contain none.",
         ),
     ] = None,
     skip_bad: Annotated[
         bool,
-        typer.Option("--skip-bad", help="Leave out rows that cannot be read, and say which."),
+        typer.Option("--skip-bad", help="Skip and list rows that cannot be read."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be imported.")
+        bool, typer.Option("--dry-run", help="Only report what would be imported.")
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import recorded searches: afterwards they can be shown, compared, re-scored and reported.
+    """Import searches recorded by other tools or machines.
 
-    Nothing that is read is changed, and no policy is run. What is on record already is skipped.
-    An imported study cannot be resumed, as nothing here knows how its trials are launched.
+    Sources are not changed and no policy is executed. Studies that are already recorded are
+    skipped. Studies imported from other tools cannot be resumed: there is no command to launch
+    their trials.
     """
     asked = ImportOptions(name=name, card=card, skip_bad=skip_bad, dry_run=dry_run)
     import_all(sources, asked, store, as_json=as_json)
@@ -427,7 +381,7 @@ def import_histories(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """How histories are to be imported."""
+    """Options of an import."""
 
     name: str | None
     card: Path | None
@@ -437,7 +391,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A study that was read; `is_new` where it was not on record."""
+    """A study from a source; `is_new` if it was not recorded yet."""
 
     found: Imported
     is_new: bool
@@ -447,7 +401,7 @@ class Taken:
 def import_all(
     sources: Sequence[str], asked: ImportOptions, store: Path | None, *, as_json: bool
 ) -> None:
-    """Import everything and tell what came of it."""
+    """Import every source and print the result."""
     taken: list[Taken] = []
     with ExitStack() as opened:
         records = _opened(store, asked, opened)
@@ -477,25 +431,27 @@ def import_all(
 
 
 def _opened(store: Path | None, asked: ImportOptions, opened: ExitStack) -> Store | None:
-    """The store; None where nothing is to be written and there is none."""
+    """Return the store; None for a dry run without a store."""
     if asked.dry_run and not has_records(store):
         return None
     return opened.enter_context(closing(Store(store_root(store))))
 
 
 def _bad_rows(asked: ImportOptions) -> BadRows:
-    return BadRows(skip=asked.skip_bad, advice="; leave such rows out with --skip-bad")
+    return BadRows(skip=asked.skip_bad, advice="; skip such rows with --skip-bad")
 
 
 def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
-    """The studies of one source, the only one under the name that was asked for."""
+    """Yield the studies of one source; `--as` renames its only study."""
     studies = studies_of(source, asked.card, _bad_rows(asked))
     if asked.name is None:
         yield from studies
         return
     first, second = next(studies, None), next(studies, None)
     if second is not None:
-        raise StudyError(f"{source}: holds several studies, which cannot all be {asked.name!r}")
+        raise StudyError(
+            f"{source}: contains several studies, which cannot all have the name {asked.name!r}"
+        )
     if first is not None and first.entries:
         raise StudyError(f"{source}: a bundle keeps the name of its study; leave out --as")
     if first is not None:
@@ -509,7 +465,7 @@ def _taken(found: Imported, known: Known) -> Taken:
 
 def _print(one: Taken, asked: ImportOptions) -> None:
     if not one.is_new:
-        typer.echo(f"{one.found.id}  is on record already; skipped")
+        typer.echo(f"{one.found.id}  already recorded; skipped")
         return
     best = History(tuple(one.found.trials)).best
     measured = sum(trial.score is not None for trial in one.found.trials)
@@ -536,7 +492,7 @@ def _names(faults: Sequence[Fault]) -> str:
 def _print_end(taken: Sequence[Taken], asked: ImportOptions, flag: str) -> None:
     new = [one for one in taken if one.is_new]
     if not taken:
-        typer.echo("nothing to import: no trial has ended", err=True)
+        typer.echo("nothing to import: no finished trial", err=True)
     elif asked.dry_run:
         typer.echo(f"{len(new)} of {len(taken)} studies would be imported; nothing was written")
     elif new:
@@ -545,7 +501,7 @@ def _print_end(taken: Sequence[Taken], asked: ImportOptions, flag: str) -> None:
 
 
 def _import_records_facts(one: Taken) -> dict[str, object]:
-    """A study for programs; absent values are null."""
+    """Return the JSON of an imported study; absent values are null."""
     best = History(tuple(one.found.trials)).best
     origin = one.found.study.origin
     return {

@@ -1,11 +1,4 @@
-"""trial show/logs/files/script.
-
-`trial show`, `trial logs`, `trial files` and `trial script`: one trial in full.
-
-Prints one trial on record, what its ranks wrote, or copies its files out.
-
-Writes, or prints, the script that starts the job of a trial on record again.
-"""
+"""`trial show|logs|files|script`: one recorded trial, its files and a script to start it."""
 
 import json
 from collections.abc import Iterator
@@ -34,13 +27,13 @@ from search.views.machine import conditions_words, launch_lines, machine_of
 from search.views.study import results_in_contexts
 from search.views.terminal import echo_words, trial_line, trial_summary
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at one trial of a study.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Inspect one trial of a study.")
 
 WhichTrial = Annotated[
     list[str],
     typer.Argument(
         metavar="TRIAL",
-        help="Number of the trial, after the id of its study if that is not the newest.",
+        help="[STUDY] N: number of the trial, after its study id if that is not the newest.",
         show_default=False,
     ),
 ]
@@ -61,22 +54,20 @@ def logs(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what the ranks of a trial wrote."""
+    """Print the output of the ranks of a trial."""
     print_logs(*_chosen(which), rank, store, as_json=as_json)
 
 
 @app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
 def files(
     which: WhichTrial,
-    to: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to put them; made if it is missing.")
-    ],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Target folder; created if missing.")],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy what a trial left (traces, logs, job) out of the record, under its own names.
+    """Copy the files of a trial (traces, logs, job) out of the store, under their own names.
 
-    Open a rank's trace in Perfetto. To start the job again by hand, see `cclsearch trial script`.
+    Open a rank's trace in Perfetto. To start the job manually, see `cclsearch trial script`.
     """
     copy_files(*_chosen(which), to, store, as_json=as_json)
 
@@ -90,29 +81,29 @@ def script(
     which: WhichTrial,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it. [default: print]"),
+        typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: print]"),
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The launch in this context. [default: the study's own]"),
+        typer.Option(metavar="NAME", help="Launch in this context. [default: the study's own]"),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a shell script that starts the job of a trial again by hand.
+    """Write a shell script that starts the job of a trial manually.
 
-    It holds all that the job needs: its files, its environment and its command. What it was part
-    of, where it ran and what came of it then is told in comments.
+    It contains the job's files, environment and command. Comments say which trial it was, where it
+    ran and what it measured.
     """
     write_script(*_chosen(which), output, context, store, as_json=as_json)
 
 
 def _chosen(which: list[str]) -> tuple[str, int]:
-    """Study and ordinal; the empty study id means the newest."""
+    """Return study id and ordinal; an empty id means the newest study."""
     *studies, ordinal = which
     if len(studies) > 1 or not ordinal.isdecimal():
         raise StudyError(
-            f"{' '.join(which)!r} names no trial; give its number, as in `cclsearch trial show 3`"
+            f"{' '.join(which)!r} is not a trial; give its number, as in `cclsearch trial show 3`"
         )
     return "".join(studies), int(ordinal)
 
@@ -153,7 +144,7 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
 
 
 def _policy_lines(policy: Policy) -> Iterator[str]:
-    """Why it was written, what its author expected of it, and its text."""
+    """Yield the rationale, the prediction and the source of a policy."""
     yield f"rationale: {policy.rationale}"
     if policy.prediction is not None:
         over = policy.prediction.over
@@ -162,19 +153,19 @@ def _policy_lines(policy: Policy) -> Iterator[str]:
 
 
 def _value_lines(trial: Trial, history: History) -> Iterator[str]:
-    """When it was launched, how many launches its number is of, and what the first alone gave."""
-    if trial.started_at:  # a record of another tool may not tell
+    """Yield start and end, the value over all launches, and the value of the first launch."""
+    if trial.started_at:  # other tools may not record it
         yield f"started {trial.started_at}, ended {trial.ended_at}"
     found = trial_spread(trial, history)
     if found is None or trial.score is None:
         return
     yield f"value: {spread_words(found, trial.score.unit)}"
     if found.launch_count > 1:
-        yield f"first launch: {score_words(trial.score)}, which does not count with the others"
+        yield f"first launch: {score_words(trial.score)}, not counted with the repeats"
 
 
 def _file_lines(trial: Trial, row: StudyRow, records: Store) -> Iterator[str]:
-    """Every kept file with where it lies, or why it does not."""
+    """Yield each file with its path, or why it is missing."""
     for artifact in trial.outcome.artifacts:
         place = _place(records, row.id, artifact.digest)
         yield f"{artifact.name}  {artifact.size_bytes} bytes  {place}"
@@ -221,7 +212,7 @@ def _print_failed(failed: Failed) -> None:
 def print_logs(
     study_id: str, ordinal: int, rank: int | None, store: Path | None, *, as_json: bool
 ) -> None:
-    """Print what each rank, or one of them, wrote, and its stacks if it was given up on."""
+    """Print the output of one or all ranks, and the stacks of ranks that hung."""
     from search.storage import kept_text
 
     with open_store(store) as records:
@@ -247,7 +238,7 @@ def copy_files(
 ) -> None:
     """Copy a trial's files and its policy into a folder, and print their paths.
 
-    Raises `StoreError` at the end where some are missing or changed; all others are copied.
+    Raise `StoreError` at the end if some are missing or changed; all others are copied.
     """
     from search.storage import POLICY, copied
 
@@ -313,7 +304,7 @@ def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
 
 
 def _launch_lines(trial: Trial, records: Store) -> Iterator[str]:
-    """How the trial was launched, and in each context besides the first."""
+    """Yield how the trial was launched, in each context."""
     others = [(f"in context {one.name}: ", one.outcome) for one in trial.outcome.contexts[1:]]
     first = trial.outcome.contexts[0].outcome if trial.outcome.contexts else trial.outcome
     for prefix, outcome in [("", first), *others]:
@@ -323,7 +314,7 @@ def _launch_lines(trial: Trial, records: Store) -> Iterator[str]:
 
 
 def _computed(records: Store, row: StudyRow, trial: Trial) -> tuple[ComputedMetric, ...]:
-    """What was computed of it after it had ended: every version of every metric."""
+    """Return metrics computed after the trial ended: every version of every metric."""
     return records.computed_metrics(row.id, trial.ordinal).get(trial.ordinal, ())
 
 
@@ -339,7 +330,7 @@ def _is_log(artifact: Artifact) -> bool:
 
 
 def _place(records: Store, study_id: str, digest: str) -> str:
-    """Where a kept file lies, or why it does not."""
+    """Return the path of a file, or why it is missing."""
     from search.storage import absence
 
     path = str(records.artifacts.path(digest))

@@ -35,7 +35,7 @@ from search.transfer.entry import (
     trial_documents,
     write_entry,
 )
-from search.transfer.redact import Known, TraceChanges, check_redacted, files_of, redacted_study
+from search.transfer.redact import Known, Redactor, check_redacted, files_of, redacted_study
 from search.transfer.script import launch_script
 from search.transfer.tables import (
     Exported,
@@ -153,11 +153,10 @@ class FailedChecks(StudyError):
     """An entry breaks rules, so it was not written."""
 
 
-def export(row: StudyRow, store: Store, wanted: Wanted, changes: TraceChanges | None) -> Written:
-    """Write an export, whole or not at all; with `changes` it is redacted, and then looked through.
+def export(row: StudyRow, store: Store, wanted: Wanted, redactor: Redactor | None) -> Written:
+    """Write an export, complete or not at all; a `redactor` redacts it, and the result is checked.
 
-    Raises `StudyError` for what cannot be exported so, `StoreError` for what cannot be read or
-    written.
+    Raise `StudyError` for an impossible export, `StoreError` for what cannot be read or written.
     """
     found = _found(row, store, wanted)
     with tempfile.TemporaryDirectory(prefix="cclsearch-export-") as scratch:
@@ -165,21 +164,21 @@ def export(row: StudyRow, store: Store, wanted: Wanted, changes: TraceChanges | 
         is_entry = wanted.form == "entry"
         card = _card(found, store, wanted) if is_entry else None
         script = _script(found, store) if is_entry else None
-        if changes is not None:
+        if redactor is not None:
             redacted = redacted_study(
                 found,
                 artifacts,
-                changes,
+                redactor,
                 Path(scratch),
                 files=wanted.form in WITH_FILES,
                 allow_missing=wanted.allow_missing,
             )
             found, artifacts, left_out = redacted.found, redacted.artifacts, {**redacted.left_out}
-            card = _redacted_card(card, changes)
-            script = None if script is None else changes.redactor.text(script)
-            check_redacted("the export", _texts(found, card, script), changes.redactor.known)
-            _check_files(found, artifacts, changes.redactor.known)
-        notes = tuple(_notes(wanted.leaving, changes))
+            card = _redacted_card(card, redactor)
+            script = None if script is None else redactor.text(script)
+            check_redacted("the export", _texts(found, card, script), redactor.known)
+            _check_files(found, artifacts, redactor.known)
+        notes = tuple(_notes(wanted.leaving, redactor))
         if card is not None:
             missing = _write_entry(found, artifacts, card, script, wanted)
         else:
@@ -231,12 +230,10 @@ def _card(found: Exported, store: Store, wanted: Wanted) -> dict[str, object]:
     return card_of(found.row.study, trial, found.row.id, machine, wanted.given)
 
 
-def _redacted_card(
-    card: dict[str, object] | None, changes: TraceChanges
-) -> dict[str, object] | None:
+def _redacted_card(card: dict[str, object] | None, redactor: Redactor) -> dict[str, object] | None:
     if card is None:
         return None
-    redacted = {name: changes.redactor.value(value) for name, value in card.items()}
+    redacted = {name: redactor.value(value) for name, value in card.items()}
     return {**redacted, "contributor": "redacted", "contact": "redacted"}
 
 
@@ -318,17 +315,13 @@ def _check_files(found: Exported, artifacts: Artifacts, known: Known) -> None:
             check_redacted(artifact.name, content, known)
 
 
-def _notes(leaving: Leaving, changes: TraceChanges | None) -> Iterator[str]:
+def _notes(leaving: Leaving, redactor: Redactor | None) -> Iterator[str]:
     if leaving.all_but_metrics:
         yield "files, conversations and the texts of policies were left out"
     elif leaving.traces:
         yield "traces were left out"
-    if changes is None:
+    if redactor is None:
         return
-    counts = changes.redactor.counts
+    counts = redactor.counts
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
     yield f"redacted: {told or 'nothing was found'}; conversations were left out"
-    if changes.names is not None:
-        yield "names of operators and kernels are hashed"
-    if changes.times is not None:
-        yield f"times in traces are perturbed by up to {changes.times.share:.3g} of themselves"

@@ -18,11 +18,8 @@ A whole study redacted: its records and, where they are wanted, its files.
 """
 
 import gzip
-import hashlib
 import json
 import re
-import secrets
-import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -36,10 +33,8 @@ import msgspec
 import zstandard
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import CollectiveKind
 from evaluator.traces.readers.chrome import open_chrome
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
-from evaluator.traces.readers.marks import collective_kind, communicates
 from records.codec import with_texts
 from records.errors import StudyError
 from records.machine import LaunchRecord
@@ -170,96 +165,6 @@ def _left(found: bytes, name: str) -> LeftOver:
         f"{found.decode(errors='replace')!r} is still in {name} after redaction, so nothing was "
         "written; leave the file out with --no-traces or --metrics-only"
     )
-
-
-_KEPT = re.compile(
-    r"ProfilerStep#\d+|PyTorch Profiler.*|fwdbwd|ac2g|Iteration Start.*|Record Window End"
-    r"|(?:gloo|nccl|c10d|c10d_functional|_c10d_functional):.*|record_param_comms|\[memory\]"
-    r"|(?:cuda|cu|hip)[A-Z]\w*|Mem(?:cpy|set)\b.*|Context Sync|Stream Wait.*"
-    r"|execute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)|step\[\w+(?: .*)?\]"
-)
-_ATEN = "aten::"
-KEPT_FIELDS = frozenset(
-    {
-        *("Collective name", "dtype", "Process Group Name", "Process Group Description"),
-        *("Process Group Ranks", "Input type", "Input Dims", "Concrete Inputs", "labels", "cntr"),
-        *("hlo_category", "run_id", "Src Rank", "Dst Rank", "backend"),
-    }
-)
-"""What an event's arguments tell in texts without naming code."""
-
-
-class HashedNames:
-    """Names hashed under a key that nobody keeps: the same within an export, never beyond it."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self.count = 0
-
-    def name(self, name: str) -> str:
-        """The name of an event, hashed unless its kind is told by it."""
-        if _KEPT.fullmatch(name) or communicates(name):
-            return name
-        if collective_kind(name) is not CollectiveKind.OTHER:
-            return name
-        return f"{_ATEN}{self._hash(name)}" if name.startswith(_ATEN) else self._hash(name)
-
-    def arguments(self, value: object) -> object:
-        """The arguments of an event, with texts hashed that may name code."""
-        if not isinstance(value, dict):
-            return self._hidden(value)
-        return {
-            field: told if field in KEPT_FIELDS else self._hidden(told)
-            for field, told in value.items()
-        }
-
-    def _hidden(self, value: object) -> object:
-        match value:
-            case str():
-                return self._hash(value) if value else value
-            case list():
-                return [self._hidden(each) for each in value]
-            case dict():
-                return {field: self._hidden(each) for field, each in value.items()}
-            case _:
-                return value
-
-    def _hash(self, text: str) -> str:
-        self.count += 1
-        content = text.encode("utf-8", "surrogatepass")
-        return f"op_{hashlib.blake2b(content, key=self._key, digest_size=6).hexdigest()}"
-
-
-_SCALES_US = (1e3, 1e4, 1e5, 1e6)
-_REMEMBERED = 1 << 16
-
-
-class Perturbed:
-    """Time in microseconds as another clock would tell it whose rate varies by `share` at most.
-
-    It never runs backwards, and is the same function for all ranks of an export; `seed` chooses it.
-    """
-
-    def __init__(self, share: float, seed: int) -> None:
-        self.share = share
-        self._seed = seed
-        self._knot = lru_cache(maxsize=_REMEMBERED)(self._knot_shift)
-
-    def at(self, time_us: float) -> float:
-        """A moment on that clock, to the nanosecond."""
-        return round(time_us + sum(self._shift(time_us, scale) for scale in _SCALES_US), 3)
-
-    def _shift(self, time_us: float, scale_us: float) -> float:
-        """Between two knots on a straight line, whose slope is a part of the share at most."""
-        cell, part = divmod(time_us, scale_us)
-        before, after = self._knot(cell, scale_us), self._knot(cell + 1, scale_us)
-        return before + (after - before) * part / scale_us
-
-    def _knot_shift(self, cell: float, scale_us: float) -> float:
-        key = struct.pack("<qdd", self._seed, cell, scale_us)
-        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest())
-        largest_us = self.share * scale_us / (2 * len(_SCALES_US))
-        return largest_us * (2 * number / 2**64 - 1)
 
 
 _SEGMENT = r"[^\s/:;,'\"`()<>\[\]{}|&*?!$\\]"
@@ -406,33 +311,14 @@ def _names_pattern(known: Known) -> re.Pattern[str] | None:
 
 
 NOTE = "cclsearchExport"
-_ABSOLUTE_TIMES = ("device_offset_ps", "device_duration_ps")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceChanges:
-    """What is done to every trace of an export."""
-
-    redactor: Redactor
-    names: HashedNames | None = None
-    times: Perturbed | None = None
-
-    @property
-    def note(self) -> dict[str, object]:
-        """What was done, as the trace itself says it."""
-        return {
-            "redacted": True,
-            "operator_names": "hashed" if self.names else "as recorded",
-            "times_perturbed_by": self.times.share if self.times else 0,
-        }
 
 
 class _Event(msgspec.Struct):
     """Only its text is wanted."""
 
 
-def rewrite_trace(path: Path, out: BinaryIO, changes: TraceChanges) -> None:
-    """Write a trace of Chrome's format with these changes; raises `TraceError` if it is none."""
+def rewrite_trace(path: Path, out: BinaryIO, redactor: Redactor) -> None:
+    """Write a trace in Chrome's format with redacted texts; raise `TraceError` if malformed."""
     trace = open_chrome(path, LARGE_LIMITS, _Event)
     out.write(b'{"traceEvents":[')
     first = True
@@ -440,47 +326,21 @@ def rewrite_trace(path: Path, out: BinaryIO, changes: TraceChanges) -> None:
         for _ in batches:
             for event in msgspec.json.decode(trace.text, type=list[object]):
                 out.write(b"\n" if first else b",\n")
-                out.write(msgspec.json.encode(_changed(event, changes)))
+                out.write(msgspec.json.encode(redactor.value(event)))
                 first = False
     out.write(b"\n]")
-    for name, value in _fields(trace.header, changes):
+    for name, value in _fields(trace.header, redactor):
         out.write(b",\n%b:%b" % (msgspec.json.encode(name), msgspec.json.encode(value)))
     out.write(b"}\n")
 
 
-def _fields(header: dict[str, msgspec.Raw], changes: TraceChanges) -> Iterator[tuple[str, object]]:
+def _fields(header: dict[str, msgspec.Raw], redactor: Redactor) -> Iterator[tuple[str, object]]:
     for name, value in header.items():
         told: object = msgspec.json.decode(value)
         if name == "host_name" and isinstance(told, str):
-            told = changes.redactor.host(told)
-        yield changes.redactor.text(name), changes.redactor.value(told)
-    yield NOTE, changes.note
-
-
-def _changed(event: object, changes: TraceChanges) -> object:
-    if not isinstance(event, dict):
-        return changes.redactor.value(event)
-    changed = dict(event)
-    if changes.times is not None:
-        _move(changed, changes.times)
-    if changes.names is not None and changed.get("ph") != "M":
-        if isinstance(changed.get("name"), str):
-            changed["name"] = changes.names.name(str(changed["name"]))
-        if "args" in changed:
-            changed["args"] = changes.names.arguments(changed["args"])
-    return changes.redactor.value(changed)
-
-
-def _move(event: dict[str, object], times: Perturbed) -> None:
-    start, duration = event.get("ts"), event.get("dur")
-    if not isinstance(start, int | float):
-        return
-    event["ts"] = moved = times.at(start)
-    if isinstance(duration, int | float):
-        event["dur"] = max(0.0, round(times.at(start + duration) - moved, 3))
-    arguments = event.get("args")
-    if isinstance(arguments, dict):
-        event["args"] = {k: v for k, v in arguments.items() if k not in _ABSOLUTE_TIMES}
+            told = redactor.host(told)
+        yield redactor.text(name), redactor.value(told)
+    yield NOTE, {"redacted": True}
 
 
 MOST_JSON_BYTES = 16 << 20
@@ -488,7 +348,7 @@ _LINE_BYTES = 1 << 20
 _PLAIN_TEXT = (".json", ".jsonl", ".log", ".txt", ".py", ".toml", ".yaml", ".yml", ".sh", ".csv")
 
 
-def redact_file(path: Path, name: str, to: Path, changes: TraceChanges) -> str | None:
+def redact_file(path: Path, name: str, to: Path, redactor: Redactor) -> str | None:
     """Write a file's redacted content, compressed as its name says; or why that cannot be done."""
     plain = name.removesuffix(".gz").removesuffix(".zst")
     if not plain.endswith(_PLAIN_TEXT):
@@ -496,13 +356,13 @@ def redact_file(path: Path, name: str, to: Path, changes: TraceChanges) -> str |
     try:
         with to.open("wb") as file, _packed(file, name) as out:
             if is_trace(plain) and plain.endswith(".json") and _is_chrome(path):
-                rewrite_trace(path, out, changes)
+                rewrite_trace(path, out, redactor)
             elif plain.endswith(".json") and (whole := _small(path)) is not None:
-                value = changes.redactor.value(json.loads(whole))
+                value = redactor.value(json.loads(whole))
                 out.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
             else:
                 for line in _lines(path):
-                    out.write(_redacted_line(line, plain, changes).encode("utf-8", "replace"))
+                    out.write(_redacted_line(line, plain, redactor).encode("utf-8", "replace"))
     except (TraceError, ValueError, RecursionError) as error:
         return " ".join(str(error).replace(str(path), name).split())[:200]
     return None
@@ -554,14 +414,14 @@ def _lines(path: Path) -> Iterator[str]:
         yield rest.decode("utf-8", "replace")
 
 
-def _redacted_line(line: str, name: str, changes: TraceChanges) -> str:
+def _redacted_line(line: str, name: str, redactor: Redactor) -> str:
     if name.endswith((".jsonl", ".json")):
         try:
-            value = changes.redactor.value(json.loads(line))
+            value = redactor.value(json.loads(line))
         except (ValueError, RecursionError):
-            return changes.redactor.text(line)
+            return redactor.text(line)
         return f"{json.dumps(value, ensure_ascii=False)}\n"
-    return changes.redactor.text(line)
+    return redactor.text(line)
 
 
 MACHINE = "machine.json"
@@ -597,7 +457,7 @@ class _Source:
 def redacted_study(
     found: Exported,
     artifacts: Artifacts,
-    changes: TraceChanges,
+    redactor: Redactor,
     scratch: Path,
     *,
     files: bool,
@@ -616,15 +476,15 @@ def redacted_study(
         if files:
             for artifact in files_of(found):
                 if artifact.digest not in refiled:
-                    again = _again(artifact, source, kept, changes, scratch, left_out)
+                    again = _again(artifact, source, kept, redactor, scratch, left_out)
                     refiled[artifact.digest] = again
-            changes.redactor.exact |= {
+            redactor.exact |= {
                 digest: again.digest
                 for digest, again in refiled.items()
                 if again is not None and again.name == MACHINE
             }
-        redacted = _redacted(found, changes, refiled)
-        if not changes.redactor.learnt():
+        redacted = _redacted(found, redactor, refiled)
+        if not redactor.learnt():
             break
     return Redacted(found=redacted, artifacts=kept, left_out=left_out)
 
@@ -649,7 +509,7 @@ def _again(
     artifact: Artifact,
     source: "_Source",
     kept: Artifacts,
-    changes: TraceChanges,
+    redactor: Redactor,
     scratch: Path,
     left_out: dict[str, str],
 ) -> Artifact | None:
@@ -659,7 +519,7 @@ def _again(
         left_out[artifact.name] = "missing"
         return None
     source.artifacts.copy(artifact.digest, plain)
-    why = redact_file(plain, artifact.name, redacted, changes)
+    why = redact_file(plain, artifact.name, redacted, redactor)
     if why is not None:
         left_out[artifact.name] = why
         return None
@@ -667,9 +527,8 @@ def _again(
 
 
 def _redacted(
-    found: Exported, changes: TraceChanges, refiled: Mapping[str, Artifact | None]
+    found: Exported, redactor: Redactor, refiled: Mapping[str, Artifact | None]
 ) -> Exported:
-    redactor = changes.redactor
     for trial in found.trials:
         source = redactor.text(trial.policy.source)
         redactor.exact[trial.policy.digest] = replace(trial.policy, source=source).digest

@@ -249,7 +249,7 @@ def test_the_version_is_that_of_the_installation(cclsearch):
         ("space check tp=3", "knob tp is 3"),
         ("trial show", "TRIAL"),
         ("trial show abc", "give its number, as in `cclsearch trial show 3`"),
-        ("trial show a b 3", "names no trial"),
+        ("trial show a b 3", "is not a trial"),
         ("trial show -1", "No such option"),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_finished_search_is_not_repeated_but_told_again(searched):
     again = place.run("resume")
 
     assert again.returncode == 0
-    assert again.stderr == "nothing was left to launch: all 2 trials are used\n"
+    assert again.stderr == "nothing left to launch: all 2 trials are used\n"
     report = ended.stdout[ended.stdout.index("stopped: ") :]
     assert again.stdout.endswith(report)
     assert place.run("show").stdout.endswith(report)
@@ -217,7 +217,7 @@ def test_an_interruption_ends_with_75_and_says_how_to_go_on(here, number):
 
     assert process.returncode == 75
     first, second = err.splitlines()
-    assert first == "interrupted; every finished trial is on record"
+    assert first == "interrupted; every finished trial is recorded"
     assert second.startswith("next: cclsearch resume 20")
     assert "status: interrupted" in here.run("show").stdout
 

@@ -298,7 +298,7 @@ def test_a_card_of_tpus_is_searched_shown_and_exported(cclsearch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--command", "run.sh"), "say more about a card; add --card FILE"),
+        (("--command", "run.sh"), "need a card; add --card FILE"),
         (
             ("--card", CARDS / "inference.yaml", "--command", "run.sh"),
             "--command needs the script's knobs; add --tuning FILE",

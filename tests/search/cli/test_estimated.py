@@ -14,7 +14,7 @@ def test_the_parts_of_one_configuration_are_said_to_be_no_result(cclsearch):
     first, heading, *rows = ended.out.splitlines()
     assert ended.code == 0
     assert "micro_batch=4" in first
-    assert first.endswith("an estimate from sizes alone, no result")
+    assert first.endswith("an estimate from sizes alone, not a measurement")
     assert heading.split() == ["part", "time", "share"]
     assert any(row.startswith("tensor_communication") for row in rows)
     assert not any(row.startswith("data_communication") for row in rows)
@@ -24,7 +24,7 @@ def test_the_parts_of_one_configuration_are_said_to_be_no_result(cclsearch):
 def test_programs_get_every_part_and_their_sum(cclsearch):
     told = json.loads(cclsearch("space", "estimate", "pp=2", "dp_replicate=2", "--json").out)
 
-    assert told["estimate"] == "an estimate from sizes alone, no result"
+    assert told["estimate"] == "an estimate from sizes alone, not a measurement"
     assert told["config"]["pp"] == 2
     assert told["step_s"] == pytest.approx(sum(told["parts_s"].values()))
     assert told["parts_s"]["tensor_communication"] == 0
@@ -40,7 +40,7 @@ def test_without_a_configuration_the_best_are_listed_in_order(cclsearch):
     assert steps == sorted(steps)
     assert shown[0] == (
         f"the first 3 of {told['feasible']} configurations by an estimate from sizes alone, "
-        "no result"
+        "not a measurement"
     )
     assert len(shown) == 1 + 1 + 3
 
@@ -50,7 +50,7 @@ def test_without_a_configuration_the_best_are_listed_in_order(cclsearch):
     [
         (("tp=3",), "knob tp is 3"),
         (("tp",), "'tp' is not KNOB=VALUE"),
-        (("-c", str(SCRIPT)), "nothing can be estimated"),
+        (("-c", str(SCRIPT)), "cannot estimate"),
     ],
 )
 def test_what_cannot_be_estimated_is_said_in_a_line(cclsearch, arguments, told):

@@ -126,7 +126,7 @@ def test_a_card_without_hardware_says_nothing_of_the_traces_machine(cclsearch, t
         encoding="utf-8",
     )
     ended = cclsearch("metrics", "compute", SYNTHETIC, "mfu", "--card", card, "--no-cache")
-    assert "say with --batch-size which one the traces are of" in ended.err
+    assert "give the traces' one with --batch-size" in ended.err
     asked = ("metrics", "compute", SYNTHETIC, "mfu", "tokens_per_s", "--card", card)
     told = cclsearch(*asked, "--batch-size", 4, "--no-cache", "--json")
     facts = json.loads(told.out)

@@ -74,7 +74,7 @@ def test_a_large_study_is_shown_without_reading_it_whole(large, cclsearch):
     lines = ended.out.splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["37", "38", "39"]
     assert "the last 3 of 40 trials; --last shows more" in ended.err
-    assert "trials: 36 measured, 4 failed; 40 launches, 0 of them made again" in lines
+    assert "trials: 36 measured, 4 failed; 40 launches, 0 of them repeats" in lines
     assert "failed: 4 crash" in lines
     assert "best: trial 3: --n=3" in lines
     assert lines[-1] == f"next: cclsearch best large --format args --store {large}"
@@ -116,7 +116,7 @@ def test_a_damaged_database_is_told_with_the_command_that_rebuilds_it(large, ccl
     assert rebuilt.code == 0
     assert rebuilt.out.splitlines() == [
         "study large: 42 entries, 40 trials",
-        f"kept: the database that was there is {large / 'cclsearch.db.broken'}",
+        f"kept: the old database is {large / 'cclsearch.db.broken'}",
         f"rebuilt: 1 studies, 40 trials in {large}",
         f"next: cclsearch list --store {large}",
     ]

@@ -43,7 +43,7 @@ def test_a_comparison_ends_with_where_to_look_first(analyze, made):
         f"new: 1 point in {made.root / 'new'}",
         "new against old: 1 regression",
         f"written: {out}",
-        f"look first at {out / 'new_vs_old' / 'perf_regress.txt'}",
+        f"start with {out / 'new_vs_old' / 'perf_regress.txt'}",
     ]
 
 

@@ -203,7 +203,7 @@ def test_ctrl_c_keeps_what_was_computed_and_the_same_command_goes_on(cclsearch, 
 
     assert stopped.code == 75
     assert stopped.out == f"trial {STUDY}:0: step_count 5 steps\n"
-    assert "interrupted; what was computed is on record" in stopped.err
+    assert "interrupted; computed values are stored" in stopped.err
     assert [told["ordinal"] for told in rest] == [1, 2]
 
 

@@ -47,7 +47,7 @@ def test_a_history_is_recorded_once(cclsearch, run_folder):
     first, second = cclsearch("import", run_folder), cclsearch("import", run_folder, "--as", "x")
 
     assert "imported: " in first.out
-    assert "is on record already; skipped" in second.out
+    assert "already recorded; skipped" in second.out
     assert len(json.loads(cclsearch("list", "--json").out)) == 1
 
 
@@ -81,7 +81,7 @@ def test_an_imported_study_cannot_go_on(cclsearch, run_folder, command):
     refused = cclsearch(*command)
 
     assert refused.code == 2
-    assert "was imported from 20260101_120000/results.csv and cannot go on" in refused.err
+    assert "was imported from 20260101_120000/results.csv and cannot be resumed" in refused.err
 
 
 def test_scored_by_something_else_an_imported_study_is_not_wrong_for_it(cclsearch, run_folder):
@@ -104,7 +104,7 @@ def test_one_name_is_not_given_to_several_studies(cclsearch, run_folder):
 
     assert refused.code == 0
     assert several.code == 2
-    assert "holds several studies" in several.err
+    assert "contains several studies" in several.err
 
 
 def test_home_folders_and_secrets_of_others_are_not_recorded(cclsearch, run_folder, tmp_path):

@@ -266,7 +266,7 @@ Found = TypeVar("Found")
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
     """Record a new study and run its search."""
-    from search.compose import new_study_id, resolve_strategy, open_search
+    from search.compose import new_study_id, open_search, resolve_strategy
 
     chosen, why = resolve_strategy(strategy)
     # The price is recorded too, as published prices change.

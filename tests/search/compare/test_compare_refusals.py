@@ -61,7 +61,10 @@ def refused(cclsearch, tmp_path):
         ("rows.csv trial:zzz:0", "no study 'zzz'"),
         ("rows.csv trial:", "names no trial"),
         ("trial:0 trial:0", "A and B are both trial:"),
-        ("trial:0 rows.csv", "is a trial and B, rows.csv, is benchmark CSV; give two of one kind"),
+        (
+            "trial:0 rows.csv",
+            "is a trial and B, rows.csv, is benchmark CSV; give two sides of the same kind",
+        ),
         ("rows.csv launch.json", "is benchmark CSV and B, launch.json, is a stored measurement"),
         ("nvbench.json launch.json", "is nvbench results and B, launch.json, is a stored meas"),
         ("odd.json launch.json", "odd.json: holds no stored measurement"),

@@ -185,13 +185,13 @@ def test_what_was_learnt_is_shown_and_can_be_taken_back(failing, cclsearch):
 
     revoked = cclsearch(*failing, "--revoke", found["name"])
 
-    assert f"taken back: {found['name']}" in revoked.out
+    assert f"revoked: {found['name']}" in revoked.out
     after = json.loads(cclsearch(*failing, "--json").out)
-    assert after["taken_back"] == [found["name"]]
+    assert after["revoked"] == [found["name"]]
     assert found["name"] not in [each["name"] for each in after["learned"]]
 
 
 def test_only_what_was_learnt_can_be_taken_back(failing, cclsearch):
     refused = cclsearch(*failing, "--revoke", "learned: tp == 9")
     assert refused.code == 2
-    assert "no learned constraint is called 'learned: tp == 9'" in refused.err
+    assert "no learned constraint has the name 'learned: tp == 9'" in refused.err

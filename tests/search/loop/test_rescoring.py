@@ -64,7 +64,7 @@ def test_the_best_is_that_of_the_objective_that_is_asked(cclsearch, searched):
     assert told(cclsearch, searched, "best", "--format", "args").out == "--n=1\n"
     ended = told(cclsearch, searched, "best", "--format", "args", "--objective", "memory_peak")
     assert ended.out == "--n=2\n"
-    assert "scored again by memory_peak; nothing was launched\n" in ended.err
+    assert "rescored by memory_peak; nothing was launched\n" in ended.err
     ratio = "step_time@seed/step_time"
     assert told(cclsearch, searched, "best", "--format", "args", "--objective", ratio).out == (
         "--n=1\n"
@@ -80,12 +80,12 @@ def test_limits_can_be_asked_of_what_is_on_record(cclsearch, searched):
     assert "peak_memory < 500 KiB is broken: peak_memory is 900 KiB" in shown
     none = cclsearch("best", "--limit", "step_time < 1 ms", "--store", searched.root)
     assert none.code == 4
-    assert "has no trial that breaks no limit; see `cclsearch show" in none.err
+    assert "has no trial that satisfies all limits; see `cclsearch show" in none.err
 
 
 def test_showing_it_by_another_objective_counts_repeated_launches(cclsearch, searched):
     out = told(cclsearch, searched, "show", "--objective", "1/step_time").out.splitlines()
-    assert "scored again: by 1/step_time; nothing was launched" in out
+    assert "rescored: by 1/step_time; nothing was launched" in out
     (best,) = [line for line in out if line.startswith("best: ")]
     assert best.endswith("--n=1")
     (value,) = [line for line in out if line.startswith("1/step_time: ")]
@@ -114,7 +114,7 @@ def test_the_front_of_what_is_on_record_is_listed_and_drawn(cclsearch, searched,
     out = told(cclsearch, searched, "show", *both, "--plot", plot).out.splitlines()
     assert out[0] == (
         "front: 2 of 3 measured trials, over step_time and peak_memory; "
-        "scored again, nothing was launched"
+        "rescored, nothing was launched"
     )
     assert [line.split(": ")[-1] for line in out[1:]] == ["--n=1", "--n=2"]
     assert "step_time 0.2 s" in out[1]
@@ -132,7 +132,7 @@ def test_a_study_with_several_objectives_tells_its_front_everywhere(cclsearch, t
     assert "  on the front" in shown
     best = told(cclsearch, made, "best", "--format", "args")
     assert best.out == "--n=1\n"
-    assert "no trial beats these in all objectives either: " in best.err
+    assert "also on the Pareto front: " in best.err
     listed = told(cclsearch, made, "show", "--front").out
     assert listed.startswith("front: 2 of 3 measured trials, over step_time and peak_memory\n")
 

@@ -172,7 +172,7 @@ def test_a_study_is_scored_by_what_was_computed_of_it_afterwards(
     none = cclsearch("best", *limit, "--objective", "step_time", "--store", root)
 
     assert (best.code, best.out) == (0, "--n=0\n")
-    assert "has no trial that breaks no limit" in none.err
+    assert "has no trial that satisfies all limits" in none.err
 
 
 def test_a_value_of_an_older_version_is_computed_again_from_the_samples(compute, tmp_path):

@@ -85,7 +85,7 @@ def test_a_study_file_is_another_place(policies, tmp_path):
     [
         (("--trial", "9"), "has no trial '9'"),
         (("--trial", "worst"), "has no trial 'worst'"),
-        (("--rounds", "3"), "--rounds belongs to --mode measure, not to policy"),
+        (("--rounds", "3"), "--rounds needs --mode measure, not policy"),
         (("--vary", "ranks=3"), "'ranks' is no field"),
     ],
 )

@@ -97,4 +97,4 @@ def test_options_of_other_modes_are_refused(cclsearch, stored):
     ended = cclsearch("replay", "--objective", "step_time", "--store", stored)
 
     assert ended.code == 2
-    assert "--objective belongs to --mode score, not to llm" in ended.err
+    assert "--objective needs --mode score, not llm" in ended.err

@@ -164,5 +164,5 @@ def test_without_the_sdk_the_command_says_what_to_install(tmp_path):
 
     assert done.returncode == 4
     assert done.stderr.splitlines() == [
-        "error: the Model Context Protocol takes its SDK: pip install 'cclsearch[mcp]'"
+        "error: this command needs the MCP SDK: pip install 'cclsearch[mcp]'"
     ]

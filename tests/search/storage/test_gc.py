@@ -38,7 +38,7 @@ def test_only_what_no_record_cites_goes(kept_store, cclsearch):
     ended = cclsearch("gc", "--store", kept.root)
 
     assert ended.code == 0
-    assert ended.out.splitlines()[0].startswith("1 file that no record cites: ")
+    assert ended.out.splitlines()[0].startswith("1 file that no record refers to: ")
     assert ended.out.splitlines()[1].startswith("1 file removed, ")
     assert all_files(kept) == cited
     assert cclsearch("gc", "--store", kept.root).out.startswith("0 files removed, 0 B freed\n")
@@ -181,7 +181,7 @@ def test_nobody_removes_cited_traces_from_a_pipe_without_yes(kept_store, cclsear
 
     assert ended.code == 2
     assert ended.err == (
-        "error: 3 traces of 3 trials would be removed for good; "
+        "error: 3 traces of 3 trials would be removed permanently; "
         "look at them with --dry-run, or add --yes\n"
     )
     assert kept.traces() == [0, 1, 2, 3]

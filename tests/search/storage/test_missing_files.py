@@ -107,7 +107,7 @@ def test_files_that_are_all_as_recorded_are_said_to_be(kept_store, cclsearch):
     ended = cclsearch("doctor", "--verify", "--store", kept_store().root)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("8 kept files read, ")
-    assert ended.out.endswith("all are what was recorded\n")
+    assert ended.out.endswith("all files match their digests\n")
 
 
 def test_every_changed_or_missing_file_is_found_and_named(removed, cclsearch):
@@ -118,7 +118,7 @@ def test_every_changed_or_missing_file_is_found_and_named(removed, cclsearch):
 
     assert_one_line(ended, 4, "2 kept files of ", "restore them from a copy of the store")
     lines = ended.out.splitlines()
-    assert lines[1] == "1 were removed by gc, and the records say so"
+    assert lines[1] == "1 were removed by gc, as recorded"
     assert sum(f"study {STUDY}, trial 1, rank0_trace.json: " in line for line in lines) == 1
     assert sum(f"study {STUDY}, trial 2, rank0.log: artifact " in line for line in lines) == 1
     told = json.loads(cclsearch("doctor", "--verify", "--json", "--store", removed.root).out)

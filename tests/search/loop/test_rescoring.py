@@ -140,8 +140,8 @@ def test_a_study_with_several_objectives_tells_its_front_everywhere(cclsearch, t
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("show", "--front"), "has one objective, so there is no front; ask for more"),
-        (("show", "--plot", "x.png"), "--plot draws a front; add --front"),
+        (("show", "--front"), "has one objective, so there is no front; give several"),
+        (("show", "--plot", "x.png"), "--plot draws the front; add --front"),
         (("best", "--objective", "nope"), "no metric is called 'nope'"),
         (("best", "--objective", "step_time*mfu"), "say which way is better"),
         (("show", "--limit", "mfu"), "write it as in 'peak_memory < 30 GiB'"),

@@ -182,7 +182,7 @@ def test_nobody_removes_cited_traces_from_a_pipe_without_yes(kept_store, cclsear
     assert ended.code == 2
     assert ended.err == (
         "error: 3 traces of 3 trials would be removed permanently; "
-        "look at them with --dry-run, or add --yes\n"
+        "list them with --dry-run, or add --yes\n"
     )
     assert kept.traces() == [0, 1, 2, 3]
 
@@ -213,7 +213,7 @@ def test_a_kill_between_record_and_removal_is_finished_by_the_next_gc(kept_store
 
     out = cclsearch("gc", "--store", kept.root).out
 
-    assert out.startswith("1 file that the records know as removed: ")
+    assert out.startswith("1 file already recorded as removed: ")
     assert kept.traces() == [1, 2, 3]
 
 
@@ -282,4 +282,4 @@ def _refused(*_arguments, **_options):
 def test_a_rule_that_says_nothing_is_refused(kept_store, cclsearch, flag, text):
     ended = cclsearch("gc", f"{flag}={text}", "--yes", "--store", kept_store().root)
     assert ended.code == 2
-    assert ended.err.startswith(f"error: {flag} {text!r} is no ")
+    assert ended.err.startswith(f"error: {flag} {text!r} is not a ")

@@ -106,7 +106,7 @@ def test_a_name_from_elsewhere_leads_nowhere_else(cclsearch, tmp_path, name):
 def test_files_that_are_all_as_recorded_are_said_to_be(kept_store, cclsearch):
     ended = cclsearch("doctor", "--verify", "--store", kept_store().root)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("8 kept files read, ")
+    assert ended.out.startswith("8 files read, ")
     assert ended.out.endswith("all files match their digests\n")
 
 
@@ -116,7 +116,7 @@ def test_every_changed_or_missing_file_is_found_and_named(removed, cclsearch):
 
     ended = cclsearch("doctor", "--verify", "--store", removed.root)
 
-    assert_one_line(ended, 4, "2 kept files of ", "restore them from a copy of the store")
+    assert_one_line(ended, 4, "2 files of ", "restore them from a backup of the store")
     lines = ended.out.splitlines()
     assert lines[1] == "1 were removed by gc, as recorded"
     assert sum(f"study {STUDY}, trial 1, rank0_trace.json: " in line for line in lines) == 1

@@ -34,9 +34,9 @@ def _rates(
     fp32: float | None = None,
     fp8: float | None = None,
 ) -> Mapping[str, float]:
-    """Rates by precision; fp16 is as fast as bf16 where it is not told apart."""
-    told = {"bf16": bf16, "fp16": fp16 or bf16, "tf32": tf32, "fp32": fp32, "fp8": fp8}
-    return {precision: rate for precision, rate in told.items() if rate is not None}
+    """Rates by precision; fp16 is as fast as bf16 where it is not stated separately."""
+    rates = {"bf16": bf16, "fp16": fp16 or bf16, "tf32": tf32, "fp32": fp32, "fp8": fp8}
+    return {precision: rate for precision, rate in rates.items() if rate is not None}
 
 
 _HOPPER = _rates(989.4, tf32=494.7, fp32=66.9, fp8=1978.9)

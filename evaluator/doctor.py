@@ -4,7 +4,6 @@ import math
 import os
 import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,13 @@ import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.limits import free_memory_bytes
-from evaluator.machine import CPU_RANKS_PER_CORE, DEFAULT_CPU_RANKS, local_gpus, mpi_library
+from evaluator.machine import (
+    CPU_RANKS_PER_CORE,
+    DEFAULT_CPU_RANKS,
+    local_gpus,
+    mpi_library,
+    nvidia_smi,
+)
 from evaluator.timing.decision import DecisionRule, detectable, pooled
 from records.errors import EnvironmentFault
 from records.machine import Conditions
@@ -24,7 +29,7 @@ from records.trial import Config, Failed
 
 
 class State(StrEnum):
-    """How good that is: `warn` works, but worse than it could."""
+    """How good a result is: `warn` works, but worse than it could."""
 
     OK = "ok"
     WARN = "warn"
@@ -32,7 +37,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """What was found, and what to do where something is missing.
 
     `needed` is whether a search on this machine cannot run without it.
@@ -40,46 +45,44 @@ class Finding:
 
     subject: str
     state: State
-    told: str
+    detail: str
     remedy: str | None = None
     needed: bool = False
 
 
 LEAST_FREE_BYTES = 2 << 30
-_NVIDIA_LIMIT_S = 30.0
 _STEADY_GOVERNOR = "performance"
 
 
-def gpus() -> Finding:
+def gpus() -> CheckResult:
     """GPUs that this process may use."""
     found = local_gpus()
     if not found:
-        return Finding(
+        return CheckResult(
             subject="GPUs",
             state=State.WARN,
-            told="none that the driver names and CUDA_VISIBLE_DEVICES shows; ranks run on the CPU",
+            detail="none that the driver and CUDA_VISIBLE_DEVICES show; ranks run on the CPU",
             remedy="on a machine with GPUs: install the NVIDIA driver, unset CUDA_VISIBLE_DEVICES",
         )
     names = ", ".join(sorted({name for name, _ in found}))
-    return Finding(subject="GPUs", state=State.OK, told=f"{len(found)}: {names}")
+    return CheckResult(subject="GPUs", state=State.OK, detail=f"{len(found)}: {names}")
 
 
-def gpu_links() -> Finding:
+def gpu_links() -> CheckResult:
     """How GPUs are connected, from the driver's matrix."""
-    matrix = _nvidia_matrix()
-    links = sorted(set(_links(matrix)))
+    links = sorted(set(_links(nvidia_smi("topo", "-m"))))
     if not links:
-        return Finding(subject="GPU links", state=State.OK, told="no two GPUs to connect")
+        return CheckResult(subject="GPU links", state=State.OK, detail="no two GPUs to connect")
     slow = not any(link.startswith("NV") for link in links)
-    return Finding(
+    return CheckResult(
         subject="GPU links",
         state=State.WARN if slow else State.OK,
-        told=", ".join(links),
+        detail=", ".join(links),
         remedy="without NVLink, prefer fewer tensor-parallel ranks" if slow else None,
     )
 
 
-def interfaces(root: Path = Path("/")) -> Finding:
+def interfaces(root: Path = Path("/")) -> CheckResult:
     """Network interfaces that are up; ranks on one machine meet over loopback."""
     up = [
         path.name
@@ -87,62 +90,62 @@ def interfaces(root: Path = Path("/")) -> Finding:
         if (path / "operstate").is_file() and _up(path)
     ]
     if "lo" not in up:
-        return Finding(
+        return CheckResult(
             subject="interfaces",
             state=State.MISSING,
-            told=f"loopback is down; up: {', '.join(up) or 'none'}",
+            detail=f"loopback is down; up: {', '.join(up) or 'none'}",
             remedy="ip link set lo up",
             needed=True,
         )
-    return Finding(subject="interfaces", state=State.OK, told=", ".join(up))
+    return CheckResult(subject="interfaces", state=State.OK, detail=", ".join(up))
 
 
-def cores(root: Path = Path("/")) -> Finding:
+def cores(root: Path = Path("/")) -> CheckResult:
     """CPU cores that affinity and control group leave us."""
     allowed, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     quota = _cpu_quota(root)
-    told = f"{allowed} of {present}" + (f", quota of {quota:g}" if quota is not None else "")
+    detail = f"{allowed} of {present}" + (f", quota of {quota:g}" if quota is not None else "")
     usable = min(allowed, quota) if quota is not None else allowed
     if usable * CPU_RANKS_PER_CORE < DEFAULT_CPU_RANKS:
-        return Finding(
+        return CheckResult(
             subject="cores",
             state=State.WARN,
-            told=told,
+            detail=detail,
             remedy=f"{DEFAULT_CPU_RANKS} ranks will wait for each other; allow more cores",
         )
-    return Finding(subject="cores", state=State.OK, told=told)
+    return CheckResult(subject="cores", state=State.OK, detail=detail)
 
 
-def memory() -> Finding:
+def memory() -> CheckResult:
     """Memory that can be taken without swapping, also by our control groups."""
     free_bytes = free_memory_bytes()
     enough = free_bytes >= LEAST_FREE_BYTES
-    return Finding(
+    return CheckResult(
         subject="memory",
         state=State.OK if enough else State.WARN,
-        told=f"{free_bytes / 2**30:.1f} GiB free",
+        detail=f"{free_bytes / 2**30:.1f} GiB free",
         remedy=None if enough else "end other programs, or raise the control group's limit",
     )
 
 
-def clocks(root: Path = Path("/")) -> Finding:
+def clocks(root: Path = Path("/")) -> CheckResult:
     """Whether the cores keep one frequency; a varying one is noise in every step time."""
     cpu = root / "sys/devices/system/cpu"
     governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
     if not governors:
-        return Finding(
+        return CheckResult(
             subject="clocks",
             state=State.OK,
-            told="not visible here, as in most virtual machines",
+            detail="not visible here, as in most virtual machines",
         )
     turbo = _turbo(cpu)
-    told = f"governor {', '.join(sorted(governors))}{turbo}"
+    detail = f"governor {', '.join(sorted(governors))}{turbo}"
     if governors == {_STEADY_GOVERNOR}:
-        return Finding(subject="clocks", state=State.OK, told=told)
-    return Finding(
+        return CheckResult(subject="clocks", state=State.OK, detail=detail)
+    return CheckResult(
         subject="clocks",
         state=State.WARN,
-        told=told,
+        detail=detail,
         remedy=f"for steadier times: cpupower frequency-set -g {_STEADY_GOVERNOR}",
     )
 
@@ -177,29 +180,16 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _nvidia_matrix() -> str:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    try:
-        told = subprocess.run(
-            [tool, "topo", "-m"], capture_output=True, timeout=_NVIDIA_LIMIT_S, check=True
-        )
-    except (subprocess.SubprocessError, OSError):
-        return ""
-    return told.stdout.decode(errors="replace")
-
-
-def _links(matrix: str) -> Iterator[str]:
+def _links(matrix: Sequence[str]) -> Iterator[str]:
     """Kinds of link between two GPUs: NV18, PIX, SYS and their like."""
-    header, *rows = [line.split() for line in matrix.splitlines() if line.strip()] or [[]]
+    header, *rows = [line.split() for line in matrix if line.strip()] or [[]]
     count = sum(name.startswith("GPU") and name[3:].isdecimal() for name in header)
     for row in rows:
         if row[0].startswith("GPU") and row[0][3:].isdecimal():
             yield from (cell for cell in row[1 : count + 1] if cell != "X")
 
 
-TOLD_CHARS = 300
+DETAIL_CHARS = 300
 NOISY = 0.05
 ROUNDS = 4
 
@@ -238,42 +228,42 @@ def launch_repeatedly(
     return tuple(launches)
 
 
-def launch_finding(
+def check_launches(
     subject: str, launches: Sequence[MeasuredLaunch] | str, *, needed: bool
-) -> Finding:
+) -> CheckResult:
     """Whether a launch works; the first of several also started the warm process."""
     if isinstance(launches, str):
-        return Finding(
+        return CheckResult(
             subject=subject,
             state=State.MISSING,
-            told=launches[:TOLD_CHARS],
+            detail=launches[:DETAIL_CHARS],
             remedy="a search cannot measure anything here until this works",
             needed=needed,
         )
     again_s = statistics.median(launch.wall_s for launch in launches[1:])
-    return Finding(
+    return CheckResult(
         subject=subject,
         state=State.OK,
-        told=f"ranks meet and train; {launches[0].wall_s - again_s:.1f} s to start the warm "
+        detail=f"ranks join and train; {launches[0].wall_s - again_s:.1f} s to start the warm "
         f"process, {again_s:.2f} s for each launch",
         needed=needed,
     )
 
 
-def noise_finding(launches: Sequence[MeasuredLaunch]) -> Finding:
-    """How much equal launches differ, and what difference a search could still tell."""
+def check_noise(launches: Sequence[MeasuredLaunch]) -> CheckResult:
+    """Report how much equal launches differ, and what difference a search could still resolve."""
     within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
     medians = [statistics.median(launch.step_times_s) for launch in launches]
-    told_apart = smallest_difference(medians, ROUNDS)
-    noisy = told_apart > NOISY
+    resolved = smallest_difference(medians, ROUNDS)
+    noisy = resolved > NOISY
     disturbed = [x.conditions.disturbances for x in launches if x.conditions is not None]
     causes = sorted({cause for causes in disturbed for cause in causes})
-    return Finding(
+    return CheckResult(
         subject="noise",
         state=State.WARN if noisy else State.OK,
-        told=f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} launches by "
-        f"{max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {ROUNDS} rounds a "
-        f"search tells {told_apart:.0%} apart",
+        detail=f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} "
+        f"launches by {max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {ROUNDS} "
+        f"rounds a search resolves {resolved:.0%}",
         remedy=(causes[0] if causes else "end other programs; take more rounds") if noisy else None,
     )
 
@@ -285,7 +275,7 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
     """
     noise = pooled([[[value] for value in values]])
     if noise is None:
-        raise ValueError(f"{len(values)} launches tell no difference")
+        raise ValueError(f"{len(values)} launches resolve no difference")
     ratio = detectable(noise, DecisionRule(min_rounds=rounds, max_rounds=rounds))
     return math.inf if ratio is None else ratio - 1
 
@@ -298,17 +288,17 @@ def _quartile_range(values: Sequence[float]) -> float:
 _SLURM = ("sbatch", "srun", "squeue", "scancel")
 
 
-def torch_backends() -> Finding:
+def torch_backends() -> CheckResult:
     """The version of torch and the communication libraries in it."""
     # Imported here: it takes seconds, and nothing else in this process needs it.
     import torch
     import torch.distributed as dist
 
     if not dist.is_available():
-        return Finding(
+        return CheckResult(
             subject="torch",
             state=State.MISSING,
-            told=f"{torch.__version__}, built without torch.distributed",
+            detail=f"{torch.__version__}, built without torch.distributed",
             remedy="install a build of torch with torch.distributed",
             needed=True,
         )
@@ -318,65 +308,65 @@ def torch_backends() -> Finding:
         "MPI": dist.is_mpi_available(),
     }
     present = ", ".join(name for name, there in built_in.items() if there)
-    return Finding(
+    return CheckResult(
         subject="torch",
         state=State.OK if dist.is_gloo_available() else State.MISSING,
-        told=f"{torch.__version__} with {present or 'no backend'}",
+        detail=f"{torch.__version__} with {present or 'no backend'}",
         remedy=None if dist.is_gloo_available() else "install a build of torch with gloo",
         needed=True,
     )
 
 
-def compiler() -> Finding:
+def compiler() -> CheckResult:
     """The C++ compiler that torch.compile needs on a CPU."""
     return _tool("compiler", ("g++", "clang++"), "torch.compile on CPUs needs it: install g++")
 
 
-def stack_reader() -> Finding:
+def stack_reader() -> CheckResult:
     """The tool that shows where a hanging rank is, native frames included."""
     return _tool(
         "py-spy", ("py-spy",), "stacks of hanging ranks come from Python alone: pip install py-spy"
     )
 
 
-def mpi() -> Finding:
+def mpi() -> CheckResult:
     """The MPI that ranks load, and the command that starts them with it."""
     library = mpi_library()
     remedy = 'only needed to measure and search MPI: pip install "cclsearch[mpi]"'
     if library is None:
-        told = "mpi4py loads no MPI library"
-        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
+        detail = "mpi4py loads no MPI library"
+        return CheckResult(subject="MPI", state=State.MISSING, detail=detail, remedy=remedy)
     name = f"{library.kind} {library.version}"
     if library.mpirun is None:
-        told = f"{name} without the mpirun of this version"
-        return Finding(subject="MPI", state=State.MISSING, told=told, remedy=remedy)
-    return Finding(subject="MPI", state=State.OK, told=f"{name}, {library.mpirun}")
+        detail = f"{name} without the mpirun of this version"
+        return CheckResult(subject="MPI", state=State.MISSING, detail=detail, remedy=remedy)
+    return CheckResult(subject="MPI", state=State.OK, detail=f"{name}, {library.mpirun}")
 
 
-def slurm() -> Finding:
+def slurm() -> CheckResult:
     """Slurm's commands."""
     lacking = [command for command in _SLURM if shutil.which(command) is None]
     if not lacking:
-        return Finding(subject="Slurm", state=State.OK, told="all commands found")
-    return Finding(
+        return CheckResult(subject="Slurm", state=State.OK, detail="all commands found")
+    return CheckResult(
         subject="Slurm",
         state=State.MISSING,
-        told=f"no {', '.join(lacking)}",
+        detail=f"no {', '.join(lacking)}",
         remedy="only needed to launch on a cluster: run on its login node",
     )
 
 
-def containers(root: Path = Path("/")) -> Finding:
+def containers(root: Path = Path("/")) -> CheckResult:
     """Whether containers and control groups of our own can be made."""
     docker = shutil.which("docker") is not None
     groups = _writable(root / "sys/fs/cgroup")
-    told = f"docker {'found' if docker else 'not found'}, control groups " + (
+    detail = f"docker {'found' if docker else 'not found'}, control groups " + (
         "writable" if groups else "read-only"
     )
-    return Finding(
+    return CheckResult(
         subject="containers",
         state=State.OK if groups else State.WARN,
-        told=told,
+        detail=detail,
         remedy=None if groups else "limits on ranks come from rlimits; nothing needs to be done",
     )
 
@@ -390,15 +380,15 @@ def _nccl_name() -> str:
     return f"NCCL {'.'.join(map(str, version))}"
 
 
-def _tool(subject: str, names: tuple[str, ...], remedy: str) -> Finding:
+def _tool(subject: str, names: tuple[str, ...], remedy: str) -> CheckResult:
     for name in names:
         path = shutil.which(name)
         if path is not None:
-            return Finding(subject=subject, state=State.OK, told=path)
-    return Finding(
+            return CheckResult(subject=subject, state=State.OK, detail=path)
+    return CheckResult(
         subject=subject,
         state=State.MISSING,
-        told=f"no {' or '.join(names)}",
+        detail=f"no {' or '.join(names)}",
         remedy=remedy,
     )
 

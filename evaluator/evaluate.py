@@ -51,10 +51,6 @@ from records.trial import (
 )
 
 
-def _unknown() -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Where launches are made: the scheduler's job that we are in, and which machine this is.
@@ -63,11 +59,11 @@ class Site:
     """
 
     job_id: str | None = None
-    machine: Callable[[], str | None] = _unknown
+    machine: Callable[[], str | None] = lambda: None
 
 
 def launch_record(job: Job, result: JobResult, launcher: str, site: Site) -> LaunchRecord:
-    """Give what it takes to start a job again, and how it ended this time."""
+    """Return what is needed to repeat a launch, and how it ended."""
     devices = job.environment.get(VISIBLE_DEVICES)
     return LaunchRecord(
         argv=job.argv,
@@ -159,15 +155,15 @@ def _collective(found: Exposure, ranks_per_node: int | None) -> CollectiveTime:
 
 
 LauncherFactory: TypeAlias = Callable[[], Launcher]
-"""Makes a launcher that can run a job beside those of others."""
+"""Makes a launcher that can run a job in parallel with others."""
 
 
 class TrialEvaluator:
     """Launches through a recipe and a launcher, and measures what came back.
 
-    Launches that are to be together, or in several threads, need a launcher each: `more_launchers`
-    makes those beyond the first, which are kept until `close`. Those in threads get `places` of
-    their own, as long as there are enough.
+    Launches that take turns, or run in several threads, need a launcher each: `more_launchers`
+    makes those beyond the first, which are kept until `close`. Those in threads get separate
+    `slots`, as long as there are enough.
     """
 
     def __init__(
@@ -176,16 +172,16 @@ class TrialEvaluator:
         launcher: Launcher,
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,
-        places: DeviceSlots | None = None,
+        slots: DeviceSlots | None = None,
         site: Site | None = None,
     ) -> None:
         self._recipe = recipe
         self._launchers = [launcher]
         self._on_phase = on_phase
         self._more_launchers = more_launchers
-        self._places = places or DeviceSlots()
+        self._slots = slots or DeviceSlots()
         self._site = site or Site()
-        self._taken_places: set[int] = set()
+        self._taken_slots: set[int] = set()
         self._busy: set[int] = set()
         self._stopped = False
         self._changed = Condition()
@@ -193,9 +189,9 @@ class TrialEvaluator:
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
         """Launch and measure in `workdir`, an empty folder; its files stay for the caller.
 
-        Several threads may call it at once. Raises `KeyboardInterrupt` once this is stopped.
+        Several threads may call it. Raises `KeyboardInterrupt` once this is stopped.
         """
-        with self._apart(self._recipe.job(study, config)) as (launcher, job):
+        with self._exclusive(self._recipe.job(study, config)) as (launcher, job):
             launch = _Launch.of(job, workdir)
             before = take_snapshot()
             result = launcher.run(launch.job, workdir, self._on_phase)
@@ -205,11 +201,11 @@ class TrialEvaluator:
     def evaluate_together(
         self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
     ) -> tuple[Outcome, ...]:
-        """Launch all at once and measure them in turns, each in an empty folder of its own.
+        """Launch all together and measure them in turns, each in a separate empty folder.
 
         A turn is as many steps as a launch times at least, and they are as many turns as fit in
-        the most that it times; none is profiled. When a launch fails, the failure of the others
-        says that it is not theirs. Raises `ValueError` without a factory of launchers.
+        the most that it times; none is profiled. When a launch fails, the others are
+        recorded as ended because of it. Raises `ValueError` without a factory of launchers.
         """
         turn_count = max(1, study.measure.max_timed_steps // study.measure.timed_steps)
         turn = _fixed_steps(study, study.measure.timed_steps)
@@ -237,7 +233,7 @@ class TrialEvaluator:
         return tuple(_in_turns(outcome, turn_steps) for outcome in outcomes)
 
     def prepare(self, job: Job, launcher_count: int) -> None:
-        """Begin to make ready what jobs like this need in so many threads; returns at once."""
+        """Begin to prepare what jobs like this need in N threads, without waiting for it."""
         for launcher in self._launchers_for(launcher_count):
             launcher.prepare(job)
 
@@ -255,30 +251,32 @@ class TrialEvaluator:
             self._launchers.pop().close()
 
     @contextmanager
-    def _apart(self, job: Job) -> Iterator[tuple[Launcher, Job]]:
-        """A launcher that nobody else uses, and the job in places that nobody else has."""
+    def _exclusive(self, job: Job) -> Iterator[tuple[Launcher, Job]]:
+        """Yield a launcher, and the job in slots, that no other launch uses."""
         with self._changed:
             if self._stopped:
                 raise KeyboardInterrupt
             number = next(n for n in count() if n not in self._busy)
             launcher = self._launchers_for(number + 1)[number]
-            free = [n for n in range(self._places.count) if n not in self._taken_places]
-            needed = self._places.needed(job)
-            places = free[:needed] if len(free) >= needed else []
+            free = [n for n in range(self._slots.count) if n not in self._taken_slots]
+            needed = self._slots.needed(job)
+            slots = free[:needed] if len(free) >= needed else []
             self._busy.add(number)
-            self._taken_places.update(places)
+            self._taken_slots.update(slots)
         try:
-            yield launcher, self._places.confine(job, places) if places else job
+            yield launcher, self._slots.confine(job, slots) if slots else job
         finally:
             with self._changed:
                 self._busy.remove(number)
-                self._taken_places.difference_update(places)
+                self._taken_slots.difference_update(slots)
                 self._changed.notify_all()
 
     def _launchers_for(self, count: int) -> Sequence[Launcher]:
         while len(self._launchers) < count:
             if self._more_launchers is None:
-                raise ValueError("launches together need a launcher each; give a factory of them")
+                raise ValueError(
+                    "interleaved launches need a launcher each; give a factory of them"
+                )
             self._launchers.append(self._more_launchers())
         return self._launchers[:count]
 
@@ -320,7 +318,7 @@ class _Launch:
 
     @classmethod
     def of(cls, job: Job, workdir: Path) -> "_Launch":
-        """Make the job's folders, and leave on record how it is started."""
+        """Make the job's folders, and record how it is started."""
         placed, record = _placed(job, workdir), workdir / "launch.json"
         record.write_text(_launch_document(placed), encoding="utf-8")
         return cls(job, placed, record.stat().st_mtime_ns)
@@ -332,7 +330,7 @@ def _conditions_since(before: Snapshot, study: Study) -> Conditions:
 
 
 def _fixed_steps(study: Study, step_count: int) -> Study:
-    """The study of launches that time so many steps and profile none."""
+    """Return the study of launches that time N steps and profile none."""
     measure = replace(
         study.measure,
         timed_steps=step_count,
@@ -357,7 +355,7 @@ def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome,
         kind=FailureKind.INFRASTRUCTURE,
         message=f"ended because its partner failed ({cause}); measure it again without that one"
         if isinstance(cause, Failed)
-        else "ended because its partner left before all turns were over; measure it again",
+        else "ended because its partner ended before all turns were over; measure it again",
     )
     return tuple(
         outcome if number == failed else replace(partner, launched=outcome.launched)
@@ -366,16 +364,16 @@ def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome,
 
 
 def _placed(job: Job, workdir: Path) -> Job:
-    """The job with its folders made, and told where they are."""
-    places = {variable: workdir.absolute() / name for variable, name in job.folders.items()}
-    for folder in places.values():
+    """Make the folders of a job, and set the variables that name them."""
+    folders = {variable: workdir.absolute() / name for variable, name in job.folders.items()}
+    for folder in folders.values():
         folder.mkdir()
-    told = {variable: str(folder) for variable, folder in places.items()}
-    return replace(job, environment={**job.environment, **told})
+    variables = {variable: str(folder) for variable, folder in folders.items()}
+    return replace(job, environment={**job.environment, **variables})
 
 
 def _launch_document(job: Job) -> str:
-    """How to start the same job without us, for the record."""
+    """Return how to start the same job without cclsearch."""
     return json.dumps(
         {
             "argv": job.argv,
@@ -408,12 +406,12 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
 
 
 def _measured(study: Study, reading: Reading) -> Measured:
-    seen = evidence(study, reading.measurement, reading.traces)
-    measures = measure_all(seen)
+    found = evidence(study, reading.measurement, reading.traces)
+    measures = measure_all(found)
     return Measured(
         measurement=reading.measurement,
         metrics=measures.values,
         absent=measures.absent,
-        breakdown=breakdown(seen.split) if seen.split else None,
-        diagnosis=diagnose(seen),
+        breakdown=breakdown(found.split) if found.split else None,
+        diagnosis=diagnose(found),
     )

@@ -105,7 +105,7 @@ def _software(packages: Mapping[str, str]) -> Mapping[str, str]:
         for name, version in packages.items()
         if any(fnmatchcase(name, pattern) for pattern in SOFTWARE)
     }
-    return {**wanted, **{f"torch {name}": told for name, told in _torch_facts().items()}}
+    return {**wanted, **{f"torch {name}": fact for name, fact in _torch_facts().items()}}
 
 
 def _torch_facts() -> Mapping[str, str]:

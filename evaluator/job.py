@@ -20,7 +20,7 @@ Reason: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to start: `files` go to the working folder first; `argv` starts it cold, by hand.
+    """What to start: `files` go to the working folder first; `argv` starts it cold.
 
     A warm process that has imported `modules` can fork the ranks instead; without any, only `argv`
     starts the job. A job that was inside its steps and whose ranks then give no sign of life for
@@ -49,7 +49,7 @@ class RankExit:
 
     `rank` is None for the command of a cold start that failed: how its ranks ended is then only in
     their own files. `ended_ns` is when it ended by itself, since the Unix epoch; None when it was
-    told to end, with SIGTERM and after a grace with SIGKILL, and so may have any status.
+    made to end, with SIGTERM and after a grace with SIGKILL, and so may have any status.
     """
 
     rank: int | None
@@ -80,7 +80,7 @@ class JobResult:
     `rank{r}.stacks.txt` or `process{pid}.stacks.txt` say where they were. `message` says what the
     launcher itself saw, empty if nothing. `memory_kill_count` is how many processes the kernel
     killed meanwhile for want of memory, on the whole machine; None where that is not known.
-    `environment` is what the launcher added to that of every job, beside what the job asked for.
+    `environment` is what the launcher added to that of every job, in addition to what the job has.
     """
 
     workdir: Path
@@ -97,7 +97,7 @@ class JobResult:
 class Reading:
     """What a finished job left, read and checked.
 
-    There are no traces where none were asked for, or the launch was stopped for being slower.
+    There are no traces where none were wanted, or the launch was stopped for being slower.
     """
 
     measurement: Measurement
@@ -108,7 +108,7 @@ class Recipe(Protocol):
     """Turns a configuration into a job for one framework, and reads what the job left."""
 
     def complete(self, study: Study) -> Study:
-        """Add the rules that the recipe knows of its knobs; a complete study stays as it is."""
+        """Add the rules that the recipe knows of its knobs; a complete study is unchanged."""
         ...
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
@@ -146,14 +146,14 @@ class Recipe(Protocol):
 
 
 PhaseListener: TypeAlias = Callable[[str], None]
-"""Is told which phase a job entered: setup, warmup, timed, profile, done; never raises."""
+"""Receives the phase that a job entered: setup, warmup, timed, profile, done; never raises."""
 
 
 class Launcher(Protocol):
     """Runs jobs somewhere, one at a time; every process of a job is dead when `run` is left."""
 
     def prepare(self, job: "Job") -> None:
-        """Begin to make ready what a job like this needs; returns at once."""
+        """Begin to prepare what a job like this needs, without waiting for it."""
         ...
 
     def run(self, job: "Job", workdir: Path, on_phase: PhaseListener) -> "JobResult":

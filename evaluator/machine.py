@@ -22,19 +22,19 @@ from records.study import Environment
 DEFAULT_CPU_RANKS = 4
 CPU_RANKS_PER_CORE = 4
 
-# A GPU that shares its memory with the host has no amount of its own.
+# A GPU that shares its memory with the host has no separate amount.
 _GPU = re.compile(
     r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*,\s*(?P<uuid>GPU-[-0-9a-f]+)\s*"
     r"(?:,\s*(?P<driver>[\w.]+)\s*,\s*(?:(?P<watts>\d{1,6}(?:\.\d+)?)|\[[^]]+\])\s*)?"
 )
 _IDENTITY = "name,memory.total,uuid"
 
-# What `local_environment` tells of the processor of CPU ranks.
+# How `local_environment` names the processor of CPU ranks.
 _CORES = re.compile(r", ([1-9]\d{0,5}) cores$")
 
 
 def local_environment() -> Environment:
-    """Give the machine we run on as an environment: every GPU, or four CPU ranks."""
+    """Return this machine as an environment: every GPU, or four CPU ranks."""
     gpus = local_gpus()
     if gpus:
         name, memory_bytes = gpus[0]
@@ -56,16 +56,13 @@ def local_environment() -> Environment:
 
 
 def local_gpus() -> tuple[tuple[str, int | None], ...]:
-    """Name of each NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves us, in its order.
-
-    With it goes its memory in bytes, where its driver tells that.
-    """
+    """Return name, and memory in bytes if known, of each GPU in CUDA_VISIBLE_DEVICES's order."""
     rows = _driver_rows(_IDENTITY)
     return tuple((row["name"], _memory_bytes(row)) for row in rows)
 
 
 def describe_gpus() -> tuple[Gpu, ...]:
-    """The same GPUs, with what else their driver tells of them."""
+    """Return the same GPUs, with what else their driver reports."""
     return tuple(
         Gpu(
             name=row["name"],
@@ -77,17 +74,15 @@ def describe_gpus() -> tuple[Gpu, ...]:
     )
 
 
+def nvidia_smi(*arguments: str) -> list[str]:
+    """Return the lines that the driver's tool prints; none where it is missing or fails."""
+    printed = _output("nvidia-smi", *arguments) or b""
+    return printed.decode(errors="replace").splitlines()
+
+
 def _driver_rows(query: str) -> Sequence[re.Match[str]]:
-    """What the driver's tool answers for each GPU that is visible; none without one."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    asked = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(asked, capture_output=True, timeout=30, check=True)
-    except (subprocess.SubprocessError, OSError):
-        return ()
-    lines = told.stdout.decode(errors="replace").splitlines()
+    """One row for each GPU that is visible."""
+    lines = nvidia_smi(f"--query-gpu={query}", "--format=csv,noheader,nounits")
     rows = [row for line in lines if (row := _GPU.fullmatch(line))]
     return [rows[index] for index in _visible([row["uuid"] for row in rows])]
 
@@ -103,11 +98,11 @@ def _visible(uuids: Sequence[str]) -> list[int]:
     tool does not follow the variable. A slice of a GPU counts as no GPU: it cannot be asked for
     its memory.
     """
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES")  # noqa: TID251 - it is a fact of the machine
-    if asked is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # noqa: TID251 - it is a fact of the machine
+    if visible is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
-    for entry in asked.split(","):
+    for entry in visible.split(","):
         index = _index(entry.strip(), uuids)
         if index is None:
             break
@@ -141,9 +136,9 @@ def check_local(environment: Environment) -> None:
 
 
 def core_count(environment: Environment) -> int | None:
-    """Cores of a node as the name of its processor tells them; None where ranks have devices."""
-    told = _CORES.search(environment.accelerator)
-    return int(told[1]) if environment.device == "cpu" and told else None
+    """Return the cores of a node, from the name of its processor; None where ranks have devices."""
+    found = _CORES.search(environment.accelerator)
+    return int(found[1]) if environment.device == "cpu" and found else None
 
 
 def _cpu_name() -> str:
@@ -156,8 +151,8 @@ def _cpu_name() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-LIMIT_S = 5.0
-# Looking must change nothing, not even git's index, and must start no program of the tree's.
+_GIT_TIMEOUT_S = 5.0
+# Reading must change nothing, not even git's index, and must start no program of the tree.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 _DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--full-index", "--no-color")
 
@@ -179,26 +174,14 @@ def checkout(folder: Path) -> Checkout | None:
 
 def commit_of(folder: Path) -> str | None:
     """The commit that is checked out, None outside of a working tree."""
-    told = _run_git(folder, "rev-parse", "--verify", "HEAD")
-    return (told or b"").decode(errors="replace").strip() or None
+    printed = _run_git(folder, "rev-parse", "--verify", "HEAD")
+    return (printed or b"").decode(errors="replace").strip() or None
 
 
 def _run_git(folder: Path, *words: str) -> bytes | None:
-    """What git answers; None where it is missing, refuses or takes too long."""
-    try:
-        told = subprocess.run(
-            [*_GIT, "-C", str(folder), *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=True,
-        )
-    except (subprocess.SubprocessError, OSError):
-        return None
-    return told.stdout
+    return _output(*_GIT, "-C", str(folder), *words, timeout_s=_GIT_TIMEOUT_S)
 
 
-_ASKING_TIMEOUT_S: Final = 30.0
 _QUESTION: Final = """
 import json, mpi4py
 mpi4py.rc.initialize = False
@@ -224,10 +207,10 @@ class MpiLibrary:
 
 @functools.cache
 def mpi_library() -> MpiLibrary | None:
-    """Ask mpi4py in a process of its own, once; None where it does not answer."""
+    """Ask mpi4py in a separate process, once; None where it does not answer."""
     answer = _output(sys.executable, "-P", "-c", _QUESTION)
     try:
-        vendor, version, files = json.loads(answer or "")
+        vendor, version, files = json.loads(answer or b"")
     except (ValueError, TypeError):
         return None
     kind: Literal["openmpi", "mpich"] = "openmpi" if vendor == "Open MPI" else "mpich"
@@ -236,7 +219,7 @@ def mpi_library() -> MpiLibrary | None:
 
 
 def mpirun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
-    """Give the command that starts so many ranks of a program on this machine.
+    """Return the command that starts N ranks of a program on this machine.
 
     There may be more ranks than cores, and they are not bound to any. Raises `EnvironmentFault`
     where MPI, or its mpirun, is missing.
@@ -249,10 +232,10 @@ def mpirun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
         )
     if library.mpirun is None:
         raise EnvironmentFault(
-            f"no mpirun of {library.kind} {library.version}, which mpi4py loads, is beside the "
+            f"no mpirun of {library.kind} {library.version}, which mpi4py loads, is next to the "
             "library or on PATH; install that of the same version"
         )
-    # MPICH shares and frees cores without being told.
+    # MPICH shares and frees cores by default.
     shared = ("--oversubscribe", "--bind-to", "none") if library.kind == "openmpi" else ()
     return (library.mpirun, *shared, "-n", str(world_size), *program)
 
@@ -265,7 +248,7 @@ def mpirun_environment() -> Mapping[str, str]:
 
 
 def _candidates(libraries: Sequence[str]) -> Iterator[str]:
-    """Programs that may be the library's mpirun: first those installed beside it."""
+    """Programs that may be the library's mpirun: first those installed next to it."""
     names = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
     for library in libraries:
         for folder in Path(library).parents:
@@ -280,20 +263,15 @@ def _candidates(libraries: Sequence[str]) -> Iterator[str]:
 
 def _is_of(mpirun: str, version: str) -> bool:
     """Whether this mpirun says that it has the version."""
-    said = _output(mpirun, "--version") or ""
-    return re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", said) is not None
+    printed = (_output(mpirun, "--version") or b"").decode(errors="replace")
+    return re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", printed) is not None
 
 
-def _output(*command: str) -> str | None:
-    """What a program prints; None where it does not run or fails."""
+def _output(*command: str, timeout_s: float = 30.0) -> bytes | None:
+    """Return what a program prints; None where it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ASKING_TIMEOUT_S,
-            check=True,
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -301,7 +279,7 @@ def _output(*command: str) -> str | None:
 
 
 def torchrun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
-    """Give the command that starts so many ranks of a program, which begins with its Python."""
+    """Return the command that starts N ranks of a program, which begins with its Python."""
     return (
         *(program[0], "-P", "-m", "torch.distributed.run", "--standalone"),
         *(f"--nproc-per-node={world_size}", "--no-python", *program),

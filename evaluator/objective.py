@@ -49,7 +49,7 @@ def readings(metrics: Sequence[MetricValue], seed: Baseline) -> Mapping[str, flo
 def missing_names(
     expression: Expression, known: Mapping[str, float], absent: Mapping[str, str]
 ) -> tuple[tuple[str, ...], str]:
-    """Names that have no value, and why in parentheses as far as `absent` tells, by metric."""
+    """Return the names that have no value, and in parentheses why, from `absent` by metric."""
     missing = tuple(sorted(expression.names - known.keys()))
     reasons = {name: _reason(name, absent) for name in missing}
     why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
@@ -102,16 +102,16 @@ EXAMPLE: Final = "write it as in 'peak_memory < 30 GiB'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One limit, ready for use; `units` are those in which the metrics of it are told, by name."""
+    """One limit, ready for use; `units` are those in which its metrics are shown, by name."""
 
     text: str
     expression: Expression
     units: Mapping[str, tuple[str, float]]
 
     def broken(self, known: Mapping[str, float], absent: Mapping[str, str]) -> str | None:
-        """How a trial breaks it, in words with numbers; None where it does not.
+        """Return how a trial breaks it, as text with numbers; None where it holds.
 
-        What cannot be checked counts as broken: nobody knows that it holds.
+        What cannot be checked counts as broken.
         """
         missing, why = missing_names(self.expression, known, absent)
         if missing:
@@ -121,8 +121,8 @@ class Limit:
                 return None
         except ExpressionError as error:
             return f"{self.text} cannot be checked: {error}"
-        told = (f"{name} is {self._words(name, known[name])}" for name in sorted(self.units))
-        return f"{self.text} is broken: {', '.join(told)}"
+        values = (f"{name} is {self._words(name, known[name])}" for name in sorted(self.units))
+        return f"{self.text} is broken: {', '.join(values)}"
 
     def _words(self, name: str, value: float) -> str:
         unit, size = self.units[name]
@@ -130,7 +130,7 @@ class Limit:
 
 
 def limit(text: str, added: Sequence[Metric] = ()) -> Limit:
-    """Check a limit; raises `StudyError` for an unknown metric or unit, or where none is said."""
+    """Check a limit; raises `StudyError` for an unknown metric or unit, or where it has none."""
     text = " ".join(text.split())
     try:
         return _checked(text, added)
@@ -142,7 +142,7 @@ def _checked(text: str, added: Sequence[Metric]) -> Limit:
     units = {unit for _, unit in _WITH_UNIT.findall(text)}
     unknown = sorted(units - UNITS.keys())
     if unknown:
-        raise StudyError(f"{unknown[0]!r} is no unit; known are {', '.join(UNITS)}")
+        raise StudyError(f"{unknown[0]!r} is not a unit; known are {', '.join(UNITS)}")
     metrics = metrics_read(parse(_WITH_UNIT.sub(r"\1", text)), added)
     sizes = {unit: _size(unit, metrics) for unit in units}
     expression = parse(_WITH_UNIT.sub(lambda n: repr(float(n[1]) * sizes[n[2]]), text))
@@ -153,8 +153,8 @@ def _checked(text: str, added: Sequence[Metric]) -> Limit:
             raise StudyError(f"it compares nothing with <, <=, >, >= or ==; {EXAMPLE}")
     if not metrics:
         raise StudyError(f"it names no metric; {EXAMPLE}")
-    told = {name: _written_unit(metric, units) for name, metric in metrics.items()}
-    return Limit(text=text, expression=expression, units=told)
+    shown = {name: _written_unit(metric, units) for name, metric in metrics.items()}
+    return Limit(text=text, expression=expression, units=shown)
 
 
 def _size(unit: str, metrics: Mapping[str, Metric]) -> float:
@@ -163,8 +163,8 @@ def _size(unit: str, metrics: Mapping[str, Metric]) -> float:
     own = [_METRIC_UNITS.get(metric.unit) for metric in metrics.values()]
     sizes = {each[1] for each in own if each is not None and each[0] == measures}
     if not sizes:
-        told = ", ".join(f"{name} is in {metric.unit}" for name, metric in metrics.items())
-        raise StudyError(f"{unit} is a unit of {measures}, but {told or 'no metric is named'}")
+        own_units = ", ".join(f"{name} is in {metric.unit}" for name, metric in metrics.items())
+        raise StudyError(f"{unit} is a unit of {measures}, but {own_units or 'no metric is named'}")
     if len(sizes) > 1:
         raise StudyError(f"its metrics have different units of {measures}; compare one at a time")
     return size / sizes.pop()
@@ -231,7 +231,7 @@ class Scoring:
     def against(self, outcomes: Iterable[Outcome]) -> Self:
         """The same with the first measured of these outcomes, oldest first, as the seed.
 
-        So a seed that failed is stood in for by the first trial that was measured.
+        A seed that failed is replaced by the first trial that was measured.
         """
         first = next((outcome for outcome in outcomes if isinstance(outcome, Measured)), None)
         seed = None if first is None else first.metrics
@@ -255,7 +255,7 @@ class Scoring:
     ) -> Score | Failed:
         """Score a measured trial; a failure when a metric it needs has no answer.
 
-        `absent` tells why metrics have none, by name.
+        `absent` gives the reason by metric.
         """
         known = readings(metrics, self.seed)
         missing, why = missing_names(self.expression, known, absent)
@@ -299,7 +299,7 @@ class Scoring:
                         yield f"in context {one.name}: {words}"
 
     def scored(self, trial: Trial) -> Trial:
-        """A trial on record, scored anew; a failure where it lacks a metric."""
+        """Score a recorded trial again; a failure where it lacks a metric."""
         if not isinstance(trial.outcome, Measured):
             return trial
         score = self.of(trial.outcome)
@@ -323,8 +323,8 @@ class Scoring:
         return any(name.endswith(AT_SEED) for one in self._read for name in one.names)
 
     @property
-    def told_metrics(self) -> frozenset[str]:
-        """Metrics that make up objectives and limits, and that the score itself does not tell."""
+    def shown_metrics(self) -> frozenset[str]:
+        """Metrics that make up objectives and limits, and that the score itself does not show."""
         named = {metric.name for one in self._read for metric in metrics_read(one).values()}
         own = metrics_read(self.expression).get(self.expression.text)
         return frozenset(named - {own.name} if own is not None else named)
@@ -347,7 +347,7 @@ def _metrics_in_contexts(outcome: Measured) -> dict[str, Sequence[MetricValue]]:
 def scoring_of(study: Study, added: Sequence[Metric] = ()) -> Scoring:
     """Check all that a study wants; raises `StudyError` where it is unclear.
 
-    `added` are metrics that are known beside those of every study.
+    `added` are metrics in addition to those of every study.
     """
     return replace(
         scoring(study.objective, added),
@@ -371,7 +371,7 @@ def scoring(objective: Objective, added: Sequence[Metric] = ()) -> Scoring:
         lower = inferred == "lower"
     else:
         raise StudyError(
-            f"objective {objective.expression!r}: its metrics do not tell which way is better; "
+            f"objective {objective.expression!r}: its metrics do not agree on which way is better; "
             "say which way is better with --minimize or --maximize, or as direction in a study file"
         )
     return Scoring(expression=expression, lower_is_better=lower, unit=only.unit if only else "")

@@ -219,8 +219,8 @@ def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None
     times_s = [max(step) for step in zip(*(_seconds(rank.timed) for rank in ranks), strict=True)]
     reason = None if measure.is_fixed else reason_to_stop(measure, times_s)
     if reason != first.stopped:
-        told, found = first.stopped or "no reason", reason or "no reason"
-        return f"the ranks stopped for {told}, their steps show {found}"
+        reported, found = first.stopped or "no reason", reason or "no reason"
+        return f"the ranks stopped for {reported}, their steps show {found}"
     return None
 
 

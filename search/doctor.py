@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evaluator import doctor as hardware
 from evaluator import doctor as software
-from evaluator.doctor import Finding, State, launch_finding, launch_repeatedly, noise_finding
+from evaluator.doctor import CheckResult, State, check_launches, check_noise, launch_repeatedly
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
@@ -25,7 +25,7 @@ QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30
 
 
-def findings(store: Path, *, long_noise: bool) -> Iterator[Finding]:
+def findings(store: Path, *, long_noise: bool) -> Iterator[CheckResult]:
     """Give one finding after the other, as the probes end."""
     yield hardware.gpus()
     yield hardware.gpu_links()
@@ -45,22 +45,22 @@ def findings(store: Path, *, long_noise: bool) -> Iterator[Finding]:
     yield api_key()
 
 
-def sandbox() -> Finding:
+def sandbox() -> CheckResult:
     """Whether a policy can be confined here, by confining one."""
     try:
         level = sandbox_level()
     except SandboxUnavailable as fault:
-        return Finding(
+        return CheckResult(
             subject="sandbox",
             state=State.MISSING,
-            told=str(fault),
+            detail=str(fault),
             remedy="policies run nowhere but in the sandbox",
             needed=True,
         )
-    return Finding(subject="sandbox", state=State.OK, told=level, needed=True)
+    return CheckResult(subject="sandbox", state=State.OK, detail=level, needed=True)
 
 
-def launches(*, long_noise: bool) -> Iterator[Finding]:
+def launches(*, long_noise: bool) -> Iterator[CheckResult]:
     """Launch a small job several times: on the CPU over gloo, and on GPUs where there are any."""
     here = local_environment()
     on_cpu = replace(here, device="cpu", world_size=2, ranks_per_node=2, memory_bytes=None)
@@ -72,17 +72,17 @@ def launches(*, long_noise: bool) -> Iterator[Finding]:
         yield from _launches("launch, NCCL", on_gpus, count, needed=True)
 
 
-def store_folder(store: Path) -> Finding:
+def store_folder(store: Path) -> CheckResult:
     """Whether records can be kept, and outlive this machine's next start."""
     folder = next(path for path in (store.absolute(), *store.absolute().parents) if path.exists())
     free = os.statvfs(folder)
     free_bytes, kind = free.f_bavail * free.f_frsize, file_system(folder)
-    told = f"{store} on {kind}, {free_bytes / 2**30:.1f} GiB free"
+    detail = f"{store} on {kind}, {free_bytes / 2**30:.1f} GiB free"
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return Finding(
+        return CheckResult(
             subject="store",
             state=State.MISSING,
-            told=f"{told}, cannot be written",
+            detail=f"{detail}, cannot be written",
             remedy="choose another folder with --store",
             needed=True,
         )
@@ -97,31 +97,31 @@ def store_folder(store: Path) -> Finding:
         )
     elif kind in VOLATILE_FILE_SYSTEMS:
         remedy = "records are lost when the machine restarts; use a disk"
-    return Finding(
+    return CheckResult(
         subject="store",
         state=State.WARN if remedy else State.OK,
-        told=told,
+        detail=detail,
         remedy=remedy,
         needed=True,
     )
 
 
-def api_key() -> Finding:
+def api_key() -> CheckResult:
     """Whether a model could be asked; never which key it is."""
     variable = settings.key_variable()
     if variable is not None:
-        return Finding(subject="API key", state=State.OK, told=f"{variable} is set")
-    return Finding(
+        return CheckResult(subject="API key", state=State.OK, detail=f"{variable} is set")
+    return CheckResult(
         subject="API key",
         state=State.WARN,
-        told="neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set",
+        detail="neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set",
         remedy="searches use the offline strategy; export a key for --strategy llm",
     )
 
 
 def _launches(
     subject: str, environment: Environment, count: int, *, needed: bool
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     study = _small_study(environment)
     recipe = recipe_of(study)
     config = Config({"dp_replicate": environment.world_size, "micro_batch": 1})
@@ -134,9 +134,9 @@ def _launches(
             done = launch_repeatedly(evaluator, study, config, Path(folder), count)
     finally:
         launcher.close()
-    yield launch_finding(subject, done, needed=needed)
+    yield check_launches(subject, done, needed=needed)
     if not isinstance(done, str):
-        yield noise_finding(done)
+        yield check_noise(done)
 
 
 def _small_study(environment: Environment) -> Study:

@@ -198,7 +198,7 @@ def _weights(share: Share) -> Weights:
 
 
 def _joined(share: Share, hidden_bytes: float) -> Traffic:
-    """What slices contribute, added up: parts scattered and gathered, or at once."""
+    """What slices contribute, added up: parts scattered and gathered, or in one call."""
     tp = share.config.tp
     if share.config.sequence_parallel:
         return gather_or_scatter(hidden_bytes, tp) * 2
@@ -267,7 +267,7 @@ def tree_and_back(ranks: int) -> Shape:
 
 
 def root_and_back(ranks: int) -> Shape:
-    """One rank takes in all messages, then tells all others."""
+    """One rank receives all messages, then sends to all others."""
     return Shape(2 * (ranks - 1), 2 * (ranks - 1), ranks - 1)
 
 

@@ -137,7 +137,7 @@ class Traffic:
         )
 
     def __mul__(self, times: float) -> "Traffic":
-        """The same so many times."""
+        """Return the same, N times."""
         return Traffic(
             self.calls * times,
             self.rounds * times,
@@ -147,7 +147,7 @@ class Traffic:
 
 
 def all_reduce(size_bytes: float, ranks: int, calls: float = 1) -> Traffic:
-    """Of a tensor of so many bytes, in so many calls."""
+    """Traffic for a tensor of this size, in N calls."""
     return _around(2 * (ranks - 1), size_bytes, ranks, calls)
 
 
@@ -157,7 +157,7 @@ def gather_or_scatter(size_bytes: float, ranks: int, calls: float = 1) -> Traffi
 
 
 def transfer(size_bytes: float, calls: float = 1) -> Traffic:
-    """From one rank to another, in so many calls."""
+    """Traffic from one rank to another, in N calls."""
     return Traffic(calls, calls, size_bytes)
 
 
@@ -175,7 +175,7 @@ MEMORY_BYTES_PER_S = {"cpu": 10e9, "cuda": 2e12}
 DISPATCH_S = 15e-6
 """What it takes to start one operator from Python, with its part of the backward pass's record."""
 CALL_S = {"cpu": 500e-6, "cuda": 20e-6}
-"""What one collective call takes beside its rounds: process groups, streams, events."""
+"""What one collective call takes in addition to its rounds: process groups, streams, events."""
 ROUND_S = {"cpu": 100e-6, "cuda": 5e-6}
 """How long a rank waits for its neighbour in one round of a collective."""
 SCALE_UP_BYTES_PER_S = {"cpu": 1e9, "cuda": 200e9}
@@ -184,7 +184,7 @@ SCALE_OUT_BYTES_PER_S = {"cpu": 1e9, "cuda": 25e9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Ranks that communicate: how many, and how far apart neighbours are, in ranks."""
+    """Ranks that communicate: how many, and the distance of neighbours, in ranks."""
 
     size: int
     stride: int
@@ -194,7 +194,7 @@ class Group:
 class Machine:
     """Rates of one rank; `crowding` is how many ranks share a core, 1 where each has its own.
 
-    Where it `joins_tensors`, one operator goes over many at once.
+    Where it `joins_tensors`, one operator goes over many together.
     """
 
     flops_per_s: float
@@ -221,7 +221,7 @@ class Machine:
     def exchange(self, traffic: Traffic, group: Group) -> float:
         """How long collectives of a group take on the slowest link between its ranks.
 
-        Groups side by side share what leads out of their nodes. Ranks without a core of their own
+        Parallel groups share what leads out of their nodes. Ranks without their own core
         wait for their turn in every call.
         """
         link, sharing = self.scale_up, 1
@@ -235,7 +235,7 @@ class Machine:
 def machine_of(
     environment: Environment, precision: str, rank_count: int, threads_per_rank: int = 1
 ) -> Machine:
-    """The machine of an environment for so many ranks; what it does not tell is assumed."""
+    """Return the rates of an environment for N ranks; what it does not state is assumed."""
     # What is assumed of GPUs is nearer to a TPU than what is assumed of CPUs.
     device = "cpu" if environment.device == "cpu" else "cuda"
     neighbours = min(rank_count, environment.ranks_per_node)
@@ -261,7 +261,7 @@ def _flops_per_s(environment: Environment, precision: str) -> float:
     return REACHED * (peak or CUDA_FLOPS_PER_S)
 
 
-def _link(told: Link | None, bandwidth_bytes_per_s: float, latency_s: float) -> Link:
-    if told is None:
+def _link(stated: Link | None, bandwidth_bytes_per_s: float, latency_s: float) -> Link:
+    if stated is None:
         return Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s)
-    return replace(told, latency_s=latency_s) if told.latency_s is None else told
+    return replace(stated, latency_s=latency_s) if stated.latency_s is None else stated

@@ -94,7 +94,7 @@ def layer_whole(work: Workload, layer: int, config: Config, device: DeviceKind) 
 
 
 def layer_flow(work: Workload, layer: int, config: Config) -> float:
-    """Numbers per token of the gradients that flow through one layer's backward pass at once."""
+    """Numbers per token of the gradients that exist together in one layer's backward pass."""
     inner = (
         work.experts_per_token * work.expert_ffn_size
         if has_experts(work, layer)
@@ -159,6 +159,9 @@ def _scores(work: Workload, config: Config) -> float:
 
 
 FOLDED = (Schedule.ZBV, Schedule.DUAL_PIPE_V)
+ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+LOOPED_STAGES = 2
+"""Stages of a rank in looped schedules, where none are given."""
 SPLIT_BACKWARD = (Schedule.INTERLEAVED_ZERO_BUBBLE, *FOLDED)
 
 
@@ -398,7 +401,7 @@ def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
 
 
 def _update(share: Share, device: DeviceKind) -> MemoryEstimate:
-    """To go over all parameters at once takes one more number for each of them."""
+    """Going over all parameters in one operation takes one more number for each of them."""
     config = share.config
     held = NUMBER_BYTES[share.work.precision] * share.held
     copies = 2 if in_buckets(config) and not config.ddp_bucket_view else 1
@@ -514,7 +517,7 @@ def _serving(work: Workload, config: Config, device: DeviceKind) -> MemoryEstima
 
 
 def _read_per_token(work: Workload, config: Config) -> float:
-    """Numbers per token at once in the layer that needs most: on its way, opened, and between."""
+    """Numbers per token in the layer that needs most: on its way, opened, and between."""
     widths = []
     if not work.expert_count or work.dense_layer_count:
         widths.append(3 * work.ffn_size / config.tp)

@@ -30,7 +30,9 @@ from evaluator.estimate.hardware import (
 )
 from evaluator.estimate.memory import (
     FOLDED,
+    LOOPED_STAGES,
     NUMBER_BYTES,
+    ONE_STAGE,
     SPLIT_BACKWARD,
     Share,
     Weights,
@@ -126,7 +128,7 @@ def _exchanging(
 def _idle_micro_batches(config: Config, machine: Machine) -> float:
     """How long a rank waits for others of its pipeline, in times of one micro-batch.
 
-    While a rank waits, another that shares its core goes on.
+    While a rank waits, another that shares its core continues.
     """
     idle = max(0.0, config.pp / machine.crowding - 1) / config.stages_per_rank
     return idle * SPLIT_BUBBLE if config.pipeline_schedule in SPLIT_BACKWARD else idle
@@ -244,8 +246,6 @@ SCHEDULE = ("pipeline_schedule", "schedule")
 COMPILE = ("compile", "compile_mode")
 NOTHING = ("", "none", "eager", "no", "off", "false", "0")
 HALF = ("bf16", "fp16", "fp8")
-LOOPED_STAGES = 2
-ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 
 _SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
 _EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
@@ -255,7 +255,7 @@ _MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head
 def estimate_script(
     asked: Asked, environment: Environment, settings: Mapping[str, Value], rank_count: int
 ) -> Mapping[str, float] | None:
-    """Seconds of a step, by what takes them; None where sizes or knobs do not tell enough."""
+    """Seconds of a step, by what takes them; None where sizes or knobs are missing."""
     read = _as_builtin(asked, settings, rank_count)
     return read and estimate_step(*read, environment, distributed_tensors=False)
 
@@ -271,7 +271,7 @@ def _as_builtin(
     too_many_stages = config.pp * config.stages_per_rank > work.layer_count
     if sequences < 1 or too_many_stages or (work.output_length and config.pp > 1):
         return None
-    # One that is larger than what a replica gets, or not told, is all that it gets.
+    # One that is larger than what a replica gets, or not given, is all that it gets.
     return work, replace(config, micro_batch=min(config.micro_batch or sequences, sequences))
 
 
@@ -301,7 +301,7 @@ def _decoder(asked: Asked) -> Workload | None:
 def _config(settings: Mapping[str, Value], rank_count: int) -> Config | None:
     """The knobs as the built-in trainer has them; None where none of them is known.
 
-    Ranks that no degree tells of see other sequences; a micro-batch of 0 is one that is not told.
+    Ranks that no degree covers see other sequences; a micro-batch of 0 is one that is not given.
     """
     counts = {name: count for name in COUNTS if (count := _count(settings, COUNTS[name]))}
     if not counts:
@@ -319,9 +319,11 @@ def _config(settings: Mapping[str, Value], rank_count: int) -> Config | None:
         stages_per_rank=_stages(schedule, counts),
         compile=_word(_first(settings, COMPILE)) not in NOTHING,
     )
-    told = "dp" in counts or "dp_replicate" in counts or "dp_shard" in counts
+    has_degree = "dp" in counts or "dp_replicate" in counts or "dp_shard" in counts
     replicas = counts.get("dp", 1) * counts.get("dp_replicate", 1)
-    return replace(config, dp_replicate=replicas if told else rank_count // config.world_size or 1)
+    return replace(
+        config, dp_replicate=replicas if has_degree else rank_count // config.world_size or 1
+    )
 
 
 def _stages(schedule: Schedule, counts: Mapping[str, int]) -> int:
@@ -330,15 +332,15 @@ def _stages(schedule: Schedule, counts: Mapping[str, int]) -> int:
     return LOOPED_STAGES if schedule in FOLDED else counts.get("stages_per_rank", LOOPED_STAGES)
 
 
-def _schedule(told: Value) -> Schedule:
+def _schedule(value: Value) -> Schedule:
     """The schedule of this name in any usual spelling (Interleaved1F1B); else one after another."""
-    plain = _word(told).replace("_", "")
+    plain = _word(value).replace("_", "")
     named = {schedule.value.replace("_", ""): schedule for schedule in Schedule}
     return named.get(plain, Schedule.ONE_F_ONE_B)
 
 
-def _checkpointing(told: Value) -> Checkpointing:
-    word = _word(told)
+def _checkpointing(value: Value) -> Checkpointing:
+    word = _word(value)
     if word in NOTHING:
         return Checkpointing.NONE
     return Checkpointing.SELECTIVE if word == "selective" else Checkpointing.FULL

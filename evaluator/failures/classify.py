@@ -26,14 +26,14 @@ from evaluator.failures.logs import (
     stuck_places,
     weightiest,
 )
-from evaluator.failures.texts import KILLED, TOO_LARGE, Tells
+from evaluator.failures.texts import KILLED, TOO_LARGE, Weight
 from evaluator.job import JobResult, LastHeartbeat, RankExit
-from evaluator.rank.protocol import error_name
+from evaluator.rank.protocol import COMMAND_LOG, error_name
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
 
-_TOLD: Final = (
-    # torchrun lists how each rank ended, mpirun tells of the first that died.
+_KILLED: Final = (
+    # torchrun lists how each rank ended, mpirun reports the first that died.
     re.compile(r"^ *rank *: *(?P<rank>\d+) .*\n *exitcode *: *-(?P<signal>\d+)\b", re.MULTILINE),
     re.compile(r"\bprocess rank (?P<rank>\d+) .{0,300}?\bsignal\s+(?P<signal>\d+)\b", re.DOTALL),
 )
@@ -50,8 +50,8 @@ class Killed:
 
 
 def killed_rank(log: str) -> Killed | None:
-    """The first rank in a command's output that was ended by a signal of its own."""
-    for pattern in _TOLD:
+    """The first rank in a command's output that was ended by a signal that no launcher sent."""
+    for pattern in _KILLED:
         for found in pattern.finditer(log):
             killed = Killed(int(found["rank"]), int(found["signal"]))
             if killed.signal not in _CONSEQUENCES:
@@ -62,7 +62,6 @@ def killed_rank(log: str) -> Killed | None:
 MAX_MESSAGE = 400
 MAX_WHERE = 100
 FULL_DISK_BYTES = 16 << 20
-COMMAND_LOG = "job.log"
 ERROR_FILES = "rank*.error.json"
 PHASES = ("setup", "warmup", "timed", "profile", "done")
 
@@ -113,9 +112,9 @@ def classify(result: JobResult) -> Failed | None:
 
 def _stuck(result: JobResult) -> Failed:
     """A job that was given up on; a rank that failed before the others waited is the cause."""
-    told = _reported_accounts(result)
-    first = _weightiest([*told, *_memory_in_output(result)])
-    if first is not None and first.found.tells is Tells.CAUSE:
+    reported = _reported_accounts(result)
+    first = _weightiest([*reported, *_memory_in_output(result)])
+    if first is not None and first.found.weight is Weight.CAUSE:
         return _failed(first.found.kind, str(first))
     silent_s = min((beat.silent_s for beat in result.heartbeats), default=result.wall_s)
     given_up = (
@@ -165,13 +164,13 @@ def _failure_time(rank: RankExit, result: JobResult) -> tuple[bool, int, bool]:
 
 
 def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
-    """Why a rank failed; nothing when it finished or was told to end because another failed."""
+    """Why a rank failed; nothing when it finished or was ended because another failed."""
     if rank.rank is None:
         yield from _of_command(rank, result)
         return
-    told = _reported(rank.rank, result)
-    if told is not None:
-        yield told
+    reported = _reported(rank.rank, result)
+    if reported is not None:
+        yield reported
     elif rank.ended_ns is not None:
         account = _ended(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
         unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
@@ -230,8 +229,8 @@ def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account |
     if ended.rank is None:
         who = how if found.rank is None else f"rank {found.rank}"
         return _Account(f"{who}: ", found)
-    if found.tells is Tells.END:  # that it ended is known; its peers only lost it
-        found = replace(found, tells=Tells.CAUSE, why="")
+    if found.weight is Weight.END:  # that it ended is known; its peers only lost it
+        found = replace(found, weight=Weight.CAUSE, why="")
     return _Account(f"{how}: ", found)
 
 
@@ -287,7 +286,7 @@ def _crash(said: str) -> Finding:
 
 
 def _finding(kind: FailureKind, said: str) -> Finding:
-    return Finding(kind=kind, tells=Tells.CAUSE, said=said)
+    return Finding(kind=kind, weight=Weight.CAUSE, said=said)
 
 
 _KILLED_FOR_MEMORY = _finding(
@@ -297,9 +296,6 @@ _KILLED_FOR_MEMORY = _finding(
 
 def _failed(kind: FailureKind, message: str) -> Failed:
     return Failed(stage=Stage.LAUNCH, kind=kind, message=message[:MAX_MESSAGE])
-
-
-MOST_CHARS = 400
 
 
 def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
@@ -320,7 +316,7 @@ def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
 
 
 def _said(folder: Path) -> Iterator[tuple[int | None, Finding]]:
-    """What ranks told of errors; a rank's own file comes last, and so counts most."""
+    """Errors that ranks reported; a rank's own file comes last, and so counts most."""
     yield from read_by_rank(log_text(folder / COMMAND_LOG)).items()
     for path in sorted(folder.glob("rank*.log")):
         found = read_log(log_text(path))
@@ -328,7 +324,7 @@ def _said(folder: Path) -> Iterator[tuple[int | None, Finding]]:
             yield rank_number(path), found
     for found in elastic_findings(folder):
         yield found.rank, found
-    for path in sorted(folder.glob(error_name(0).replace("0", "*", 1))):
+    for path in sorted(folder.glob(ERROR_FILES)):
         error = rank_error(path)
         if error is not None:
             yield rank_number(path), rank_finding(error)
@@ -339,5 +335,5 @@ def _exit(rank: int, signal: int | None) -> RankExit:
 
 
 def _end(ended: RankExit, found: Finding | None) -> RankEnd:
-    said = None if found is None else f"{found}{found.where}"[:MOST_CHARS]
+    said = None if found is None else f"{found}{found.where}"[:MAX_MESSAGE]
     return RankEnd(rank=ended.rank, status=ended.status, signal=ended.signal, first_error=said)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from evaluator.failures.texts import Tells, TextRule, meaning, memory_asked
+from evaluator.failures.texts import TextRule, Weight, meaning, memory_asked
 from evaluator.samples import RANK_FILE_LIMITS
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
@@ -60,7 +60,7 @@ class Finding:
     """One thing that was said: by its own words, and where in the program if that is known."""
 
     kind: FailureKind
-    tells: Tells
+    weight: Weight
     said: str
     why: str = ""
     where: str = ""
@@ -71,22 +71,22 @@ class Finding:
 
 
 def read_log(text: str) -> Finding | None:
-    """Give the first cause that a log names; None when nothing in it tells of a failure."""
+    """Give the first cause that a log names; None when nothing in it is a failure."""
     summary = _ROOT.search(text)
     if summary is None:
         return weightiest(_findings(text.splitlines()))
     found = _ROOT_RANK.search(summary[1])
     rank = int(found[1]) if found else None
-    told = _ROOT_TRACEBACK.sub(r"\1", summary[1])
-    root = [_exit_in_words(finding) for finding in _findings(told.splitlines())]
+    root_cause = _ROOT_TRACEBACK.sub(r"\1", summary[1])
+    root = [_exit_in_words(finding) for finding in _findings(root_cause.splitlines())]
     rest = _findings(_SUMMARY.sub("", text).splitlines())
     own = [finding for finding in rest if finding.rank in (rank, None)]
     first = weightiest(
         [
-            *_of(own, Tells.CAUSE),
-            *_of(root, Tells.CAUSE),
-            *_of(rest, Tells.CAUSE),
-            *_of(own, Tells.SYMPTOM),
+            *_of(own, Weight.CAUSE),
+            *_of(root, Weight.CAUSE),
+            *_of(rest, Weight.CAUSE),
+            *_of(own, Weight.SYMPTOM),
             *root,
             *own,
         ]
@@ -95,11 +95,11 @@ def read_log(text: str) -> Finding | None:
 
 
 def read_by_rank(text: str) -> Mapping[int | None, Finding]:
-    """Give the first cause that each rank names in what several wrote; None is a line of nobody."""
-    told: dict[int | None, list[Finding]] = {}
+    """Return the first cause that each rank names; None stands for lines without a rank."""
+    found: dict[int | None, list[Finding]] = {}
     for finding in _findings(_SUMMARY.sub("", text).splitlines()):
-        told.setdefault(finding.rank, []).append(finding)
-    return {rank: first for rank, found in told.items() if (first := weightiest(found))}
+        found.setdefault(finding.rank, []).append(finding)
+    return {rank: first for rank, each in found.items() if (first := weightiest(each))}
 
 
 def read_error(
@@ -111,12 +111,12 @@ def read_error(
     short = type_name.rpartition(".")[2]
     said = f"{short}: {first_line(message)}" if first_line(message) else short
     if rule is None:
-        return Finding(kind=FailureKind.CRASH, tells=Tells.CAUSE, said=said, where=where)
+        return Finding(kind=FailureKind.CRASH, weight=Weight.CAUSE, said=said, where=where)
     return _found(rule, said, text, where=where)
 
 
 def read_text(text: str) -> Finding | None:
-    """Give what one line says, or None when it tells of no failure."""
+    """Give what one line says, or None when it is not about a failure."""
     rule = meaning(text[:LINE_CHARS])
     if rule is not None:
         return _found(rule, text.strip(), text)
@@ -127,7 +127,7 @@ def read_text(text: str) -> Finding | None:
 def weightiest(findings: Sequence[Finding]) -> Finding | None:
     """Give what failed first: memory wherever it ran out, else a cause, symptom or end."""
     memory = [found for found in findings if found.kind is FailureKind.OUT_OF_MEMORY]
-    by_weight = (memory, *(_of(findings, tells) for tells in Tells))
+    by_weight = (memory, *(_of(findings, weight) for weight in Weight))
     return next((found[0] for found in by_weight if found), None)
 
 
@@ -176,8 +176,8 @@ def signal_name(number: int) -> str:
     return next(names, f"signal {number}")
 
 
-def _of(findings: Sequence[Finding], tells: Tells) -> list[Finding]:
-    return [finding for finding in findings if finding.tells is tells]
+def _of(findings: Sequence[Finding], weight: Weight) -> list[Finding]:
+    return [finding for finding in findings if finding.weight is weight]
 
 
 def _exit_in_words(finding: Finding) -> Finding:
@@ -190,7 +190,7 @@ def _exit_in_words(finding: Finding) -> Finding:
 
 
 def _findings(lines: Sequence[str]) -> list[Finding]:
-    """All that lines tell, in the order in which they tell it."""
+    """All findings in lines, in their order."""
     streams: dict[int | None, list[tuple[int, str]]] = {}
     for number, line in enumerate(lines):
         rank, text = _plain(line[:LINE_CHARS])
@@ -217,7 +217,7 @@ def _plain(line: str) -> tuple[int | None, str]:
 
 
 def _read_stream(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Finding]]:
-    """What the lines of one rank tell, each finding with its line's number."""
+    """The findings in one rank's lines, each with its line's number."""
     at = 0
     while at < len(lines):
         number, line = lines[at]
@@ -228,9 +228,9 @@ def _read_stream(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Findin
                 yield number, finding
             continue
         at += 1
-        told = None if _ASIDE.match(line) else read_text(line)
-        if told is not None:
-            yield number, told
+        finding = None if _ASIDE.match(line) else read_text(line)
+        if finding is not None:
+            yield number, finding
 
 
 def _read_traceback(lines: Sequence[tuple[int, str]], start: int) -> tuple[Finding | None, int]:
@@ -257,7 +257,7 @@ def _indent(line: str) -> int:
 def _found(rule: TextRule, said: str, text: str, *, where: str = "") -> Finding:
     asked = memory_asked(text) if rule.kind is FailureKind.OUT_OF_MEMORY else None
     why = f"{rule.why}, {asked} asked for" if asked else rule.why
-    return Finding(kind=rule.kind, tells=rule.tells, said=said, why=why, where=where)
+    return Finding(kind=rule.kind, weight=rule.weight, said=said, why=why, where=where)
 
 
 ELASTIC_FILES = "rank*.torchelastic.json"
@@ -315,12 +315,12 @@ def rank_error(path: Path) -> RankError | None:
 
 
 def rank_finding(error: RankError) -> Finding:
-    """Give the first cause behind a rank's exception, which is told unless a cause says more."""
+    """Return the first cause behind a rank's exception, or the exception itself."""
     thrown = _read(error, error.type, error.message)
     links = [thrown, *(_read(error, cause.type, cause.message) for cause in error.causes)]
     first = weightiest([link for link in reversed(links) if link.why]) or thrown
-    # An exception is what went wrong, even one that only tells how a child process ended.
-    return replace(first, tells=Tells.CAUSE, why="") if first.tells is Tells.END else first
+    # An exception is what went wrong, even one that only reports how a child process ended.
+    return replace(first, weight=Weight.CAUSE, why="") if first.weight is Weight.END else first
 
 
 def elastic_findings(workdir: Path) -> list[Finding]:
@@ -346,7 +346,7 @@ def _elastic_error(path: Path) -> _ElasticError | None:
 
 def _elastic_finding(path: Path, message: _ElasticMessage) -> Finding:
     found = read_log(message.extra.py_callstack) or Finding(
-        kind=FailureKind.CRASH, tells=Tells.CAUSE, said=first_line(message.message)
+        kind=FailureKind.CRASH, weight=Weight.CAUSE, said=first_line(message.message)
     )
     return replace(found, rank=rank_number(path))
 

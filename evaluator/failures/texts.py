@@ -11,12 +11,12 @@ from enum import StrEnum
 from records.trial import FailureKind
 
 
-class Tells(StrEnum):
+class Weight(StrEnum):
     """How much a text says about why a job failed."""
 
     CAUSE = "cause"  # what went wrong
     SYMPTOM = "symptom"  # another process was lost or waited for: its cause is elsewhere, if known
-    END = "end"  # that a process ended, said by whoever started it
+    END = "end"  # that a process ended, said by its launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class TextRule:
 
     kind: FailureKind
     why: str
-    tells: Tells
+    weight: Weight
     pattern: re.Pattern[str]
 
 
-def _texts(kind: FailureKind, why: str, *patterns: str, tells: Tells = Tells.CAUSE) -> TextRule:
+def _texts(kind: FailureKind, why: str, *patterns: str, weight: Weight = Weight.CAUSE) -> TextRule:
     pattern = re.compile("|".join(patterns), re.IGNORECASE | re.ASCII)
-    return TextRule(kind=kind, why=why, tells=tells, pattern=pattern)
+    return TextRule(kind=kind, why=why, weight=weight, pattern=pattern)
 
 
 _POLICY = _texts(FailureKind.POLICY_ERROR, "the policy raised", r"\bgenerate_config raised\b")
@@ -222,7 +222,7 @@ _PEERS = (
         r"watchdog caught collective operation timeout|collective operation timed out",
         r"timed out waiting \d+ ?ms for (recv|send)|failed to pass monitoredBarrier",
         r"heartbeat monitor timed out|watchdog (hang|got stuck)|monitoredBarrier.*timed? ?out",
-        tells=Tells.SYMPTOM,
+        weight=Weight.SYMPTOM,
     ),
     _texts(
         FailureKind.INFRASTRUCTURE,
@@ -233,7 +233,7 @@ _PEERS = (
         r"DistNetworkError|DistStoreError|DistBackendError|socket (timeout|error)",
         r"client socket has timed out|RendezvousClosedError|got completion .* with (error|status)",
         r"proxy call to rank|peer .*(gone|died)|EngineDeadError|engine core initialization failed",
-        tells=Tells.SYMPTOM,
+        weight=Weight.SYMPTOM,
     ),
 )
 
@@ -244,7 +244,7 @@ _ENDS = (
         FailureKind.CRASH,
         "ended by a signal after another process failed",
         r"SignalException: Process \S+ got signal: \d+|signal 15 \(SIGTERM\)|exitcode *: *-15\b",
-        tells=Tells.END,
+        weight=Weight.END,
     ),
     _texts(
         FailureKind.CRASH,
@@ -252,7 +252,7 @@ _ENDS = (
         r"exitcode *: *\d+|ChildFailedError|\bexited with exit code \d+|: exited with status \d+",
         r"returned non-zero exit status \d+|command terminated with exit code|\bexit \d+: ",
         r"SystemExit\b",
-        tells=Tells.END,
+        weight=Weight.END,
     ),
 )
 

@@ -5,22 +5,20 @@ A fact that the machine does not report is None. Linux only: it is read from /pr
 
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.launchers.limits import descendants
+from evaluator.launchers.limits import available_memory_bytes, descendants
+from evaluator.machine import nvidia_smi
 from records.machine import Conditions, GpuConditions
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PRESSURE = re.compile(r"some .*total=(\d+)")
 _SENSORS = ("coretemp", "k10temp", "zenpower")
 _NVIDIA_FIELDS = "clocks.sm,temperature.gpu,clocks_throttle_reasons.active"
-_NVIDIA_LIMIT_S = 30.0
 _SLOWDOWNS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -62,7 +60,7 @@ def take_snapshot(root: Path = Path("/")) -> Snapshot:
         own_ticks=sum(_process_ticks(pid) for pid in (os.getpid(), *descendants(os.getpid()))),
         pressure_us=(_stall_us(proc, "cpu"), _stall_us(proc, "memory"), _stall_us(proc, "io")),
         load_average=_load_average(proc),
-        available_memory_bytes=_available_memory_bytes(proc),
+        available_memory_bytes=available_memory_bytes(proc),
         cpu_clock_hz=_cpu_clock_hz(root),
         cpu_temperature_celsius=_cpu_temperature_celsius(root),
     )
@@ -93,15 +91,8 @@ def conditions_between(
 
 def gpu_conditions() -> tuple[GpuConditions, ...]:
     """Clock, temperature and slowdowns of each NVIDIA GPU now; none where no driver answers."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
-    asked = [tool, f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits"]
-    try:
-        told = subprocess.run(asked, capture_output=True, timeout=_NVIDIA_LIMIT_S, check=True)
-    except (subprocess.SubprocessError, OSError):
-        return ()
-    rows = [line.split(",") for line in told.stdout.decode(errors="replace").splitlines()]
+    lines = nvidia_smi(f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits")
+    rows = [line.split(",") for line in lines]
     return tuple(_gpu([cell.strip() for cell in row]) for row in rows if len(row) == 3)
 
 
@@ -174,14 +165,6 @@ def _stall_us(proc: Path, resource: str) -> int | None:
 def _load_average(proc: Path) -> float | None:
     fields = _text(proc / "loadavg").split()
     return float(fields[0]) if fields else None
-
-
-def _available_memory_bytes(proc: Path) -> int | None:
-    for line in _text(proc / "meminfo").splitlines():
-        key, _, value = line.partition(":")
-        if key == "MemAvailable":
-            return int(value.removesuffix("kB")) * 1024
-    return None
 
 
 def _cpu_clock_hz(root: Path) -> float | None:

@@ -21,16 +21,16 @@ from records.study import Study
 
 ENDED = b"e"
 RECIPES = ("builtin", "collectives")
-"""Those whose ranks wait for their turn."""
+"""Recipes whose ranks wait for their turn."""
 MEMORY_SHARE = 0.5
-"""Of the memory that is free now, what launches that are there at once may take."""
+"""Share of the free memory that interleaved launches may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedRun:
-    """How jobs that took turns ended; `first_to_fail` left before all turns were over.
+    """How jobs that took turns ended; `first_to_fail` ended before all turns were over.
 
-    The others were then sent home early: however they ended is not their own doing.
+    The others were then released early: how they ended is not their fault.
     """
 
     results: tuple[JobResult, ...]
@@ -38,7 +38,7 @@ class InterleavedRun:
 
 
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether launches that took so much on each rank may be on this machine at once."""
+    """Whether launches that took this much on each rank may be on this machine together."""
     can_wait = study.environment.device == "cpu" and study.launch.recipe in RECIPES
     if study.measure.together == "never" or study.contexts or not can_wait:
         return False
@@ -53,9 +53,9 @@ def run_interleaved(
     orders: Sequence[Sequence[int]],
     on_phase: PhaseListener,
 ) -> InterleavedRun:
-    """Run all jobs at once, each by its launcher; they step in these orders, after a warm-up.
+    """Run all jobs together, each by its launcher; they step in these orders, after a warm-up.
 
-    Each has the time of all. Raises what a launcher raises, once every job has ended.
+    Each has the time limit of all. Raises what a launcher raises, once every job has ended.
     """
     with TemporaryDirectory(prefix="cclsearch-turns-") as folder, ExitStack() as opened:
         slots: list[_Slot] = []
@@ -73,7 +73,7 @@ def run_interleaved(
 
 
 def turn_orders(count: int, turn_count: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Who steps when, one order for each turn: two go forward and back, more are shuffled."""
+    """Return one order of jobs for each turn: two alternate forward and back, more are shuffled."""
     random = Random(seed)
     first, *others = random.sample(range(count), count)
     if len(others) == 1:
@@ -85,7 +85,7 @@ def turn_orders(count: int, turn_count: int, seed: int) -> tuple[tuple[int, ...]
 def _run_turns(
     slots: Sequence["_Slot"], orders: Sequence[Sequence[int]], on_phase: PhaseListener
 ) -> int | None:
-    """Let the jobs step one after the other; gives the first that ended before it was told to."""
+    """Let the jobs step one after the other; return the first that ended too early."""
     on_phase("setup")
     for number, slot in enumerate(slots):
         if not slot.is_ready():
@@ -101,7 +101,7 @@ def _run_turns(
 
 
 class _Slot:
-    """One job among others: a thread in its launcher, and the pipes to the gates of its ranks."""
+    """One of several jobs: a thread in its launcher, and the pipes to the gates of its ranks."""
 
     def __init__(self, job: Job, pipes: Path) -> None:
         pipes.mkdir()
@@ -113,8 +113,8 @@ class _Slot:
         self._error: BaseException | None = None
 
     def start(self, launcher: Launcher, workdir: Path) -> None:
-        """Launch the job; returns at once."""
-        # It waits for nobody: where we are killed, so is what the launcher started.
+        """Launch the job without waiting for it."""
+        # A daemon: if we are killed, so is what the launcher started.
         self._thread = Thread(target=self._run, args=(launcher, workdir), daemon=True)
         self._thread.start()
 
@@ -128,11 +128,11 @@ class _Slot:
         return self.is_ready()
 
     def release(self) -> None:
-        """Tell the ranks, wherever they are, that they get no more turns."""
+        """End the turns of all ranks, wherever they are."""
         self._send(NO_MORE)
 
     def result(self) -> JobResult:
-        """How the job ended, once it has; raises what its launcher raised."""
+        """Wait for the job and return how it ended; raises what its launcher raised."""
         self._join()
         if self._error is not None:
             raise self._error
@@ -150,7 +150,7 @@ class _Slot:
     def _run(self, launcher: Launcher, workdir: Path) -> None:
         try:
             self._result = launcher.run(self._job, workdir, lambda _phase: None)
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
         finally:
             os.write(self._answers, ENDED)
@@ -165,7 +165,7 @@ class _Slot:
 
 
 def _pipe(path: Path) -> int:
-    """A named pipe that neither end of waits for the other to be opened."""
+    """Make a named pipe and open it so that neither end waits for the other."""
     os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
@@ -186,11 +186,11 @@ class DeviceSlots:
         return len(self.devices) or len(self.cores)
 
     def needed(self, job: Job) -> int:
-        """How many a job takes: a device for each rank, or a core for each of its threads."""
+        """Return how many a job takes: a device for each rank, or a core for each thread."""
         return job.world_size * (1 if self.devices else job.threads_per_rank)
 
     def confine(self, job: Job, numbers: Sequence[int]) -> Job:
-        """Give the job with these places only."""
+        """Return the job confined to these slots."""
         if self.devices:
             visible = ",".join(self.devices[number] for number in numbers)
             return replace(job, environment={**job.environment, VISIBLE_DEVICES: visible})
@@ -198,7 +198,7 @@ class DeviceSlots:
 
 
 def device_slots(study: Study, visible_devices: str | None) -> DeviceSlots:
-    """The places that there are for a study on this machine, no more than its ranks may take.
+    """Return the slots of this machine for a study, no more than its ranks may take.
 
     `visible_devices` is CUDA_VISIBLE_DEVICES as it is set for us; None where all GPUs are visible.
     """

@@ -116,7 +116,7 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of its own that a process holds, shared memory included; 0 when it has ended."""
+    """Return the memory that a process holds, shared memory included; 0 when it has ended."""
     held = 0
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
@@ -148,7 +148,7 @@ LEAST_SHARE_BYTES = 128 << 20
 DISK_BYTES = 16 << 30
 LOOK_SHARE = 0.02
 _MEMORY_GROUPS = (
-    # hierarchy, where it is mounted, limit, usage, what of it can be taken back at once
+    # hierarchy, where it is mounted, limit, usage, what of it can be reclaimed immediately
     ("", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     (
         "memory",
@@ -162,7 +162,7 @@ _MEMORY_GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """A limit that a job went over, and how that is told."""
+    """A limit that a job exceeded, and the message about it."""
 
     reason: str
     message: str
@@ -207,7 +207,7 @@ class Limits:
             return None
         held_bytes = sum(map(resident_bytes, living()))
         if held_bytes < self._share_bytes:
-            return None  # somebody else took it
+            return None  # other programs took it
         return Overrun(
             "out_of_memory",
             f"the job held {_mebibytes(held_bytes)} of memory, "
@@ -231,8 +231,11 @@ class Limits:
 
 
 def free_memory_bytes() -> int:
-    """Memory that can be taken without swapping, also by the control groups we are in."""
-    return min([_free_on_machine_bytes(), *_free_in_groups_bytes()])
+    """Return what can be taken without swapping, also by the control groups we are in."""
+    on_machine = available_memory_bytes()
+    if on_machine is None:
+        raise OSError("/proc/meminfo has no MemAvailable")
+    return min([on_machine, *_free_in_groups_bytes()])
 
 
 def memory_kill_count() -> int | None:
@@ -240,12 +243,14 @@ def memory_kill_count() -> int | None:
     return _fields(Path("/proc/vmstat")).get("oom_kill")
 
 
-def _free_on_machine_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key == "MemAvailable":
-            return int(value.removesuffix("kB")) * 1024
-    raise OSError("/proc/meminfo has no MemAvailable")
+def available_memory_bytes(proc: Path = Path("/proc")) -> int | None:
+    """Return what can be taken without swapping; None where the kernel does not report it."""
+    with suppress(OSError):
+        for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
+            key, _, value = line.partition(":")
+            if key == "MemAvailable":
+                return int(value.removesuffix("kB")) * 1024
+    return None
 
 
 def _free_in_groups_bytes() -> Iterator[int]:

@@ -55,11 +55,11 @@ class Connection:
     """A supervisor that runs; `environment` is all that it and the jobs see of ours."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        # Everything below it inherits the marker, so that it can be found when nobody is above it.
+        # Everything below it inherits the marker, so that it can be found when we are gone.
         marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
         self.environment = {**environment, MARKER: marker}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
-        # A session of its own keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
+        # A separate session keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
         # the same names out of its imports.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "evaluator.launchers.supervisor"],
@@ -78,7 +78,7 @@ class Connection:
         return self._process.poll() is None
 
     def ask(self, request: Mapping[str, object]) -> None:
-        """Send one request; nobody hears it when the supervisor is gone."""
+        """Send one request; it is lost when the supervisor is gone."""
         if self._process.stdin is None:
             raise ValueError("the request pipe is not open")
         with suppress(BrokenPipeError):
@@ -219,7 +219,7 @@ class LocalLauncher:
         self._stopped = Event()
 
     def prepare(self, job: Job) -> None:
-        """Begin to import what the job needs; returns at once."""
+        """Begin to import what the job needs, without waiting for it."""
         self._connected().ask({"modules": job.modules, "launch": None})
 
     def run(self, job: Job, workdir: Path, on_phase: PhaseListener) -> JobResult:

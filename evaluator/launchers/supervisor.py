@@ -32,6 +32,7 @@ from evaluator.launchers.limits import (
 )
 from evaluator.launchers.watch import Heartbeats, Log, Over, Process, Terms, Watch, take_stacks
 from evaluator.rank.protocol import (
+    COMMAND_LOG,
     RENDEZVOUS_VARIABLE,
     adopt_orphans,
     confine,
@@ -118,7 +119,6 @@ class WarmProcess:
         return next((line for line in reversed(lines) if line), f"exit status {status}")
 
 
-COMMAND_LOG = "job.log"
 TEMPORARY = "tmp"
 NOT_STARTED = 127
 
@@ -148,13 +148,14 @@ class LostError(Exception):
 def run_launch(
     launch: Launch, forker: WarmProcess | None, *, owner: int, spared: int | None
 ) -> Mapping[str, object]:
-    """Run a job to its end, with everything that it started; gives how it ended, as a document.
+    """Run a job to its end, with everything that it started; return how it ended, as a document.
 
-    It is told to end when the descriptor `owner` becomes readable; `spared` is a child of ours
+    It ends when the descriptor `owner` becomes readable; `spared` is a child of ours
     that is not the job's. Raises `TimeoutError` when a process of the job cannot be killed.
     """
     started_s, kill_count = time.monotonic(), memory_kill_count()
-    heartbeats = [Heartbeats(Path(launch["folder"]), rank) for rank in range(launch["world_size"])]
+    folder, ranks = Path(launch["folder"]), range(launch["world_size"])
+    heartbeats = [Heartbeats(folder, rank) for rank in ranks]
     processes: Sequence[Process] = ()
     over = None
     with ExitStack() as opened:
@@ -163,7 +164,7 @@ def run_launch(
         for log in logs:
             opened.callback(log.close)
         limits = Limits(
-            [Path(launch["folder"]), rendezvous],
+            [folder, rendezvous],
             launch["world_size"],
             launch["disk_bytes"],
             maps_freely=launch["maps_freely"],
@@ -176,18 +177,33 @@ def run_launch(
         watch = opened.enter_context(
             closing(Watch(processes, logs=logs, heartbeats=heartbeats, owner=owner, spared=spared))
         )
-        over = over or watch.until_over(_terms(launch, limits, started_s))
+        terms = Terms(
+            deadline_s=started_s + launch["timeout_s"],
+            hang_after_s=launch["hang_after_s"],
+            limits=limits,
+            all_failed=lambda: all((folder / error_name(rank)).exists() for rank in ranks),
+        )
+        over = over or watch.until_over(terms)
         last = _last_heartbeats(heartbeats, over.at_s)
         if over.reason in ("hang", "timeout"):
-            _take_stacks(launch, rendezvous, watch.living())
+            take_stacks(
+                watch.living(),
+                rendezvous=rendezvous,
+                folder=folder,
+                world_size=launch["world_size"],
+                environment=launch["environment"],
+            )
         watch.end()
+    kills_now = memory_kill_count()
     return {
         "reason": over.reason,
         "message": over.message,
         "ranks": _exits(processes, launch["world_size"]),
         "heartbeats": last,
         "wall_s": over.at_s - started_s,
-        "memory_kill_count": _since(kill_count),
+        "memory_kill_count": None
+        if kills_now is None or kill_count is None
+        else kills_now - kill_count,
     }
 
 
@@ -284,27 +300,6 @@ def _become_command(launch: Launch, rendezvous: Path, limits: Limits, supervisor
         os._exit(NOT_STARTED)
 
 
-def _terms(launch: Launch, limits: Limits, started_s: float) -> Terms:
-    folder = Path(launch["folder"])
-    errors = [folder / error_name(rank) for rank in range(launch["world_size"])]
-    return Terms(
-        deadline_s=started_s + launch["timeout_s"],
-        hang_after_s=launch["hang_after_s"],
-        limits=limits,
-        all_failed=lambda: all(error.exists() for error in errors),
-    )
-
-
-def _take_stacks(launch: Launch, rendezvous: Path, processes: Sequence[int]) -> None:
-    take_stacks(
-        processes,
-        rendezvous=rendezvous,
-        folder=Path(launch["folder"]),
-        world_size=launch["world_size"],
-        environment=launch["environment"],
-    )
-
-
 def _last_heartbeats(heartbeats: Sequence[Heartbeats], now_s: float) -> list[Mapping[str, object]]:
     """The last sign of life of each rank that gave one."""
     for rank in heartbeats:
@@ -329,11 +324,6 @@ def _exits(processes: Sequence[Process], world_size: int) -> list[Mapping[str, o
     if command is not None and command.code == 0 and command.ended_at_ns is not None:
         return [{**exits[0], "rank": rank} for rank in range(world_size)]
     return exits
-
-
-def _since(kill_count: int | None) -> int | None:
-    now_count = memory_kill_count()
-    return None if now_count is None or kill_count is None else now_count - kill_count
 
 
 REQUESTS = 0
@@ -400,11 +390,11 @@ def _await_ready(warm: WarmProcess) -> None:
             raise Refusal(f"importing torch took over {START_LIMIT_S:g} s")
         elif _is_abandoned():
             warm.end()
-            raise Refusal("nobody waits any more")
+            raise Refusal("the launcher is gone")
 
 
 def _is_abandoned() -> bool:
-    """Whether the input closed; nobody sends while a job is about to start."""
+    """Whether the input closed; the launcher sends nothing while a job is about to start."""
     return bool(select.select([REQUESTS], [], [], 0)[0])
 
 
@@ -417,7 +407,7 @@ def _requests() -> Iterator[Request]:
 
 
 def _say(event: Mapping[str, object]) -> None:
-    with suppress(BrokenPipeError):  # nobody listens any more; the closed input ends the loop
+    with suppress(BrokenPipeError):  # the launcher is gone; the closed input ends the loop
         os.write(EVENTS, json.dumps(event).encode() + b"\n")
 
 

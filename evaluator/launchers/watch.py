@@ -104,7 +104,7 @@ class Log:
     """The first and the last part of what is written to a named pipe.
 
     The head is in the file as it arrives; the tail is added at the end, after a line that says how
-    much was left out between them. Nobody waits for a slow disk longer than the pipe is deep.
+    much was left out between them. A slow disk delays no writer until the pipe is full.
     """
 
     def __init__(self, pipe: Path, path: Path) -> None:
@@ -127,7 +127,7 @@ class Log:
         return False
 
     def close(self) -> None:
-        """Take the rest, once nobody writes any more, and add the tail to the file."""
+        """Take the rest, once all writers have ended, and add the tail to the file."""
         while self.take():
             pass
         os.close(self.fileno)
@@ -215,7 +215,7 @@ class Over:
 class Watch:
     """Reads a job's logs and heartbeats and waits for its processes, all in one thread.
 
-    `owner` is a descriptor that becomes readable when whoever wants the job is gone; `spared` is
+    `owner` is a descriptor that becomes readable when the caller is gone; `spared` is
     a child of ours that is not the job's.
     """
 
@@ -234,7 +234,7 @@ class Watch:
         self._next_look_s = time.monotonic() + LOOK_EVERY_S
         self._failed_since_s: float | None = None
         self._abandoned = False
-        self._told_to_end = False
+        self._ending = False
         self._selector = selectors.DefaultSelector()
         self._listen(owner, partial(self._abandon, owner))
         for log in logs:
@@ -264,12 +264,12 @@ class Watch:
         return Over(reason="rank_failed" if failed else "finished")
 
     def end(self) -> None:
-        """Tell what is left of the job to end, and kill what does not within the grace.
+        """End what is left of the job, and kill what does not end within the grace.
 
         Raises `TimeoutError` when the kernel does not let a process go.
         """
         self._serve(0)
-        self._told_to_end = True
+        self._ending = True
         for pid in self.living():
             send_signal(pid, signal.SIGTERM)
         deadline_s = time.monotonic() + TERM_GRACE_S
@@ -288,7 +288,7 @@ class Watch:
         return descendants(os.getpid(), spared=self._spared)
 
     def _look(self, terms: Terms) -> Over | None:
-        """Look after what nobody tells us by itself."""
+        """Check what no event reports."""
         self._left()
         for heartbeats in self._heartbeats:
             for _ in heartbeats.read():
@@ -331,7 +331,7 @@ class Watch:
         self._selector.unregister(owner)
 
     def _ended(self, process: Process) -> None:
-        if not self._told_to_end:
+        if not self._ending:
             process.ended_at_ns = time.time_ns()
         self._selector.unregister(process.pidfd)
         process.reap()
@@ -398,11 +398,11 @@ def _spy(spy: str, processes: Sequence[int], folder: Path) -> None:
         if left_s <= 0:
             return
         with suppress(subprocess.SubprocessError, OSError):
-            told = subprocess.run(
+            done = subprocess.run(
                 [spy, "dump", "--pid", str(pid)],
                 capture_output=True,
                 check=True,
                 timeout=left_s,
                 stdin=subprocess.DEVNULL,
             )
-            (folder / f"process{pid}.stacks.txt").write_bytes(told.stdout)
+            (folder / f"process{pid}.stacks.txt").write_bytes(done.stdout)

@@ -25,7 +25,7 @@ ADOPTION_POLL_S = 0.0002
 
 
 class Request(TypedDict):
-    """What one job's ranks are told; they meet in `rendezvous` and work in `folder`."""
+    """What one job's ranks are given; they meet in `rendezvous` and work in `folder`."""
 
     folder: str
     rendezvous: str
@@ -62,22 +62,22 @@ def _requests() -> Iterator[Request]:
 
 
 def _fork_ranks(request: Request) -> Mapping[str, object]:
-    """Fork all ranks through a process that ends at once, so that our parent adopts them."""
-    told, telling = os.pipe()
+    """Fork all ranks through a process that ends immediately, so that our parent adopts them."""
+    reader, writer = os.pipe()
     adopter = os.getppid()
     pid = os.fork()
     if pid == 0:
-        _fork_all(request, adopter, telling)
-    os.close(telling)
-    with os.fdopen(told, "rb") as answer:
+        _fork_all(request, adopter, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
         line = answer.readline()
     os.waitpid(pid, 0)
     answered: dict[str, object] = json.loads(line or '{"error": "it was killed"}')
     return {"pids": [], "error": None} | answered
 
 
-def _fork_all(request: Request, adopter: int, telling: int) -> NoReturn:
-    """Fork the ranks into a session of their own and tell their numbers."""
+def _fork_all(request: Request, adopter: int, writer: int) -> NoReturn:
+    """Fork the ranks into a separate session and send their numbers."""
     os.setsid()
     leader, pids = os.getpid(), list[int]()
     try:
@@ -86,11 +86,11 @@ def _fork_all(request: Request, adopter: int, telling: int) -> NoReturn:
             if pid == 0:
                 _live_as_rank(number, request, leader, adopter)
             pids.append(pid)
-        _say(telling, {"pids": pids})
+        _say(writer, {"pids": pids})
     except OSError as error:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        _say(telling, {"error": str(error)})
+        _say(writer, {"error": str(error)})
     finally:
         os._exit(0)
 
@@ -143,7 +143,7 @@ def _say(to: int, event: Mapping[str, object]) -> None:
     try:
         os.write(to, json.dumps(event).encode() + b"\n")
     except BrokenPipeError:
-        return  # nobody listens any more; the closed input ends the loop
+        return  # the launcher is gone; the closed input ends the loop
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Everything one rank of the training and inference workloads is told, apart from its number.
+    """Everything one rank of the training and inference workloads is given, except its number.
 
     The recipe has checked the configuration against its constraints.
     """

@@ -42,7 +42,7 @@ from evaluator.rank.steps import (
 
 
 class AnyJob(Protocol):
-    """What every job tells a rank, apart from its number; the rest is between recipe and entry."""
+    """What every job gives a rank, except its number; the rest is between recipe and entry."""
 
     @property
     def entry(self) -> str:
@@ -180,7 +180,7 @@ RankContext: TypeAlias = Context[Job]
 
 
 def read_rank_numbers() -> RankNumbers:
-    """Read what torchrun, mpirun or srun told; raises `JobError` if a number is missing."""
+    """Read what torchrun, mpirun or srun set; raises `JobError` if a number is missing."""
     return RankNumbers(
         rank=_number(_RANK), local_rank=_number(_LOCAL_RANK), world_size=_number(_WORLD_SIZE)
     )
@@ -227,7 +227,7 @@ def run(job_path: str) -> int:
     """Run this process's rank of a job in the current folder and return its exit status.
 
     Whatever happens is left in the folder: steps and a trace, or one error file. Raises
-    `JobError` only if the environment does not tell the rank its number.
+    `JobError` only if the environment does not give the rank's number.
     """
     folder = Path.cwd()
     numbers = read_rank_numbers()
@@ -278,7 +278,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
         "torch": torch.__version__,
     }
     write_json(folder / f"rank{context.rank}.steps.json", document)
-    # Nobody asks where the time of a configuration goes that is out of the race.
+    # The time of a configuration that is out of the race needs no explanation.
     if job.measure.profiled_steps and stopped is not Stop.SLOWER:
         trace = folder / f"rank{context.rank}_trace.json"
         profile_steps(

@@ -27,6 +27,8 @@ from statistics import median
 
 from evaluator.rank.job import Measure
 
+COMMAND_LOG = "job.log"
+
 
 def error_name(rank: int) -> str:
     """What the file is called in which a rank says why it failed."""
@@ -100,7 +102,7 @@ def next_block(measure: Measure, timed_count: int) -> int:
 
 
 def reason_to_stop(measure: Measure, step_times_s: Sequence[float]) -> Stop | None:
-    """Judge the steps so far, each the time of its slowest rank; None to go on."""
+    """Judge the steps so far, each the time of its slowest rank; None to continue."""
     count, ordered = len(step_times_s), sorted(step_times_s)
     outside = _outside(count)
     if (
@@ -167,7 +169,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """The most that one process of a job may map of its own memory and write to one file.
+    """The most private memory that a process of a job may map, and write to one file.
 
     `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
     run on `cores` only; on all where none are given.
@@ -181,14 +183,14 @@ class Confinement:
 def confine(limits: Confinement) -> None:
     """Put this process, and all that it starts, under limits that need no privileges.
 
-    Only soft limits are set, so that a job with a memory budget of its own can set another.
+    Only soft limits are set, so that a job with its own memory budget can set another.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # an ignored signal would be inherited
     # The kernel's out-of-memory killer takes a job before anything else of the user's.
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if limits.memory_bytes is not None:
-        _lower(resource.RLIMIT_DATA, mapped_bytes() + limits.memory_bytes)
+        _lower(resource.RLIMIT_DATA, status_bytes("VmData") + limits.memory_bytes)
     if limits.cores:
         os.sched_setaffinity(0, limits.cores)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
@@ -196,7 +198,7 @@ def confine(limits: Confinement) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; leave at once if that is gone."""
+    """Have the kernel kill this process when its parent ends; exit immediately if that is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -207,13 +209,13 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def mapped_bytes() -> int:
-    """What this process has mapped of what RLIMIT_DATA counts."""
+def status_bytes(name: str) -> int:
+    """Return a size that the kernel reports for this process; RLIMIT_DATA counts `VmData`."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")
-        if key == "VmData":
+        if key == name:
             return int(value.removesuffix("kB")) * 1024
-    raise OSError("/proc/self/status has no VmData")
+    raise OSError(f"/proc/self/status has no {name}")
 
 
 def _lower(limit: int, to: int) -> None:

@@ -18,7 +18,15 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
 from evaluator.rank.job import Measure
-from evaluator.rank.protocol import Gate, Phase, Progress, Stop, next_block, reason_to_stop
+from evaluator.rank.protocol import (
+    Gate,
+    Phase,
+    Progress,
+    Stop,
+    next_block,
+    reason_to_stop,
+    status_bytes,
+)
 
 T = TypeVar("T")
 Wait = Callable[[], None]
@@ -37,12 +45,8 @@ def timed(work: Callable[[], T], wait: Wait) -> tuple[int, int, T]:
 def waiting_for(device: torch.device) -> Wait:
     """Give what waits for a device; on a CPU everything is done when a call returns."""
     if device.type != "cuda":
-        return _nothing
+        return lambda: None
     return lambda: torch.cuda.synchronize(device)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 Window = tuple[int, ...]
@@ -75,7 +79,7 @@ class MarkedWork(Work, Protocol):
 
 @runtime_checkable
 class ClosedWork(Work, Protocol):
-    """Work that holds on to something beyond the default group, such as a group of its own."""
+    """Work that holds on to something beyond the default group, such as a separate group."""
 
     def close(self) -> None:
         """Let go of it; every rank must call it, once, when all have done their steps."""
@@ -137,7 +141,7 @@ class StepClock:
         return windows
 
     def sample(self, measure: Measure) -> tuple[list[Window], Stop | None]:
-        """Time as many steps as are asked for, and tell why not more; None where it was fixed.
+        """Time steps; return them and why there are not more, None where the number was fixed.
 
         Every rank must call it: between blocks of steps all look at the same times.
         """
@@ -195,7 +199,7 @@ def profile_steps(
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    # Nobody asks the profiler itself for its events: not building them halves the time that it
+    # The profiler's own events are not used: not building them halves the time that it
     # takes to stop.
     only_traced = _ExperimentalConfig(trace_only=True)
     with torch.profiler.profile(
@@ -208,7 +212,6 @@ def profile_steps(
     partial.replace(path)
 
 
-_STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 _THREAD_STACK_BYTES = 1 << 20
@@ -227,7 +230,7 @@ class Memory(Protocol):
         """Allow what was allowed before `limit`."""
 
     def peak_bytes(self) -> int:
-        """The most that was resident at once so far."""
+        """The most that was resident so far."""
 
 
 class HostMemory:
@@ -243,8 +246,8 @@ class HostMemory:
     def __init__(self) -> None:
         # A forked child inherits its parent's peak; this sets it to what is resident now.
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
-        self._own_at_start_bytes = _status_bytes("VmRSS") - _status_bytes("RssFile")
-        self._mapped_at_start_bytes = _status_bytes("VmData")
+        self._own_at_start_bytes = status_bytes("VmRSS") - status_bytes("RssFile")
+        self._mapped_at_start_bytes = status_bytes("VmData")
         self._limits_at_start = resource.getrlimit(resource.RLIMIT_DATA)
 
     def limit(self, budget_bytes: int) -> None:
@@ -259,7 +262,7 @@ class HostMemory:
 
     def peak_bytes(self) -> int:
         """The highest resident size since the start, less files and what was there before."""
-        own_peak_bytes = _status_bytes("VmHWM") - _status_bytes("RssFile")
+        own_peak_bytes = status_bytes("VmHWM") - status_bytes("RssFile")
         return own_peak_bytes - self._own_at_start_bytes
 
 
@@ -282,7 +285,7 @@ class DeviceMemory:
         torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
     def peak_bytes(self) -> int:
-        """Most bytes held by tensors at once."""
+        """The most bytes that tensors held so far."""
         return torch.cuda.max_memory_allocated(self._device)
 
 
@@ -305,12 +308,12 @@ def budgeted(memory: Memory, budget_bytes: int | None) -> Iterator[None]:
 
 
 def require_room_for_groups(count: int) -> None:
-    """Raise `MemoryError` when so many process groups do not fit under the limit in force.
+    """Raise `MemoryError` when N process groups do not fit under the limit in force.
 
     Where a thread of a group cannot be started, gloo aborts the process or never returns.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    room_bytes = soft - _status_bytes("VmData")
+    room_bytes = soft - status_bytes("VmData")
     if soft != resource.RLIM_INFINITY and room_bytes < count * _GROUP_BYTES:
         raise MemoryError(
             f"unable to allocate {count * _GROUP_BYTES >> 20} MiB for threads of process groups; "
@@ -329,11 +332,3 @@ def _shrink_thread_stacks() -> None:
     libc.pthread_attr_init(attributes)
     libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_THREAD_STACK_BYTES))
     libc.pthread_setattr_default_np(attributes)
-
-
-def _status_bytes(name: str) -> int:
-    for line in _STATUS.read_text(encoding="ascii").splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.removesuffix("kB")) * 1024
-    raise OSError(f"{_STATUS} has no {name}")

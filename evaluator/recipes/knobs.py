@@ -17,7 +17,7 @@ from math import isqrt
 from pathlib import Path
 from typing import TypeAlias, get_type_hints
 
-from evaluator.estimate.memory import FOLDED
+from evaluator.estimate.memory import FOLDED, LOOPED_STAGES, ONE_STAGE
 from evaluator.rank.job import (
     AttentionBackend,
     Checkpointing,
@@ -31,12 +31,8 @@ from evaluator.rank.job import (
     Schedule,
     parse,
 )
-from evaluator.rank.job import (
-    Config as RankConfig,
-)
-from evaluator.rank.job import (
-    Workload as RankWorkload,
-)
+from evaluator.rank.job import Config as RankConfig
+from evaluator.rank.job import Workload as RankWorkload
 from records.errors import StudyError
 from records.expression import Operand, Rule, facts
 from records.expression import parse as parse_expression
@@ -45,16 +41,14 @@ from records.workload import Workload
 
 Choices: TypeAlias = Callable[[Study], tuple[Value, ...]]
 
-ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 LOOPED = (Schedule.INTERLEAVED, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZERO_BUBBLE)
 CPU_BACKENDS = (AttentionBackend.AUTO, AttentionBackend.MATH, AttentionBackend.FLASH)
 FOLDED_STAGES = 2
-LOOPED_STAGES = 2
 
 
-def listed(members: tuple[StrEnum, ...]) -> str:
-    """Choices as an expression lists them."""
-    return f"[{', '.join(repr(member.value) for member in members)}]"
+def listed(values: Iterable[str]) -> str:
+    """Return texts or enumeration members as an expression lists them."""
+    return f"[{', '.join(repr(str(value)) for value in values)}]"
 
 
 TRAINING_ONLY = "phase == 'training'"
@@ -104,7 +98,7 @@ def _hooks(study: Study) -> tuple[Value, ...]:
     )
 
 
-def _words(kind: type[StrEnum]) -> Choices:
+def _members(kind: type[StrEnum]) -> Choices:
     return _fixed(*(member.value for member in kind))
 
 
@@ -123,7 +117,7 @@ _KNOBS: Mapping[str, _Knob] = {
     ),
     "micro_batch": _Knob(choices=_micro_batches, description="sequences per forward pass and rank"),
     "activation_checkpointing": _Knob(
-        choices=_words(Checkpointing),
+        choices=_members(Checkpointing),
         description="what the backward pass recomputes instead of having kept it",
     ),
     "sequence_parallel": _Knob(
@@ -137,7 +131,7 @@ _KNOBS: Mapping[str, _Knob] = {
         description="the loss is computed from slices of the vocabulary",
     ),
     "pipeline_schedule": _Knob(
-        choices=_words(Schedule),
+        choices=_members(Schedule),
         when="pp > 1",
         description="order in which stages take micro-batches",
     ),
@@ -147,7 +141,7 @@ _KNOBS: Mapping[str, _Knob] = {
         description="pipeline stages on each rank; other schedules have 1, folded ones 2",
     ),
     "context_method": _Knob(
-        choices=_words(ContextMethod),
+        choices=_members(ContextMethod),
         when="cp > 1",
         description="how ranks attend to the parts of a sequence that others hold",
     ),
@@ -168,12 +162,12 @@ _KNOBS: Mapping[str, _Knob] = {
         description="the graph is taken to be always the same",
     ),
     "ddp_comm_hook": _Knob(
-        choices=_words(CommHook),
+        choices=_members(CommHook),
         when=BUCKETED,
         description="how gradients are compressed on their way",
     ),
     "fsdp_reshard": _Knob(
-        choices=_fixed(*(member.value for member in Reshard)),
+        choices=_members(Reshard),
         when="dp_shard > 1",
         description="whether gathered parameters are dropped after the forward pass; auto drops "
         "them, except in a pipeline",
@@ -184,12 +178,12 @@ _KNOBS: Mapping[str, _Knob] = {
         description="layers whose parameters are gathered ahead; 0 leaves it to torch",
     ),
     "fsdp_reduction": _Knob(
-        choices=_fixed(*(member.value for member in Reduction)),
+        choices=_members(Reduction),
         when="dp_shard > 1",
         description="number format in which sharded gradients are added up",
     ),
     "optimizer_loop": _Knob(
-        choices=_fixed(*(member.value for member in OptimizerLoop)),
+        choices=_members(OptimizerLoop),
         description="how the optimizer goes over the parameters",
     ),
     "attention_backend": _Knob(
@@ -267,14 +261,14 @@ def live(settings: Mapping[str, Value], study: Study) -> dict[str, Value]:
 
 
 def rank_config(settings: Mapping[str, Value]) -> RankConfig:
-    """What a rank is told, from a checked value of every knob."""
+    """Return what a rank is given, from a checked value of every knob."""
     stages = 1
     if settings["pp"] != 1 and settings["pipeline_schedule"] in FOLDED:
         stages = FOLDED_STAGES
     elif settings["pp"] != 1 and settings["pipeline_schedule"] in LOOPED:
         stages = int(settings["stages_per_rank"])
-    told = {name: _MEMBERS.get(name, {}).get(value, value) for name, value in settings.items()}
-    return RankConfig(**{**told, "stages_per_rank": stages})  # type: ignore[arg-type]  # checked
+    values = {name: _MEMBERS.get(name, {}).get(value, value) for name, value in settings.items()}
+    return RankConfig(**{**values, "stages_per_rank": stages})  # type: ignore[arg-type]  # checked
 
 
 def check_setting(name: str, value: Value) -> None:
@@ -330,7 +324,7 @@ def own_constraints(
 
 
 def broken_rules(rules: Sequence[Rule], names: Mapping[str, Operand | None]) -> list[str]:
-    """How a configuration breaks rules, in words."""
+    """How a configuration breaks rules, as text."""
     found = (rule.broken(names) for rule in rules)
     return [words for words in found if words is not None]
 
@@ -370,7 +364,7 @@ def rank_device(environment: Environment) -> DeviceKind:
 
 
 def rank_workload(workload: Workload) -> RankWorkload:
-    """What the ranks are told; raises `StudyError` for work that they cannot do."""
+    """Return what the ranks are given; raises `StudyError` for work that they cannot do."""
     if workload.phase == "communication":
         raise StudyError(
             "[workload] phase 'communication' trains nothing; give recipe = \"collectives\" "
@@ -444,7 +438,7 @@ JOB_FILE = "job.json"
 
 
 def rank_program(python: str = Path(sys.executable).name) -> tuple[str, ...]:
-    """The command of one rank; as it stands it names no path of this machine."""
+    """Return the command of one rank; it names no path of this machine."""
     return (python, "-P", "-m", "evaluator.rank.main", JOB_FILE)
 
 
@@ -491,10 +485,5 @@ class Knob:
     def condition(self, mix: frozenset[str]) -> str | None:
         """When the knob has an effect, for a mix of these collectives; None where it always has."""
         if self.of and not mix & set(self.of):
-            return f"{self.of[0]!r} in {listed_knobs(sorted(mix))}"
+            return f"{self.of[0]!r} in {listed(sorted(mix))}"
         return self.when
-
-
-def listed_knobs(texts: Iterable[str]) -> str:
-    """Texts as an expression lists them."""
-    return f"[{', '.join(map(repr, texts))}]"

@@ -7,7 +7,7 @@ with which ranks begin and end a launch.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from evaluator.recipes.knobs import LIBRARY, OTHER_THAN_MPI, Knob, listed_knobs, new_rule
+from evaluator.recipes.knobs import LIBRARY, OTHER_THAN_MPI, Knob, listed, new_rule
 from records.expression import Rule
 from records.study import Value
 
@@ -38,8 +38,8 @@ _KNOBS: Mapping[str, Knob] = {
         default=LIBRARY,
         choices=(LIBRARY, "LL", "Simple"),
         more=("LL128",),
-        description="how NCCL tells that a part has arrived; LL128 is safe only where NCCL itself "
-        "would take it",
+        description="how NCCL signals that a part has arrived; LL128 is safe only where NCCL "
+        "itself would take it",
     ),
     "nccl_min_nchannels": Knob(
         default=0,
@@ -86,7 +86,7 @@ _KNOBS: Mapping[str, Knob] = {
         default=LIBRARY,
         choices=(LIBRARY, *_DISTANCES),
         when="not nccl_p2p_disable",
-        description="how far apart GPUs may be that write to each other directly",
+        description="the longest path between GPUs that write to each other directly",
     ),
     "nccl_net_gdr_level": Knob(
         default=LIBRARY,
@@ -121,15 +121,15 @@ NCCL_KNOBS: Mapping[str, Knob] = {
 
 
 def nccl_variables(settings: Mapping[str, Value]) -> dict[str, str]:
-    """What NCCL is told, from a live value of every knob; nothing about what is left to it."""
-    told = {
+    """Return the variables of NCCL for a live value of every knob; none for what is left to it."""
+    variables = {
         name.upper(): str(int(value) if isinstance(value, bool) else value)
         for name, knob in NCCL_KNOBS.items()
         if (value := settings[name]) != knob.default
     }
     if settings["nccl_algo"] in IN_NETWORK:
-        told["NCCL_COLLNET_ENABLE"] = "1"
-    return told
+        variables["NCCL_COLLNET_ENABLE"] = "1"
+    return variables
 
 
 def nccl_rules(mix: frozenset[str]) -> Iterator[Rule]:
@@ -140,14 +140,14 @@ def nccl_rules(mix: frozenset[str]) -> Iterator[Rule]:
     if ringed:
         yield new_rule(
             "nccl_ring",
-            f"nccl_algo in {listed_knobs((LIBRARY, 'Ring'))}",
+            f"nccl_algo in {listed((LIBRARY, 'Ring'))}",
             f"the mix has {' and '.join(ringed)}, which NCCL does in rings only",
         )
     gathering = sorted(mix & {"all_gather", "reduce_scatter"})
     if gathering:
         yield new_rule(
             "nccl_gathering",
-            f"nccl_algo not in {listed_knobs(REDUCING_ONLY)}",
+            f"nccl_algo not in {listed(REDUCING_ONLY)}",
             f"the mix has {' and '.join(gathering)}, and NCCL has these for all-reduces only",
         )
 
@@ -155,7 +155,7 @@ def nccl_rules(mix: frozenset[str]) -> Iterator[Rule]:
 _ALGORITHMS = (
     (
         "nccl_between_nodes",
-        f"nccl_algo not in {listed_knobs(BETWEEN_NODES)} or {ACROSS_NODES}",
+        f"nccl_algo not in {listed(BETWEEN_NODES)} or {ACROSS_NODES}",
         "these begin where a node ends, and Collnet needs a plugin for switches that add up",
     ),
     (
@@ -167,8 +167,7 @@ _ALGORITHMS = (
 _PROTOCOLS = (
     (
         "nccl_simple",
-        f"nccl_algo not in {listed_knobs(SIMPLE_ONLY)}"
-        f" or nccl_proto in {listed_knobs((LIBRARY, 'Simple'))}",
+        f"nccl_algo not in {listed(SIMPLE_ONLY)} or nccl_proto in {listed((LIBRARY, 'Simple'))}",
         "these algorithms know the protocol Simple only",
     ),
     (

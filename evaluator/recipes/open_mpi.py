@@ -6,7 +6,7 @@ MPICH is tuned by other variables, which are no knobs here.
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from evaluator.recipes.knobs import LIBRARY, MPI, Knob, listed_knobs, new_rule
+from evaluator.recipes.knobs import LIBRARY, MPI, Knob, listed, new_rule
 from records.expression import Rule
 from records.study import Value
 
@@ -84,7 +84,7 @@ def _segment_knob(name: str, segmented: tuple[str, ...]) -> Knob:
         default=0,
         choices=(16 << 10, 64 << 10, 256 << 10, 1 << 20),
         least=0,
-        when=f"{_TUNED} and ompi_{name}_algorithm in {listed_knobs(segmented)}",
+        when=f"{_TUNED} and ompi_{name}_algorithm in {listed(segmented)}",
         of=(COLLECTIVES.get(name, name),),
         variables=_mine(f"coll_tuned_{name}_algorithm_segmentsize"),
         description="bytes of the parts that a message is passed on in; 0: it is passed on whole",
@@ -130,13 +130,15 @@ OPEN_MPI_KNOBS: Mapping[str, Knob] = {
 
 
 def open_mpi_variables(settings: Mapping[str, Value], major_version: int) -> dict[str, str]:
-    """What Open MPI is told, from a live value of every knob; nothing about what is left to it."""
-    told = chain(_collective_parameters(settings), _transport_parameters(settings, major_version))
-    return {PREFIX + name: value for name, value in told}
+    """Return variables for a live value of every knob; none for what is left to Open MPI."""
+    parameters = chain(
+        _collective_parameters(settings), _transport_parameters(settings, major_version)
+    )
+    return {PREFIX + name: value for name, value in parameters}
 
 
 def open_mpi_ways(settings: Mapping[str, Value]) -> Mapping[str, tuple[str, int]]:
-    """Algorithm, and bytes of its segments or 0, of each collective that is told one."""
+    """Algorithm, and bytes of its segments or 0, of each collective that has one."""
     return {
         COLLECTIVES.get(name, name): (
             str(settings[f"ompi_{name}_algorithm"]),

@@ -55,7 +55,7 @@ def _rules(*rows: tuple[str, str, str]) -> tuple[Rule, ...]:
 
 
 _ANY = _rules(
-    (WORLD, f"{RANKS} <= world_size", "every rank needs an accelerator of its own"),
+    (WORLD, f"{RANKS} <= world_size", "every rank needs its own accelerator"),
     (
         "heads",
         "head_count % tp == 0 and kv_head_count % tp == 0",
@@ -207,7 +207,7 @@ _EXPERTS = _rules(
     (
         "expert_rows",
         f"hidden_size % {ALIGNED} == 0 and expert_ffn_size // tp % {ALIGNED} == 0",
-        "torch multiplies the matrices of several experts at once in rows of whole 16 bytes",
+        "torch multiplies the matrices of several experts together in rows of whole 16 bytes",
     ),
 )
 _SAME = _rules(

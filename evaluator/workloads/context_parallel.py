@@ -36,7 +36,7 @@ class _Operator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One attention kernel: its forward and backward operators and what they want to be told.
+    """One attention kernel: its forward and backward operators and their arguments.
 
     `carried` names, in order, what forward gives after output and log-sum-exp for backward.
     """
@@ -83,7 +83,9 @@ class RingAttention:
     """Causal attention over sequences of which each rank holds a part from either end."""
 
     def __init__(self, group: ProcessGroup, backend: AttentionBackend) -> None:
-        set_rotate_method("alltoall")  # to the next rank only; torch would gather all parts at once
+        set_rotate_method(
+            "alltoall"
+        )  # to the next rank only; torch would gather all parts together
         self._group = group
         self._backend = backend
 

@@ -1,7 +1,7 @@
 """The built-in inference job: a batch of requests, each a prompt to be read and an answer to give.
 
 A step is one batch. A rank's requests are answered in rounds of `micro_batch`: the prompts are
-read at once (prefill), which gives the first tokens, and then the answers grow by a token per pass
+read together (prefill), which gives the first tokens, and then the answers grow by a token per pass
 (decode). The choice is greedy, but what is read next is a token from the seed: a near tie that
 another order of summation decides otherwise would change the rest of an answer, and no two layouts
 could be compared. How likely the model finds those tokens is the loss.

@@ -11,7 +11,7 @@ from evaluator.rank.steps import require_room_for_groups
 _AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbours in rank share the axis that talks most."""
 _JOINED_GROUPS = 4
-"""At most so many groups are made of axes that are joined or divided again."""
+"""The most groups that are made of axes that are joined or divided again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,12 @@ def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh
 
 
 def _replicate(model: Decoder, config: Config, layout: Layout, replicas: DeviceMesh) -> nn.Module:
-    apart = apply_expert_data_parallel(model, config, layout, MixedPrecisionPolicy(), reshard=False)
+    experts = apply_expert_data_parallel(
+        model, config, layout, MixedPrecisionPolicy(), reshard=False
+    )
     for block in model.blocks:
-        replicate(block, mesh=replicas, ignored_params=apart)
-    replicate(model, mesh=replicas, ignored_params=apart)
+        replicate(block, mesh=replicas, ignored_params=experts)
+    replicate(model, mesh=replicas, ignored_params=experts)
     return _sum_only(model, replicas)
 
 
@@ -92,18 +94,18 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     mesh = shards if replicas is None else DeviceMesh._concatenate([replicas, shards])
     policy = MixedPrecisionPolicy(reduce_dtype=_REDUCTIONS[config.fsdp_reduction])
     reshard = _reshards_after_forward(config)
-    apart = apply_expert_data_parallel(model, config, layout, policy, reshard=reshard)
+    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=reshard)
     for block in model.blocks:
         fully_shard(
             block,
             mesh=mesh,
             mp_policy=policy,
             reshard_after_forward=reshard,
-            ignored_params=apart,
+            ignored_params=experts,
         )
-    # What only the root holds is needed again at once, by the backward pass.
+    # What only the root holds is needed again immediately, by the backward pass.
     fully_shard(
-        model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=apart
+        model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=experts
     )
     _prefetch(model, config.fsdp_prefetch)
     return _sum_only(model, mesh)

@@ -37,7 +37,7 @@ _FOLDED: dict[Schedule, type[PipelineScheduleMulti]] = {
 
 
 def splits_backward(config: Config) -> bool:
-    """Whether gradients of inputs and of weights are computed apart, the second to fill gaps."""
+    """Whether gradients of weights are computed separately from those of inputs, to fill gaps."""
     zero_bubble = config.pipeline_schedule is Schedule.INTERLEAVED_ZERO_BUBBLE
     return config.pp > 1 and (zero_bubble or config.pipeline_schedule in _FOLDED)
 

@@ -112,7 +112,7 @@ def _cut_pair(inner: Sequence[Tensor], outer: Tensor, tp: DeviceMesh) -> None:
 
 
 def _cut(matrix: Tensor, dimension: int, tp: DeviceMesh) -> None:
-    """Keep this rank's even part, in memory of its own so that the whole can go."""
+    """Keep this rank's even part, in separate memory so that the whole can go."""
     matrix.data = matrix.data.chunk(tp.size(), dimension)[tp.get_local_rank()].clone()
 
 

@@ -101,7 +101,7 @@ class Batches:
 
 
 class SyntheticTokens:
-    """Each sequence starts at a random token and goes on in equal strides around the vocabulary.
+    """Each sequence starts at a random token and continues in equal strides around the vocabulary.
 
     Easy to learn, so that the loss falls within a few steps if, and only if, training works.
     """
@@ -153,7 +153,7 @@ _LEARNING_RATE = 1e-3
 def open_optimizer(parameters: Iterable[nn.Parameter], loop: OptimizerLoop) -> torch.optim.AdamW:
     """Give AdamW over all parameters.
 
-    Parameters spread over different ranks are in groups of their own: one operation on many
+    Parameters spread over different ranks are in separate groups: one operation on many
     tensors cannot span them.
     """
     groups: defaultdict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)

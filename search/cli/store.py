@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evaluator.doctor import Finding, State
+from evaluator.doctor import CheckResult, State
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
 from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
@@ -56,7 +56,7 @@ def doctor(
     # Imported here: it takes a second to load.
     from search.doctor import findings
 
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for finding in findings(settings.store_root(store), long_noise=noise):
         found.append(finding)
         if not as_json:
@@ -79,10 +79,10 @@ def version() -> None:
     typer.echo(installed_version())
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: CheckResult) -> None:
     from search.views.terminal import echo_words
 
-    echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.told}", indent=22)
+    echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.detail}", indent=22)
     if finding.remedy is not None:
         echo_words(f"{'':<22}{finding.remedy}", indent=22)
 

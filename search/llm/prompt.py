@@ -81,7 +81,7 @@ class Shown:
             history=history,
             best=history.best,
             scale=Scale.of(history, scoring, measure),
-            metrics=scoring.told_metrics,
+            metrics=scoring.shown_metrics,
         )
 
     def speed(self, trial: Trial) -> Speed | None:

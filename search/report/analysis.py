@@ -378,7 +378,7 @@ def _objective(seen: Seen) -> str:
 def _metrics(seen: Seen) -> list[str]:
     """What the objectives and limits are made of, then what people ask for first."""
     present = {value.name for values in seen.metrics.values() for value in values}
-    told = seen.scoring.told_metrics
+    told = seen.scoring.shown_metrics
     names = [*sorted(told), *SHOWN_FIRST]
     own = seen.scoring.expression.text
     wanted = [name for name in dict.fromkeys(names) if name in present and name != own]

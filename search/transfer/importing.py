@@ -31,7 +31,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from evaluator.failures.logs import read_log
-from evaluator.failures.texts import Tells
+from evaluator.failures.texts import Weight
 from evaluator.metrics.base import PUBLISHED_PREFIX, PUBLISHED_SCORE, Evidence, Metric
 from evaluator.metrics.registry import measure_each, metric
 from evaluator.objective import Scoring, scoring, scoring_of
@@ -349,7 +349,7 @@ def _failed(row: Row) -> Failed:
     elif TIMEOUT in row.error_class:
         kind = FailureKind.HANG
     # A lost peer is a symptom: whose doing its end was is not on record.
-    elif finding is not None and finding.tells is Tells.CAUSE:
+    elif finding is not None and finding.weight is Weight.CAUSE:
         kind = finding.kind
         stage = Stage.DECIDE if kind is FailureKind.POLICY_ERROR else stage
     said = str(finding) if finding is not None else row.error

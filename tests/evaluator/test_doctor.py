@@ -9,9 +9,9 @@ from evaluator import doctor as software
 from evaluator.doctor import (
     MeasuredLaunch,
     State,
-    launch_finding,
+    check_launches,
+    check_noise,
     launch_repeatedly,
-    noise_finding,
     smallest_difference,
 )
 from evaluator.machine import MpiLibrary
@@ -67,7 +67,7 @@ def test_gpus_are_named_and_their_absence_is_no_fault(driver):
     driver("NVIDIA H200, 143771, GPU-00-aa\nNVIDIA H200, 143771, GPU-11-bb\n")
 
     assert hardware.gpus().state is State.OK
-    assert hardware.gpus().told == "2: NVIDIA H200"
+    assert hardware.gpus().detail == "2: NVIDIA H200"
 
 
 @pytest.mark.parametrize(("link", "state"), [("NV18", State.OK), ("PHB", State.WARN)])
@@ -76,7 +76,7 @@ def test_links_between_gpus_are_read_from_the_drivers_matrix(link, state, driver
 
     found = hardware.gpu_links()
 
-    assert (found.state, found.told) == (state, link)
+    assert (found.state, found.detail) == (state, link)
 
 
 def test_one_gpu_has_no_links(driver):
@@ -99,7 +99,7 @@ def test_a_quota_of_the_control_group_is_told(name, text, quota, tmp_path):
 
     found = hardware.cores(tmp_path)
 
-    assert found.told.partition(", ")[2] == quota
+    assert found.detail.partition(", ")[2] == quota
     assert (found.state is State.WARN) == (quota == "quota of 0.5")
 
 
@@ -117,7 +117,7 @@ def test_a_clock_that_varies_is_noise(governor, no_turbo, state, told, tmp_path)
 
     found = hardware.clocks(tmp_path)
 
-    assert (found.state, found.told) == (state, told)
+    assert (found.state, found.detail) == (state, told)
 
 
 def test_a_clock_that_cannot_be_seen_is_no_fault(tmp_path):
@@ -157,7 +157,7 @@ def test_mpi_is_the_library_that_ranks_load_with_its_mpirun(library, state, told
 
     finding = software.mpi()
 
-    assert (finding.state, finding.told) == (state, told)
+    assert (finding.state, finding.detail) == (state, told)
     assert (finding.remedy is None) == (state is State.OK)
 
 
@@ -165,18 +165,18 @@ def test_torch_is_named_with_its_backends():
     found = software.torch_backends()
 
     assert found.state is State.OK
-    assert "gloo" in found.told
+    assert "gloo" in found.detail
 
 
 def test_launches_that_work_tell_what_the_warm_process_cost(study, tmp_path):
     evaluator = TabularEvaluator(endings={CONFIG: Takes(step_time_s=0.1)})
 
     launches = launch_repeatedly(evaluator, study, CONFIG, tmp_path, 3)
-    found = launch_finding("launch", launches, needed=True)
+    found = check_launches("launch", launches, needed=True)
 
     assert len(launches) == 3
     assert found.state is State.OK
-    assert "ranks meet and train" in found.told
+    assert "ranks join and train" in found.detail
 
 
 def test_a_launch_that_fails_is_told_with_its_cause(study, tmp_path):
@@ -184,16 +184,16 @@ def test_a_launch_that_fails_is_told_with_its_cause(study, tmp_path):
     evaluator = TabularEvaluator(endings={CONFIG: InTurn((Takes(step_time_s=0.1), fails))})
 
     launches = launch_repeatedly(evaluator, study, CONFIG, tmp_path, 3)
-    found = launch_finding("launch", launches, needed=True)
+    found = check_launches("launch", launches, needed=True)
 
     assert (found.state, found.needed) == (State.MISSING, True)
-    assert "no route to rank 1" in found.told
+    assert "no route to rank 1" in found.detail
 
 
 def test_launches_that_hardly_differ_are_quiet():
     launches = [replace(STEADY, step_times_s=(time_s,) * 3) for time_s in (1.0, 1.001, 0.999)]
 
-    assert noise_finding(launches).state is State.OK
+    assert check_noise(launches).state is State.OK
 
 
 def test_launches_that_differ_are_noisy_and_say_who_disturbed_them():
@@ -201,10 +201,10 @@ def test_launches_that_differ_are_noisy_and_say_who_disturbed_them():
         replace(STEADY, step_times_s=(time_s,) * 3, conditions=BUSY) for time_s in (1.0, 1.5, 0.8)
     ]
 
-    found = noise_finding(launches)
+    found = check_noise(launches)
 
     assert found.state is State.WARN
-    assert "3 launches by 88%" in found.told
+    assert "3 launches by 88%" in found.detail
     assert found.remedy == "other processes used 50% of the cores"
 
 

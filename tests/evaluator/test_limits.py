@@ -52,7 +52,7 @@ def test_a_broken_limit_is_told_with_numbers_in_the_units_that_were_written(text
         ("1 < 2", "names no metric"),
         ("step_time < 30 GiB", "GiB is a unit of size, but step_time is in s"),
         ("rank_count < 30 s", "s is a unit of time, but rank_count is in ranks"),
-        ("peak_memory < 30 gb", "'gb' is no unit; known are B, KiB, MiB, GiB"),
+        ("peak_memory < 30 gb", "'gb' is not a unit; known are B, KiB, MiB, GiB"),
         ("peak_memory < 30 * GiB", "no metric is called 'GiB'"),
         ("peak_memory <", "is not an expression"),
         ("", "is not an expression"),
@@ -98,7 +98,7 @@ def test_a_trial_that_breaks_a_limit_keeps_its_score():
             "peak_memory < 1 KiB is broken: peak_memory is 2 KiB",
         ),
     )
-    assert ready.told_metrics == {"peak_memory"}
+    assert ready.shown_metrics == {"peak_memory"}
 
 
 def test_a_name_of_what_the_seed_had_stands_for_its_value():
@@ -120,7 +120,7 @@ def test_an_alias_is_the_metric_and_the_published_objective_works_as_typed():
     ready = scoring(Objective(expression="0.5*(16/gpus)+0.5*(0.44/step_time)"))
     assert not ready.lower_is_better
     assert ready.score(metrics(rank_count=8.0, step_time=0.22)).value == 2.0
-    assert ready.told_metrics == {"rank_count", "step_time"}
+    assert ready.shown_metrics == {"rank_count", "step_time"}
     absent = ready.score(metrics(step_time=1.0), {"rank_count": "nothing tells"})
     assert absent.message.endswith("needs gpus, which this trial has not (gpus: nothing tells)")
     assert scoring(Objective(expression="gpus")).unit == "ranks"

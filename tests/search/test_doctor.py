@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from evaluator.doctor import Finding, State
+from evaluator.doctor import CheckResult, State
 from records.store.locks import file_system
 from search import doctor
 from search.cli.main import app
@@ -18,7 +18,7 @@ server:/home /{root}/net nfs4 rw 0 0
 
 
 def fake(state, *, needed):
-    return Finding(subject="thing", state=state, told="told", remedy="do this", needed=needed)
+    return CheckResult(subject="thing", state=state, detail="told", remedy="do this", needed=needed)
 
 
 def run(*arguments):

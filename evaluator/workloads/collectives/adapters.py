@@ -70,7 +70,7 @@ class BaseAdapter(ABC):
 
     @abstractmethod
     def get_backend_version(self) -> str | None:
-        """Its version, None where it does not tell."""
+        """Its version, None where it reports none."""
 
     def get_reduce_op(self, name: str) -> object:
         """The library's own value for a reduction; raises `ValueError` for an unknown one."""
@@ -97,7 +97,7 @@ class BaseAdapter(ABC):
         return _ping_pong(self.membership.rank, *self._bind_both_ways(tensors, async_op=False))
 
     def resolve_start(self, operation: Operation, tensors: Tensors) -> Start:
-        """Give what starts the call and returns at once."""
+        """Return what starts the call without waiting for it."""
         self.check(operation)
         if operation.collective is not Collective.SEND_RECV:
             return self._bind(operation, tensors, async_op=True)
@@ -164,7 +164,7 @@ def arguments(operation: Operation, tensors: Tensors, op: object) -> tuple[objec
 
 
 def lack_of(library: object, operation: Operation) -> str | None:
-    """Tell if the library has no function of the collective's name."""
+    """Return whether the library has no function of the collective's name."""
     needed = "send" if operation.collective is Collective.SEND_RECV else operation.collective
     return None if hasattr(library, needed) else "the installed version lacks it"
 
@@ -204,7 +204,7 @@ class _Done:
     """A call that is over as soon as it was started."""
 
     def wait(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
 
 class _InTurn:
@@ -228,11 +228,11 @@ _SINGLE: Final = (
 )
 _SUMMANDS: Final = 5
 _FACTORS: Final = 8
-"""So many ranks multiply by 2 or 4: the product of more would not fit into float16."""
+"""This many ranks multiply by 2 or 4: the product of more would not fit into float16."""
 _MOVED: Final = 251
 """A prime, so that parts of a power of two of elements differ; bfloat16 ends counting at 256."""
 _PERIOD: Final = 2 * _SUMMANDS * _MOVED
-"""After so many elements all values repeat."""
+"""After this many elements all values repeat."""
 
 
 def tensors_for(operation: Operation, rank: int, world_size: int, device: torch.device) -> Tensors:
@@ -259,7 +259,7 @@ def tensors_for(operation: Operation, rank: int, world_size: int, device: torch.
 
 
 def refill(operation: Operation, tensors: Tensors, rank: int) -> None:
-    """Give the inputs values that tell ranks and places apart, and clear the outputs.
+    """Give the inputs values that differ between ranks and places, and clear the outputs.
 
     Enough for `mismatch` after one call; another call in place would work on the outcome.
     """

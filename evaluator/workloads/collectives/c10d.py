@@ -29,7 +29,7 @@ _TUNED_GLOO: Final = "cclsearch_gloo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What gloo is told of threads and interfaces; None leaves it to gloo and its environment.
+    """Threads and interfaces of gloo; None leaves them to gloo and its environment.
 
     Interfaces are separated by commas: gloo opens a connection over each and spreads calls over
     them, also where one is named twice. Its threads serve those connections.
@@ -40,7 +40,7 @@ class Tuning:
 
 
 class C10dAdapter(BaseAdapter):
-    """All ranks of the default process group, in a group of their own where one is there already.
+    """All ranks of the default process group, in a new group where one exists already.
 
     With `C10D_TORCHCOMMS` torch.distributed routes its calls through torchcomms, which takes no
     tuning.

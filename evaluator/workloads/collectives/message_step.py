@@ -1,6 +1,6 @@
 """The communication job: in every step the ranks exchange the same mix of messages.
 
-Whatever the setup, each message of a step starts and ends in tensors of its own: what it costs to
+Whatever the setup, each message of a step starts and ends in separate tensors: what it costs to
 put messages together, to convert and to cut them is part of the step.
 """
 
@@ -98,7 +98,7 @@ class Exchange:
         self._adapter.finalize()
 
     def check(self) -> None:
-        """Exchange what tells a right result from a wrong one; raises `WrongResultError`.
+        """Exchange values that show a wrong result; raises `WrongResultError`.
 
         Leaves values that no number of steps changes, so that none overflows.
         """
@@ -132,20 +132,20 @@ class Exchange:
                 yield self._mark
 
     def _places_of_marks(self, loads: Sequence["_Load"]) -> frozenset[int]:
-        """After how many calls another message begins; none where it cannot be told in passing."""
+        """After how many calls another message begins; none where the step cannot know it."""
         ends, end = set[int](), 0
         for repeated in self._context.job.messages:
             end += repeated.count
             ends.add(end)
         met = {load.carrier.end for load in loads}
-        told = self._context.device.type == "cpu" and ends <= met
-        return frozenset(ends - {end}) if told else frozenset()
+        known = self._context.device.type == "cpu" and ends <= met
+        return frozenset(ends - {end}) if known else frozenset()
 
     def _mark(self) -> None:
         self._marks_ns.append(time.perf_counter_ns())
 
     def _overlapping(self, loads: Sequence["_Load"], in_flight: int) -> Iterator[Action]:
-        """Calls that are started while up to so many are not over; the oldest is awaited first."""
+        """Calls that are started while up to N are not over; the oldest is awaited first."""
         flying: deque[Sequence[Action]] = deque()
         for load in loads:
             yield from load.pack

@@ -69,7 +69,7 @@ class MpiAdapter(BaseAdapter):
 
     The tensors of a list lie side by side in memory, so that one MPI call moves them without
     copies; others are refused. Calls may come from any thread, one at a time. A call that was
-    started goes on while MPI is in some call, which may be only when it is waited for.
+    started continues while MPI is in some call, which may be only when it is waited for.
     """
 
     def __init__(self) -> None:

@@ -194,7 +194,7 @@ class CommAdapter(Protocol):
         ...
 
     def get_backend_version(self) -> str | None:
-        """Its version, None where it does not tell."""
+        """Its version, None where it reports none."""
         ...
 
     def get_reduce_op(self, name: str) -> object:
@@ -213,7 +213,7 @@ class CommAdapter(Protocol):
         ...
 
     def resolve_start(self, operation: Operation, tensors: Tensors) -> Start:
-        """Give what starts the call and returns at once; tensors are busy until it was waited for.
+        """Return what starts the call without waiting; tensors are busy until it was waited for.
 
         Raises `UnsupportedError` where the library only blocks.
         """
@@ -253,7 +253,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFacts:
-    """What only a rank knows of where a sweep runs; None for what nothing tells."""
+    """What only a rank knows of where a sweep runs; None for what is unknown."""
 
     device_name: str | None
     """Of an accelerator."""
@@ -269,7 +269,7 @@ class PointStatus(StrEnum):
 
     MEASURED = "measured"
     SKIPPED = "skipped"
-    """The library lacks it, or it has no meaning with so many ranks."""
+    """The library lacks it, or it has no meaning with this many ranks."""
     WRONG_RESULT = "wrong_result"
     FAILED = "failed"
 
@@ -279,7 +279,7 @@ class PointSamples:
     """One measured point: durations in ns of each block on each rank, shaped (ranks, blocks).
 
     `block_calls` is how many calls each block made; of a send_recv a call is there and back.
-    `started_at` is UTC in ISO format. Without times `reason` tells why, in one line.
+    `started_at` is UTC in ISO format. Without times `reason` says why, in one line.
     """
 
     operation: Operation
@@ -318,7 +318,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How messages are carried: the part that a search varies and no environment variable tells.
+    """How messages are carried: the part that a search varies and no environment variable sets.
 
     Every field is a knob of the recipe and holds its default. Neighbouring all-reduces of one kind
     are put together into messages of up to `fusion_bytes` (0: none), each message of an all-reduce
@@ -339,7 +339,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeJob:
-    """Everything one rank is told, apart from its number; each step exchanges every message."""
+    """Everything one rank is given, except its number; each step exchanges every message."""
 
     entry: str
     world_size: int
@@ -421,7 +421,7 @@ def _carrier(messages: Sequence[Operation], run: range, setup: Setup) -> Carrier
 
 
 def _of(message: Operation, element_count: int, dtype: DType) -> Operation:
-    """The same call for so many elements of this format."""
+    """The same call for N elements of this format."""
     return replace(message, size_bytes=element_count * dtype.element_bytes, dtype=dtype)
 
 

@@ -59,7 +59,7 @@ class PointTimeoutError(RuntimeError):
 def time_limit(
     timeout_s: float, doing: object, *, rank: int, folder: Path | None
 ) -> Iterator[None]:
-    """End the process unless the block ends within so many seconds, and tell what it was doing.
+    """End the process unless the block ends within `timeout_s`, and report what it was doing.
 
     A line and the stacks go to stderr, and the rank's error file into the folder if there is one.
     Until then a thread sleeps that nothing wakes.
@@ -115,7 +115,7 @@ Watch: TypeAlias = Callable[[int, Operation], AbstractContextManager[None]]
 """Surrounds each point, given its number in the sweep."""
 T = TypeVar("T")
 _Block: TypeAlias = Callable[[int], None]
-"""Makes so many calls, one after the other."""
+"""Makes N calls, one after the other."""
 _BARRIER = Operation(collective=Collective.BARRIER, size_bytes=0)
 
 
@@ -160,7 +160,7 @@ class _Sweep:
         self._block_calls = _block_calls(calls, request.sync_interval or calls)
 
     def point(self, operation: Operation) -> PointSamples:
-        """Measure one operation, or tell why not."""
+        """Measure one operation, or return why not."""
         point = partial(PointSamples, operation=operation, started_at=datetime.now(UTC).isoformat())
         try:
             self._adapter.check(operation)
@@ -179,10 +179,10 @@ class _Sweep:
 
     def _require_partner(self, operation: Operation) -> None:
         if operation.collective is Collective.SEND_RECV and self._adapter.get_size() == 1:
-            raise _NotMeasuredError(PointStatus.SKIPPED, "one rank alone has nobody to send to")
+            raise _NotMeasuredError(PointStatus.SKIPPED, "a single rank has no partner to send to")
 
     def _require_right_result(self, operation: Operation) -> None:
-        """Make one call with values that tell the ranks apart."""
+        """Make one call with values that differ between ranks."""
         rank, size = self._adapter.get_rank(), self._adapter.get_size()
 
         def filled() -> Tensors:
@@ -217,8 +217,8 @@ class _Sweep:
         except (MemoryError, RuntimeError) as error:
             if not _is_of_memory(error):
                 raise
-            told = str(error).partition("\n")[0] or "no memory is left"
-            lack = f"rank {self._adapter.get_rank()}: {told}"
+            line = str(error).partition("\n")[0] or "no memory is left"
+            lack = f"rank {self._adapter.get_rank()}: {line}"
         self._agree(PointStatus.FAILED, lack)
         return made
 
@@ -247,13 +247,13 @@ class _Sweep:
 
 
 def _block_calls(calls: int, most: int) -> tuple[int, ...]:
-    """So many calls in blocks of `most`, and a last one of what remains."""
+    """Split calls into blocks of `most`, and a last one of what remains."""
     blocks, rest = divmod(calls, most)
     return (most,) * blocks + ((rest,) if rest else ())
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether there was no room; a CPU's allocator tells it in words only."""
+    """Whether there was no room; a CPU's allocator says it only in its message."""
     kinds = (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
@@ -291,7 +291,7 @@ def availability(name: AdapterName) -> str | None:
 
 
 def default_backend(name: AdapterName, device_kind: DeviceKind) -> str:
-    """What carries an adapter's bytes between such devices if nobody chooses."""
+    """What carries an adapter's bytes between such devices by default."""
     if name is AdapterName.MPI:
         return BACKEND
     return "nccl" if device_kind is DeviceKind.CUDA else "gloo"
@@ -301,7 +301,7 @@ def main(request_path: str) -> int:
     """Run this process's rank of a sweep in the current folder and return its exit status.
 
     Rank 0 leaves the points as they are done, a rank that fails one error file. Raises `JobError`
-    only if the environment does not tell the rank its number.
+    only if the environment does not give the rank's number.
     """
     folder = Path.cwd()
     numbers = read_rank_numbers()
@@ -325,7 +325,7 @@ def run(
     on_facts: Callable[[SweepFacts], None],
     on_point: Callable[[PointSamples], None],
 ) -> None:
-    """Run this process's rank of a sweep; rank 0 tells the facts, then each point as it is done.
+    """Run this process's rank of a sweep; rank 0 reports the facts, then each point as it is done.
 
     After an exception the caller has to end the process with `os._exit`: other ranks may wait for
     this one, and it for them. A point that takes too long ends the process by itself.
@@ -356,7 +356,7 @@ def _run(
     on_point: Callable[[PointSamples], None],
     watch: Watch,
 ) -> None:
-    _require_meeting_place(request.adapter)
+    _require_rendezvous(request.adapter)
     device = _bound_device(request, numbers)
     adapter = new_adapter(request.adapter)
     adapter.init(request.backend, device, numbers.rank, numbers.world_size)
@@ -374,15 +374,14 @@ def _read_request(path: Path) -> SweepRequest:
         raise JobError(f"{path.name}: {error}") from error
 
 
-def _require_meeting_place(adapter: AdapterName) -> None:
-    """Raise `JobError` where ranks would look for each other and were not told where."""
-    # A rank is told where to meet by its environment.
-    told = os.environ.keys()
-    missing = sorted({"MASTER_ADDR", "MASTER_PORT"} - told)
-    if adapter is not AdapterName.MPI and "CCLSEARCH_INIT_METHOD" not in told and missing:
+def _require_rendezvous(adapter: AdapterName) -> None:
+    """Raise `JobError` where ranks have no address to meet at."""
+    variables = os.environ.keys()
+    missing = sorted({"MASTER_ADDR", "MASTER_PORT"} - variables)
+    if adapter is not AdapterName.MPI and "CCLSEARCH_INIT_METHOD" not in variables and missing:
         raise JobError(
-            f"the ranks of {adapter} have no place to meet: {' and '.join(missing)} not set; start"
-            " them with torchrun, tell mpirun to set both (-x NAME=VALUE), or measure mpi"
+            f"the ranks of {adapter} have no address to meet at: {' and '.join(missing)} not set; "
+            "start them with torchrun, have mpirun set both (-x NAME=VALUE), or measure mpi"
         )
 
 

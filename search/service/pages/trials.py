@@ -170,7 +170,7 @@ def _telling_metrics(row: StudyRow, metrics: Mapping[int, Sequence[MetricValue]]
     varied = [name for name in found if len(found[name]) > 1 or len(metrics) < 2]
     own = row.study.objective.expression
     try:
-        told: Sequence[str] = sorted(scoring_of(row.study).told_metrics)
+        told: Sequence[str] = sorted(scoring_of(row.study).shown_metrics)
     except StudyError:
         told = ()
     shown = [name for name in told if name in found]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.failures.logs import RankError, elastic_findings, rank_error, rank_finding
-from evaluator.failures.texts import Tells
+from evaluator.failures.texts import Weight
 from evaluator.rank.protocol import Phase, write_failure
 from records.trial import FailureKind
 
@@ -120,7 +120,7 @@ def test_of_ordinary_errors_the_one_that_was_thrown_is_told(written):
 def test_an_exception_about_a_child_process_is_a_cause_and_not_only_an_end(written):
     found = rank_finding(written(subprocess.CalledProcessError(1, ["false"])))
 
-    assert (found.kind, found.tells) == (FailureKind.CRASH, Tells.CAUSE)
+    assert (found.kind, found.weight) == (FailureKind.CRASH, Weight.CAUSE)
     assert str(found).startswith("CalledProcessError: Command '['false']'")
 
 

@@ -154,8 +154,8 @@ class Failing:
 
 def test_a_launch_is_on_record_with_where_it_was_and_how_it_ended(tmp_path):
     site = Site(job_id="slurm 7", machine=lambda: "digest")
-    places = DeviceSlots(devices=("GPU-0a",))
-    evaluator = TrialEvaluator(OneRank(), Failing(), print, places=places, site=site)
+    slots = DeviceSlots(devices=("GPU-0a",))
+    evaluator = TrialEvaluator(OneRank(), Failing(), print, slots=slots, site=site)
 
     launched = evaluator.evaluate(testing.study(), Config({"n": 0}), tmp_path).launched
 

@@ -116,8 +116,10 @@ class TellingRecipe(BuiltinRecipe):
 
     def job(self, study, config):
         job = super().job(study, config)
-        document = json.loads(job.files["job.json"]) | {"entry": "told_answers:tell"}
-        return replace(job, files={"job.json": json.dumps(document)}, modules=("told_answers",))
+        document = json.loads(job.files["job.json"]) | {"entry": "inference_entries:tell"}
+        return replace(
+            job, files={"job.json": json.dumps(document)}, modules=("inference_entries",)
+        )
 
 
 @pytest.fixture(scope="module")

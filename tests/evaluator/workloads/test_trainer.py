@@ -28,7 +28,7 @@ SMALL = {
 TOKENS_PER_STEP = 16 * 64
 LONG = SMALL | {"hidden_size": 128, "ffn_size": 352, "vocab_size": 512, "sequence_length": 128}
 MIB = 1 << 20
-DESCEND = "told_training:descend"
+DESCEND = "training_entries:descend"
 REFERENCE = {"micro_batch": 16}
 TWO_RANKS = {"dp_replicate": 2, "micro_batch": 8}
 TWO_STAGES = {"pp": 2, "stages_per_rank": 2, "micro_batch": 4}
@@ -221,7 +221,7 @@ def test_nothing_is_profiled_unless_asked(ranks):
 
 def test_an_exception_in_a_rank_says_where_it_was(ranks):
     run = ranks.run(
-        LAYOUTS["ddp_in_micro_batches"], SMALL, entry="told_training:fail_in_a_timed_step"
+        LAYOUTS["ddp_in_micro_batches"], SMALL, entry="training_entries:fail_in_a_timed_step"
     )
 
     assert [rank.status for rank in run.result.ranks] == [1, 1]

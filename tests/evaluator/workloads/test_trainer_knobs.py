@@ -62,7 +62,7 @@ def test_gradients_that_view_their_buckets_are_not_copied_back(traced, is_view, 
 def test_a_static_graph_is_told_to_the_replicas(ranks, is_static):
     config = DDP | {"ddp_static_graph": is_static, "micro_batch": 4}
 
-    run = ranks.run(config, TINY, entry="told_training:describe")
+    run = ranks.run(config, TINY, entry="training_entries:describe")
 
     assert [one["has_static_graph"] for one in run.documents(".described.json")] == [is_static] * 2
 
@@ -247,7 +247,9 @@ def test_more_stages_per_rank_cross_more_borders(traced):
 
 @pytest.mark.parametrize("thread_count", [1, 2])
 def test_a_rank_computes_with_the_asked_threads(ranks, thread_count):
-    run = ranks.run(ONE | {"threads_per_rank": thread_count}, TINY, entry="told_training:describe")
+    run = ranks.run(
+        ONE | {"threads_per_rank": thread_count}, TINY, entry="training_entries:describe"
+    )
 
     assert [one["thread_count"] for one in run.documents(".described.json")] == [thread_count]
 
@@ -259,7 +261,7 @@ def test_blocks_are_compiled_when_asked(ranks):
             ONE | {"compile": is_asked},
             small,
             steps=(1, 2, 1),
-            entry="told_training:describe_compiled",
+            entry="training_entries:describe_compiled",
         )
         for is_asked in (False, True)
     )

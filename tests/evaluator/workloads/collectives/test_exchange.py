@@ -59,7 +59,7 @@ class ExchangeRecipe:
             "setup": dict(config.values),
             "measure": asdict(rank_measure(study.measure)),
         }
-        modules = ("evaluator.workloads.collectives.message_step", "told_exchange")
+        modules = ("evaluator.workloads.collectives.message_step", "exchange_entries")
         return Job(
             argv=mpirun_command(RANKS, COLD_RANK) if self.by_mpirun else (),
             # Open MPI looks for its settings there.
@@ -89,7 +89,7 @@ def _repeated(message: Message) -> dict[str, object]:
     return {"operation": operation, "count": message.count}
 
 
-TELL = ExchangeRecipe(entry="told_exchange:tell")
+TELL = ExchangeRecipe(entry="exchange_entries:tell")
 SUM, SMALL = 10, 1_000
 MIX = (
     Message(collective="all_reduce", size_bytes=4 * SMALL, count=3),
@@ -176,7 +176,7 @@ def test_ranks_that_mpirun_starts_exchange_through_mpi(launcher, tmp_path):
 
 
 def test_a_wrong_result_is_the_configuration_s_fault(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="told_exchange:see_wrong_results")
+    recipe = ExchangeRecipe(entry="exchange_entries:see_wrong_results")
 
     failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
 
@@ -187,7 +187,7 @@ def test_a_wrong_result_is_the_configuration_s_fault(launcher, tmp_path):
 
 
 def test_a_call_that_the_library_lacks_is_the_configuration_s_fault(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="told_exchange:lack_broadcasts")
+    recipe = ExchangeRecipe(entry="exchange_entries:lack_broadcasts")
 
     failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
 
@@ -203,7 +203,7 @@ def test_a_library_that_cannot_be_used_is_the_machine_s_fault(launcher, tmp_path
 
 
 def test_a_rank_that_dies_in_a_step_is_told_as_the_first_cause(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="told_exchange:die_in_a_timed_step")
+    recipe = ExchangeRecipe(entry="exchange_entries:die_in_a_timed_step")
 
     failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
 

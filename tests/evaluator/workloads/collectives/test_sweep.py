@@ -113,7 +113,7 @@ def test_one_rank_has_nobody_to_send_to(alone):
     skipped, measured = swept(alone, replace(REQUEST, operations=(ping_pong, ALL_REDUCE)))
 
     assert (skipped.status, skipped.block_ns) == (PointStatus.SKIPPED, ())
-    assert "nobody to send to" in skipped.reason
+    assert "no partner" in skipped.reason
     assert measured.status is PointStatus.MEASURED
 
 

@@ -260,12 +260,12 @@ def search(truth: Truth, machine: Machine) -> Ended:
 def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> Finding:
     """Try what was not tried yet, as the search does, then conclude."""
     scoring, observer = scoring_of(study), _Silent()
-    contest = RepeatRunner(
+    runner = RepeatRunner(
         study_id=STUDY_ID,
         study=study,
         scoring=scoring,
         store=store,
-        turn=machine,
+        trial_runner=machine,
         observer=observer,
     )
     referee = ConfirmationPlan(
@@ -273,7 +273,7 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
         measure=study.measure,
         scoring=scoring,
         store=store,
-        contest=contest,
+        runner=runner,
         observer=observer,
     )
     settled = referee.settled_count

@@ -77,7 +77,7 @@ class Backend:
     again: tuple[Policy, ...] = ()
     """Policies that the strategy `replay` proposes, the seed among them."""
     fits: Fits = fits_together
-    room: Capacity = field(default_factory=Capacity)
+    capacity: Capacity = field(default_factory=Capacity)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     scrubber: Scrubber | None = None
@@ -173,7 +173,7 @@ def local_backend(
             seed=scrubbed_policy(seed, scrubber),
             scrubber=scrubber,
             again=again,
-            room=Capacity(
+            capacity=Capacity(
                 trial_count=study.parallel,
                 place_count=places.count,
                 places_of=lambda config: _place_count(study, recipe, places, config),
@@ -202,7 +202,7 @@ def compose_search(
     """A search in these surroundings, ready to run; what it asks is closed at the end."""
     study = without_patience(study, space)
     objective = scoring_of(study)
-    turn = TrialRunner(
+    trial_runner = TrialRunner(
         study=study,
         space=space,
         scoring=objective,
@@ -223,9 +223,9 @@ def compose_search(
             proposer=FrontProposer(proposer, objective) if objective.more else proposer,
             scoring=objective,
             store=store,
-            turn=turn,
+            trial_runner=trial_runner,
             observer=observer,
-            room=around.room,
+            capacity=around.capacity,
         )
 
 

@@ -1,6 +1,6 @@
-"""Trials that are measured at once: each is begun on record, started where it fits, and recorded.
+"""Trials measured in parallel: each is recorded as pending, started where it fits, then recorded.
 
-Launches are waited for in threads of their own; the store and the observer are this thread's alone.
+Each launch has a thread; only the calling thread uses the store and the observer.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from search.loop.ports import Observer
 from search.loop.trial import Phases, TrialRunner
 
 CONTENTION_FAILURES = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
-"""How a launch may fail because of those beside it, where they share memory and cores."""
+"""Failures that launches next to it may cause, where they share memory and cores."""
 
 
 def _nothing() -> None:
-    """There is nothing to stop."""
+    """Stop nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How many trials may be under way at once, and in how many places; as it stands, one alone.
+    """How many trials may run in parallel, and on how many places; by default one trial.
 
-    A place is a device, or a core; `places_of` tells how many a configuration takes. One that takes
-    more than there are runs alone. Trials `share_memory` where places are cores. `stop` ends every
-    launch that other threads wait for, and lets none start after it; `phases` is told theirs.
+    A place is a device or a core; `places_of` returns how many a configuration needs. One that
+    needs more than exist runs alone. Trials `share_memory` where places are cores. `stop` ends all
+    running launches and prevents new ones; `phases` receives their phases.
     """
 
     trial_count: int = 1
@@ -39,12 +39,12 @@ class Capacity:
     stop: Callable[[], None] = _nothing
     phases: Phases = field(default_factory=Phases)
     order: Callable[[int], str] | None = None
-    """Where given, trials run here, one after the other, by what this gives for their ordinals."""
+    """Sort key by ordinal: trials then run one after the other in the calling thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A trial of a batch that has to be launched; `attempts` were made beside others, in vain."""
+    """A trial of a batch to launch; `attempts` next to other trials have failed."""
 
     intent: PendingTrial
     config: Config
@@ -72,62 +72,62 @@ _Message: TypeAlias = _Entered | Trial | BaseException
 
 
 class Batch:
-    """Trials that were begun and have not ended, and the history as the next proposer sees it."""
+    """Pending trials, and the history that the next proposer receives."""
 
     def __init__(
         self,
         *,
         study_id: str,
         history: History,
-        room: Capacity,
-        turn: TrialRunner,
+        capacity: Capacity,
+        trial_runner: TrialRunner,
         store: Store,
         observer: Observer,
     ) -> None:
         self.history = history
         self._past = history
         self._study_id = study_id
-        self._room = room
-        self._turn = turn
+        self._capacity = capacity
+        self._trial_runner = trial_runner
         self._store = store
         self._observer = observer
         self._added_count = 0
         self._waiting: list[_Member] = []
         self._under_way: dict[int, _Member] = {}
-        self._beside: dict[int, set[int]] = {}
-        self._heard: SimpleQueue[_Message] = SimpleQueue()
+        self._neighbours: dict[int, set[int]] = {}
+        self._messages: SimpleQueue[_Message] = SimpleQueue()
         self._threads: list[Thread] = []
 
     @property
     def has_room(self) -> bool:
-        """Whether one more trial could be measured beside those that were added.
+        """Whether one more trial could be measured in parallel with those added.
 
-        Until one was measured, nothing says that the machine works: trials go one by one.
+        Trials run one by one until the first is measured, which shows that the machine works.
         """
         if not self._added_count:
             return True
         taken = sum(member.place_count for member in self._waiting)
         return (
             bool(self._past.measured)
-            and self._added_count < self._room.trial_count
-            and taken < self._room.place_count
+            and self._added_count < self._capacity.trial_count
+            and taken < self._capacity.place_count
         )
 
     def add(self, intent: PendingTrial) -> None:
-        """Decide a trial that is begun on record; it ends here if there is nothing to launch."""
+        """Add a pending trial; finish it here if there is nothing to launch."""
         self._added_count += 1
         self._observer.trial_started(intent.ordinal, intent.policy)
-        decided = self._turn.decide(intent, self.history)
+        decided = self._trial_runner.decide(intent, self.history)
         if isinstance(decided, Trial):
             self._finish(decided)
             return
-        places = self._room.places_of(decided)
+        places = self._capacity.places_of(decided)
         self._waiting.append(_Member(intent=intent, config=decided, place_count=places))
         self.history = replace(self.history, pending=(*self.history.pending, decided))
 
     def run(self) -> None:
-        """Measure what was added, as many at once as fit; record each trial as soon as it ends."""
-        order = self._room.order
+        """Measure the added trials, as many in parallel as fit; record each when it ends."""
+        order = self._capacity.order
         if order is not None or len(self._waiting) < 2:
             for member in sorted(self._waiting, key=lambda m: order(m.ordinal) if order else ""):
                 self._run_here(member)
@@ -136,17 +136,19 @@ class Batch:
             while self._waiting or self._under_way:
                 while self._waiting and self._fits(self._waiting[0]):
                     self._start(self._waiting.pop(0))
-                self._take(self._heard.get())
+                self._take(self._messages.get())
         except BaseException:
-            self._room.stop()
+            self._capacity.stop()
             self._wait()
             raise
-        self._turn.clear()
+        self._trial_runner.clear()
 
     def _run_here(self, member: _Member) -> None:
         self._observer.config_decided(member.ordinal, member.config)
-        with self._room.phases.listen_with(lambda name: self._observer.phase(name, member.ordinal)):
-            trial = self._turn.run(member.intent, member.config, self._past)
+        with self._capacity.phases.listen_with(
+            lambda name: self._observer.phase(name, member.ordinal)
+        ):
+            trial = self._trial_runner.run(member.intent, member.config, self._past)
         self._finish(trial)
 
     def _fits(self, member: _Member) -> bool:
@@ -157,66 +159,68 @@ class Batch:
             return False
         taken = sum(other.place_count for other in others)
         return (
-            len(others) < self._room.trial_count
-            and taken + member.place_count <= self._room.place_count
+            len(others) < self._capacity.trial_count
+            and taken + member.place_count <= self._capacity.place_count
         )
 
     def _start(self, member: _Member) -> None:
         for ordinal in self._under_way:
-            self._beside[ordinal].add(member.ordinal)
-        self._beside[member.ordinal] = set(self._under_way)
+            self._neighbours[ordinal].add(member.ordinal)
+        self._neighbours[member.ordinal] = set(self._under_way)
         self._under_way[member.ordinal] = member
         self._observer.config_decided(member.ordinal, member.config)
-        # It waits for nobody: where we are killed, so is what its launcher started.
+        # A daemon: if this process is killed, so is what its launcher started.
         thread = Thread(target=self._measure, args=(member,), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _wait(self) -> None:
-        """Wait until no launch uses its folder, which is its own again when the study goes on."""
+        """Wait until no launch uses its folder, which a resumed study uses again."""
         for thread in self._threads:
             thread.join()
 
     def _measure(self, member: _Member) -> None:
-        """Run one trial in a thread of its own, and tell what comes of it."""
+        """Run one trial in this thread and send the result to the calling thread."""
         ordinal = member.ordinal
         try:
-            with self._room.phases.listen_with(
-                lambda name: self._heard.put(_Entered(ordinal, name))
+            with self._capacity.phases.listen_with(
+                lambda name: self._messages.put(_Entered(ordinal, name))
             ):
-                self._heard.put(
-                    self._turn.run(member.intent, member.config, self._past, f"trial{ordinal}")
+                self._messages.put(
+                    self._trial_runner.run(
+                        member.intent, member.config, self._past, f"trial{ordinal}"
+                    )
                 )
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            self._heard.put(error)
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            self._messages.put(error)
 
-    def _take(self, heard: _Message) -> None:
-        match heard:
+    def _take(self, message: _Message) -> None:
+        match message:
             case _Entered():
-                self._observer.phase(heard.phase, heard.ordinal)
+                self._observer.phase(message.phase, message.ordinal)
             case Trial():
-                self._settle(heard)
+                self._settle(message)
             case _:
-                raise heard
+                raise message
 
     def _settle(self, trial: Trial) -> None:
-        """Record a trial that ended, unless others beside it may be why it failed."""
+        """Record a trial that ended, unless trials next to it may have made it fail."""
         member = self._under_way.pop(trial.ordinal)
-        beside = self._beside.pop(trial.ordinal)
-        if beside and self._may_be_by_neighbours(trial):
+        neighbours = self._neighbours.pop(trial.ordinal)
+        if neighbours and self._is_contention(trial):
             self._waiting.append(replace(member, attempts=trial.attempts))
             return
         outcome = trial.outcome
         if isinstance(outcome, Measured):
-            measurement = replace(outcome.measurement, beside_count=len(beside))
+            measurement = replace(outcome.measurement, beside_count=len(neighbours))
             outcome = replace(outcome, measurement=measurement)
         attempts = member.attempts + trial.attempts
         self._finish(replace(trial, outcome=outcome, attempts=attempts))
 
-    def _may_be_by_neighbours(self, trial: Trial) -> bool:
+    def _is_contention(self, trial: Trial) -> bool:
         outcome = trial.outcome
         return (
-            self._room.share_memory
+            self._capacity.share_memory
             and isinstance(outcome, Failed)
             and outcome.kind in CONTENTION_FAILURES
         )

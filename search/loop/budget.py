@@ -1,10 +1,6 @@
-"""Limits and what was used; model prices.
+"""Limits of a search: when it stops and why, what was used, and prices of models.
 
-When a search stops, and the words for why.
-
-More launches for a study on record.
-
-Known prices of models, from a dated table that a study may overrule.
+Prices come from a dated table; a study may set others.
 """
 
 import re
@@ -24,7 +20,7 @@ from records.trial import History, Repeat, Trial
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
-    """Why the search should stop now, or None to go on."""
+    """Return why the search should stop now, or None to continue."""
     if history.launched_count >= budget.trials:
         return f"all {budget.trials} trials are used"
     if used >= budget.launch_limit:
@@ -39,7 +35,7 @@ def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -
 
 
 def without_patience(study: Study, space: Space) -> Study:
-    """The study without patience where its budget pays for every feasible configuration."""
+    """Return the study without patience if its budget covers every feasible configuration."""
     trials = study.budget.trials
     if not space.is_listable or len(space.feasible) > trials:
         return study
@@ -47,16 +43,16 @@ def without_patience(study: Study, space: Space) -> Study:
 
 
 def exhausted_reason(study: Study) -> str:
-    """Why nothing more is proposed, where no limit of the budget says stop."""
+    """Return why nothing more is proposed although the budget allows it."""
     if study.replay_of is not None:
         return f"every policy of study {study.replay_of} was launched again"
     return "every feasible configuration was tried"
 
 
 def parallel_limit(study: Study, history: History, used: int) -> int:
-    """Trials that may be begun together now, so that no limit is passed however they end.
+    """Return how many trials may start in parallel so that no limit can be exceeded.
 
-    One of several may need all of its launches twice: beside others, and alone.
+    Each may need all of its launches twice: in parallel, and alone.
     """
     budget = study.budget
     launches_each = 2 * (1 + study.measure.infrastructure_retries)
@@ -140,7 +136,7 @@ _RELEASE = re.compile(r"-\d{8}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTable:
-    """Prices by model, as they were on `date`."""
+    """Prices by model on `date`."""
 
     __pydantic_config__ = STRICT
 
@@ -150,22 +146,22 @@ class PriceTable:
 
 @cache
 def price_table() -> PriceTable:
-    """The table that comes with this version."""
+    """Return the table shipped with this version."""
     text = (files("search.loop") / "prices.toml").read_text(encoding="utf-8")
     return from_document(PriceTable, tomllib.loads(text))
 
 
 def with_price(llm: Llm) -> Llm:
-    """The same model with its known price, where the study says none."""
+    """Return the model with its known price, unless the study sets one."""
     return llm if llm.price is not None else replace(llm, price=price_of(llm.model))
 
 
 def cost_usd(usage: TokenUsage, model: str, llm: Llm) -> float | None:
-    """What a use of a model cost; None where its price is not known, or it is not the study's."""
+    """Return the cost of using a model; None if its price is unknown or it is not the study's."""
     price = with_price(llm).price
     return None if price is None or model != llm.model else price.cost_usd(usage)
 
 
 def price_of(model: str) -> Price | None:
-    """The known price of a model, of whatever release; None where there is none."""
+    """Return the known price of any release of a model, or None."""
     return price_table().models.get(_RELEASE.sub("", model))

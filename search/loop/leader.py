@@ -288,7 +288,7 @@ def supported_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, t
     return {ordinal: tuple(found) for ordinal, found in values.items()}
 
 
-def centred_burdens(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:
+def centred_costs(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:
     """Mean burden of each trial, every launch divided by the median of its round."""
     rounds: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for repeat in repeats:

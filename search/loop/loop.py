@@ -1,4 +1,4 @@
-"""The search: propose, record intents, run trials, record results, until told to stop."""
+"""The search loop: propose, record as pending, run trials, record results, until a limit is reached."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from search.loop.trial import TrialRunner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """One study under way; everything it knows is in the store, so any run can continue it."""
+    """A running study; its whole state is in the store, so any process can resume it."""
 
     study_id: str
     study: Study
@@ -28,26 +28,26 @@ class Search:
     proposer: Proposer
     scoring: Scoring
     store: Store
-    turn: TrialRunner
+    trial_runner: TrialRunner
     observer: Observer
     clock: Callable[[], float] = time.monotonic
-    room: Capacity = field(default_factory=Capacity)
+    capacity: Capacity = field(default_factory=Capacity)
 
     def run(self) -> Finding:
-        """Run to the end of the budget; an interruption leaves the study ready to resume."""
+        """Run to the end of the budget; an interrupted study can be resumed."""
         with self.store.lock(self.study_id):
-            self.turn.clear()
+            self.trial_runner.clear()
             self.store.start_run(self.study_id, self.study)
             try:
                 reason = self._search()
-                launches = self._referee.conclude()
-                held_out = self._referee.hold_out()
+                launches = self._plan.conclude()
+                held_out = self._plan.hold_out()
             except BaseException:
                 self.store.update(self.study_id, status="interrupted")
                 raise
-            led = self._referee.standing()
-            scoring = self.scoring.over(led.history)
-            finding = find(led, launches, scoring, self.study.measure, reason)
+            leader = self._plan.leader()
+            scoring = self.scoring.over(leader.history)
+            finding = find(leader, launches, scoring, self.study.measure, reason)
             if finding.winner is not None:
                 each = in_contexts(self.study, launches, held_out, finding.winner, scoring)
                 finding = replace(finding, contexts=each)
@@ -55,12 +55,12 @@ class Search:
         return finding
 
     def _search(self) -> str:
-        """Propose and try until something says stop, and give what it was."""
+        """Propose and measure until a limit is reached; return the reason."""
         started = self.clock()
-        self._go_on()
-        settled = self._referee.settled_count
+        self._run_pending()
+        settled = self._plan.settled_count
         while True:
-            history = self._referee.settle(settled).history
+            history = self._plan.settle(settled).history
             settled, used = len(history), launches_used(history, self.store.repeats(self.study_id))
             reason = stop_reason(self.study.budget, history, used, self.clock() - started)
             if reason is not None:
@@ -71,17 +71,17 @@ class Search:
                 return exhausted_reason(self.study)
             batch.run()
 
-    def _go_on(self) -> None:
-        """Run the trials that were begun and never finished."""
+    def _run_pending(self) -> None:
+        """Run the trials that an earlier process left pending."""
         intents = self.store.pending(self.study_id)
         if intents:
-            batch = self._batch(self._referee.standing().history)
+            batch = self._batch(self._plan.leader().history)
             for intent in intents:
                 batch.add(intent)
             batch.run()
 
     def _fill(self, batch: Batch, most: int, out_of_time: Callable[[], bool]) -> int:
-        """Begin trials while there is room for more, at most so many; gives their number."""
+        """Add up to `most` trials while the batch has capacity; return how many."""
         count = 0
         while count < most and batch.has_room and not (count and out_of_time()):
             proposal = self._propose(batch.history)
@@ -100,8 +100,8 @@ class Search:
         return Batch(
             study_id=self.study_id,
             history=history,
-            room=self.room,
-            turn=self.turn,
+            capacity=self.capacity,
+            trial_runner=self.trial_runner,
             store=self.store,
             observer=self.observer,
         )
@@ -118,19 +118,19 @@ class Search:
         return self.store.begin(self.study_id, intent, proposal.exchange)
 
     @property
-    def _referee(self) -> ConfirmationPlan:
+    def _plan(self) -> ConfirmationPlan:
         scoring = self.scoring.over(self.store.history(self.study_id))
         return ConfirmationPlan(
             study_id=self.study_id,
             measure=self.study.measure,
             scoring=scoring,
             store=self.store,
-            contest=RepeatRunner(
+            runner=RepeatRunner(
                 study_id=self.study_id,
                 study=self.study,
                 scoring=scoring,
                 store=self.store,
-                turn=self.turn,
+                trial_runner=self.trial_runner,
                 observer=self.observer,
             ),
             observer=self.observer,

@@ -1,11 +1,6 @@
-"""Proposer, Evaluator, Observer protocols; scrubbing wrappers.
+"""Protocols of the loop: Proposer, Evaluator, Observer; and wrappers that remove secrets.
 
-What the loop asks of others: proposers, evaluators, observers.
-
-Takes secrets and home folders out of what a search is about to record.
-
-All that follows, and all that is recorded, is made of what comes out: a search that goes on from
-its record, or is replayed from it, meets the same texts.
+Everything recorded passes through the wrappers, so a resumed or replayed search sees the same texts.
 """
 
 import os
@@ -36,10 +31,10 @@ class Proposal:
 
 
 class Proposer(Protocol):
-    """Gives the next policy from the study and its history.
+    """Proposes the next policy from the study and its history.
 
-    A pure function of its arguments and its construction, except for talking to a model; raises
-    `CclsearchError` only when the study cannot go on (for example a rejected key).
+    A pure function of its arguments and its construction, except for asking a model; raises
+    `CclsearchError` only when the study cannot continue (for example a rejected key).
     """
 
     @property
@@ -48,12 +43,12 @@ class Proposer(Protocol):
         ...
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give the next policy; None when there is nothing left to try."""
+        """Return the next policy, or None when nothing is left to try."""
         ...
 
 
 class Observer(Protocol):
-    """Is told what happens; returns nothing and never raises."""
+    """Receives events; returns nothing and never raises."""
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """A run begins or continues."""
@@ -64,34 +59,34 @@ class Observer(Protocol):
         ...
 
     def config_decided(self, ordinal: int, config: Config) -> None:
-        """The policy gave a valid configuration that is about to be launched."""
+        """The policy returned a valid configuration, which is launched next."""
         ...
 
     def phase(self, name: str, ordinal: int | None) -> None:
         """A job entered a phase: setup, warmup, timed, profile.
 
-        `ordinal` is that of its trial; None where earlier trials are launched again.
+        `ordinal` is its trial; None for a repeat launch of an earlier trial.
         """
         ...
 
     def trial_finished(self, trial: Trial, history: History) -> None:
-        """A trial ended and is on record."""
+        """A trial ended and is recorded."""
         ...
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
-        """Equal launches were compared: how much a round's ratio varies by itself."""
+        """Identical launches were compared: how much a round's ratio varies by noise."""
         ...
 
     def repeat_finished(self, repeat: Repeat) -> None:
-        """One launch of an earlier trial's configuration ended and is on record."""
+        """One repeat launch of an earlier trial ended and is recorded."""
         ...
 
     def race_decided(self, race: Race) -> None:
-        """A challenger was raced against the trial that led."""
+        """A challenger was raced against the leader."""
         ...
 
     def notice(self, words: str) -> None:
-        """Something happened that a person should know now; the search goes on."""
+        """Something happened that the user should know; the search continues."""
         ...
 
 
@@ -99,38 +94,38 @@ class Evaluator(Protocol):
     """Measures one configuration of a study."""
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
-        """Launch and measure; the files it names as artifacts stay in `workdir` for the caller."""
+        """Launch and measure; files named as artifacts stay in `workdir` for the caller."""
         ...
 
     def evaluate_together(
         self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
     ) -> tuple[Outcome, ...]:
-        """Launch all at once, their steps in turns; outcomes in the order of `configs`."""
+        """Launch all with interleaved steps; return outcomes in the order of `configs`."""
         ...
 
 
 T = TypeVar("T")
 
 TEXT_FILES = ("*.json", "*.jsonl", "*.log", "*.stacks.txt")
-"""What launches leave that people read; traces are kept as their profiler wrote them."""
+"""Files of a launch that hold text; traces are stored as the profiler wrote them."""
 PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedEvaluator:
-    """Launches as another evaluator does, and scrubs its outcomes and the files that they left."""
+    """Wraps an evaluator and removes secrets from its outcomes and files."""
 
     each: Evaluator
     scrubber: Scrubber
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
-        """Give the outcome without secrets, as the files in `workdir` then are."""
+        """Return the outcome without secrets, and remove them from the files in `workdir`."""
         return self._scrubbed(self.each.evaluate(study, config, workdir), workdir)
 
     def evaluate_together(
         self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
     ) -> tuple[Outcome, ...]:
-        """Give the outcomes of launches at once without secrets."""
+        """Return the outcomes of interleaved launches without secrets."""
         outcomes = self.each.evaluate_together(study, configs, workdirs, seed)
         return tuple(map(self._scrubbed, outcomes, workdirs))
 
@@ -142,10 +137,9 @@ class ScrubbedEvaluator:
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedProposer:
-    """Proposes as another proposer does, without the values that are known to be secret.
+    """Wraps a proposer and removes known secret values from policies and conversations.
 
-    Policies and conversations keep all else: a digest names the one, and the other is to give it
-    again, to the letter.
+    Everything else stays, because digests identify policies and replays need exact conversations.
     """
 
     each: Proposer
@@ -153,11 +147,11 @@ class ScrubbedProposer:
 
     @property
     def name(self) -> str:
-        """Name of the other."""
+        """Name of the wrapped proposer."""
         return self.each.name
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give the next policy; None when there is nothing left to try."""
+        """Return the next policy, or None when nothing is left to try."""
         proposal = self.each.propose(study, history)
         if proposal is None:
             return None
@@ -166,14 +160,14 @@ class ScrubbedProposer:
 
 
 def scrubbed_policy(policy: Policy, scrubber: Scrubber) -> Policy:
-    """Give the policy without the values that are known to be secret."""
+    """Return the policy without known secret values."""
     return with_texts(policy, scrubber.known)
 
 
 def scrubbed_study(study: Study, scrubber: Scrubber) -> Study:
-    """Give the study without secrets, and with `~` for this user's home in the paths of files.
+    """Return the study without secrets, and with `~` for the home folder in paths.
 
-    Whoever runs it next may have another home: paths are expanded where they are used.
+    Another user's home differs: paths are expanded where they are used.
     """
     study = with_texts(study, scrubber.secrets)
     contexts = (replace(c, workload=_portable(c.workload, scrubber)) for c in study.contexts)
@@ -223,12 +217,12 @@ def _is_trace(path: Path) -> bool:
 
 
 def _scrub_file(path: Path, scrubber: Scrubber) -> None:
-    """Put what is left of a file in its place; one that holds nothing to take out stays."""
+    """Remove secrets from a file; a file without any is not rewritten."""
     changed = False
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".scrubbed-")
     try:
         with os.fdopen(handle, "wb") as out, path.open("rb") as file:
-            # A piece ends where a line does, unless a single line is as long as a piece.
+            # A piece ends at a line end, unless one line is as long as a piece.
             while piece := file.read(PIECE_BYTES) + file.readline(PIECE_BYTES):
                 left = scrubber.content(piece)
                 changed = changed or left != piece

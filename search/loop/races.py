@@ -1,10 +1,7 @@
-"""Repeat launches: races, halving, confirmation, held-out contexts.
+"""Repeat launches: races, successive halving, confirmation, held-out contexts.
 
-Launches several trials' configurations again, in rounds, and keeps every launch on record.
-
-How a winner does in each context of a study, also in those that the search never launched.
-
-Decides with further launches: how noisy this machine is, who leads, and who wins.
+`RepeatRunner` launches trials again in rounds and records every launch. `ConfirmationPlan` decides
+which launches are needed to measure the noise, to choose the leader and to confirm the winner.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +20,7 @@ from search.loop.finding import InContextFinding
 from search.loop.leader import (
     Leader,
     Race,
-    centred_burdens,
+    centred_costs,
     claim_rule,
     compared,
     confirming,
@@ -44,25 +41,25 @@ from search.study.spaces import decide_config, held_out_study, space_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatRunner:
-    """Runs what is not on record yet."""
+    """Runs the repeat launches that are not recorded yet."""
 
     study_id: str
     study: Study
     scoring: Scoring
     store: Store
-    turn: TrialRunner
+    trial_runner: TrialRunner
     observer: Observer
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
-        """What is on record of one contest and counts, in the order of launches."""
+        """Return the recorded launches of one series that count, in their order."""
         return without_replaced(self._launched(purpose, series), self.study.measure)
 
     def run_until(
         self, count: int, purpose: Purpose, series: int, trials: Sequence[Trial], spare: int = 0
     ) -> bool:
-        """Bring a contest to at least `count` rounds of all these trials, and those to run again.
+        """Launch until at least `count` rounds of all these trials count.
 
-        Give False where the budget lacks launches for a round and `spare` others after it.
+        Return False where the budget lacks launches for a round and `spare` others after it.
         """
         while trials and self._rounds_done(purpose, series, trials) < count:
             missing = self._missing(purpose, series, trials)
@@ -72,7 +69,7 @@ class RepeatRunner:
         return True
 
     def run_self_test(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
-        """Bring a self-test to `count` pairs of launches, as far as the budget and `spare` let.
+        """Launch a self-test of `count` pairs, as far as the budget and `spare` allow.
 
         The launches of pair k are in the rounds 2k and 2k + 1.
         """
@@ -91,7 +88,7 @@ class RepeatRunner:
 
     @property
     def launches_left(self) -> int:
-        """Launches that the budget still allows."""
+        """Count the launches that the budget still allows."""
         history = self.store.history(self.study_id)
         used = launches_used(history, self.store.repeats(self.study_id))
         return self.study.budget.launch_limit - used
@@ -105,22 +102,22 @@ class RepeatRunner:
     def _missing(
         self, purpose: Purpose, series: int, trials: Sequence[Trial]
     ) -> tuple["_PlannedRepeat", ...]:
-        """The launches that complete a round, in their order.
+        """Return the launches that complete a round, in their order.
 
-        A round that was cut short by a kill is completed.
+        A round that an interruption left incomplete is completed.
         """
         ordinals = {trial.ordinal for trial in trials}
         rounds = self._by_round(purpose, series)
         taken = [r.round for r in self.store.repeats(self.study_id) if r.series == series]
         fresh = max(taken, default=-1) + 1
         number = next((n for n, found in rounds.items() if _ordinals(found) < ordinals), fresh)
-        turn = sorted(trials, key=lambda trial: trial.ordinal)
-        Random(f"{self.study.random_seed}/{series}/{number}").shuffle(turn)
+        order = sorted(trials, key=lambda trial: trial.ordinal)
+        Random(f"{self.study.random_seed}/{series}/{number}").shuffle(order)
         return tuple(
             _PlannedRepeat(
                 purpose=purpose, series=series, round=number, position=position, trial=trial
             )
-            for position, trial in enumerate(turn)
+            for position, trial in enumerate(order)
             if trial.ordinal not in _ordinals(rounds.get(number, ()))
         )
 
@@ -134,23 +131,30 @@ class RepeatRunner:
         stored = self.store.repeats(self.study_id)
         return tuple(r for r in stored if r.series == series and r.purpose is purpose)
 
-    def _launch(self, places: Sequence["_PlannedRepeat"], *, whole: bool) -> None:
-        """Launch together what makes up a whole round and fits on the machine, else in turn.
+    def _launch(self, planned: Sequence["_PlannedRepeat"], *, whole: bool) -> None:
+        """Launch a whole round interleaved if it fits on the machine, else one after the other.
 
-        What takes turns is not profiled.
+        Interleaved launches are not profiled.
         """
-        peaks = [_peak_memory_bytes(place.trial) for place in places]
-        timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in places)
-        if whole and len(places) > 1 and timed_only and self.turn.fits_together(self.study, peaks):
-            seed = f"{self.study.random_seed}/{places[0].series}/{places[0].round}"
-            configs = [_config(place.trial) for place in places]
-            outcomes = self.turn.launch_together(self.study, configs, crc32(seed.encode()))
-            pairs = zip(places, outcomes, strict=True)
-            self._keep(*(replace(place, position=0).repeat(outcome) for place, outcome in pairs))
+        peaks = [_peak_memory_bytes(repeat.trial) for repeat in planned]
+        timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in planned)
+        if (
+            whole
+            and len(planned) > 1
+            and timed_only
+            and self.trial_runner.fits_together(self.study, peaks)
+        ):
+            seed = f"{self.study.random_seed}/{planned[0].series}/{planned[0].round}"
+            configs = [_config(repeat.trial) for repeat in planned]
+            outcomes = self.trial_runner.launch_together(self.study, configs, crc32(seed.encode()))
+            pairs = zip(planned, outcomes, strict=True)
+            self._keep(
+                *(replace(repeat, position=0).recorded(outcome) for repeat, outcome in pairs)
+            )
             return
-        for place in places:
-            study = self._study_of(place.trial)
-            self._keep(place.repeat(self.turn.launch_once(study, _config(place.trial))))
+        for repeat in planned:
+            study = self._study_of(repeat.trial)
+            self._keep(repeat.recorded(self.trial_runner.launch_once(study, _config(repeat.trial))))
 
     def _keep(self, *repeats: Repeat) -> None:
         self.store.repeat(self.study_id, *repeats)
@@ -158,21 +162,21 @@ class RepeatRunner:
             self.observer.repeat_finished(repeat)
 
     def _study_of(self, trial: Trial) -> Study:
-        """The study, without profiled steps where timing samples alone answer the objective."""
+        """Return the study, without profiled steps if timing samples suffice for the objective."""
         from evaluator.evaluate import evidence
 
         outcome = trial.outcome
         if not isinstance(outcome, Measured) or outcome.measurement.profiled:
             return self.study
-        seen = evidence(self.study, outcome.measurement, traces=None)
-        if not isinstance(self.scoring.score(measure_all(seen).values), Score):
+        samples = evidence(self.study, outcome.measurement, traces=None)
+        if not isinstance(self.scoring.score(measure_all(samples).values), Score):
             return self.study
         return replace(self.study, measure=replace(self.study.measure, profiled_steps=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlannedRepeat:
-    """One launch of a contest before it is made."""
+    """One repeat launch before it is made."""
 
     purpose: Purpose
     series: int
@@ -180,8 +184,8 @@ class _PlannedRepeat:
     position: int
     trial: Trial
 
-    def repeat(self, outcome: Outcome) -> Repeat:
-        """The launch as it is recorded."""
+    def recorded(self, outcome: Outcome) -> Repeat:
+        """Return the launch as recorded."""
         return Repeat(
             series=self.series,
             round=self.round,
@@ -207,18 +211,20 @@ def _config(trial: Trial) -> Config:
     return trial.config
 
 
-def hold_out(contest: RepeatRunner, series: int, winner: Trial, seed: Trial) -> tuple[Repeat, ...]:
-    """Launch both in the contexts that were held out, in rounds, as far as the budget lets.
+def launch_held_out(
+    runner: RepeatRunner, series: int, winner: Trial, seed: Trial
+) -> tuple[Repeat, ...]:
+    """Launch both trials in the held-out contexts, in rounds, as far as the budget allows.
 
-    Gives what is on record of it. There is nothing to launch where they are one trial.
+    Return the recorded launches; none where both are the same trial.
     """
-    study = held_out_study(contest.study)
+    study = held_out_study(runner.study)
     if study is None or winner.ordinal == seed.ordinal:
         return ()
     space = space_of(study)
     configs = [(trial, decide_config(trial.policy, study, space)) for trial in (winner, seed)]
     entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
-    inside = replace(contest, study=study)
+    inside = replace(runner, study=study)
     if len(entrants) == len(configs):
         inside.run_until(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
     return inside.repeats(Purpose.HELD_OUT, series)
@@ -231,28 +237,28 @@ def in_contexts(
     winner: int,
     scoring: Scoring,
 ) -> tuple[InContextFinding, ...]:
-    """Judge the winner against the seed in every context, and over those held out together."""
+    """Compare the winner with the seed in every context, and over the mean of those held out."""
     if not study.contexts or winner == 0:
         return ()
     outside = held_out_study(study)
-    found = list(_each(study, confirmed, winner, scoring, held_out=False))
+    found = list(_findings(study, confirmed, winner, scoring, held_out=False))
     if outside is not None:
-        found += _each(outside, held_out, winner, scoring, held_out=True)
+        found += _findings(outside, held_out, winner, scoring, held_out=True)
     if outside is not None and outside.contexts:
         mean = InContextFinding(
             name="the mean of all held out",
             held_out=True,
-            against_seed=_judged(held_out, winner, scoring, study),
+            against_seed=_comparison(held_out, winner, scoring, study),
             context_count=1 + len(outside.contexts),
         )
         found.append(mean)
     return tuple(found)
 
 
-def _each(
+def _findings(
     study: Study, launches: Sequence[Repeat], winner: int, scoring: Scoring, *, held_out: bool
 ) -> Iterator[InContextFinding]:
-    """The study's own context first, then the others that these launches were made in."""
+    """Yield the study's own context first, then the other launched contexts."""
     launched = [context.name for context in study.contexts if not context.held_out]
     for name in (study.name, *launched):
         inside = [
@@ -262,11 +268,11 @@ def _each(
             is not None
         ]
         yield InContextFinding(
-            name=name, held_out=held_out, against_seed=_judged(inside, winner, scoring, study)
+            name=name, held_out=held_out, against_seed=_comparison(inside, winner, scoring, study)
         )
 
 
-def _judged(
+def _comparison(
     launches: Sequence[Repeat], winner: int, scoring: Scoring, study: Study
 ) -> Comparison | None:
     seeds = [launch.outcome for launch in launches if launch.ordinal == 0]
@@ -277,56 +283,56 @@ def _judged(
 
 FINALISTS = 2
 FINAL_ROUNDS = 8
-"""Rounds of the final that races and the thinning out leave launches for, where the limit is wide.
+"""Rounds of the final for which races and halving reserve launches, if the budget is large enough.
 
-Only the final decides what is announced. On four rounds, one in two ends with an interval too wide
-to show a winner of 10 %; beyond eight, races lack the launches to find that winner.
+Only the final decides the result. With four rounds, half of the finals end with an interval too
+wide to show a winner of 10 %; beyond eight, races lack the launches to find that winner.
 """
 CONFIRMED_FOR_EACH = 4
-"""Confirming rounds for each round that first thins out: where claims take many, it does too."""
+"""Confirmation rounds per first halving round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmationPlan:
-    """Every answer comes from the store, so that a search that was killed goes on where it was."""
+    """Decides what to launch again; all state is in the store, so a search can resume."""
 
     study_id: str
     measure: Measure
     scoring: Scoring
     store: Store
-    contest: RepeatRunner
+    runner: RepeatRunner
     observer: Observer
 
-    def standing(self) -> Leader:
-        """Judge who leads by what is on record."""
+    def leader(self) -> Leader:
+        """Return the leader by the recorded launches."""
         history = self.store.history(self.study_id)
         return find_leader(history, self._repeats, self.scoring, self.measure)
 
     @property
     def settled_count(self) -> int:
-        """Trials that are surely settled: those before the last that was launched again."""
+        """Count the trials that need no more launches: those before the last repeated one."""
         series = (repeat.series for repeat in self.store.repeats(self.study_id))
         return max(0, max(series, default=0) - 1)
 
     def settle(self, settled_count: int) -> Leader:
-        """Do what each trial after the settled ones calls for, one after the other.
+        """Launch what each trial after the settled ones needs, one after the other.
 
-        That is a self-test of the first that was measured, and a race of each challenger. What is
-        on record of it is not done again.
+        The first measured trial needs a self-test, each challenger a race. Recorded launches are
+        not repeated.
         """
-        now = self.standing()
+        now = self.leader()
         measured = now.history.measured
         due = [trial for trial in measured if trial.ordinal >= settled_count]
         for trial in due:
             if trial is measured[0]:
-                self._test(trial)
+                self._self_test(trial)
             else:
                 self._race(trial, now.history)
-        return self.standing() if due else now
+        return self.leader() if due else now
 
     def conclude(self) -> tuple[Repeat, ...]:
-        """Thin out the best few, then confirm who is left, and the seed, on fresh launches."""
-        history = self.standing().history
+        """Halve the best trials, then confirm the finalists and the seed in new launches."""
+        history = self.leader().history
         series, least = len(history), self.measure.confirm_rounds
         if not least or not history.admissible:
             return ()
@@ -339,72 +345,72 @@ class ConfirmationPlan:
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
             spare = self._reserve(0) if count > least else 0
-            fits = self.contest.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)
+            fits = self.runner.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)
             launches = confirming(self._repeats, series)
-            if not fits or (count >= least and self._told_apart(launches, entrants)):
+            if not fits or (count >= least and self._is_decided(launches, entrants)):
                 break
         return confirming(self._repeats, series)
 
     def hold_out(self) -> tuple[Repeat, ...]:
-        """Launch who won, and the seed, in the contexts that were held out."""
-        history = self.standing().history
+        """Launch the winner and the seed in the held-out contexts."""
+        history = self.leader().history
         seeds = [trial for trial in history.measured if trial.ordinal == 0]
         if history.best is None or not seeds:
             return ()
-        return hold_out(self.contest, len(history), history.best, seeds[0])
+        return launch_held_out(self.runner, len(history), history.best, seeds[0])
 
     @property
     def _repeats(self) -> tuple[Repeat, ...]:
         return counted(self.store.repeats(self.study_id), self.measure)
 
     def _affordable(self, series: int) -> int:
-        """Trials that the budget lets be confirmed, with what was launched for it already."""
-        launches = self.contest.launches_left + len(confirming(self._repeats, series))
+        """Count the trials that the budget can confirm, including launches already made."""
+        launches = self.runner.launches_left + len(confirming(self._repeats, series))
         return launches // self.measure.confirm_rounds
 
-    def _test(self, trial: Trial) -> None:
-        """Launch the first trial against itself, to learn how much equal launches differ."""
+    def _self_test(self, trial: Trial) -> None:
+        """Launch the first trial against itself to measure the noise."""
         tested = len(self._repeats)
-        self.contest.run_self_test(
+        self.runner.run_self_test(
             self.measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
         )
-        noise = self.standing().noise
+        noise = self.leader().noise
         if noise is not None and len(self._repeats) > tested:
             self.observer.noise_measured(noise, self.measure)
 
     def _race(self, challenger: Trial, history: History) -> None:
-        """Race a trial that would lead by its one launch against who led before it.
+        """Race a trial that would lead by its single launch against the leader before it.
 
-        One that was slower, but under a load that the leader was spared, may be the better one: it
-        is raced for as long as it is ahead.
+        One that was slower under a load that the leader did not have may be better: its race
+        continues while it is ahead.
         """
         series = challenger.ordinal + 1
-        led = find_leader(
+        leader = find_leader(
             History(history.before(challenger.ordinal).trials),
             [repeat for repeat in self._repeats if repeat.series < series],
             self.scoring,
             self.measure,
         ).history
-        incumbent = led.best
+        incumbent = leader.best
         if incumbent is None or challenger.score is None or not self.measure.race_rounds:
             return
         if challenger.score.broken:
             return
         if launch_of(challenger.outcome, self.scoring) is None:
             return
-        leads = challenger.score.cost < led.cost(incumbent)
+        leads = challenger.score.cost < leader.cost(incumbent)
         if not leads and not self._is_unlike(challenger, incumbent):
             return
         raced = len(self.store.repeats(self.study_id))
         least = least_rounds(Purpose.RACE, self.measure)
-        # Trials that are still to come must not eat what the final needs.
-        spare = self._for_final() + remaining_launches(self.contest.study, history)
+        # Later trials must not use the launches that the final needs.
+        spare = self._for_final() + remaining_launches(self.runner.study, history)
         for count in range(1, self.measure.race_rounds + 1):
-            fits = self.contest.run_until(
+            fits = self.runner.run_until(
                 count, Purpose.RACE, series, (challenger, incumbent), spare=spare
             )
             race = judge_race(self._repeats, series, self.scoring, self.measure)
-            broke = challenger.ordinal in unreliable(self.contest.repeats(Purpose.RACE, series))
+            broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
             settled = count >= least and race is not None and race.comparison.settled
             if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
@@ -412,37 +418,37 @@ class ConfirmationPlan:
             self.observer.race_decided(race)
 
     def _is_unlike(self, challenger: Trial, incumbent: Trial) -> bool:
-        """Whether a launch was disturbed, and most of the incumbent's before it were not."""
+        """Whether the challenger was disturbed and most launches of the incumbent were not."""
         again = (r for r in self._repeats if r.series <= challenger.ordinal)
         known = [incumbent.outcome, *(r.outcome for r in again if r.ordinal == incumbent.ordinal)]
         return is_disturbed(challenger.outcome) and 2 * sum(map(is_disturbed, known)) < len(known)
 
     def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
-        """The last few of the best, by rounds that double while their number halves.
+        """Return the finalists by successive halving: rounds double while entrants halve.
 
-        The incumbent stays in: it is who the others have to beat.
+        The incumbent always stays in.
         """
         alive = history.ranked[: self.measure.confirm_top]
         rounds, rung = 0, max(1, self.measure.confirm_rounds // CONFIRMED_FOR_EACH)
         while len(alive) > FINALISTS:
             rounds += rung
-            fits = self.contest.run_until(
+            fits = self.runner.run_until(
                 rounds, Purpose.HALVING, series, alive, spare=self._for_final()
             )
             if not fits:
                 break
-            burdens = centred_burdens(self.contest.repeats(Purpose.HALVING, series), self.scoring)
+            costs = centred_costs(self.runner.repeats(Purpose.HALVING, series), self.scoring)
             order = sorted(
-                (trial for trial in alive if trial.ordinal in burdens),
-                key=lambda trial: (trial.ordinal != history.incumbent, burdens[trial.ordinal]),
+                (trial for trial in alive if trial.ordinal in costs),
+                key=lambda trial: (trial.ordinal != history.incumbent, costs[trial.ordinal]),
             )
             alive = tuple(order[: max(FINALISTS, len(alive) // 2)])
             rung *= 2
         return tuple(alive[:FINALISTS])
 
-    def _told_apart(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
-        """Whether more rounds would tell no other further apart from who leads."""
-        leader = self.standing().history.best
+    def _is_decided(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
+        """Whether the comparison of every entrant with the leader is settled."""
+        leader = self.leader().history.best
         return leader is None or all(
             compared(launches, leader.ordinal, other.ordinal, self.scoring, self.measure).settled
             for other in entrants
@@ -450,25 +456,24 @@ class ConfirmationPlan:
         )
 
     def _for_final(self) -> int:
-        """Launches that are kept back so that the finalists and the seed can be told apart.
+        """Count the launches reserved to compare the finalists and the seed.
 
-        They take at most half of the limit, so that small studies still race, and never less than a
-        claim needs.
+        At most half of the limit, so that small studies still race; at least what a claim needs.
         """
         if not self.measure.confirm_rounds:
             return 0
         entrants, rule = FINALISTS + 1, claim_rule(self.measure)
-        affordable = self.contest.study.budget.launch_limit // 2 // entrants
+        affordable = self.runner.study.budget.launch_limit // 2 // entrants
         rounds = min(FINAL_ROUNDS, rule.max_rounds, affordable)
         return self._reserve(entrants) + entrants * max(0, rounds - rule.min_rounds)
 
     def _reserve(self, entrant_count: int) -> int:
-        """Launches that are kept back to confirm the best, and for contexts that are held out."""
-        held_out = any(context.held_out for context in self.contest.study.contexts)
+        """Count the launches reserved to confirm the best, and for held-out contexts."""
+        held_out = any(context.held_out for context in self.runner.study.contexts)
         return self.measure.confirm_rounds * (entrant_count + 2 * held_out)
 
 
 def _is_ahead(race: Race | None) -> bool:
-    """Whether the challenger did better than the incumbent in the rounds so far."""
+    """Whether the challenger is better in the rounds so far."""
     ratio = None if race is None else race.comparison.ratio
     return ratio is not None and ratio < 1

@@ -60,7 +60,7 @@ def measuring(
     within: float,
 ) -> "Measuring":
     """A replay that is begun on record, ready to run in these surroundings."""
-    turn = TrialRunner(
+    trial_runner = TrialRunner(
         study=study,
         space=space_of(study),
         scoring=source.scoring,
@@ -70,18 +70,18 @@ def measuring(
         fits=around.fits,
         sleep=around.sleep,
     )
-    contest = RepeatRunner(
+    runner = RepeatRunner(
         study_id=study_id,
         study=study,
         scoring=source.scoring,
         store=store,
-        turn=turn,
+        trial_runner=trial_runner,
         observer=observer,
     )
     return Measuring(
         source=source,
-        contest=contest,
-        phases=around.room.phases,
+        runner=runner,
+        phases=around.capacity.phases,
         within=within,
     )
 
@@ -94,16 +94,16 @@ class Measuring:
     """
 
     source: Source
-    contest: RepeatRunner
+    runner: RepeatRunner
     phases: Phases
     within: float
 
     def run(self) -> tuple[Decision, ...]:
         """Launch until every claim is decided, or all rounds were run; the best and seed first."""
-        store, study_id = self.contest.store, self.contest.study_id
+        store, study_id = self.runner.store, self.runner.study_id
         with store.lock(study_id):
-            self.contest.turn.clear()
-            store.start_run(study_id, self.contest.study)
+            self.runner.trial_runner.clear()
+            store.start_run(study_id, self.runner.study)
             try:
                 decisions = tuple(map(self._decision, self._subjects()))
             except BaseException:
@@ -125,14 +125,14 @@ class Measuring:
         for count in range(1, self._rule.max_rounds + 1 if entrants else 1):
             if decision.holds is not Holds.UNDECIDED:
                 break
-            fits = self.contest.run_until(count, Purpose.CONFIRM, _series(trial), entrants)
+            fits = self.runner.run_until(count, Purpose.CONFIRM, _series(trial), entrants)
             decision = self._judged(trial, again)
             if not fits:
                 break
         return decision
 
     def _judged(self, trial: Trial, again: Trial) -> Decision:
-        repeats = self.contest.repeats(Purpose.CONFIRM, _series(trial))
+        repeats = self.runner.repeats(Purpose.CONFIRM, _series(trial))
         launched = Launched(trial=trial, again=again, repeats=repeats)
         return Decision(
             trial=trial,
@@ -151,19 +151,19 @@ class Measuring:
     def _launch(self, trial: Trial) -> Trial:
         """Launch what the record says, or ask the policy again where it came to no launch."""
         intent = next(intent for intent in self._begun if intent.ordinal == trial.ordinal)
-        observer, store = self.contest.observer, self.contest.store
+        observer, store = self.runner.observer, self.runner.store
         observer.trial_started(trial.ordinal, trial.policy)
         ended = self._ended(intent, trial)
         # As the seed counts who was measured first here.
         scoring = self.source.scoring.over(self._history.append(ended))
         ended = scoring.scored(ended)
-        store.finish(self.contest.study_id, ended)
+        store.finish(self.runner.study_id, ended)
         observer.trial_finished(ended, self._history)
         return ended
 
     def _ended(self, intent: PendingTrial, trial: Trial) -> Trial:
-        turn, observer = self.contest.turn, self.contest.observer
-        answer = trial.config or turn.decide(intent, History())
+        trial_runner, observer = self.runner.trial_runner, self.runner.observer
+        answer = trial.config or trial_runner.decide(intent, History())
         if isinstance(answer, Trial):
             return answer
         observer.config_decided(trial.ordinal, answer)
@@ -171,19 +171,19 @@ class Measuring:
         measured = isinstance(trial.outcome, Measured)
         reference = (trial,) if measured else self.source.history.measured[:1]
         with self.phases.listen_with(lambda name: observer.phase(name, trial.ordinal)):
-            return turn.run(intent, answer, History(reference))
+            return trial_runner.run(intent, answer, History(reference))
 
     @property
     def _history(self) -> History:
-        return self.contest.store.history(self.contest.study_id)
+        return self.runner.store.history(self.runner.study_id)
 
     @property
     def _begun(self) -> tuple[PendingTrial, ...]:
-        return self.contest.store.pending(self.contest.study_id)
+        return self.runner.store.pending(self.runner.study_id)
 
     @property
     def _rule(self) -> DecisionRule:
-        return claim_rule(self.contest.study.measure)
+        return claim_rule(self.runner.study.measure)
 
 
 def _series(trial: Trial) -> int:

@@ -393,7 +393,7 @@ def _leg(
         seed=record.seed,
         again=policies,
         fits=evaluator.took_turns,
-        room=Capacity(
+        capacity=Capacity(
             trial_count=leg.study.parallel,
             place_count=1,
             places_of=lambda _config: int(record.fills_batch(progress.begun)),

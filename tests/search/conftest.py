@@ -71,7 +71,7 @@ class TabularStudy:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     noise_seed: int = 0
-    room: Capacity = field(default_factory=Capacity)
+    capacity: Capacity = field(default_factory=Capacity)
     study_id: str = "20260101-000000-aaaa"
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class TabularStudy:
         space = Space(study.space, study.workload, study.environment)
         observer, scoring = PlainProgress(self.said), scoring_of(study)
         proposer = self.proposer(space)
-        turn = TrialRunner(
+        trial_runner = TrialRunner(
             study=study,
             space=space,
             scoring=scoring,
@@ -116,9 +116,9 @@ class TabularStudy:
             proposer=FrontProposer(proposer, scoring) if scoring.more else proposer,
             scoring=scoring,
             store=self.store,
-            turn=turn,
+            trial_runner=trial_runner,
             observer=observer,
-            room=self.room,
+            capacity=self.capacity,
             clock=self.clock,
         ).run()
 

@@ -101,7 +101,7 @@ class ContextSearch:
 
     def run(self) -> Finding:
         study, space = self.study, space_of(self.study)
-        turn = TrialRunner(
+        trial_runner = TrialRunner(
             study=study,
             space=space,
             scoring=scoring_of(study),
@@ -116,7 +116,7 @@ class ContextSearch:
             proposer=self.proposer(space),
             scoring=scoring_of(study),
             store=self.store,
-            turn=turn,
+            trial_runner=trial_runner,
             observer=PlainProgress(self.said),
         ).run()
 

@@ -83,7 +83,7 @@ def raise_interrupt():
 def test_a_result_is_recorded_as_soon_as_it_is_there(tabular):
     second_is_told = Event()
     endings = {0: Takes(step_time_s=0.5), 1: After(second_is_told, 0.3), 2: Takes(step_time_s=0.4)}
-    study = tabular(endings, measure=ONCE, room=TWO)
+    study = tabular(endings, measure=ONCE, capacity=TWO)
     study.said = Listening("trial 2 ", second_is_told.set)
 
     finding = study.run()
@@ -100,7 +100,7 @@ def test_what_ended_before_an_interruption_is_neither_lost_nor_repeated(tabular)
         1: InTurn((After(never, 0.3), Takes(step_time_s=0.3))),
         2: Takes(step_time_s=0.4),
     }
-    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=never.set))
+    study = tabular(endings, measure=ONCE, capacity=replace(TWO, stop=never.set))
     study.said = Listening("trial 2 ", raise_interrupt)
 
     with pytest.raises(KeyboardInterrupt):
@@ -120,7 +120,7 @@ def test_what_ended_before_an_interruption_is_neither_lost_nor_repeated(tabular)
 def test_a_trial_that_has_not_ended_is_not_mistaken_for_a_later_one(tabular, cclsearch):
     never = Event()
     endings = {**seconds(0.5, 0.3, 0.4), 1: After(never, 0.3)}
-    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=never.set))
+    study = tabular(endings, measure=ONCE, capacity=replace(TWO, stop=never.set))
     study.said = Listening("trial 2 ", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         study.run()
@@ -135,7 +135,7 @@ def test_a_trial_that_has_not_ended_is_not_mistaken_for_a_later_one(tabular, ccl
 def test_an_interruption_stops_what_runs_beside(tabular):
     stopped = Event()
     endings = {0: Takes(step_time_s=0.5), 1: After(stopped, 0.4), 2: Interrupts()}
-    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=stopped.set))
+    study = tabular(endings, measure=ONCE, capacity=replace(TWO, stop=stopped.set))
 
     with pytest.raises(KeyboardInterrupt):
         study.run()
@@ -148,7 +148,7 @@ def test_an_interruption_stops_what_runs_beside(tabular):
 def test_an_interruption_waits_until_nothing_uses_a_folder(tabular):
     stopped = Event()
     endings = {0: Takes(step_time_s=0.5), 1: Lingering(stopped, 0.4), 2: Interrupts()}
-    study = tabular(endings, measure=ONCE, room=replace(TWO, stop=stopped.set))
+    study = tabular(endings, measure=ONCE, capacity=replace(TWO, stop=stopped.set))
 
     with pytest.raises(KeyboardInterrupt):
         study.run()
@@ -157,7 +157,7 @@ def test_an_interruption_waits_until_nothing_uses_a_folder(tabular):
 
 
 def test_every_challenger_of_a_batch_is_raced_in_its_turn(tabular):
-    study = tabular(seconds(0.8, 0.4, 0.2), measure=RACED, room=TWO)
+    study = tabular(seconds(0.8, 0.4, 0.2), measure=RACED, capacity=TWO)
 
     finding = study.run()
 
@@ -182,7 +182,7 @@ class CutShort:
 @pytest.mark.parametrize("launches", [3, 5, 8])
 def test_an_interruption_anywhere_leaves_every_race_run_once(tabular, launches):
     endings = seconds(0.8, 0.4, 0.2)
-    whole, study = (tabular(endings, measure=RACED, room=TWO) for _ in range(2))
+    whole, study = (tabular(endings, measure=RACED, capacity=TWO) for _ in range(2))
     expected = whole.run()
     evaluator = study.evaluator
 
@@ -200,7 +200,7 @@ def test_an_interruption_anywhere_leaves_every_race_run_once(tabular, launches):
 
 def test_races_and_finals_run_alone(tabular):
     measure = replace(RACED, confirm_rounds=2, max_confirm_rounds=2, confirm_top=2)
-    study = tabular(seconds(0.8, 0.4, 0.2), measure=measure, room=TWO)
+    study = tabular(seconds(0.8, 0.4, 0.2), measure=measure, capacity=TWO)
 
     study.run()
 

@@ -81,7 +81,7 @@ class Recording:
                 seed=Policy(source=SEED, author="seed"),
                 again=again,
                 fits=lambda study, _: study.measure.together == "auto" and not study.contexts,
-                room=Capacity(trial_count=study.parallel, place_count=study.parallel),
+                capacity=Capacity(trial_count=study.parallel, place_count=study.parallel),
                 sleep=lambda _: None,
             )
             space = space_of(study)
@@ -146,7 +146,7 @@ class Replay:
                 model=lambda *_: None,
                 seed=store.history(self.searched.study_id).trials[0].policy,
                 fits=lambda study, _: study.measure.together == "auto",
-                room=Capacity(),
+                capacity=Capacity(),
                 sleep=lambda _: None,
             )
             return measuring(

@@ -67,7 +67,7 @@ def machine(monkeypatch):
                 model=lambda *_: None,
                 seed=seed,
                 fits=lambda *_: False,
-                room=Capacity(),
+                capacity=Capacity(),
                 sleep=lambda _: None,
             )
 

@@ -71,7 +71,7 @@ def ordinals(study):
 def test_trials_that_fit_are_under_way_at_once_and_say_so(tabular):
     barrier = Barrier(2)
     endings = {0: Takes(step_time_s=0.5), 1: Meets(barrier, 0.4), 2: Meets(barrier, 0.3)}
-    study = tabular(endings, measure=ONCE, room=TWO)
+    study = tabular(endings, measure=ONCE, capacity=TWO)
 
     finding = study.run()
 
@@ -83,7 +83,7 @@ def test_trials_that_fit_are_under_way_at_once_and_say_so(tabular):
 
 def test_trials_run_one_by_one_until_one_was_measured(tabular):
     endings = {0: OUT_OF_MEMORY, **{n: Takes(step_time_s=0.5) for n in (1, 2, 3)}}
-    study = tabular(endings, measure=ONCE, room=TWO)
+    study = tabular(endings, measure=ONCE, capacity=TWO)
 
     study.run()
 
@@ -92,7 +92,7 @@ def test_trials_run_one_by_one_until_one_was_measured(tabular):
 
 def test_a_study_without_room_measures_one_trial_after_the_other(tabular):
     study = tabular(
-        seconds(0.5, 0.4, 0.3), measure=ONCE, room=Capacity(trial_count=3, place_count=0)
+        seconds(0.5, 0.4, 0.3), measure=ONCE, capacity=Capacity(trial_count=3, place_count=0)
     )
 
     study.run()
@@ -102,8 +102,8 @@ def test_a_study_without_room_measures_one_trial_after_the_other(tabular):
 
 
 def test_a_configuration_that_takes_every_place_runs_alone(tabular):
-    room = replace(TWO, trial_count=3, places_of=lambda config: 2 if config["n"] == 2 else 1)
-    study = tabular(seconds(0.5, 0.4, 0.3, 0.2, 0.1), measure=ONCE, room=room)
+    capacity = replace(TWO, trial_count=3, places_of=lambda config: 2 if config["n"] == 2 else 1)
+    study = tabular(seconds(0.5, 0.4, 0.3, 0.2, 0.1), measure=ONCE, capacity=capacity)
 
     study.run()
 
@@ -114,7 +114,7 @@ def test_a_configuration_that_takes_every_place_runs_alone(tabular):
 def test_a_proposer_sees_what_is_being_measured(tabular):
     proposer = Scripted({"n": 1}, {"n": 2}, {"n": 3})
     study = tabular(
-        seconds(0.5, 0.4, 0.3, 0.2), measure=ONCE, room=TWO, proposer=lambda _space: proposer
+        seconds(0.5, 0.4, 0.3, 0.2), measure=ONCE, capacity=TWO, proposer=lambda _space: proposer
     )
 
     study.run()
@@ -124,7 +124,7 @@ def test_a_proposer_sees_what_is_being_measured(tabular):
 
 def test_a_configuration_that_is_being_measured_is_not_launched_again(tabular):
     proposer = Scripted({"n": 1}, {"n": 1.0})
-    study = tabular(seconds(0.5, 0.4), measure=ONCE, room=TWO, proposer=lambda _space: proposer)
+    study = tabular(seconds(0.5, 0.4), measure=ONCE, capacity=TWO, proposer=lambda _space: proposer)
 
     study.run()
 
@@ -136,7 +136,7 @@ def test_a_configuration_that_is_being_measured_is_not_launched_again(tabular):
 
 def test_a_trial_that_failed_beside_others_is_launched_again_alone(tabular):
     endings = {**seconds(0.5, 0.4, 0.3), 1: InTurn((OUT_OF_MEMORY, Takes(step_time_s=0.2)))}
-    study = tabular(endings, measure=ONCE, room=TWO)
+    study = tabular(endings, measure=ONCE, capacity=TWO)
 
     finding = study.run()
 
@@ -149,7 +149,7 @@ def test_a_failure_is_its_own_where_nothing_is_shared_or_it_was_alone(
     tabular, share_memory, launches
 ):
     endings = {**seconds(0.5, 0.4, 0.3), 1: OUT_OF_MEMORY}
-    study = tabular(endings, measure=ONCE, room=replace(TWO, share_memory=share_memory))
+    study = tabular(endings, measure=ONCE, capacity=replace(TWO, share_memory=share_memory))
 
     study.run()
 
@@ -168,8 +168,8 @@ def test_a_failure_is_its_own_where_nothing_is_shared_or_it_was_alone(
 )
 def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
     budget = Budget(**{"patience": 20, "max_failures": 20, **limits})
-    room = Capacity(trial_count=3, place_count=3)
-    study = tabular(seconds(0.1, *[0.2] * 9), measure=ONCE, room=room, budget=budget)
+    capacity = Capacity(trial_count=3, place_count=3)
+    study = tabular(seconds(0.1, *[0.2] * 9), measure=ONCE, capacity=capacity, budget=budget)
 
     finding = study.run()
 
@@ -179,8 +179,8 @@ def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
 def test_no_more_trials_fail_in_a_row_than_the_budget_allows(tabular):
     endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
     budget = Budget(trials=20, patience=20, max_failures=4)
-    room = Capacity(trial_count=3, place_count=3, share_memory=False)
-    study = tabular(endings, measure=ONCE, room=room, budget=budget)
+    capacity = Capacity(trial_count=3, place_count=3, share_memory=False)
+    study = tabular(endings, measure=ONCE, capacity=capacity, budget=budget)
 
     finding = study.run()
 
@@ -192,7 +192,7 @@ def test_launches_beside_others_and_again_alone_stay_within_their_limit(tabular)
     endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
     budget = Budget(trials=20, patience=20, max_failures=20, launches=7)
     study = tabular(
-        endings, measure=ONCE, room=Capacity(trial_count=3, place_count=3), budget=budget
+        endings, measure=ONCE, capacity=Capacity(trial_count=3, place_count=3), budget=budget
     )
 
     study.run()
@@ -205,7 +205,7 @@ def test_nothing_more_is_proposed_after_the_time_limit_is_reached_in_a_batch(tab
     study = tabular(
         seconds(0.5, 0.4, 0.3),
         measure=ONCE,
-        room=TWO,
+        capacity=TWO,
         proposer=lambda _space: proposer,
         budget=Budget(trials=10, patience=10, max_wall_s=60.0),
         clock=iter([0.0, 0.0, 59.0, 61.0, 62.0]).__next__,

@@ -1,11 +1,4 @@
-"""Ask a model for a policy; re-ask on objections; token allowance.
-
-One conversation about one turn: what was sent, what came back, and what was objected.
-
-What a study may still use of a model: tokens, and money where the price is known.
-
-Asks a language model for a policy, in one conversation a turn, and says what came of it.
-"""
+"""Ask a model for a policy: one conversation per turn, feedback on replies, token limits."""
 
 import json
 import logging
@@ -23,8 +16,8 @@ from search.llm.messages import (
     Answer,
     Block,
     Draft,
+    Feedback,
     Form,
-    Objection,
     Problem,
     Prompt,
     Reply,
@@ -48,7 +41,7 @@ MAX_REASKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """An answer to the request of this index, as the exchange records it."""
+    """An answer to the request with this index, as the exchange records it."""
 
     request: int
     form: Form
@@ -56,12 +49,12 @@ class Sent:
 
 
 class Conversation:
-    """Grows by one request at a time; its exchange is what the store keeps."""
+    """The requests and answers of one turn; the store records its exchange."""
 
     def __init__(self, prompt: Prompt, settings: LlmSettings) -> None:
         self._settings = settings
         self._started_s = perf_counter()
-        self._objections: tuple[Objection, ...] = ()
+        self._feedback: tuple[Feedback, ...] = ()
         self._bodies: list[MessageCreateParamsNonStreaming] = []
         self._sent: list[Sent] = []
         self._reask_count = 0
@@ -71,15 +64,15 @@ class Conversation:
 
     @property
     def was_answered(self) -> bool:
-        """Whether the model said anything yet."""
+        """Whether the model answered at least once."""
         return any(sent.answer.status == 200 for sent in self._sent)
 
     def next_request(self, form: Form) -> "MessageCreateParamsNonStreaming":
-        """Body of the next request."""
+        """Return the body of the next request."""
         return message_request(
             self.prompt,
             form,
-            self._objections,
+            self._feedback,
             settings=self._settings,
             max_tokens=self.max_tokens,
         )
@@ -87,14 +80,14 @@ class Conversation:
     def record_response(
         self, body: "MessageCreateParamsNonStreaming", form: Form, answers: Sequence[Answer]
     ) -> None:
-        """Keep a request that was sent, and its answers."""
+        """Record a sent request and its answers."""
         self._bodies.append(body)
         self._sent.extend(
             Sent(request=len(self._bodies) - 1, form=form, answer=answer) for answer in answers
         )
 
     def add_feedback(self, problem: Problem, blocks: Sequence[Block]) -> bool:
-        """Tell the model what is wrong with its reply; False when that is no use any more."""
+        """Add feedback on a reply; return False when no further attempt is allowed."""
         if (
             problem.action not in {RetryAction.REPLY, RetryAction.LONGER_REPLY}
             or self._reask_count == MAX_REASKS
@@ -106,18 +99,18 @@ class Conversation:
         self._reask_count += 1
         if was_cut:
             self.max_tokens = self._settings.most_output_tokens
-        # Half a reply may hold half a block, which no provider takes back.
-        told = Objection(blocks=() if was_cut else blocks, words=problem.words)
-        self._objections = (*self._objections, told)
+        # A cut reply may end in an incomplete block, which providers reject.
+        feedback = Feedback(blocks=() if was_cut else blocks, words=problem.words)
+        self._feedback = (*self._feedback, feedback)
         return True
 
     def restart(self, prompt: Prompt) -> None:
-        """Forget what was said, and ask with another prompt."""
+        """Start over with another prompt."""
         self.prompt = prompt
-        self._objections = ()
+        self._feedback = ()
 
     def exchange(self, result: str) -> LlmExchange:
-        """All of it as the store keeps it."""
+        """Return the conversation as the store records it."""
         replies = [_row(sent) for sent in self._sent]
         return LlmExchange(
             model=self._settings.model,
@@ -132,7 +125,7 @@ class Conversation:
 
 
 def _row(sent: Sent) -> dict[str, object]:
-    """An answer as it is recorded."""
+    """Return an answer as recorded."""
     answer = sent.answer
     row: dict[str, object] = {"request": sent.request, "form": sent.form, "status": answer.status}
     if answer.long_wait_s is not None:
@@ -141,15 +134,15 @@ def _row(sent: Sent) -> dict[str, object]:
 
 
 TYPICAL_OUTPUT_TOKENS = 2000
-"""Of a turn, before there was one: some thought and a policy of a page."""
+"""Output of a turn before the first one: some thinking and a policy of one page."""
 
 
 class Allowance:
-    """The limits of a budget against what the `turns` of a study used, read before each request.
+    """Checks the token and cost limits before each request; `turns` returns the recorded usage.
 
-    A request is sent while what the largest turn used would still fit, and before the first turn
-    what such a turn typically uses. So a limit can be exceeded, by one reply at most. Raises
-    `StudyError` when money is limited and there is no price.
+    A request is allowed while the usage of the largest turn still fits; before the first turn, a
+    typical usage. So a limit can be exceeded by one reply at most. Raises `StudyError` when the
+    cost is limited and the price is unknown.
     """
 
     def __init__(
@@ -161,8 +154,8 @@ class Allowance:
     ) -> None:
         if budget.max_cost_usd is not None and price is None:
             raise StudyError(
-                f"[budget] max_cost_usd cannot be kept, because no price of {model!r} is known: "
-                "say it in the study file as [llm] price = { input = 5.0, output = 25.0 } "
+                f"[budget] max_cost_usd needs the price of {model!r}, which is unknown: "
+                "set it in the study file as [llm] price = { input = 5.0, output = 25.0 } "
                 "(USD per million tokens), or limit tokens with --max-tokens"
             )
         self._budget = budget
@@ -170,10 +163,10 @@ class Allowance:
         self._turns = turns
 
     def refusal(self, under_way: TokenUsage, size: Callable[[], int]) -> str | None:
-        """Why the next request must not be sent; None where it may.
+        """Return why the next request must not be sent, or None.
 
-        `under_way` is what the conversation used so far, which is not recorded yet; `size` gives
-        the input tokens of the request.
+        `under_way` is the unrecorded usage of this conversation; `size` returns the input tokens
+        of the request.
         """
         budget = self._budget
         if budget.max_tokens is None and budget.max_cost_usd is None:
@@ -185,7 +178,7 @@ class Allowance:
         if budget.max_tokens is not None and used.tokens + next_tokens > budget.max_tokens:
             return (
                 f"{used.tokens} of {budget.max_tokens} tokens for the model are used and a turn "
-                f"takes about {next_tokens}: the next run needs a higher --max-tokens"
+                f"takes about {next_tokens}: resume with a higher --max-tokens"
             )
         if budget.max_cost_usd is None or self._price is None:
             return None
@@ -195,30 +188,30 @@ class Allowance:
             return None
         return (
             f"{used_usd:.4g} of {budget.max_cost_usd:g} USD for the model are spent and a turn "
-            f"costs about {next_usd:.4g}: the next run needs a higher --max-cost"
+            f"costs about {next_usd:.4g}: resume with a higher --max-cost"
         )
 
 
 def _typical(input_tokens: int) -> TokenUsage:
-    """What a first turn uses: all of its prompt is written to the cache."""
+    """Return the usage of a first turn, whose whole prompt is written to the cache."""
     return TokenUsage(cache_write_tokens=input_tokens, output_tokens=TYPICAL_OUTPUT_TOKENS)
 
 
 logger = logging.getLogger(__name__)
 
 Check: TypeAlias = Callable[[Draft], str | None]
-"""Says what is wrong with a draft, exactly; None where it can be launched."""
+"""Returns what is wrong with a draft, or None if it can be launched."""
 
 
 class Transport(Protocol):
-    """Sends requests to a provider, again where that helps."""
+    """Sends requests to a provider, with retries."""
 
     def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
-        """Give the answer to every attempt, the last one final; raises nothing of the network."""
+        """Return the answer to every attempt, the last one final; raise no network error."""
         ...
 
     def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
-        """Input tokens of a request; None where they have to be estimated. Raises nothing."""
+        """Return the input tokens of a request, or None where unknown; raise nothing."""
         ...
 
     def close(self) -> None:
@@ -228,7 +221,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A whole policy that the model submitted and the check passed."""
+    """A policy that the model submitted and the check accepted."""
 
     draft: Draft
     exchange: LlmExchange
@@ -236,19 +229,19 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSubmission:
-    """The model gave no policy in this turn, because of the last of its problems."""
+    """No policy in this turn, because of the last problem."""
 
     problem: Problem
     exchange: LlmExchange
 
 
-Asked: TypeAlias = Submission | NoSubmission
+TurnResult: TypeAlias = Submission | NoSubmission
 
 
 class LlmClient:
-    """A model that writes policies.
+    """A model that writes policies, submitted with a tool.
 
-    It is offered a tool. Once it refuses that, or replies without a call, it is asked for text.
+    Once the provider rejects the tool, or the model replies without calling it, it answers in text.
     """
 
     def __init__(self, settings: LlmSettings, transport: Transport) -> None:
@@ -263,11 +256,11 @@ class LlmClient:
         *,
         shorter: Callable[[], Prompt] | None = None,
         allowance: Allowance | None = None,
-    ) -> Asked:
-        """Give the model's policy, or why there is none; what it gets wrong, it is told.
+    ) -> TurnResult:
+        """Return the model's policy, or why there is none; errors go back to it as feedback.
 
-        `shorter` gives another prompt where the first is too long. Nothing is sent that the
-        allowance refuses: then nothing may have been asked at all.
+        `shorter` returns another prompt where the first is too long. A request that the allowance
+        refuses is not sent, so the exchange may be empty.
         """
         talk = Conversation(prompt, self._settings)
         while True:
@@ -291,7 +284,7 @@ class LlmClient:
         self._transport.close()
 
     def _reply(self, talk: Conversation, allowance: Allowance | None) -> Reply | Problem:
-        """What the model says next, in the form of asking that it takes."""
+        """Return the next reply of the model, in the form that it supports."""
         while True:
             body = talk.next_request(self._form)
             refusal = allowance and allowance.refusal(talk.usage, partial(self._size, body))
@@ -308,7 +301,7 @@ class LlmClient:
         return reply
 
     def _size(self, body: "MessageCreateParamsNonStreaming") -> int:
-        """Input tokens of a request, counted by the provider or estimated."""
+        """Return the input tokens of a request, counted by the provider or estimated."""
         counted = self._transport.count_tokens(body)
         if counted is not None:
             return counted

@@ -1,22 +1,7 @@
-"""Request and reply of the Messages API.
+"""Requests and replies of the Messages API, as values; opens no connection.
 
-How many tokens a text may be, without asking its model.
-
-Why a request brought no policy, and what could help.
-
-What a model said, and the policy in it or the reason why there is none.
-
-What the model is told about a reply of its own that could not be taken.
-
-What is sent to the model: the prompt, the tool it submits with, the forms of asking.
-
-What one request to a provider brought.
-
-Requests that failed, as problems: in one line what, where, and what to do where a user must.
-
-A reply that came in pieces, put together to the message that it would have been in one.
-
-Knows nothing of sockets: it is given all that came.
+The prompt, the tool and the feedback on rejected replies make up a request. A reply holds a policy,
+or a `Problem` says why not and which action may help.
 """
 
 import json
@@ -43,43 +28,43 @@ BYTES_PER_TOKEN = 2
 
 
 def estimated_tokens(text: str) -> int:
-    """Upper estimate of tokens: bytes over 2, where English has about 4 a token and code 3.
+    """Estimate an upper bound of tokens: bytes over 2; English has about 4 a token, code 3.
 
-    A provider counts with a tokenizer of its own, which nobody has offline. Rows of numbers were
-    seen to have 2.6 bytes a token with a published one; finer ones have fewer.
+    Providers' tokenizers are not available offline. Rows of numbers had 2.6 bytes a token with a
+    published tokenizer; finer tokenizers have fewer.
     """
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
 class RetryAction(StrEnum):
-    """What could bring a policy after all."""
+    """What may still lead to a policy."""
 
     REPLY = "reply"
-    """Another reply, once the model is told what is wrong with this one."""
+    """Ask again with the error as feedback."""
     LONGER_REPLY = "longer reply"
-    """A shorter reply, or more room for it."""
+    """Ask for a shorter reply, or allow a longer one."""
     PROMPT = "prompt"
-    """A shorter prompt."""
+    """Send a shorter prompt."""
     TIME = "time"
-    """A later turn."""
+    """Try in a later turn."""
     USER = "user"
-    """Nothing but what a person does: no later request of this run can succeed."""
+    """Only the user can help: no later request of this run can succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong, in one line, which tells what to do where only a user can."""
+    """What is wrong, in one line, and what to do where only the user can act."""
 
     words: str
     action: RetryAction
     wait_s: float | None = None
-    """How long the provider wants to be left alone, where that is longer than a turn may wait."""
+    """The wait that the provider asks for, where it is longer than a turn may wait."""
 
 
 TOOL_NAME = "submit_policy"
 MAX_CODE_BYTES = SandboxLimits().source_bytes
 LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
-"""Bounds of what may be expected of a policy, against the best so far."""
+"""Bounds of the expected speedup over the best so far."""
 
 _FENCE = re.compile(
     r"^(?P<indent>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*(?:python|py|python3)?[ \t]*\r?\n"
@@ -91,12 +76,12 @@ _SPEEDUP = re.compile(r"^\W*expected_speedup\W{1,6}(\d{1,9}(?:\.\d{1,9})?)x?\W*$
 _ENTRY = re.compile(r"^def generate_config\b", re.MULTILINE)
 _OBJECT = re.compile(r"^[ \t]*+(?:<tool_call>\s*+)?(?=\{)", re.MULTILINE)
 MOST_OBJECTS = 8
-"""Places in a text at which a call of the tool is looked for."""
+"""Positions in a text that are searched for a tool call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One piece of a reply: text, the use of a tool, or a thought, which goes back as it came."""
+    """One block of a reply: text, a tool call, or thinking, which is sent back unchanged."""
 
     type: str
     text: str | None = None
@@ -110,7 +95,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledTokens:
-    """Token counts as the provider words them."""
+    """Token counts under the provider's names."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -137,12 +122,12 @@ class Reply:
 
     @property
     def calls(self) -> tuple[Block, ...]:
-        """The uses of a tool."""
+        """The tool calls."""
         return tuple(block for block in self.content or () if block.type == "tool_use")
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model said all that it wanted to."""
+        """Whether the reply is complete."""
         return self.stop_reason not in {
             "max_tokens",
             "refusal",
@@ -151,7 +136,7 @@ class Reply:
 
     @property
     def billed(self) -> TokenUsage:
-        """Tokens of this reply; what the provider does not say counts as none."""
+        """Tokens of this reply; counts that the provider omits are 0."""
         said = self.usage or BilledTokens()
         return TokenUsage(
             input_tokens=said.input_tokens or 0,
@@ -163,7 +148,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A policy as the model submitted it; one in plain text may not say what is expected of it."""
+    """A policy as the model submitted it; one in plain text may lack the expected speedup."""
 
     code: str
     rationale: str = ""
@@ -171,7 +156,7 @@ class Draft:
 
 
 def draft_of(reply: Reply) -> Draft | Problem:
-    """The policy in a reply, or why there is none."""
+    """Return the policy in a reply, or why there is none."""
     stopped = _stopped(reply)
     if stopped is not None:
         return stopped
@@ -187,7 +172,7 @@ def draft_of(reply: Reply) -> Draft | Problem:
 
 
 def _stopped(reply: Reply) -> Problem | None:
-    """Why the reply ended before its policy did, if it says so."""
+    """Return why the reply is incomplete, if it says so."""
     details = reply.stop_details or StopDetails()
     more = "; ".join(filter(None, (details.category, details.explanation)))
     why = f" ({more})" if more else ""
@@ -244,7 +229,7 @@ def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
 
 
 def _written_call(text: str) -> Mapping[str, object] | None:
-    """The input of a call of the tool that a model wrote as JSON text; local ones often do."""
+    """Find a tool call that the model wrote as JSON text, as local models often do."""
     decoder = json.JSONDecoder()
     for place in islice(_OBJECT.finditer(text), MOST_OBJECTS):
         try:
@@ -258,7 +243,7 @@ def _written_call(text: str) -> Mapping[str, object] | None:
 
 
 def _call_input(given: object) -> Mapping[str, object] | None:
-    """The input in a written call, whichever word a model has for it."""
+    """Return the input of such a call, under any of its usual names."""
     if not isinstance(given, dict):
         return None
     match given:
@@ -277,10 +262,10 @@ def _call_input(given: object) -> Mapping[str, object] | None:
 
 
 def _speedup(given: object) -> float | Problem:
-    """What is expected of a policy, which models also write as text."""
+    """Return the expected speedup, which models also write as text."""
     how = (
-        f"give a number from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}: how many times as good as the "
-        "best so far this will be, 1.2 for 1.2 times as fast"
+        f"give the speedup over the best so far, from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}: "
+        "1.2 is 1.2 times as fast"
     )
     if given is None:
         return _wrong(f"expected_speedup is missing; {how}")
@@ -294,7 +279,7 @@ def _speedup(given: object) -> float | Problem:
 
 
 def _checked(draft: Draft) -> Draft | Problem:
-    """The draft, unless no sandbox would read its code."""
+    """Return the draft, unless its code cannot run in the sandbox."""
     if not draft.code.strip():
         return _wrong("the submitted code is empty")
     if "\0" in draft.code:
@@ -303,7 +288,7 @@ def _checked(draft: Draft) -> Draft | Problem:
     size_bytes = len(draft.code.encode())
     if size_bytes > MAX_CODE_BYTES:
         return _wrong(
-            f"the submitted code is {size_bytes} bytes long; {MAX_CODE_BYTES} are the most"
+            f"the submitted code is {size_bytes} bytes long; the limit is {MAX_CODE_BYTES}"
         )
     return draft
 
@@ -320,23 +305,23 @@ SHOWN_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objection:
-    """A reply and what is wrong with it; a reply without blocks is not shown to the model again."""
+class Feedback:
+    """A rejected reply and the reason; a reply without blocks is not sent back."""
 
     blocks: Sequence[Block]
     words: str
 
     def reply(self) -> "list[ContentBlockParam]":
-        """The reply as the model gave it, which providers want to see before the answer to it."""
+        """Return the reply unchanged; providers require it before the tool result."""
         if not all(block.id for block in self.calls):
             return []
-        told = [param for block in self.blocks for param in _param(block)]
-        # Thoughts alone are no message.
-        return told if any(param["type"] in {"text", "tool_use"} for param in told) else []
+        params = [param for block in self.blocks for param in _param(block)]
+        # Thinking alone is not a message.
+        return params if any(param["type"] in {"text", "tool_use"} for param in params) else []
 
     def answer(self, how: str, *, is_shown: bool) -> "list[ContentBlockParam]":
-        """What is wrong, as the result of each call of a tool where those are shown again."""
-        words = f"Not accepted: {self.words}\n{how}"
+        """Return the reason, as the result of each tool call if those are sent back."""
+        words = f"Rejected: {self.words}\n{how}"
         if not self.calls or not is_shown:
             return [{"type": "text", "text": words}]
         return [
@@ -370,7 +355,7 @@ def _param(block: Block) -> "list[ContentBlockParam]":
 
 
 def _input(given: object) -> dict[str, object]:
-    """What a tool was called with; anything but an object is refused when it is sent back."""
+    """Return the input of a tool call; providers accept only an object."""
     if not isinstance(given, Mapping):
         return {}
     return {
@@ -380,14 +365,14 @@ def _input(given: object) -> dict[str, object]:
 
 
 def _bounded(text: str) -> str:
-    """A text that can be sent again: no null bytes, and the start of one that is too long."""
+    """Return a text that can be sent back: without null bytes, and cut where it is too long."""
     text = text.replace("\0", "\N{SYMBOL FOR NULL}")
     return text if len(text.encode()) <= MAX_CODE_BYTES else f"{text[:SHOWN_CHARS]} ... (cut)"
 
 
 _TOOL: "ToolParam" = {
     "name": TOOL_NAME,
-    "description": "Submit the whole policy: it is checked, then launched and measured.",
+    "description": "Submit the complete policy: it is checked, then launched and measured.",
     "input_schema": {
         "type": "object",
         "properties": {
@@ -395,7 +380,7 @@ _TOOL: "ToolParam" = {
                 "type": "string",
                 "description": (
                     "Why this configuration, in at most three sentences: what takes the time now, "
-                    "and what this changes about it."
+                    "and how this changes it."
                 ),
             },
             "expected_speedup": {
@@ -403,9 +388,8 @@ _TOOL: "ToolParam" = {
                 "minimum": LEAST_SPEEDUP,
                 "maximum": MOST_SPEEDUP,
                 "description": (
-                    "How many times as good as the best so far it will be: 1.2 is 1.2 times as "
-                    "fast, 0.9 is slower. Later turns show it beside what was measured. 1 while "
-                    "nothing was measured."
+                    "Expected speedup over the best so far: 1.2 is 1.2 times as fast, 0.9 slower. "
+                    "Later turns compare it with the measurement. 1 while nothing is measured."
                 ),
             },
             "code": {
@@ -419,16 +403,16 @@ _TOOL: "ToolParam" = {
 
 _BY_TOOL = f"Submit one complete policy by calling the tool {TOOL_NAME} exactly once."
 _BY_TEXT = (
-    "Answer with at most three sentences that say why, then a line such as `expected_speedup: 1.2` "
-    "(how many times as good as the best so far it will be), then one complete policy in a single "
-    "fenced code block that opens with ```python."
+    "Answer with at most three sentences of rationale, then a line such as `expected_speedup: 1.2` "
+    "(the expected speedup over the best so far), then one complete policy in a single fenced code "
+    "block that starts with ```python."
 )
 
 
 class Form(StrEnum):
-    """How a policy is asked for: by a tool, which is never forced, or in the text of the reply.
+    """How the model submits a policy: with a tool, which is never forced, or as text.
 
-    Newer models refuse a request that forces a tool, and older ones call it when asked in words.
+    Newer models reject a request that forces a tool; older ones call it when the prompt asks.
     """
 
     AUTO = "auto"
@@ -436,7 +420,7 @@ class Form(StrEnum):
 
     @property
     def words(self) -> str:
-        """How to answer, in words for the model."""
+        """The instruction for the model."""
         return _BY_TEXT if self is Form.TEXT else _BY_TOOL
 
 
@@ -452,14 +436,14 @@ class Prompt:
 def message_request(
     prompt: Prompt,
     form: Form,
-    objections: Sequence[Objection] = (),
+    feedback: Sequence[Feedback] = (),
     *,
     settings: LlmSettings,
     max_tokens: int,
 ) -> "MessageCreateParamsNonStreaming":
     """Body of one Messages request, its unchanging part first and marked for caching.
 
-    `objections` are what was said against earlier replies to the prompt, oldest first.
+    `feedback` holds the rejected replies to this prompt, oldest first.
     """
     system: list[TextBlockParam] = [
         {"type": "text", "text": prompt.system},
@@ -474,7 +458,7 @@ def message_request(
         "model": settings.model,
         "max_tokens": max_tokens,
         "system": system,
-        "messages": _messages(f"{prompt.turn}\n{form.words}", form, objections),
+        "messages": _messages(f"{prompt.turn}\n{form.words}", form, feedback),
     }
     if settings.effort is not None:
         body["output_config"] = {"effort": settings.effort}
@@ -486,20 +470,20 @@ def message_request(
     return body
 
 
-def _messages(question: str, form: Form, objections: Sequence[Objection]) -> "list[MessageParam]":
-    """The question and, for each reply, what is wrong with it; users and model take turns."""
+def _messages(question: str, form: Form, feedback: Sequence[Feedback]) -> "list[MessageParam]":
+    """Return the question, then each reply and its feedback; user and assistant alternate."""
     messages: list[MessageParam] = []
-    told: list[ContentBlockParam] = [{"type": "text", "text": question}]
-    for objection in objections:
+    content: list[ContentBlockParam] = [{"type": "text", "text": question}]
+    for each in feedback:
         # A call of a tool cannot be repeated in a request that offers none.
-        is_shown = form is Form.AUTO or not objection.calls
-        reply = objection.reply() if is_shown else []
+        is_shown = form is Form.AUTO or not each.calls
+        reply = each.reply() if is_shown else []
         if reply:
-            messages.append({"role": "user", "content": told})
+            messages.append({"role": "user", "content": content})
             messages.append({"role": "assistant", "content": reply})
-            told = []
-        told = [*told, *objection.answer(form.words, is_shown=bool(reply))]
-    return [*messages, {"role": "user", "content": told}]
+            content = []
+        content = [*content, *each.answer(form.words, is_shown=bool(reply))]
+    return [*messages, {"role": "user", "content": content}]
 
 
 _PASSING_STATUSES = frozenset({408, 409, 429})
@@ -518,18 +502,18 @@ class Answer:
 
     @property
     def long_wait_s(self) -> float | None:
-        """What the provider asks to wait, where that is longer than a turn may."""
+        """The wait that the provider asks for, if it is longer than a turn may wait."""
         wait_s = self.retry_after_s
         return wait_s if wait_s is not None and wait_s > MAX_WAIT_S else None
 
     @property
     def passing(self) -> bool:
-        """Whether the fault lies with the moment, not with what was asked or who asked."""
+        """Whether the fault is temporary, not one of the request or the account."""
         return self.status is None or self.status in _PASSING_STATUSES or self.status >= 500
 
     @property
     def worth_retrying(self) -> bool:
-        """Whether to ask again in this turn: the provider's advice, else by the fault."""
+        """Whether to retry in this turn: the provider's advice, else by the fault."""
         if self.long_wait_s is not None:
             return False
         return self.passing if self.retry_advice is None else self.retry_advice
@@ -550,25 +534,25 @@ _START_CHARS = 60
 
 
 def cut_for_good(max_tokens: int) -> Problem:
-    """A reply that was cut although it had all the room there is."""
+    """Return the problem of a reply cut at the largest output limit."""
     words = (
-        f"the reply was cut at {max_tokens} output tokens, the most that are allowed: "
+        f"the reply was cut at the limit of {max_tokens} output tokens: "
         "raise [llm] most_output_tokens or lower [llm] effort"
     )
     return Problem(words=words, action=RetryAction.TIME)
 
 
 def no_message(text: str, settings: LlmSettings) -> Problem:
-    """A reply that was no message, though its status was 200."""
+    """Return the problem of a response that is not a message although its status is 200."""
     start = " ".join(text[: 10 * _START_CHARS].split())[:_START_CHARS]
-    words = f"{settings.url} sent no message of the Messages API (200) but {start!r}..."
+    words = f"{settings.url} answered 200 without a message of the Messages API: {start!r}..."
     if start.startswith("<"):
-        words += ", a web page: see whether ANTHROPIC_BASE_URL is right"
+        words += ", a web page: check ANTHROPIC_BASE_URL"
     return Problem(words=words, action=RetryAction.TIME)
 
 
 def refuses_tool(answer: Answer) -> bool:
-    """Whether a request was refused for its tool, which some models and servers do not take."""
+    """Whether a request was rejected for its tool, which some servers do not support."""
     return (
         answer.status in {400, 422}
         and "tool" in answer.text.lower()
@@ -577,7 +561,10 @@ def refuses_tool(answer: Answer) -> bool:
 
 
 def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Problem:
-    """What went wrong; `was_answered` is whether the model replied earlier in this conversation."""
+    """Return the problem of a failed request.
+
+    `was_answered` says whether the model replied earlier in this conversation.
+    """
     host, model, said = settings.host, settings.model, _said(answer.text)
     if answer.status is None:
         return Problem(words=f"{host} {said}", action=RetryAction.TIME)
@@ -591,8 +578,8 @@ def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Pr
             words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {said}"
         return Problem(words=words, action=RetryAction.TIME, wait_s=wait_s)
     if was_answered and answer.status in {400, 422}:
-        # The same settings brought a reply a moment ago: what was added to it is at fault.
-        words = f"{host} rejected what was said after a reply ({answer.status}: {said})"
+        # The same settings worked a moment ago, so the feedback is at fault.
+        words = f"{host} rejected the feedback on a reply ({answer.status}: {said})"
         return Problem(words=words, action=RetryAction.TIME)
     return Problem(
         words=f"{_lasting(answer.status, said, settings)}, {OFFLINE}", action=RetryAction.USER
@@ -623,7 +610,7 @@ def _lasting(status: int, said: str, settings: LlmSettings) -> str:
 
 
 def _said(text: str) -> str:
-    """The provider's own words in one line, taken out of its error object if it sent one."""
+    """Return the provider's message in one line, from its error object if it sent one."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
@@ -646,14 +633,14 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""What an error within a reply would have had for a status in its place."""
+"""The HTTP status that an error inside a stream stands for."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
 def streamed_answer(stream: str) -> Answer:
-    """The answer that a whole event stream of the Messages API stands for."""
-    message = _Message()
+    """Return the answer that a complete event stream of the Messages API stands for."""
+    message = _StreamedMessage()
     for event in _events(stream):
         match event:
             case {"type": "error", "error": error}:
@@ -666,7 +653,7 @@ def streamed_answer(stream: str) -> Answer:
 
 
 def _events(stream: str) -> Iterator[Mapping[str, object]]:
-    """Every event that is an object; a line without `data:` says nothing that they do not."""
+    """Yield every event that is an object; other lines carry nothing."""
     for line in _LINE_END.split(stream):
         if not line.startswith("data:"):
             continue
@@ -678,8 +665,8 @@ def _events(stream: str) -> Iterator[Mapping[str, object]]:
             yield event
 
 
-class _Message:
-    """Grows by one event at a time."""
+class _StreamedMessage:
+    """A message built from stream events."""
 
     def __init__(self) -> None:
         self._fields: dict[str, object] = {}
@@ -688,7 +675,7 @@ class _Message:
         self._inputs: dict[int, list[str]] = {}
 
     def add(self, event: Mapping[str, object]) -> None:
-        """Take in what an event adds; what it does not understand it leaves out."""
+        """Add the content of an event; ignore unknown events."""
         match event:
             case {"type": "message_start", "message": dict(fields)}:
                 self._fields |= fields
@@ -702,14 +689,14 @@ class _Message:
                 self._add_usage(rest.get("usage"))
 
     def whole(self) -> dict[str, object]:
-        """The message, once nothing more comes."""
+        """Return the complete message."""
         for index, pieces in self._inputs.items():
             self._blocks[index]["input"] = _streaming_input("".join(pieces))
         content = [self._blocks[index] for index in sorted(self._blocks)]
         return {**self._fields, "content": content, "usage": self._usage}
 
     def _add_usage(self, usage: object) -> None:
-        """Later counts take the place of earlier ones: they include them."""
+        """Update the counts: later ones include earlier ones."""
         if isinstance(usage, dict):
             self._usage |= {name: count for name, count in usage.items() if count is not None}
 
@@ -724,7 +711,7 @@ class _Message:
 
 
 def _streaming_input(text: str) -> object:
-    """What a tool was called with; as it came where that is no JSON, as in a reply that was cut."""
+    """Return the input of a tool call, as text if it is not JSON, as in a cut reply."""
     try:
         given: object = json.loads(text or "{}")
     except (ValueError, RecursionError):

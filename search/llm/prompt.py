@@ -1,13 +1,6 @@
-"""The prompt.
+"""The prompt: what the model reads before it writes a policy, from a study and its history.
 
-Every trial on one line, short for what it shares with the best, and which lines go for room.
-
-One turn's text for the model: all that there is to say, at the length that is asked for.
-
-What the model reads before it writes a policy, from a study and its whole history.
-
-The words are in `search/prompts`; this file fills in what stays the same in a study and keeps the
-turns to a size. Knows nothing of how the prompt is sent.
+The text is in `search/llm/prompts`; this module fills it in and limits the size of a turn.
 """
 
 from bisect import bisect_left
@@ -66,8 +59,8 @@ LATEST_KEPT, FRONT_KEPT = 5, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A history with how good its trials are; `metrics` are shown beside the score."""
+class RatedHistory:
+    """A history with the relative speed of its trials; `metrics` are shown with the score."""
 
     history: History
     best: Trial | None
@@ -75,8 +68,8 @@ class Shown:
     metrics: Set[str]
 
     @classmethod
-    def of(cls, history: History, scoring: Scoring, measure: Measure) -> "Shown":
-        """Read a history once, however many lines are made of it."""
+    def of(cls, history: History, scoring: Scoring, measure: Measure) -> "RatedHistory":
+        """Rate a history once for all lines."""
         return cls(
             history=history,
             best=history.best,
@@ -85,13 +78,13 @@ class Shown:
         )
 
     def speed(self, trial: Trial) -> Speed | None:
-        """How good a trial is against the best one; None for that one, or where nobody knows."""
+        """Return the speed of a trial over the best; None for the best itself, or if unknown."""
         if self.best is None or self.best is trial:
             return None
         return self.scale.speed(trial.ordinal, self.best.ordinal)
 
     def speed_words(self, trial: Trial) -> str:
-        """The same in words, for a single launch with the load that it was made under."""
+        """Return the speed as text, for a single launch with the load from other processes."""
         if self.best is trial:
             return "the best"
         speed = self.speed(trial)
@@ -101,8 +94,8 @@ class Shown:
         return str(speed) if share is None else f"{speed} (others {share:.0%})"
 
 
-def rows(shown: Shown, *, message_chars: int, dropped: Set[int]) -> str:
-    """The trials, newest first, without the dropped ones, which are counted."""
+def trial_rows(shown: RatedHistory, *, message_chars: int, dropped: Set[int]) -> str:
+    """Return a row per trial, newest first; dropped trials are only counted."""
     causes = _causes(shown.history)
     told = [
         _row(trial, shown, message_chars, causes.get(trial.ordinal))
@@ -110,15 +103,15 @@ def rows(shown: Shown, *, message_chars: int, dropped: Set[int]) -> str:
         if trial.ordinal not in dropped
     ]
     if dropped:
-        told.append(f"({len(dropped)} more trials are left out)")
+        told.append(f"({len(dropped)} more trials omitted)")
     return "\n".join(told)
 
 
-def raced_words(raced: RaceResult) -> str:
-    """What a race said of the challenger: `1.48x better than #3 (1.16 to 1.90)`."""
+def race_text(raced: Raced) -> str:
+    """Return the result of a race: `1.48x better than #3 (1.16 to 1.90)`."""
     ratio, low, high = raced.ratio, raced.ratio_low, raced.ratio_high
     if ratio is None:
-        return f"not told apart from #{raced.incumbent}"
+        return f"not distinguishable from #{raced.incumbent}"
     words = f"{speed_words(ratio)} {'than' if ratio < 1 else 'as'} #{raced.incumbent}"
     evidence = [] if low is None or high is None else [f"{1 / high:.2f} to {1 / low:.2f}"]
     if raced.round_count:
@@ -135,7 +128,7 @@ def raced_words(raced: RaceResult) -> str:
 
 
 def within(trial: Trial, best: Trial, share: float, history: History) -> bool:
-    """Whether a trial came as close as this to the best one."""
+    """Whether the cost of a trial is within this share of the best."""
     if trial.score is None or best.score is None:
         return False
     cost, least = history.cost(trial), history.cost(best)
@@ -143,10 +136,10 @@ def within(trial: Trial, best: Trial, share: float, history: History) -> bool:
 
 
 def least_useful_first(history: History) -> list[int]:
-    """Ordinals of the trials whose rows may be left out, in the order in which they go.
+    """Return the trials whose rows may be omitted, in the order of omission.
 
-    Those measured far from the best, those that never launched, other failures, what is left; the
-    oldest first within each. The best, a front and the latest five are never among them.
+    First those measured far from the best, then those never launched, then other failures, then the
+    rest; the oldest first in each group. The best, a front and the latest five always stay.
     """
     best = history.best
     kept = {trial.ordinal for trial in history.trials[-LATEST_KEPT:]}
@@ -163,7 +156,7 @@ def least_useful_first(history: History) -> list[int]:
     return [trial.ordinal for trial in sorted(rest, key=use)]
 
 
-def _row(trial: Trial, shown: Shown, message_chars: int, cause: str | None) -> str:
+def _row(trial: Trial, shown: RatedHistory, message_chars: int, cause: str | None) -> str:
     settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
     ended = ending(
         trial,
@@ -178,7 +171,7 @@ def _row(trial: Trial, shown: Shown, message_chars: int, cause: str | None) -> s
 
 
 def others_share(outcome: Outcome) -> float | None:
-    """What other processes took of the cores during a launch, where it disturbs."""
+    """Return the share of the cores that other processes used, if it disturbs a launch."""
     if not isinstance(outcome, Measured):
         return None
     conditions = (one.conditions for one in outcome.measurements)
@@ -188,7 +181,7 @@ def others_share(outcome: Outcome) -> float | None:
 
 
 def _causes(history: History) -> dict[int, str]:
-    """What rows say in place of messages that the text shows elsewhere, or in another row."""
+    """Return what rows show instead of failure messages that appear elsewhere."""
     causes: dict[int, str] = {}
     first: dict[FailureKind, int] = {}
     said: dict[str, int] = {}
@@ -205,7 +198,7 @@ def _causes(history: History) -> dict[int, str]:
 
 
 def _settings(config: Config, trial: Trial, best: Trial | None) -> str:
-    """All of them, or only those that are not as in the best trial where that is shorter."""
+    """Return all settings, or only those that differ from the best if that is shorter."""
     whole = str(config)
     if best is None or best.config is None or best is trial:
         return whole
@@ -224,7 +217,7 @@ RATIONALE_CHARS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """How much of the past a turn tells."""
+    """How much of the history a turn shows."""
 
     neighbours: bool = True
     message_chars: int = MESSAGE_CHARS
@@ -234,23 +227,23 @@ class Detail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnText:
-    """What a turn is about."""
+    """The content of a turn."""
 
     study: Study
     space: Space
     scoring: Scoring
-    shown: Shown
+    shown: RatedHistory
     untried: Sequence[Config] | None
     candidates: Sequence[Choice]
     learned: Sequence[LearnedConstraint]
 
     @property
     def history(self) -> History:
-        """All that happened."""
+        """The history so far."""
         return self.shown.history
 
-    def told(self, detail: Detail) -> str:
-        """The whole text."""
+    def text(self, detail: Detail) -> str:
+        """Return the text of the turn."""
         history, budget = self.history, self.study.budget
         facts: dict[str, object] = {
             "remaining": remaining_launches(self.study, history),
@@ -262,10 +255,10 @@ class TurnText:
             ),
         }
         if not len(history):
-            return words("first_turn").substitute(facts)
-        table = rows(self.shown, message_chars=detail.message_chars, dropped=detail.dropped)
+            return template("first_turn").substitute(facts)
+        table = trial_rows(self.shown, message_chars=detail.message_chars, dropped=detail.dropped)
         failures = "\n".join(failure_lines(history))
-        return words("turn").substitute(
+        return template("turn").substitute(
             facts,
             patience=budget.patience,
             flat_count=launches_since_best(history),
@@ -285,44 +278,46 @@ class TurnText:
             ),
             learned=_section("learned", learned_constraint_lines(self.learned)),
             rows=fenced(table, limit=len(table)),
-            near=self._near() if detail.neighbours else "(left out for want of room)",
+            near=self._near() if detail.neighbours else "(omitted for length)",
         )
 
     def _untried_words(self) -> str:
         if self.untried is None:
             return f"The space has {self.space.size} points before constraints."
         return (
-            f"{len(self.untried)} of {len(self.space.feasible)} feasible configurations were never "
-            "launched."
+            f"{len(self.untried)} of {len(self.space.feasible)} feasible configurations were not "
+            "launched yet."
         )
 
     def _best(self, detail: Detail) -> str:
         history, best = self.history, self.history.best
         if best is None or best.score is None:
-            return "No trial was measured yet."
+            return "No trial is measured yet."
         races = [
-            f"#{race.challenger} was {raced_words(race)}"
+            f"#{race.challenger} was {race_text(race)}"
             for race in history.raced
             if best.ordinal in (race.challenger, race.incumbent)
         ]
         lines = _whole(best, self._row(best, MESSAGE_CHARS), detail)
         size = None if best.config is None else self._memory_words(best.config)
         if size:
-            lines.insert(1, f"Estimated memory of a rank: {size}")
+            lines.insert(1, f"Estimated memory per rank: {size}")
         if history.front:
             front = ", ".join(f"#{ordinal}" for ordinal in history.front[:FRONT_KEPT])
             weights = ", ".join(f"{weight:.2f} for `{text}`" for text, weight in history.weights)
-            weighed = f" This turn weighs {weights}; that trial is the best so." if weights else ""
-            lines.append(f"No trial beats these in all objectives: {front}.{weighed}")
+            weighed = (
+                f" This turn weighs {weights}; by these weights it is the best." if weights else ""
+            )
+            lines.append(f"Pareto front: {front}.{weighed}")
         if races:
-            lines.append(f"Raced: {'; '.join(races[-RACES_SHOWN:])}.")
+            lines.append(f"Races: {'; '.join(races[-RACES_SHOWN:])}.")
         ties = list(self._ties(best))
         if ties:
-            lines.append(f"Not told apart from it: {', '.join(ties[:TIES_SHOWN])}.")
+            lines.append(f"Not distinguishable from it: {', '.join(ties[:TIES_SHOWN])}.")
         return "\n".join(lines)
 
     def _ties(self, best: Trial) -> Iterator[str]:
-        """Trials that may be as good: by their interval, or by what single launches can show."""
+        """Yield trials that may be as good, by their interval or the noise of single launches."""
         noise = noise_now(self.history, self.scoring)
         chance = max(1 + TIE_SHARE, single_launch_ratio(noise) if noise else 1.0)
         for trial in self.history.ranked:
@@ -345,11 +340,11 @@ class TurnText:
             case Measured(breakdown=new), Measured(breakdown=old) if new and old:
                 speed = self.shown.speed(latest)
                 if speed is not None:
-                    told += f"\nagainst the best: {speed}; in parts of its step: "
+                    told += f"\nagainst the best: {speed}; by part of the step: "
                     told += knob_change(new, old, speed.ratio)
         told += "".join(f"\n{line}" for line in _disturbances(latest))
-        races = (raced_words(r) for r in self.history.raced if r.challenger == latest.ordinal)
-        told = "\n".join((told, *(f"raced: {words}" for words in races)))
+        races = (race_text(r) for r in self.history.raced if r.challenger == latest.ordinal)
+        told = "\n".join((told, *(f"race: {words}" for words in races)))
         return "\n".join((fenced(told, limit=detail.source_chars), *_diagnosis(latest)))
 
     def _near(self) -> str:
@@ -364,18 +359,18 @@ class TurnText:
         allowed = (c for c in nearest if not any(one.breaks(c) for one in self.learned))
         shown = [*islice(allowed, NEIGHBOURS_SHOWN)]
         whose = f"#{best.ordinal}" if best else config_words(centre)
-        sizes = " (estimated memory of a rank)" if self._memory_words(centre) else ""
+        sizes = " (estimated memory per rank)" if self._memory_words(centre) else ""
         listed = [self._with_memory(changed_words(each, centre), each) for each in shown]
         return "\n".join(
             (
-                f"The {len(shown)} nearest to {whose}, which set{sizes}",
+                f"The {len(shown)} nearest to {whose}, by their changes{sizes}",
                 *(f"- {line}" for line in listed),
                 *self._too_large(centre),
             )
         )
 
     def _too_large(self, centre: Config) -> Iterator[str]:
-        """Neighbours that nothing but their estimated memory rules out."""
+        """Yield the neighbours that only their estimated memory excludes."""
         if self.study.contexts or self._memory_words(centre) is None:
             return
         found = [
@@ -395,7 +390,7 @@ class TurnText:
         return f"{words}: {size}" if size else words
 
     def _memory_words(self, config: Config) -> str | None:
-        """What a rank should take by the estimate, where the space has one."""
+        """Return the estimated memory per rank, if the space has an estimate."""
         estimate = self.space.derived_number(config, MEMORY)
         return None if estimate is None else format_bytes(estimate)
 
@@ -415,19 +410,19 @@ class TurnText:
 
 
 @cache
-def words(name: str) -> Template:
-    """The text of this name, with places to fill in."""
+def template(name: str) -> Template:
+    """Return the template with this name."""
     return Template((files("search.llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def _section(name: str, lines: Iterable[str], **facts: object) -> str:
-    """A section of its own, or nothing where it has no lines."""
+    """Return a section, or nothing if it has no lines."""
     told = "\n".join(lines)
-    return words(name).substitute(facts, lines=told) + "\n" if told else ""
+    return template(name).substitute(facts, lines=told) + "\n" if told else ""
 
 
 def _whole(trial: Trial, told: str, detail: Detail) -> list[str]:
-    """A trial with its author's reason, what its traces say, and its program."""
+    """Return a trial with its rationale, the diagnosis of its traces, and its program."""
     why = one_line(trial.policy.rationale, RATIONALE_CHARS)
     reason = f"\nreason given: {why}" if why else ""
     return [
@@ -439,7 +434,7 @@ def _whole(trial: Trial, told: str, detail: Detail) -> list[str]:
 
 
 def _disturbances(trial: Trial) -> Iterator[str]:
-    """What else the machine did while a trial was measured."""
+    """Yield what disturbed the launches of a trial."""
     if isinstance(trial.outcome, Measured):
         for measurement in trial.outcome.measurements:
             if measurement.conditions is not None and measurement.conditions.disturbances:
@@ -451,11 +446,11 @@ def _diagnosis(trial: Trial) -> list[str]:
     if found is None:
         return []
     listed = "\n".join(f"- {line}" for line in (*diagnosis_lines(found), *_elsewhere(trial)))
-    return [words("diagnosis").substitute(words=diagnosis_words(found), lines=listed).rstrip()]
+    return [template("diagnosis").substitute(words=diagnosis_words(found), lines=listed).rstrip()]
 
 
 def _elsewhere(trial: Trial) -> Iterator[str]:
-    """What the traces say of contexts other than the study's own, which is the first."""
+    """Yield the diagnoses of the other contexts; the first is the study's own."""
     if isinstance(trial.outcome, Measured):
         for context in trial.outcome.contexts[1:]:
             found = diagnosis_of(context.outcome)
@@ -469,15 +464,11 @@ SHORT_SOURCE_CHARS = (2000, 500)
 
 
 class PromptWriter:
-    """Writes prompts for one space and objective; `turn_tokens` bounds their changing part.
+    """Writes prompts for one space and objective; `turn_tokens` limits their variable part.
 
-    A history that is too long gives way in this order: the list of untried configurations, the
-    length of failure messages, then rows: of trials measured far from the best, of trials that
-    never launched, of other failures, of what is left, oldest first within each; at last the
-    middle of programs. The best trial and its program, the latest five, the program that failed
-    last, every kind of failure with its first cause, dead knobs, learned constraints, candidates
-    and a line that counts what is missing stay: about 12000 tokens at most, 4500 once
-    programs are cut.
+    A history that is too long is shortened in this order: the list of untried configurations, the
+    length of failure messages, rows as `least_useful_first` orders them, and the middle of
+    programs. Everything else always stays: about 12000 tokens at most, 4500 once programs are cut.
     """
 
     def __init__(
@@ -503,31 +494,31 @@ class PromptWriter:
         learned: Sequence[LearnedConstraint] = (),
         turn_tokens: int | None = None,
     ) -> Prompt:
-        """Give the prompt for the next trial; `untried` is None when too many to be listed.
+        """Return the prompt for the next trial; `untried` is None when too many to list.
 
-        `turn_tokens` asks for a shorter turn than usual, as after one that was too long.
+        `turn_tokens` sets a lower limit than usual, as after a prompt that was too long.
         """
         scoring = self._scoring.over(history)
         turn = TurnText(
             study=study,
             space=self._space,
             scoring=scoring,
-            shown=Shown.of(history, scoring, study.measure),
+            shown=RatedHistory.of(history, scoring, study.measure),
             untried=untried,
             candidates=candidates,
             learned=learned,
         )
         return Prompt(
-            system=words("system").substitute(sandbox_rules=self._sandbox_rules),
+            system=template("system").substitute(sandbox_rules=self._sandbox_rules),
             task=self._task(study),
-            turn=_fitting(turn, self._turn_tokens if turn_tokens is None else turn_tokens),
+            turn=_turn_text(turn, self._turn_tokens if turn_tokens is None else turn_tokens),
         )
 
     def _task(self, study: Study) -> str:
         lower = self._scoring.lower_is_better
         fields = _fields(study.workload, study.usable_environment)
         crowded = crowding_words(study.usable_environment)
-        return words("task").substitute(
+        return template("task").substitute(
             direction="minimize" if lower else "maximize",
             objective=study.objective.expression,
             unit=f" ({self._scoring.unit})" if self._scoring.unit else "",
@@ -543,18 +534,18 @@ class PromptWriter:
         )
 
 
-def _fitting(turn: TurnText, limit: int) -> str:
-    """As much of the turn as the limit lets through, or the least there is."""
+def _turn_text(turn: TurnText, limit: int) -> str:
+    """Return the longest text of the turn within the limit, or the shortest."""
     text = ""
-    for detail in _ever_less(turn, limit):
-        text = turn.told(detail)
+    for detail in _shorter_details(turn, limit):
+        text = turn.text(detail)
         if estimated_tokens(text) <= limit:
             break
     return text
 
 
-def _ever_less(turn: TurnText, limit: int) -> Iterator[Detail]:
-    """Ways to tell the past, each shorter than the one before."""
+def _shorter_details(turn: TurnText, limit: int) -> Iterator[Detail]:
+    """Yield ever shorter levels of detail."""
     yield Detail()
     yield Detail(neighbours=False)
     short = Detail(neighbours=False, message_chars=SHORT_MESSAGE_CHARS)
@@ -563,7 +554,7 @@ def _ever_less(turn: TurnText, limit: int) -> Iterator[Detail]:
 
     def fits(count: int) -> bool:
         detail = replace(short, dropped=frozenset(order[:count]))
-        return estimated_tokens(turn.told(detail)) <= limit
+        return estimated_tokens(turn.text(detail)) <= limit
 
     enough = bisect_left(range(len(order)), True, key=fits)
     least = replace(short, dropped=frozenset(order[:enough]))
@@ -573,27 +564,27 @@ def _ever_less(turn: TurnText, limit: int) -> Iterator[Detail]:
 
 
 def _memory_words(space: Space) -> str:
-    """Where to find the one number of the constraints that nobody can work out from the above."""
+    """Return where to find the memory estimate, which cannot be derived from the text."""
     if not any(MEMORY in rule.expression.names for rule in space.rules):
         return ""
     return (
-        f"\n`{MEMORY}` is an estimate; turns give it for the best, candidates and neighbours. The "
-        "measured peak may be another kind of memory than what is limited."
+        f"\n`{MEMORY}` is an estimate; turns show it for the best, candidates and neighbours. The "
+        "measured peak may count a different kind of memory than the limit."
     )
 
 
 def _limit_words(study: Study) -> str:
-    """What asking the model may cost in all, where that is limited."""
+    """Return the limits of tokens and cost for the model."""
     budget = study.budget
     limits = [
         *([f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []),
         *([f"{budget.max_cost_usd:g} USD"] if budget.max_cost_usd is not None else []),
     ]
-    return f" You may be asked for at most {' and '.join(limits)} in all." if limits else ""
+    return f" All your replies together may use at most {' and '.join(limits)}." if limits else ""
 
 
 def _more_words(scoring: Scoring) -> str:
-    """Other objectives and limits, in words that follow the main objective."""
+    """Return the other objectives and the limits, as text after the main objective."""
     others = (
         f"{'minimize' if one.lower_is_better else 'maximize'} `{one.expression.text}`"
         for one in scoring.more
@@ -601,13 +592,13 @@ def _more_words(scoring: Scoring) -> str:
     limits = ", ".join(f"`{one.text}`" for one in scoring.limits)
     return (
         "".join(f" Also {other}." for other in others)
-        + (" No objective is given up: each turn says how it weighs them." if scoring.more else "")
-        + (f" A trial never leads unless {limits}." if limits else "")
+        + (" Each turn weighs the objectives differently." if scoring.more else "")
+        + (f" A trial can only lead if {limits}." if limits else "")
     )
 
 
 def _contexts(study: Study, own: Sequence[str]) -> str:
-    """What other contexts have instead of the study's own; those held out stay unknown."""
+    """Return how other contexts differ from the study's own; held-out ones stay unknown."""
     lines: list[str] = []
     for context in study.contexts:
         if not context.held_out:
@@ -619,10 +610,10 @@ def _contexts(study: Study, own: Sequence[str]) -> str:
     held_out = sum(context.held_out for context in study.contexts)
     if held_out:
         lines.append(
-            f"At the end it is launched in {held_out} more that are not shown; it must be valid "
-            "there as well."
+            f"At the end it is launched in {held_out} more contexts, not shown here; it must be "
+            "valid there too."
         )
-    return words("contexts").substitute(lines="\n\n".join(lines)) if lines else ""
+    return template("contexts").substitute(lines="\n\n".join(lines)) if lines else ""
 
 
 def _fields(workload: Workload, environment: Environment) -> list[str]:
@@ -633,7 +624,7 @@ def _fields(workload: Workload, environment: Environment) -> list[str]:
 
 
 def _field_lines(path: str, fields: Mapping[str, object]) -> Iterator[str]:
-    """Every field that says something, as a policy would read it."""
+    """Yield every field that has a value, as a policy reads it."""
     for name, value in fields.items():
         where = f"{path}[{name!r}]"
         if isinstance(value, Mapping):

@@ -1,7 +1,4 @@
-"""A language model as proposer, with an offline strategy for the turns that it does not take.
-
-Knows nothing of the provider: it is given something that can be asked.
-"""
+"""A language model as proposer, with an offline strategy for the other turns."""
 
 import math
 import time
@@ -13,7 +10,7 @@ from policies.space import Space
 from records.llm_exchange import LlmExchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
-from search.llm.client import Allowance, Asked, Check, NoSubmission
+from search.llm.client import Allowance, Check, NoSubmission, TurnResult
 from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.loop.budget import launches_since_best, remaining_launches
@@ -23,7 +20,7 @@ from search.strategies.base import Choice, Chooser, untried
 from search.strategies.proposers import OfflineProposer
 
 Turns: TypeAlias = Literal["every", "seldom"]
-"""Which turns the model takes: all, or the first few and those at which the search is stuck."""
+"""Which turns the model takes: all, or the first few and those where the search is stuck."""
 
 CANDIDATE_COUNT = 5
 FIRST_TURNS, FLAT_LAUNCHES = 3, 2
@@ -41,8 +38,8 @@ class PolicyWriter(Protocol):
         *,
         shorter: Callable[[], Prompt] | None = None,
         allowance: Allowance | None = None,
-    ) -> Asked:
-        """Give a policy that passes the check, or why there is none this time."""
+    ) -> TurnResult:
+        """Return a policy that passes the check, or why there is none."""
         ...
 
 
@@ -51,31 +48,31 @@ class Ranking(Protocol):
     """An offline strategy that can name several next configurations."""
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
-        """Give the best few that were not tried, best first."""
+        """Return the best untried configurations, best first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """A draft that passed, as the policy of the next trial, and what it decides."""
+class _Accepted:
+    """A draft that passed the check, as a policy with its configuration."""
 
     policy: Policy
     config: Config
 
 
 class LlmProposer:
-    """Asks a model for policies, each judged before it becomes a trial.
+    """Asks a model for policies; each is checked before it becomes a trial.
 
     The offline strategy takes a turn
 
-    - that `turns` leaves to it: with "seldom" the model takes the first three after the seed, and
-      each one before which two launches in a row brought nothing better;
-    - once the untried feasible configurations all fit in the remaining launches;
-    - when the model gives no policy; after three such turns in a row it is asked in every third;
-    - until the time is over for which the provider asks to be left alone;
-    - for the rest of the run once only a person can make the model answer, who is told by `notice`.
+    - where `turns` says so: with "seldom" the model takes the first three turns after the seed, and
+      each turn after two launches in a row without improvement;
+    - once the remaining launches cover all untried feasible configurations;
+    - when the model returns no policy; after three such turns in a row, every third asks it;
+    - while the provider asks to wait;
+    - for the rest of the run, once only the user can make the model answer.
 
-    A turn without a policy is given to `notice` too, unless the one before ended in the same words.
+    `notice` receives each reason, unless it repeats the one before.
     """
 
     name = "llm"
@@ -105,28 +102,28 @@ class LlmProposer:
         self._clock = clock
         self._lasting: str | None = None
         self._last_problem: str | None = None
-        self._asked_again_s = -math.inf
+        self._ask_again_s = -math.inf
         self._empty_count = 0
         self._skipped_count = 0
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give the next policy; None when every feasible configuration was launched."""
+        """Return the next policy, or None when every feasible configuration was launched."""
         left = untried(self._space, history) if self._space.is_listable else None
         if left is not None and not left:
             return None
         launches = remaining_launches(study, history)
         if left is not None and len(left) <= launches:
             why = (
-                f"the {len(left)} untried configurations fit in the {launches} launches left, "
-                "so they are tried one after the other and no model is asked"
+                f"the {launches} remaining launches cover all {len(left)} untried configurations, "
+                "so no model is asked"
             )
-            return self._instead(study, history, why)
+            return self._offline_proposal(study, history, why)
         if not self._has_turn(history):
             return self._offline.propose(study, history)
-        silence = self._silence()
-        if silence is not None:
-            return self._instead(study, history, silence)
-        return self._asked(study, history, left)
+        skip_reason = self._skip_reason()
+        if skip_reason is not None:
+            return self._offline_proposal(study, history, skip_reason)
+        return self._ask(study, history, left)
 
     def _has_turn(self, history: History) -> bool:
         if self._turns == "every":
@@ -134,34 +131,34 @@ class LlmProposer:
         is_early = len(history) + len(history.pending) <= FIRST_TURNS
         return is_early or launches_since_best(history) >= FLAT_LAUNCHES
 
-    def _silence(self) -> str | None:
-        """Why the model is not asked in a turn that is its own, or None."""
+    def _skip_reason(self) -> str | None:
+        """Return why the model skips its turn, or None."""
         if self._lasting is not None:
             return f"the model is not asked: {self._lasting}"
-        if self._clock() < self._asked_again_s:
+        if self._clock() < self._ask_again_s:
             return f"the model is not asked yet: {self._last_problem}"
         if self._empty_count < EMPTY_TURNS or self._skipped_count == ASK_AT_EACH - 1:
             self._skipped_count = 0
             return None
         self._skipped_count += 1
         return (
-            f"the model gave no policy in its last {self._empty_count} turns "
-            "and is asked in every third"
+            f"the model returned no policy in its last {self._empty_count} turns "
+            "and is asked every third turn"
         )
 
-    def _asked(
+    def _ask(
         self, study: Study, history: History, left: Sequence[Config] | None
     ) -> Proposal | None:
         candidates = self._candidates(study, history)
         prompt = self._prompt(study, history, left, candidates)
-        judged: list[_Judged] = []
+        accepted: list[_Accepted] = []
 
         def check(draft: Draft) -> str | None:
             policy = self._policy(draft, history)
             config = self._judge(policy, history)
             if isinstance(config, str):
                 return config
-            judged.append(_Judged(policy=policy, config=config))
+            accepted.append(_Accepted(policy=policy, config=config))
             return None
 
         def shorter() -> Prompt:
@@ -171,33 +168,33 @@ class LlmProposer:
         asked = self._client.ask(prompt, check, shorter=shorter, allowance=self._allowance)
         if isinstance(asked, NoSubmission):
             self._note(asked.problem)
-            why = f"the model gave no policy: {asked.problem.words}"
+            why = f"the model returned no policy: {asked.problem.words}"
             exchange = asked.exchange if asked.exchange.request_count else None
-            return self._instead(study, history, why, exchange)
+            return self._offline_proposal(study, history, why, exchange)
         self._empty_count = 0
         self._last_problem = None
-        return Proposal(policy=_told(judged[-1], candidates), exchange=asked.exchange)
+        return Proposal(policy=_with_candidate(accepted[-1], candidates), exchange=asked.exchange)
 
     def _note(self, problem: Problem) -> None:
-        """Remember a turn without a policy and what it means for later ones, and say it."""
+        """Record a turn without a policy and its effect on later turns, and report it."""
         words, is_new = problem.words, problem.words != self._last_problem
         self._last_problem = words
         if problem.action is RetryAction.USER:
             self._lasting = words
-            self._notice(f"the model is not asked any more, the search goes on without it: {words}")
+            self._notice(f"the search continues without the model: {words}")
         elif problem.wait_s is not None:
-            self._asked_again_s = self._clock() + problem.wait_s
+            self._ask_again_s = self._clock() + problem.wait_s
             self._notice(f"the model is not asked for {problem.wait_s:.0f} s: {words}")
         else:
             self._empty_count += 1
             if is_new:
-                self._notice(f"the model gave no policy in this turn: {words}")
+                self._notice(f"the model returned no policy in this turn: {words}")
 
     def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
         if self._ranking is None:
             return ()
         found = self._ranking.candidates(study, history, CANDIDATE_COUNT)
-        # One of which nothing is expected, as a step that trusts no model, must not head the list.
+        # A candidate without an expectation, as of coordinate descent, must not come first.
         return tuple(sorted(found, key=lambda choice: not choice.expected))
 
     def _prompt(
@@ -217,7 +214,7 @@ class LlmProposer:
             turn_tokens=turn_tokens,
         )
 
-    def _instead(
+    def _offline_proposal(
         self, study: Study, history: History, why: str, exchange: LlmExchange | None = None
     ) -> Proposal | None:
         proposal = self._offline.propose(study, history)
@@ -238,18 +235,18 @@ class LlmProposer:
 
 
 def _prediction(draft: Draft, history: History) -> Prediction | None:
-    """What the model expects against the best trial, where it says so and there is one."""
+    """Return the speedup that the model expects over the best trial, if both exist."""
     best, speedup = history.best, draft.expected_speedup
     if best is None or speedup is None:
         return None
     return Prediction(speedup=speedup, over=best.ordinal)
 
 
-def _told(judged: _Judged, candidates: Sequence[Choice]) -> Policy:
-    """The policy, whose rationale says so where it gives what was offered to the model."""
+def _with_candidate(accepted: _Accepted, candidates: Sequence[Choice]) -> Policy:
+    """Return the policy; its rationale names the candidate that it accepts."""
     offered = [choice.config for choice in candidates]
     accepts = ""
-    if judged.config in offered:
-        accepts = f"accepts candidate {offered.index(judged.config) + 1}: "
-    rationale = f"{accepts}{judged.policy.rationale}"
-    return replace(judged.policy, rationale=rationale[:RATIONALE_CHARS])
+    if accepted.config in offered:
+        accepts = f"accepts candidate {offered.index(accepted.config) + 1}: "
+    rationale = f"{accepts}{accepted.policy.rationale}"
+    return replace(accepted.policy, rationale=rationale[:RATIONALE_CHARS])

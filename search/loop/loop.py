@@ -1,4 +1,4 @@
-"""The search loop: propose, record as pending, run trials, record results, until a limit is reached."""
+"""The search loop: propose, record as pending, run, record the result, until a limit is reached."""
 
 import time
 from collections.abc import Callable

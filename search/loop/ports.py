@@ -1,6 +1,6 @@
 """Protocols of the loop: Proposer, Evaluator, Observer; and wrappers that remove secrets.
 
-Everything recorded passes through the wrappers, so a resumed or replayed search sees the same texts.
+Everything recorded passes through the wrappers: a resumed or replayed search sees the same texts.
 """
 
 import os

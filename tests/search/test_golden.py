@@ -216,7 +216,7 @@ def search(store: Store, study_id: str, study: Study) -> None:
         model=lambda *_: pytest.fail("no model is asked"),
         seed=Policy(source=SEED, author="seed"),
         fits=lambda *_: False,
-        room=Capacity(trial_count=1, place_count=1),
+        capacity=Capacity(trial_count=1, place_count=1),
         sleep=lambda _: None,
     )
     unseen = PlainProgress(io.StringIO())

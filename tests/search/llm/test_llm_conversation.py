@@ -139,7 +139,7 @@ def test_a_reply_that_cannot_be_taken_is_asked_for_again(reply: ScriptedReply) -
     assert len(bodies) == asked.exchange.request_count == 2
     assert [draft.code for draft in checked] == [CODE]
     told = json.dumps(last_content(bodies[1]))
-    assert "Not accepted: " in told
+    assert "Rejected: " in told
     calls = any(block["type"] == "tool_use" for block in reply.body.get("content", ()))
     form = "calling the tool submit_policy" if calls or cut(reply) == reply else "opens with ```py"
     assert form in told

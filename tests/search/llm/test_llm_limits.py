@@ -81,7 +81,7 @@ def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Bu
 
     assert [type(each) for each in asked] == [Submission, NoSubmission]
     assert asked[1].problem.action is RetryAction.USER
-    assert "the next run needs a higher --max-" in asked[1].problem.words
+    assert "resume with a higher --max-" in asked[1].problem.words
     assert asked[1].exchange.request_count == 0
     assert transport.sent_count == 1
 
@@ -129,7 +129,7 @@ def test_what_a_conversation_used_itself_counts_against_the_limit() -> None:
 
 
 def test_a_limit_of_money_needs_a_price() -> None:
-    with pytest.raises(StudyError, match="no price of 'local' is known") as raised:
+    with pytest.raises(StudyError, match="needs the price of 'local'") as raised:
         Allowance(Budget(max_cost_usd=1.0), "local", None, list)
 
     assert str(raised.value).endswith("or limit tokens with --max-tokens")
@@ -228,7 +228,7 @@ def test_money_cannot_be_limited_for_a_model_without_a_price(
     ended = cclsearch(*arguments, "--store", tmp_path / "store")
 
     assert ended.code == 2
-    assert "no price of 'local' is known: say it in the study file as [llm] price" in ended.err
+    assert "set it in the study file as [llm] price" in ended.err
     assert "\n" not in ended.err.strip()
 
 
@@ -238,7 +238,7 @@ def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_pa
     ended = cclsearch(*arguments, "--store", tmp_path / "store")
 
     assert ended.code == 2
-    assert "no price of 'local' is known" in ended.err
+    assert "needs the price of 'local'" in ended.err
 
 
 def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path) -> None:

@@ -108,7 +108,7 @@ def test_a_model_that_does_not_learn_leaves_the_turn_with_its_last_violation(pro
 
     assert proposal is not None
     assert proposal.policy.author == "coordinate"
-    assert "gave no policy: same configuration as trial 0" in proposal.policy.rationale
+    assert "returned no policy: same configuration as trial 0" in proposal.policy.rationale
     assert proposal.exchange is not None
     assert proposal.exchange.request_count == len(server.requests) == 4
 

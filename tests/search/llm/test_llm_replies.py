@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.llm.client import Asked, LlmClient, NoSubmission, Submission
+from search.llm.client import LlmClient, NoSubmission, Submission, TurnResult
 from search.llm.messages import (
     MAX_CODE_BYTES,
     Answer,
@@ -39,12 +39,12 @@ KEY = "sk-test-0123456789"
 CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
 PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3.")
 
-Ask = Callable[[ScriptedReply], Asked]
+Ask = Callable[[ScriptedReply], TurnResult]
 
 
 @pytest.fixture
 def ask() -> Ask:
-    def ask_once(reply: ScriptedReply) -> Asked:
+    def ask_once(reply: ScriptedReply) -> TurnResult:
         with ScriptedMessagesServer(lambda _: reply) as server:
             settings = LlmSettings(
                 api_key=Secret(KEY), base_url=server.url, attempts=1, retry_wait_s=0.0
@@ -129,7 +129,7 @@ def test_an_expectation_that_is_no_ratio_is_objected_to(
 
     assert isinstance(asked, NoSubmission)
     assert asked.problem.words.startswith(f"expected_speedup is {shown}")
-    assert "give a number from 0.01 to 100: how many times as good" in asked.problem.words
+    assert "give the speedup over the best so far, from 0.01 to 100" in asked.problem.words
 
 
 @pytest.mark.parametrize(("given", "meant"), [(0.85, 0.85), (2, 2.0), ("1.25", 1.25)])
@@ -237,9 +237,7 @@ def test_a_page_of_a_web_server_is_named_with_its_address(ask: Ask) -> None:
 
     assert isinstance(asked, NoSubmission)
     assert asked.problem.words.startswith("http://127.0.0.1:")
-    assert "(200) but '<!doctype html> <title>Sign in</title>'..., a web page" in (
-        asked.problem.words
-    )
+    assert ": '<!doctype html> <title>Sign in</title>'..., a web page" in (asked.problem.words)
 
 
 def test_one_policy_given_twice_is_one(ask: Ask) -> None:
@@ -265,7 +263,10 @@ def test_of_several_fenced_policies_the_last_counts_and_the_rationale_says_so(as
         (text("", stop_reason="pause_turn"), "the reply (stop reason pause_turn) holds no policy"),
         (tool_use({"code": CODE}, name="launch"), "the model called 'launch' instead of"),
         (tool_use({"code": "  \n", "expected_speedup": 1}), "the submitted code is empty"),
-        (tool_use({"code": CODE}), "expected_speedup is missing; give a number from 0.01 to 100"),
+        (
+            tool_use({"code": CODE}),
+            "expected_speedup is missing; give the speedup over the best so far, from 0.01 to 100",
+        ),
         (tool_use({"code": ["a"]}), "the submitted code is of type list, not text"),
         (tool_use({"rationale": "none"}), "the submission has no code"),
         (tool_use(CODE), "the submission is of type str, not an object"),
@@ -275,13 +276,16 @@ def test_of_several_fenced_policies_the_last_counts_and_the_rationale_says_so(as
             message(stop_reason="model_context_window_exceeded"),
             "the conversation is longer than the model can hold",
         ),
-        (text("```python\ndef gen", stop_reason="max_tokens"), "the reply was cut at 16384"),
+        (
+            text("```python\ndef gen", stop_reason="max_tokens"),
+            "the reply was cut at the limit of 16384",
+        ),
         (truncated(submission(CODE)), "broke off: the stream of the reply ended before the reply"),
-        (ScriptedReply(body={"content": 7}), "sent no message of the Messages API (200) but"),
+        (ScriptedReply(body={"content": 7}), "answered 200 without a message of the Messages API"),
         (ScriptedReply(body={"content": None}), "the reply (stop reason None) holds no policy"),
-        (tool_use({"code": "x = '\ud800'"}), "sent no message of the Messages API (200) but"),
+        (tool_use({"code": "x = '\ud800'"}), "answered 200 without a message of the Messages API"),
         (submission(CODE + "\0"), "the submitted code holds a null byte in line 3"),
-        (submission("x" * (1 << 20)), f"is 1048576 bytes long; {MAX_CODE_BYTES} are the most"),
+        (submission("x" * (1 << 20)), f"is 1048576 bytes long; the limit is {MAX_CODE_BYTES}"),
         (tool_uses({"code": CODE}, {"code": CODE}), "the reply calls tools 2 times; call"),
     ],
 )

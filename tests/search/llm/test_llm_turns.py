@@ -79,7 +79,7 @@ def test_a_fault_that_only_a_person_cures_is_said_once(proposing, status: int) -
     assert "the model is not asked" in second.policy.rationale
     assert len(server.requests) == 1
     (notice,) = notices
-    assert notice.startswith("the model is not asked any more, the search goes on without it: ")
+    assert notice.startswith("the search continues without the model: ")
     assert f"({status}" in notice
     assert notice.endswith("or use --strategy offline")
 
@@ -189,7 +189,7 @@ def test_a_turn_without_a_policy_is_said_once_for_the_same_reason(proposing) -> 
             proposer.propose(STUDY, tried(1.0))
 
     assert notices == [
-        "the model gave no policy in this turn: the model refused to answer (frontier_llm)",
-        "the model gave no policy in this turn: the model refused to answer (cyber)",
-        "the model gave no policy in this turn: the model refused to answer (cyber)",
+        "the model returned no policy in this turn: the model refused to answer (frontier_llm)",
+        "the model returned no policy in this turn: the model refused to answer (cyber)",
+        "the model returned no policy in this turn: the model refused to answer (cyber)",
     ]

@@ -51,7 +51,7 @@ def between(text: str, start: str, end: str) -> str:
     return text.split(start)[1].split(end)[0]
 
 
-@pytest.mark.parametrize(("number", "tokens"), [(1, 2854), (10, 5139), (200, 17901)])
+@pytest.mark.parametrize(("number", "tokens"), [(1, 2802), (10, 5061), (200, 17836)])
 def test_the_model_sees_what_the_golden_file_says(number: int, tokens: int, tmp_path: Path) -> None:
     prompt = write(past(number - 1), learned=LEARNED if number > 24 else ())
     seen = f"{prompt.system}\n---- task ----\n\n{prompt.task}\n---- turn ----\n\n{prompt.turn}"
@@ -89,7 +89,7 @@ def test_every_field_is_shown_as_a_policy_reads_it() -> None:
 def test_every_trial_has_its_row_newest_first() -> None:
     turn = write(past(199)).turn
 
-    table = between(turn, "## Trials, newest first", "## What the offline")
+    table = between(turn, "## Trials, newest first", "## Candidates of")
     rows = [line for line in table.splitlines() if line.startswith("#")]
     assert [int(line.split()[0][1:]) for line in rows] == list(range(198, -1, -1))
 
@@ -123,7 +123,7 @@ def test_a_row_tells_only_what_it_sets_otherwise_than_the_best() -> None:
 def test_without_a_measured_trial_there_is_no_best() -> None:
     turn = write(History((trial(0, FIRST, out_of_memory()),))).turn
 
-    assert "No trial was measured yet." in turn
+    assert "No trial is measured yet." in turn
     assert "nearest to bucket_mib=25" in turn
 
 
@@ -142,7 +142,7 @@ def test_the_latest_measured_trial_is_compared_with_the_best() -> None:
     history = History((trial(0, FIRST, measured(1.0)), trial(1, SECOND, measured(1.5))))
 
     assert (
-        "\nagainst the best: ~0.67x; in parts of its step: compute +30%, exposed +15%, other +1%, "
+        "\nagainst the best: ~0.67x; by part of the step: compute +30%, exposed +15%, other +1%, "
         "idle +4%\n"
     ) in write(history).turn
 
@@ -155,7 +155,7 @@ def test_best_and_latest_are_told_with_what_their_traces_say() -> None:
         between(turn, "## Best so far", "## Latest trial"),
         between(turn, "## Latest trial", "## Trials, newest first"),
     ):
-        assert "What its traces say: 60% of the step is compute" in section
+        assert "Its traces show: 60% of the step is compute" in section
         assert "- all_reduce over 4 ranks (ranks 0 4 8 12 and 3 more groups" in section
 
 
@@ -171,7 +171,7 @@ def test_best_and_latest_are_told_with_what_their_traces_say() -> None:
         ),
         ("undecided", (0.97, 0.33, 2.86), "1.03x better than #0 (0.35 to 3.03), undecided"),
         ("undecided", (1.1, None, None), "0.91x as good as #0, undecided"),
-        ("unknown", (None, None, None), "not told apart from #0"),
+        ("unknown", (None, None, None), "not distinguishable from #0"),
     ],
 )
 def test_a_race_is_told_with_its_ratio_and_interval(
@@ -188,8 +188,8 @@ def test_a_race_is_told_with_its_ratio_and_interval(
     trials = (trial(0, FIRST, measured(1.0)), trial(1, SECOND, measured(1.5)))
     turn = write(History(trials, raced=(raced,))).turn
 
-    assert f"\nRaced: #1 was {words}.\n" in turn
-    assert f"\nraced: {words}\n```" in turn
+    assert f"\nRaces: #1 was {words}.\n" in turn
+    assert f"\nrace: {words}\n```" in turn
 
 
 def test_a_failure_of_the_infrastructure_is_not_held_against_the_configuration() -> None:
@@ -205,7 +205,7 @@ def test_untried_neighbours_of_the_best_are_told_by_what_they_change() -> None:
     history = History((trial(0, FIRST, measured(1.0)), trial(1, SECOND, measured(2.0))))
     turn = write(history).turn
 
-    near = turn.split("## Not tried yet")[1]
+    near = turn.split("## Untried configurations")[1]
     listed = [line for line in near.splitlines() if line.startswith("- ")]
     assert len(listed) == 12
     assert "- recompute=True" in listed
@@ -223,17 +223,17 @@ def test_neighbours_that_break_a_learnt_constraint_are_not_listed() -> None:
 def test_what_is_being_measured_is_told() -> None:
     turn = write(replace(past(9), pending=(THIRD,))).turn
 
-    assert f"## Being measured now\n\n{'Without a result yet'}" in turn
-    assert f"- {THIRD}\n" in between(turn, "## Being measured now", "## What the offline")
+    assert f"## Being measured now\n\n{'No results yet'}" in turn
+    assert f"- {THIRD}\n" in between(turn, "## Being measured now", "## Candidates of")
 
 
 def test_candidates_are_offered_with_their_reasons_from_the_first_turn_on() -> None:
     first, later = (
-        between(write(history).turn, "## What the offline strategy would try", "\n# ")
+        between(write(history).turn, "## Candidates of the offline strategy", "\n# ")
         for history in (History(), past(9))
     )
 
-    assert "You may submit one of them or overrule them" in first
+    assert "Submit one of them or something else" in first
     assert f"1. {SPACE.feasible[0]}: from the best so far, change it; expected 1.10x" in first
     assert "1. as #4 but " in later
     assert ": expected 1.10x (0.90 to 1.30)\n2. " in later
@@ -249,7 +249,7 @@ def test_a_section_without_content_is_not_there() -> None:
         "## Best so far",
         "## Latest trial",
         "## Trials, newest first",
-        "## Not tried yet",
+        "## Untried configurations",
     ]
 
 

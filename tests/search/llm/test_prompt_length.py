@@ -87,7 +87,7 @@ def test_the_list_of_untried_configurations_goes_first() -> None:
     whole = turn_of(past(50))
     turn = turn_of(past(50), estimated_tokens(whole) - 1)
 
-    assert "(left out for want of room)" in turn
+    assert "(omitted for length)" in turn
     assert "tried to get 2 GiB" in turn
     assert "are left out)" not in turn
 
@@ -125,7 +125,7 @@ def test_rows_far_from_the_best_go_before_failures_and_near_ones() -> None:
     assert estimated_tokens(turn) <= 4_000
     assert {0, 80, 81, 82, 83, 84, 85, 88, 89, 90, 91, 92} <= rows(turn)
     assert 1 not in rows(turn)
-    assert "more trials are left out)" in turn
+    assert "more trials omitted)" in turn
 
 
 @pytest.mark.parametrize(("count", "limit"), [(300, TURN_TOKENS), (300, 6_000), (700, 12_000)])

@@ -41,7 +41,7 @@ def test_the_best_of_a_maximised_objective_is_the_highest() -> None:
     best = between(prompt.turn, "## Best so far", "## Latest trial")
     assert best.strip().startswith("```\n#0 llm:")
     assert "21849 tokens/s" in best
-    assert "Not told apart from it: #2 ~0.98x.\n" in best
+    assert "Not distinguishable from it: #2 ~0.98x.\n" in best
     assert "-> ~0.11x; 2313 tokens/s;" in prompt.turn
 
 
@@ -54,8 +54,8 @@ def test_limits_and_further_objectives_are_part_of_the_task() -> None:
     )
     task = write(History(), study).task
 
-    assert "Also maximize `mfu`. No objective is given up" in task
-    assert "A trial never leads unless `peak_memory < 30 GiB`." in task
+    assert "Also maximize `mfu`. Each turn weighs the objectives differently" in task
+    assert "A trial can only lead if `peak_memory < 30 GiB`." in task
     assert "You may be asked for at most 5000 tokens and 2.5 USD in all." in task
 
 
@@ -76,7 +76,7 @@ def test_a_front_is_told_with_the_weights_of_the_turn() -> None:
     )
     turn = write(history).turn
 
-    assert "No trial beats these in all objectives: #4, #5." in turn
+    assert "Pareto front: #4, #5." in turn
     assert "This turn weighs 0.75 for `step_time`, 0.25 for `mfu`;" in turn
     assert "when launched again" not in turn
 
@@ -96,5 +96,5 @@ def test_other_contexts_are_told_by_what_is_different_there_and_held_out_ones_ar
     assert (
         "context small:\nworkload['name'] == 'llama-1b'\nworkload['layer_count'] == 16\n```" in told
     )
-    assert "launched in 1 more that are not shown" in told
+    assert "launched in 1 more contexts, not shown here" in told
     assert "secret" not in task

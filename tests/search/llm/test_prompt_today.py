@@ -217,11 +217,11 @@ def test_memory_is_estimated_for_the_best_its_neighbours_and_the_candidates() ->
     )
 
     assert "`estimated_memory_bytes` is an estimate" in prompt.task
-    assert "\nEstimated memory of a rank: " in prompt.turn
+    assert "\nEstimated memory per rank: " in prompt.turn
     (candidate,) = [line for line in prompt.turn.splitlines() if line.startswith("1. ")]
     assert candidate.startswith("1. as #0 but ")
     assert candidate.endswith(" MiB a rank")
-    near = prompt.turn.split("## Not tried yet")[1]
+    near = prompt.turn.split("## Untried configurations")[1]
     assert all(line.endswith(" MiB") for line in near.splitlines() if line.startswith("- "))
     assert "\nToo large by the estimate: activation_checkpointing=none: 47.02 MiB" in near
 

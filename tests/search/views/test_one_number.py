@@ -12,7 +12,7 @@ from records.store.store import Store
 from records.study import Dimension, Objective
 from records.trial import History, Purpose, Repeat
 from search.cli.main import app
-from search.llm.prompt import Shown, rows
+from search.llm.prompt import RatedHistory, trial_rows
 from search.loop.finding import trial_spread
 from search.loop.leader import supported_values
 from search.report.data import Seen
@@ -118,8 +118,8 @@ def test_the_prompt_the_report_and_the_table_of_python_show_it(store):
         row = records.find(STUDY)
         seen = Seen.of(row, records, "")
         report = study_report(row, records, "")
-        shown = Shown.of(seen.history, scoring_of(row.study), row.study.measure)
-        prompt = rows(shown, message_chars=100, dropped=set())
+        shown = RatedHistory.of(seen.history, scoring_of(row.study), row.study.measure)
+        prompt = trial_rows(shown, message_chars=100, dropped=set())
 
     assert "0.1659 s (0.1595 to 0.172, 3 launches)" in prompt
     assert "0.1574" not in prompt

@@ -580,7 +580,9 @@ def _limit_words(study: Study) -> str:
         *([f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []),
         *([f"{budget.max_cost_usd:g} USD"] if budget.max_cost_usd is not None else []),
     ]
-    return f" All your replies together may use at most {' and '.join(limits)}." if limits else ""
+    return (
+        f" All requests to you together may use at most {' and '.join(limits)}." if limits else ""
+    )
 
 
 def _more_words(scoring: Scoring) -> str:

@@ -141,7 +141,7 @@ def test_a_reply_that_cannot_be_taken_is_asked_for_again(reply: ScriptedReply) -
     told = json.dumps(last_content(bodies[1]))
     assert "Rejected: " in told
     calls = any(block["type"] == "tool_use" for block in reply.body.get("content", ()))
-    form = "calling the tool submit_policy" if calls or cut(reply) == reply else "opens with ```py"
+    form = "calling the tool submit_policy" if calls or cut(reply) == reply else "starts with ```py"
     assert form in told
 
 
@@ -218,7 +218,9 @@ def test_a_reply_is_not_asked_for_again_with_the_room_that_it_filled(
 
     assert [body["max_tokens"] for body in bodies] == ceilings
     assert isinstance(asked, NoSubmission)
-    assert asked.problem.words.startswith(f"the reply was cut at {ceilings[-1]} output tokens")
+    assert asked.problem.words.startswith(
+        f"the reply was cut at the limit of {ceilings[-1]} output tokens"
+    )
     assert "raise [llm] most_output_tokens" in asked.problem.words
 
 

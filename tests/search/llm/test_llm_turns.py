@@ -130,7 +130,9 @@ def test_a_space_that_fits_in_the_budget_is_tried_without_a_model(proposing) -> 
 
     assert proposal is not None
     assert proposal.policy.author == "coordinate"
-    assert "the 12 untried configurations fit in the 12 launches left" in proposal.policy.rationale
+    assert (
+        "the 12 remaining launches cover all 12 untried configurations" in proposal.policy.rationale
+    )
     assert proposal.exchange is None
     assert not server.requests
 
@@ -151,7 +153,9 @@ def test_only_launches_are_charged_when_the_budget_is_counted(proposing) -> None
         proposal = proposer.propose(study, history)
 
     assert proposal is not None
-    assert "the 11 untried configurations fit in the 11 launches left" in proposal.policy.rationale
+    assert (
+        "the 11 remaining launches cover all 11 untried configurations" in proposal.policy.rationale
+    )
     assert not server.requests
 
 

@@ -56,7 +56,7 @@ def test_limits_and_further_objectives_are_part_of_the_task() -> None:
 
     assert "Also maximize `mfu`. Each turn weighs the objectives differently" in task
     assert "A trial can only lead if `peak_memory < 30 GiB`." in task
-    assert "You may be asked for at most 5000 tokens and 2.5 USD in all." in task
+    assert "All requests to you together may use at most 5000 tokens and 2.5 USD." in task
 
 
 def test_a_trial_that_breaks_a_limit_says_so_and_does_not_lead() -> None:

@@ -18,7 +18,7 @@ from policies.space import Space
 from records.expression import format_bytes
 from records.machine import OTHERS_CPU_SHARE
 from records.study import Environment, Measure, Study
-from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
+from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, Trial
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
@@ -107,7 +107,7 @@ def trial_rows(shown: RatedHistory, *, message_chars: int, dropped: Set[int]) ->
     return "\n".join(told)
 
 
-def race_text(raced: Raced) -> str:
+def race_text(raced: RaceResult) -> str:
     """Return the result of a race: `1.48x better than #3 (1.16 to 1.90)`."""
     ratio, low, high = raced.ratio, raced.ratio_low, raced.ratio_high
     if ratio is None:

@@ -18,7 +18,7 @@ from policies.space import Space
 from records.expression import format_bytes
 from records.machine import OTHERS_CPU_SHARE
 from records.study import Environment, Measure, Study
-from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, Trial
+from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches

@@ -1,9 +1,4 @@
-"""What generate_config receives and returns; run and check one policy; built-in seeds.
-
-What a policy is given and what its answer must be; from its text to a checked configuration.
-
-The policies that come with cclsearch, each a real file under `policies/seeds`.
-"""
+"""What a policy receives and must return; run and check one policy; the built-in seeds."""
 
 import difflib
 from collections.abc import Mapping

@@ -177,7 +177,7 @@ def _answer(request: Mapping[str, object]) -> bytes:
         config = _run(str(request["source"]), workload, environment)
         fault = config_fault(config)
         return _line({"config": config}) if fault is None else _refusal(fault, None)
-    except BaseException as error:  # noqa: BLE001  # whatever it raises is its own, and is told
+    except BaseException as error:  # noqa: BLE001  # whatever it raises is reported
         del reserve
         try:
             return _refusal(_sentence(error, inputs), _policy_line(error))

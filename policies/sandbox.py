@@ -1,12 +1,6 @@
-"""Start jailed processes, read their replies, seccomp filter.
+"""Run a policy, as hostile text, in processes that can compute and do nothing else.
 
-What the processes that ran a policy left behind, read as a configuration or a refusal.
-
-Every byte may have been written by the policy itself: whatever arrives gives one of the two.
-
-The system calls that a policy's process keeps, as a seccomp filter program.
-
-Run a policy, as hostile text, in processes that can compute and nothing else.
+Every byte of a reply may come from the policy: any reply becomes a configuration or a refusal.
 """
 
 import ctypes
@@ -239,7 +233,7 @@ SANDBOX_RULES = (
     "dict from str to bool, int, finite float or str, and the same dict every time "
     "it is called with the same arguments."
 )
-"""What a policy may use, in words for its author."""
+"""What a policy may use, as text for its author."""
 
 _RUN_COUNT = 2  # a policy that answers differently the second time is not a function
 _START_TIME_S = 30.0

@@ -1,10 +1,4 @@
-"""Search space bound to a workload: canonical configs, violations, enumeration.
-
-One knob of a space: its choices listed, its condition parsed, and what a value for it means.
-
-Every point of a space that its rules allow, found without visiting those they cut off.
-
-A search space made ready for use: canonical configurations, violations in words, enumeration.
+"""A search space bound to a workload: canonical configurations, violations, enumeration.
 
 Knows nothing of policies' texts or of how a configuration is launched.
 """
@@ -214,7 +208,7 @@ class Space:
         return tuple(sorted(found, key=self._place))
 
     def obstacles(self) -> tuple[str, ...]:
-        """Why nothing is feasible: each rule without which something would be, in words."""
+        """Why nothing is feasible: each rule without which something would be, as text."""
         plain = self._rules(derived=False)
         first = next(Points(self.knobs, plain, self._names({})).all(), None)
         if first is not None:
@@ -249,7 +243,7 @@ class Space:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory that a rank may use; None where nobody knows."""
+        """Memory that a rank may use; None where unknown."""
         limit = self._facts["memory_bytes"]
         return int(limit) if limit is not None else None
 
@@ -268,7 +262,7 @@ class Space:
         return missing or self.violations(config) or config
 
     def violations(self, config: Config) -> tuple[str, ...]:
-        """The constraints this configuration breaks, in words with the numbers filled in."""
+        """The constraints this configuration breaks, as text with the numbers filled in."""
         names = self._names(config.values)
         broken = (
             rule.broken(names)

@@ -1,9 +1,4 @@
-"""Values to JSON and back; UTC timestamps.
-
-The one place where values become JSON text and come back.
-
-Instants as records hold them.
-"""
+"""Convert values to JSON and back; read the clock in UTC."""
 
 import json
 from collections.abc import Callable, Hashable
@@ -24,7 +19,7 @@ def _adapter(kind: Hashable) -> TypeAdapter[Any]:
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """Text of a value of ours; refuses NaN and infinities, which are never results."""
+    """JSON text of a value; refuses NaN and infinities, which are never results."""
     data = _adapter(cast(Hashable, type(value))).dump_python(value, mode="json")
     try:
         return json.dumps(data, allow_nan=False, indent=indent, ensure_ascii=False)
@@ -43,7 +38,7 @@ def from_json(kind: type[T], text: str) -> T:
 
 
 def from_document(kind: type[T], data: object) -> T:
-    """Value of `kind` from parsed TOML or YAML, no type coerced.
+    """Value of `kind` from parsed TOML or YAML, without type coercion.
 
     Raises `ValidationError`, or `TypeError` for a value that JSON does not have, such as a date.
     """
@@ -53,7 +48,7 @@ def from_document(kind: type[T], data: object) -> T:
 
 
 def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"{value} is a {type(value).__name__}, which no key takes; quote it for a text")
+    raise TypeError(f"{value} is a {type(value).__name__}, which no key accepts; quote it")
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:

@@ -1,6 +1,6 @@
-"""Exception hierarchy and shared value checks.
+"""Errors that end a command, and checks of values that a study shares.
 
-Errors that end a command; a trial that goes wrong is a value, `records.trial.Failed`.
+A trial that goes wrong is a value instead, `records.trial.Failed`.
 
 CclsearchError
  ├─ StudyError        the question is malformed: card, study file, space, objective, option
@@ -8,10 +8,6 @@ CclsearchError
  │   └─ StoreBusy     another process holds the study, or as WriterBusy writes to the store
  ├─ EnvironmentFault  this machine lacks what the study needs
  └─ CodecError        a stored value does not have the shape its type says
-
-Checks that values of a study share, in the words of its file.
-
-How values that people write are read: nothing unknown, no number that is none.
 """
 
 import math
@@ -26,7 +22,7 @@ class CclsearchError(Exception):
 
 
 class StudyError(CclsearchError):
-    """What was asked cannot be understood or cannot be run as asked."""
+    """A study, file or option is malformed or cannot be run."""
 
 
 class StoreError(CclsearchError):
@@ -38,7 +34,7 @@ class StoreBusy(StoreError):
 
 
 class WriterBusy(StoreBusy):
-    """Another process goes on writing to the whole store."""
+    """Another process keeps writing to the store."""
 
 
 class EnvironmentFault(CclsearchError):

@@ -1,11 +1,7 @@
-"""Expression parser over metrics and knobs; constraint predicates.
+"""Expressions over named values, parsed from text and never run as Python.
 
-Arithmetic and logic over named values, parsed from text and never run as Python.
-
-Used by constraints and dimension conditions (names are knobs, workload and environment) and by
-objectives and limits (names are metrics; `step_time@seed` is a name too).
-
-A constraint ready to be asked, and the fields of a study that it may name beside the knobs.
+Constraints and conditions name knobs, workload and environment fields; objectives and limits name
+metrics, also those of the seed configuration, as in `step_time@seed`.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Opens files that a person or a study named, which may be no files, and bounds what is read."""
+"""Open files that a person or a study named, and limit how much is read."""
 
 import os
 import stat
@@ -10,19 +10,19 @@ MOST_TEXT_BYTES = 8 << 20
 
 
 class NotRegularError(OSError):
-    """What has this name is a folder, a device or a pipe."""
+    """The path is a folder, a device or a pipe."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file, without waiting for whoever writes into a pipe of that name.
+    """Open a regular file, without waiting for the writer of a pipe.
 
-    Raises `OSError`, as `NotRegularError` when it is no regular file.
+    Raises `OSError`, as `NotRegularError` when it is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    raise NotRegularError("it is no regular file")
+    raise NotRegularError("it is not a regular file")
 
 
 def read_text(path: Path, most_bytes: int = MOST_TEXT_BYTES) -> str:

@@ -1,11 +1,4 @@
-"""Host description, launch record, conditions during a launch.
-
-What a job ran on: hardware, system and software, as a value that is kept once per store.
-
-How a job was started, where, and how each of its ranks ended: what it takes to do it again.
-
-What else a machine did during one launch, and when that was too much to ignore.
-"""
+"""Hardware and software of a machine, how a job was launched on it, and what disturbed it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +26,7 @@ class Checkout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as its driver names it; None for what it does not tell."""
+    """One GPU as its driver names it; None for what it does not report."""
 
     name: str
     memory_bytes: int | None
@@ -43,7 +36,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine as a run of a search found it; None for what it does not tell.
+    """One machine as a run of a search found it; None for what is unknown.
 
     `cclsearch` is the working tree that we run from, `script` the one around the user's script or
     the folder that we were started in. `software` are the versions that matter most, `packages`
@@ -81,7 +74,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnd:
-    """How one rank ended, and the first line with which it told of an error, if it did.
+    """How one rank ended, and the first line of its error, if it reported one.
 
     `rank` is None for the command above the ranks. `status` and `signal` are None for each other,
     and both where only the rank's own words are known.
@@ -95,12 +88,12 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
-    """One launch on record; home folders are written as `~`, secrets are left out.
+    """One recorded launch; home folders are written as `~`, secrets are left out.
 
     `environment` is what was added to the environment that every job has. `files` were put into the
-    working folder first, and are among the artifacts; each of `folders` was made in it, and told
-    the job by the variable that it is listed under. `machine` is the digest under which the store
-    keeps a description of hardware and software. `cores` and `devices` are where the job was
+    working folder first, and are among the artifacts; each of `folders` was made in it, and
+    the variable it is listed under names it to the job. `machine` is the digest of the stored
+    description of hardware and software. `cores` and `devices` are where the job was
     confined to, empty where it was not. `job_id` is the scheduler's, if any.
     """
 
@@ -134,7 +127,7 @@ class GpuConditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What else the machine did during one launch; `None` where it does not tell.
+    """What else the machine did during one launch; `None` where unknown.
 
     CPU shares are of the time of all cores: `others` are processes that are not the job's, `steal`
     is what a hypervisor gave away. Pressure is the share of the launch in which some task waited,
@@ -155,7 +148,7 @@ class Conditions:
 
     @property
     def disturbances(self) -> tuple[str, ...]:
-        """What may have slowed the launch, in words for a person; nothing if it was quiet."""
+        """What may have slowed the launch, as text; nothing if it was quiet."""
         found: list[str] = []
         if self.others_cpu_share is not None and self.others_cpu_share > OTHERS_CPU_SHARE:
             found.append(f"other processes used {self.others_cpu_share:.0%} of the cores")

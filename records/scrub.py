@@ -1,6 +1,6 @@
 """Takes secrets and home folders out of texts before they are written.
 
-Knows nothing of where secrets are: whoever reads the environment tells them.
+Knows nothing of where secrets are: the reader of the environment passes them in.
 """
 
 import json
@@ -25,13 +25,13 @@ _WORDS = (
     *("launcher_lost", "most_steps", "training", "inference", "communication", "minimize"),
     *("maximize", "doubling", "ccl-search"),
 )
-"""What records are made of: whoever has one of these for a secret has none."""
+"""What records are made of: one of these is not a secret."""
 
 _END = r"(?![\w-]|\.\w)"
 _HOMES = (r"(?:home|Users)/\w(?:[\w.@+-]*\w)?", f"root{_END}")
 """Homes of anybody, without the slash that they begin with."""
 _SHARED = ("", "home", "Users", "tmp", "usr", "var", "opt", "etc", "mnt", "srv", "dev")
-"""What a home may be set to that is nobody's own."""
+"""What a home may be set to that is not a user's own."""
 _HOME_IN_PATH = re.compile(r"(?<![^:=])~(?=[/:]|$)")
 
 # Each begins with letters that stand for themselves: those the engine finds fast in a long log.
@@ -60,7 +60,7 @@ class Scrubber:
     """Writes secrets as `***` and home folders as `~`; doing it twice is doing it once.
 
     `secrets` are values that are known to be secret, `homes` the folders of this user: both are
-    taken out wherever they stand. Tokens of known forms and homes of others are told by their look.
+    taken out wherever they stand. Tokens of known forms and homes of others are found by form.
     """
 
     def __init__(self, *, homes: Iterable[str] = (), secrets: Iterable[str] = ()) -> None:
@@ -107,13 +107,13 @@ class Scrubber:
 
 
 def expanded(text: str) -> str:
-    """A path, or several with `:` between them, with the home folder of whoever we are."""
+    """A path, or several with `:` between them, with the home folder of this user."""
     home = own_home()
     return text if home is None else _HOME_IN_PATH.sub(lambda _: home, text)
 
 
 def own_home() -> str | None:
-    """The home folder of whoever we are; None of a user that this machine does not know."""
+    """The home folder of this user; None of a user that this machine does not know."""
     try:
         return str(Path.home())
     except RuntimeError:

@@ -1,14 +1,6 @@
-"""What was asked: Study, SearchSpace, Objective, Budget, Measure, Launch, origin, price.
+"""What is searched: workload, environment, space, objective, budget and measurement, as values.
 
-What the tokens of a language model cost.
-
-Where a study on record comes from, if not from a search of ours.
-
-What was asked: workload, environment, space, objective and budget, as values.
-
-Knows nothing of how a configuration is launched or where a trial is kept.
-
-What a dimension can be set to: its choices as they are used, or its range listed.
+Knows nothing of how a configuration is launched or where a trial is stored.
 """
 
 import hashlib
@@ -195,7 +187,7 @@ class Budget:
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
     may be four for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
-    asked: beyond them the search goes on without it.
+    asked: beyond them the search continues without it.
     """
 
     __pydantic_config__ = STRICT
@@ -223,12 +215,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How one launch is sampled, and how launches are repeated until they tell sides apart.
+    """How one launch is sampled, and how launches are repeated until the sides differ clearly.
 
     A launch times `timed_steps`, then more, at most `max_timed_steps`, until the 95 % interval of
     its median is within `step_precision` of it. It stops early when its steps are clearly above
     `stop_above_s`, which the search sets to `race_ratio` times the best. Where two configurations
-    fit on the machine at once, `together` lets their steps take turns. A difference below `margin`
+    fit on the machine together, `together` lets their steps take turns. A difference below `margin`
     is none in practice; `alpha` is how often a claim may be wrong.
     """
 
@@ -287,7 +279,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How the `command` recipe starts a script of the user's, and what the script is told.
+    """How the `command` recipe starts a script of the user's, and with which variables.
 
     `export` renames the variables of knobs, which are the knobs in upper case; `booleans` is how
     true and false are spelled in them. `inherit` lists variables of ours that the script may see.
@@ -387,7 +379,7 @@ class Study:
     strategy: str = "auto"
     random_seed: int = 42
     parallel: int = 1
-    """Trials that may be measured at once, where the environment has room for them."""
+    """Trials measured in parallel, where the environment has room for them."""
     revoked: tuple[str, ...] = ()
     """Names of constraints that were learned from failures and that a person took back."""
     replay_of: str | None = None
@@ -399,7 +391,7 @@ class Study:
     """What a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`."""
 
     contexts: tuple[Context, ...] = ()
-    """What policies have to decide for beside the study's own workload and environment."""
+    """What policies decide for in addition to the study's own workload and environment."""
     origin: Origin | None = None
     """Where an imported study comes from; None of our own."""
     inferences: tuple[str, ...] = ()

@@ -1,14 +1,6 @@
-"""What happened: policies, configurations, outcomes, scores and trials, as values.
+"""What happened: policies, configurations, outcomes, scores, trials and their repeats, as values.
 
-What a race said, as far as whoever proposes needs it.
-
-What the traces of a trial say about where its time went, as a value that is kept with it.
-
-What happened: policies, configurations, outcomes, scores and trials, as values.
-
-A score exists exactly when a trial was measured; a failure never has one.
-
-The trials of a study as whoever proposes the next one sees them.
+A score exists exactly when a trial was measured; a failed trial never has one.
 """
 
 import json
@@ -47,21 +39,21 @@ class CollectiveTime:
 
     Groups are of one shape when their ranks are equally many and equally far apart, as those of
     one axis of a mesh. Calls and bytes are of a rank that takes part, at the mean; seconds are the
-    mean over all traced ranks, as those of the step, where two collectives at once count twice.
+    mean over all traced ranks, as those of the step, where two concurrent collectives count twice.
     """
 
     kind: str
     group_size: int | None
-    """Ranks of a group; None where not told."""
+    """Ranks of a group; None where unknown."""
     ranks: tuple[int, ...] | None
-    """Those of the first such group; None where not told."""
+    """Those of the first such group; None where unknown."""
     group_count: int
     """Groups of this shape that traced ranks use."""
     crosses_nodes: bool | None
-    """Whether any of them has ranks on two nodes; None where not told."""
+    """Whether any of them has ranks on two nodes; None where unknown."""
     call_count: float
     bytes: float | None
-    """As nccl-tests count them; None where not told."""
+    """As nccl-tests count them; None where unknown."""
     exposed_s: float
     hidden_s: float
 
@@ -75,7 +67,7 @@ class CollectiveTime:
 class Diagnosis:
     """Where the profiled steps of a trial went, seconds per step, mean over ranks and steps.
 
-    Compute, exposed communication, copies (with fills, beside neither) and idle make up the step;
+    Compute, exposed communication, copies (with fills, outside both) and idle make up the step;
     hidden communication is within compute. What has no answer is None.
     """
 
@@ -231,9 +223,9 @@ class Serving:
 class Measurement:
     """Samples of one launch; step times in seconds shaped (ranks, steps).
 
-    `serving` is `None` where nothing was served, `conditions` where nobody looked. None of the
-    steps were `profiled`, or all: where a script tells no step times, they are those in its traces.
-    `tokens_verified` is whether the job told its tokens per step itself.
+    `serving` is `None` where nothing was served, `conditions` where they were not observed. Either
+    all steps were `profiled` or none: a script that reports no step times has those of its traces.
+    `tokens_verified` is whether the job reported its tokens per step.
     """
 
     step_times_s: tuple[tuple[float, ...], ...]
@@ -267,7 +259,7 @@ class Measurement:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What to keep in mind about these samples, in words; whoever shows a score says it."""
+        """Caveats about these samples, as text to show with a score."""
         unverified = "tokens per step declared, not verified"
         profiled = "timed in profiled steps, which the profiler slows down"
         slower = "stopped early, clearly slower than the best"
@@ -288,7 +280,7 @@ class Measurement:
 class Breakdown:
     """Where a profiled step went, seconds per step, mean over ranks and steps.
 
-    Compute, exposed communication, other (copies and fills beside neither) and idle make up the
+    Compute, exposed communication, other (copies and fills outside both) and idle make up the
     step; hidden communication is within compute.
     """
 
@@ -301,7 +293,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A trial that ran and was measured; `absent` tells why a metric has no value, by its name."""
+    """A trial that ran and was measured; `absent` says why a metric has no value, by name."""
 
     measurement: Measurement
     metrics: tuple[MetricValue, ...]
@@ -361,7 +353,7 @@ class ContextOutcome:
 class Score:
     """`cost` is what is compared, lower is better; `value` and `unit` are what was asked for.
 
-    `broken` are the limits of the study that the trial breaks, in words: such a trial never leads.
+    `broken` are the limits of the study that the trial breaks, as text: such a trial is never best.
     """
 
     cost: float
@@ -441,7 +433,7 @@ class Repeat:
 class History:
     """The trials of a study, oldest first: the only view of the past that a proposer gets.
 
-    Of trials that are measured at once a later one may end first: until the others have, ordinals
+    Of trials measured in parallel a later one may end first: until the others have, ordinals
     have gaps.
 
     `costs` are those of trials that were launched again, by ordinal, which count more than the one

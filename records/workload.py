@@ -1,15 +1,8 @@
-"""Workload, collective messages, named model sizes.
+"""The work that every trial of a study does: a model, or a mix of collective messages.
 
-One kind of message of a communication workload: a collective, its size, and how often.
-
-The work that every trial of a study must do.
-
-Knows nothing of how it is spread over ranks.
-
-Sizes of well-known language models by name, as their public configurations give them.
-
-Only sizes: the built-in trainer gives every model rotary positions, grouped keys and values and a
-gated feed-forward layer, whatever else the original has.
+Model sizes are those of public configurations. The built-in trainer gives every model rotary
+positions, grouped keys and values and a gated feed-forward layer, whatever the original has. Knows
+nothing of how work is distributed over ranks.
 """
 
 import difflib

@@ -1,13 +1,7 @@
-"""Content-addressed files: keep, open, verify, who cites them.
+"""Files of trials, each stored once under the SHA-256 of its content, and who refers to them.
 
-Content on its way into and out of the artifact folder: compressed, and known by its digest.
-
-Files kept for trials, each stored once under the SHA-256 of its content.
-
-What gets smaller is stored in zstd, under the digest of what it was with `.zst` behind it; what
-does not, and what older versions stored, under the digest alone.
-
-What the records say of kept files: which cites which, and which were removed on purpose.
+A file that zstd makes smaller is stored as `DIGEST.zst`, any other as `DIGEST`; the digest is that
+of the original content.
 """
 
 import fcntl
@@ -70,7 +64,7 @@ def copy_plain(source: BinaryIO, out: BinaryIO) -> Copied:
 def copy_packed(source: BinaryIO, out: BinaryIO, size_bytes: int) -> Copied:
     """Copy a source of about so many bytes as one frame of zstd.
 
-    That of a large one is packed in a thread of its own while its digest is made in this one.
+    That of a large one is packed in a separate thread while its digest is computed in this one.
     """
     threads = 1 if size_bytes >= _LEAST_THREADED_BYTES else 0
     packer = zstandard.ZstdCompressor(level=_LEVEL, threads=threads)
@@ -82,7 +76,7 @@ def copy_packed(source: BinaryIO, out: BinaryIO, size_bytes: int) -> Copied:
 
 
 def unpacked(file: BinaryIO) -> _Source:
-    """What a file of zstd holds; whoever reads on gets `zstandard.ZstdError` if it is damaged."""
+    """What a file of zstd holds; reading raises `zstandard.ZstdError` if it is damaged."""
     return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False)
 
 
@@ -145,8 +139,8 @@ class StoredFile:
 class Artifacts:
     """A folder of content-addressed files; a file appears whole or not at all.
 
-    Any number of processes may keep files in it at once. Whoever removes some excludes them for
-    that moment, so that none is told that a file is there which is then gone.
+    Any number of processes may store files in parallel. Removing a file excludes them for a
+    moment, so that no process relies on a file that is then removed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -176,27 +170,29 @@ class Artifacts:
     def path(self, digest: str) -> Path:
         """Where the file with this digest lies, as it lies there, or would; perhaps in zstd."""
         if not _DIGEST.fullmatch(digest):
-            raise StoreError(f"{digest[:80]!r} is no digest of a kept file; the record was changed")
+            raise StoreError(
+                f"{digest[:80]!r} is not the digest of a stored file; the record was changed"
+            )
         plain = self._root / digest[:2] / digest
         packed = plain.with_name(f"{digest}{PACKED}")
-        return packed if _told(packed) else plain
+        return packed if _stat(packed) else plain
 
     def size(self, digest: str) -> int | None:
         """How many bytes a file takes on disk; None where it is missing."""
-        told = _told(self.path(digest))
-        return told.st_size if told else None
+        found = _stat(self.path(digest))
+        return found.st_size if found else None
 
     def read(self, digest: str, size_bytes: int = _IN_MEMORY_BYTES) -> bytes:
         """A file's content; raises `StoreError` when it is missing or no longer what was kept.
 
-        More than the size on record, by default more than belongs in memory, is refused.
+        More than the recorded size, by default more than belongs in memory, is refused.
         """
         with self.open(digest, size_bytes) as source:
             return b"".join(_pieces(source))
 
     @contextmanager
     def open(self, digest: str, size_bytes: int | None = None) -> Iterator[BinaryIO]:
-        """A file's content to read through; more than the size on record is refused.
+        """A file's content to read through; more than the recorded size is refused.
 
         Raises `StoreError` when it is missing; reading raises it at the end of a file, or before,
         that is no longer what was kept.
@@ -240,21 +236,21 @@ class Artifacts:
         """Every stored file, in no order; two of one digest where an older version kept one."""
         for path in self._root.glob("??/*"):
             digest = path.name.removesuffix(PACKED)
-            told = _told(path)
-            if told and _DIGEST.fullmatch(digest) and digest.startswith(path.parent.name):
+            found = _stat(path)
+            if found and _DIGEST.fullmatch(digest) and digest.startswith(path.parent.name):
                 yield StoredFile(
                     digest=digest,
                     path=path,
-                    disk_bytes=told.st_size,
-                    kept_at_s=told.st_mtime,
+                    disk_bytes=found.st_size,
+                    kept_at_s=found.st_mtime,
                 )
 
     def leftovers(self) -> Iterator[StoredFile]:
         """What writers were writing, among them those that were killed; they have no digest."""
         for path in (*self._root.glob(f"{_INCOMING}*"), *self._root.glob(f"??/{_INCOMING}*")):
-            if told := _told(path):
+            if found := _stat(path):
                 yield StoredFile(
-                    digest="", path=path, disk_bytes=told.st_size, kept_at_s=told.st_mtime
+                    digest="", path=path, disk_bytes=found.st_size, kept_at_s=found.st_mtime
                 )
 
     def remove(self, kept: StoredFile, kept_before_s: float) -> bool:
@@ -264,8 +260,8 @@ class Artifacts:
         """
         try:
             with self._excluding(fcntl.LOCK_EX):
-                told = _told(kept.path)
-                if told and told.st_mtime >= kept_before_s:
+                found = _stat(kept.path)
+                if found and found.st_mtime >= kept_before_s:
                     return False
                 kept.path.unlink(missing_ok=True)
         except OSError as error:
@@ -288,7 +284,7 @@ class Artifacts:
     def _has(self, digest: str) -> bool:
         """Whether a file is there, and whole; it then counts as new."""
         with self._excluding(fcntl.LOCK_SH):
-            if _told(self.path(digest)) is None:
+            if _stat(self.path(digest)) is None:
                 return False
             try:
                 self.check(digest)
@@ -350,8 +346,8 @@ def _pieces(source: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _told(path: Path) -> os.stat_result | None:
-    """What the file system tells of a file; None where there is none."""
+def _stat(path: Path) -> os.stat_result | None:
+    """Size and times of a file; None if it is missing."""
     try:
         return path.stat()
     except OSError:
@@ -385,7 +381,7 @@ class FileReference:
     """A file that a trial, a repeated launch of it or its conversation left, or its machine.
 
     `ended_at` is when, for a repeated launch when the last trial of its study ended; None of a
-    trial that did not end. Sizes of conversations and machines are not on record.
+    trial that did not end. Sizes of conversations and machines are not recorded.
     """
 
     study_id: str

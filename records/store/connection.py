@@ -1,8 +1,4 @@
-"""A connection to SQLite, with what a store asks of one; it knows no table.
-
-Every command reads the store, and sqlite_utils, which makes its tables, takes longer to load than a
-study takes to show.
-"""
+"""A SQLite connection with transactions and rows by name; it knows no table."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -14,7 +10,7 @@ class Database:
     """A database whose rows come by name; outside of `atomic` each statement is a transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        connection.isolation_level = None  # else Python begins transactions that nobody ends
+        connection.isolation_level = None  # else Python opens transactions implicitly
         self.connection = connection
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -22,14 +18,14 @@ class Database:
         return self.connection.execute(sql, values)
 
     def query(self, sql: str, values: Sequence[object] = ()) -> Iterator[dict[str, Any]]:
-        """Run one statement now; its rows are read as they are asked for."""
+        """Run one statement; its rows are read lazily."""
         rows = self.execute(sql, values)
         names = [column[0] for column in rows.description]
         return (dict(zip(names, row, strict=True)) for row in rows)
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Keep all that is written within, or nothing; one within another is a part of it."""
+        """Commit everything written within, or nothing; nested blocks are savepoints."""
         begin, keep, drop = (
             ("savepoint inner_part", "release inner_part", "rollback to inner_part")
             if self.connection.in_transaction

@@ -1,4 +1,4 @@
-"""Opens the SQLite database of a store, and turns what it refuses into a sentence."""
+"""Open the SQLite database of a store, and report its errors as one sentence."""
 
 import logging
 import shlex
@@ -34,14 +34,14 @@ def open_database(root: Path) -> Database:
 
 
 def _choose_journal_mode(db: Database, root: Path) -> None:
-    """Let readers and the writer work at once, where the file system can do what it takes."""
+    """Let readers and the writer work in parallel, where the file system allows it."""
     kind = file_system(root)
     wanted = "delete" if kind in NETWORK_FILE_SYSTEMS else "wal"
     (mode,) = db.execute(f"PRAGMA journal_mode={wanted}").fetchone()
     if mode != "wal":
         _log.warning(
             "%s is on %s, where SQLite keeps no write-ahead log: readers wait while a trial is "
-            "written; nothing else changes",
+            "written",
             root,
             kind,
         )
@@ -49,7 +49,7 @@ def _choose_journal_mode(db: Database, root: Path) -> None:
 
 @contextmanager
 def store_errors(root: Path, verb: str) -> Iterator[None]:
-    """Turn what SQLite and the file system refuse into a `StoreError`."""
+    """Raise errors of SQLite and the file system as `StoreError`."""
     try:
         yield
     except (sqlite3.Error, OSError, OverflowError, UnicodeEncodeError) as error:

@@ -1,15 +1,6 @@
-"""Append-only journal: entry types, checksummed lines, fsync.
+"""The journal of a study: an append-only file with one checksummed line for every change.
 
-What can change in the records of a study: every change is one value, and one line of a journal.
-
-An entry holds all that its rows need, so that a journal alone tells a study.
-
-What has to be safe on disk before it counts.
-
-The journal of a study: a file to which every change of its records is appended as one line.
-
-A line is a JSON object that begins with a checksum of all that follows it. Knows nothing of
-tables.
+An entry holds everything that its rows need, so that the database can be rebuilt from the journals.
 """
 
 import json
@@ -34,7 +25,7 @@ from records.trial import Policy, Repeat, Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCreated:
-    """A study came on record; `version` is that of the cclsearch that recorded it."""
+    """A study was created; `version` is that of the cclsearch that recorded it."""
 
     kind: ClassVar[str] = "study_created"
 
@@ -46,7 +37,7 @@ class StudyCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyChanged:
-    """How far a study is, its closing summary, or what it asks; None is what stays as it was."""
+    """A new status, summary or definition of a study; None for what did not change."""
 
     kind: ClassVar[str] = "study_changed"
 
@@ -57,7 +48,7 @@ class StudyChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBegan:
-    """A search began or went on, from where `run` says; the study is running from then on."""
+    """A search started or resumed, from where `run` says; the study is running from then on."""
 
     kind: ClassVar[str] = "run_began"
 
@@ -83,7 +74,7 @@ class TrialBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished:
-    """A trial ended, however it did, and is under way no more."""
+    """A trial ended, measured or failed."""
 
     kind: ClassVar[str] = "trial_finished"
 
@@ -101,7 +92,7 @@ class RepeatsFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRemoved:
-    """Kept files that the study cites were removed for their space, by a rule in words."""
+    """Stored files that the study refers to were removed to free space, by `rule`."""
 
     kind: ClassVar[str] = "files_removed"
 
@@ -112,7 +103,7 @@ class FilesRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsComputed:
-    """Metrics of finished trials that were computed long after them, by the ordinal of each."""
+    """Metrics of finished trials, computed after they ended, by ordinal."""
 
     kind: ClassVar[str] = "metrics_computed"
 
@@ -149,7 +140,7 @@ def with_study(entry: Entry, change: Callable[[Study], Study]) -> Entry:
 
 DATABASE = "cclsearch.db"
 PRIVATE = ("artifacts", "journal", "service", "trusted", "work")
-"""What of a store tells policies, conversations with a model and logs."""
+"""Parts of a store that hold policies, conversations with a model, or logs."""
 
 
 def fsync_path(path: Path) -> None:
@@ -162,9 +153,9 @@ def fsync_path(path: Path) -> None:
 
 
 def keep_private(root: Path) -> None:
-    """Close what a store holds to other users of the machine, where this user owns it.
+    """Deny other users of the machine access to what a store holds, where this user owns it.
 
-    The folder itself is left as it is: it may be one that somebody made for more than the store.
+    The folder itself is not changed: it may hold more than the store.
     """
     database = root / DATABASE
     if not database.exists():  # what is written next to it is as private as it is
@@ -191,7 +182,7 @@ _CUT_OFF, _CHANGED = _TORN = ("it is cut off", "its checksum does not fit")
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """A place in a journal: after so many entries and bytes."""
+    """A position in a journal: after N entries and bytes."""
 
     entry_count: int = 0
     byte_count: int = 0
@@ -209,7 +200,7 @@ class JournalLine:
 class DamagedLine:
     """A line that cannot be used, and why; lines count from 1.
 
-    `is_torn` is whether it was not written to its end, as a kill or a full disk may leave it.
+    `is_torn` is whether it was written only in part, as after a kill or on a full disk.
     """
 
     line: int
@@ -218,9 +209,9 @@ class DamagedLine:
 
 
 def journal_path(root: Path, study_id: str) -> Path:
-    """Where the journal of a study lies; raises `StoreError` for an id that none of ours is like.
+    """Path of a study's journal; raises `StoreError` for an id that is not a safe file name.
 
-    An id is a file name here and a word of commands that are printed to be typed.
+    Printed commands contain ids too, so they must not need quotes.
     """
     if not STUDY_ID.fullmatch(study_id):
         raise StoreError(
@@ -252,14 +243,14 @@ def journal_size(path: Path) -> int:
 
 
 def to_lines(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
-    """Entries as the lines that follow so many others; raises `StoreError` for one too long."""
+    """Entries as lines of a journal of `after` lines; raises `StoreError` for one too long."""
     at = utc_now()
     for number, entry in enumerate(entries, after + 1):
         head = f'"number":{number},"at":"{at}","kind":"{entry.kind}"'
         try:
             body = head.encode() + _ENTRY + to_json(entry).encode() + b"}"
         except UnicodeEncodeError as error:
-            raise StoreError(f"{entry.kind} holds a character that is none: {error}") from error
+            raise StoreError(f"{entry.kind} holds invalid Unicode: {error}") from error
         line = _OPENING % crc32(body) + body + b"\n"
         if len(line) > LONGEST_LINE_BYTES:
             raise StoreError(
@@ -284,7 +275,7 @@ def append_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def truncate_journal(path: Path, mark: JournalPosition) -> None:
-    """Take away what follows a place; of a journal without entries nothing stays."""
+    """Truncate a journal at a position; remove one that would be empty."""
     if not mark.byte_count:
         path.unlink(missing_ok=True)
     elif journal_size(path) > mark.byte_count:
@@ -297,7 +288,7 @@ def truncate_journal(path: Path, mark: JournalPosition) -> None:
 
 
 def write_whole(path: Path, lines: Iterable[bytes]) -> JournalPosition:
-    """Write a journal anew, which appears when all of its lines are on disk, or not at all."""
+    """Replace a journal; it appears when all of its lines are on disk, or not at all."""
     _make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=INCOMING)
     entry_count = 0
@@ -323,7 +314,7 @@ def unfinished_journals(root: Path) -> list[Path]:
 
 
 def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | DamagedLine]:
-    """Every line after a place in its order, those that are damaged too."""
+    """Every line after a position, damaged lines too."""
     with path.open("rb") as file:
         file.seek(start.byte_count)
         number, at_line, follows_damage = start.entry_count, start.entry_count, False
@@ -349,15 +340,15 @@ def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry]
         return _CHANGED
     head, _, text = body.partition(_ENTRY)
     try:
-        told = json.loads(b"{" + head + b"}")
-        number, kind = int(told["number"]), str(told["kind"])
+        fields = json.loads(b"{" + head + b"}")
+        number, kind = int(fields["number"]), str(fields["kind"])
         if number <= last or (number > last + 1 and not follows_damage):
             return f"it is number {number} and follows number {last}"
         if kind not in KINDS:
-            return f"its kind {kind!r} is that of a newer cclsearch"
+            return f"its kind {kind!r} was written by a newer cclsearch"
         return number, from_json(KINDS[kind], text[:-1].decode())
     except (ValueError, KeyError, TypeError, CodecError) as error:
-        return f"it is no entry: {error}"
+        return f"it is not an entry: {error}"
 
 
 def _skip_rest(raw: bytes, file: BinaryIO) -> None:

@@ -1,9 +1,4 @@
-"""Process locks, network file systems.
-
-Locks of a store, which go with the process that holds them, however it ends.
-
-Which kind of file system a folder is on, and what that means for records.
-"""
+"""Locks of a store, which the kernel releases when their process ends, and file system types."""
 
 import fcntl
 import os
@@ -15,15 +10,15 @@ from pathlib import Path
 from records.errors import StoreBusy, WriterBusy
 
 WAIT_S = 600
-"""For another writer, who may be importing a million trials."""
+"""Wait for another writer, which may be importing a million trials."""
 PROBE_S = 0.2
-"""For those who hold a study for a moment, to change what it asks."""
+"""Wait for a process that holds a study for a moment, to change it."""
 POLL_S = 0.005
 
 
 @contextmanager
 def hold_opening(root: Path) -> Iterator[None]:
-    """Hold the store while its database is set up; SQLite refuses, rather than waits, there."""
+    """Hold the store while its database is set up, where SQLite itself would not wait."""
     handle = _lock_file(root, "hold_opening")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -34,7 +29,7 @@ def hold_opening(root: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_writer(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Hold the store for its one writer; raises `WriterBusy` when another goes on for so long."""
+    """Hold the store for writing; raises `WriterBusy` when another process does for `wait_s`."""
     handle = _lock_file(root, ".writing")
     try:
         until = time.monotonic() + wait_s
@@ -73,7 +68,7 @@ def hold_study(root: Path, study_id: str) -> Iterator[None]:
 
 
 def study_holder(root: Path, study_id: str) -> int | None:
-    """The process that holds a study; None where none does, 0 where it has not said its number."""
+    """The process that holds a study; None if none does, 0 if its id is not written yet."""
     try:
         handle = os.open(root / "locks" / study_id, os.O_RDONLY)
     except FileNotFoundError:
@@ -120,14 +115,14 @@ VOLATILE_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The type of the file system that a folder is on; `unknown` where nothing tells."""
+    """The type of the file system that a folder is on; `unknown` if the mount table lacks it."""
     held = {folder.resolve(), *folder.resolve().parents}
     found = (0, "unknown")
     try:
-        told = mounts.read_text(encoding="utf-8", errors="replace")
+        table = mounts.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return found[1]
-    for line in told.splitlines():
+    for line in table.splitlines():
         _, point, kind, *_ = line.split()
         # A later mount on the same point hides an earlier one.
         if Path(point) in held and len(point) >= found[0]:

@@ -1,19 +1,7 @@
-"""Everything that can be read: studies, trials, pages, outlines.
+"""Read a store: studies, trials, policies and what belongs to them. Nothing here writes.
 
-Policies of a study in outline, out of columns: who wrote which, and how their trials ended.
-
-Which studies to show, as SQL.
-
-Which trials of a study to show, and in which order, as SQL.
-
-Trials in outline, out of their columns: enough to draw a hundred thousand, none of them parsed.
-
-What is asked of all trials is answered by the database, so that only what is drawn becomes
-values.
-
-What can be asked of a store: studies, trials and what belongs to them, read from its rows.
-
-Trials and repeated launches never change, so that each is parsed once. Nothing here writes.
+Lists and outlines come from columns, so that a page over 100,000 trials parses none of them. Trials
+and repeats never change; each is parsed once.
 """
 
 import json
@@ -79,7 +67,7 @@ class PolicyResult:
 
 
 class PolicyRecords:
-    """The read side of a store, as far as it is asked about the policies of a study."""
+    """Reads of the policies of a study."""
 
     root: Path
     _db: Database
@@ -105,7 +93,7 @@ class PolicyRecords:
     def policy_results(
         self, study_id: str, digests: Sequence[str], most: int
     ) -> Mapping[str, tuple[PolicyResult, ...]]:
-        """How the first so many trials of each of these policies ended."""
+        """How the first `most` trials of each of these policies ended."""
         found: dict[str, tuple[PolicyResult, ...]] = {}
         with store_errors(self.root, "read"):
             rows = self._db.query(
@@ -172,7 +160,7 @@ class StudyQuery:
     """A page of studies, newest first.
 
     `text` is looked for in their ids, names and objectives. With a `status` only those that have
-    it: on record, unless another place knows better: it has them `among` or `except_for`.
+    it; `among` have it and `except_for` do not, whatever is recorded.
     """
 
     text: str | None = None
@@ -199,7 +187,7 @@ class StudyQuery:
 
 
 class ListedStudies:
-    """The read side of a store, as far as it lists studies."""
+    """Reads that list studies."""
 
     root: Path
     _db: Database
@@ -336,7 +324,7 @@ _LIMITED = (
 class TrialOutline:
     """A trial without what was measured in it: `value` is its score, None where it failed.
 
-    It is that of its first launch unless whoever reads it replaces it; then `launch_count` says so.
+    It is that of its first launch unless the reader replaces it; then `launch_count` says so.
     """
 
     ordinal: int
@@ -373,7 +361,7 @@ class TrialScore:
 
 
 class OutlinedRecords:
-    """The read side of a store, as far as it is asked about all trials of a study at once."""
+    """Reads of all trials of a study, in outline."""
 
     root: Path
     _db: Database
@@ -600,7 +588,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         return found[0]
 
     def counts(self, study_id: str) -> StudyCounts:
-        """How much is on record of a study, at once however much it is."""
+        """Counts of a study, without reading its trials."""
         rows = self._rows("select * from studies where id = ?", study_id)
         return to_counts(rows[0]) if rows else StudyCounts()
 

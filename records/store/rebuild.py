@@ -1,4 +1,4 @@
-"""Builds the database of a store again from the journals, whatever has become of the old one."""
+"""Rebuild the database of a store from its journals."""
 
 import sqlite3
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _PARTS = ("-wal", "-shm", "-journal", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltStudy:
-    """What was read of one journal; `unread` tells every line that could not be used, and why."""
+    """What was read from one journal; `unread` says which lines were not used, and why."""
 
     study_id: str
     entries: int
@@ -41,9 +41,9 @@ class RebuiltStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltDatabase:
-    """A database that was built again; `kept` is where the old one lies, None where there was none.
+    """A rebuilt database; `kept` is the path of the old one, None if there was none.
 
-    `without_journal` are studies that only the old one knows.
+    `without_journal` are studies that only the old database has.
     """
 
     studies: tuple[RebuiltStudy, ...]
@@ -51,14 +51,14 @@ class RebuiltDatabase:
     without_journal: tuple[str, ...] = ()
 
 
-def rebuild(root: Path, told: Callable[[RebuiltStudy], None]) -> RebuiltDatabase:
-    """Put a database built from the journals in the place of the one that is there.
+def rebuild(root: Path, report: Callable[[RebuiltStudy], None]) -> RebuiltDatabase:
+    """Replace the database with one built from the journals.
 
-    `told` hears of every study as it is read. Raises `StoreBusy` while a study is being run.
+    `report` is called for every study as it is read. Raises `StoreBusy` while a study is being run.
     """
     if (root / DATABASE_NAME).is_file():
         with suppress(StoreError), closing(Store(root)):
-            pass  # a database that opens first writes the journals that are missing
+            pass  # opening it writes journals that are missing
     if not journal_sizes(root):
         raise StoreError(f"no journals in {root}; there is nothing to rebuild from")
     with store_errors(root, "rebuild"), hold_writer(root), hold_opening(root):
@@ -68,7 +68,7 @@ def rebuild(root: Path, told: Callable[[RebuiltStudy], None]) -> RebuiltDatabase
                 pass
         listed = _listed(root)
         new = root / f"{DATABASE_NAME}.new"
-        studies = _build(root, new, journals, told)
+        studies = _build(root, new, journals, report)
         kept = _swap(root, new)
     return RebuiltDatabase(
         studies=studies, kept=kept, without_journal=tuple(sorted(listed - set(journals)))
@@ -87,7 +87,7 @@ def _listed(root: Path) -> set[str]:
 
 
 def _build(
-    root: Path, new: Path, journals: list[str], told: Callable[[RebuiltStudy], None]
+    root: Path, new: Path, journals: list[str], report: Callable[[RebuiltStudy], None]
 ) -> tuple[RebuiltStudy, ...]:
     for part in _PARTS:
         new.with_name(new.name + part).unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def _build(
         prepare(db.connection)
         for study_id in journals:
             studies.append(_rebuilt_study(db, study_id, journal_path(root, study_id)))
-            told(studies[-1])
+            report(studies[-1])
     fsync_path(new)
     return tuple(studies)
 
@@ -126,12 +126,12 @@ def _rebuilt_study(db: Database, study_id: str, path: Path) -> RebuiltStudy:
 def _applied(
     db: Database, study_id: str, line: JournalLine | DamagedLine, *, is_first: bool
 ) -> str | None:
-    """Apply a line, or tell why it cannot be used."""
+    """Apply a line, or return why it cannot be used."""
     if isinstance(line, DamagedLine):
         return f"line {line.line}: {line.why}"
     number = line.end.entry_count
     if is_first and not isinstance(line.entry, StudyCreated):
-        return f"line {number}: the line that tells what was asked is lost"
+        return f"line {number}: the line that creates the study is lost"
     try:
         with db.atomic():
             apply_entry(db, study_id, line.entry)

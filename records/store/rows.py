@@ -1,11 +1,4 @@
-"""Values to table rows and back.
-
-Values of ours as rows of the store's tables, and back.
-
-What a metric's definition said of a trial that had ended long before.
-
-Metrics as rows: what launches measured, what was computed afterwards, and the newest of both.
-"""
+"""Convert values to rows of the store's tables and back; combine measured and computed metrics."""
 
 import json
 import math
@@ -49,7 +42,7 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTrial:
-    """A trial that was begun: what was proposed, before anything was launched."""
+    """A trial that was proposed and has not ended."""
 
     ordinal: int
     policy: Policy
@@ -59,9 +52,9 @@ class PendingTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRun:
-    """One run of a study's search: the study as it took it, and what was on record by then.
+    """One run of a study's search: the study it ran, and what was recorded when it started.
 
-    `begun` counts the trials that an earlier run had begun and not finished.
+    `begun` counts the pending trials of earlier runs.
     """
 
     trials: int
@@ -72,9 +65,9 @@ class SearchRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyCounts:
-    """How much is on record of a study, without reading it.
+    """How much is recorded of a study, without reading it.
 
-    `launches` are all starts of its ranks, `repeats` those among them that were made again.
+    `launches` counts all launches, `repeats` those of them that repeat a trial.
     """
 
     trials: int = 0
@@ -89,7 +82,7 @@ class StudyCounts:
 
 
 def to_counts(row: Row) -> StudyCounts:
-    """How much is on record of a study."""
+    """Counts of a study."""
     return StudyCounts(
         trials=int(row["trial_count"] or 0),
         measured=int(row["measured_count"] or 0),
@@ -274,7 +267,7 @@ def exchange_columns(summary: ExchangeSummary) -> dict[str, object]:
 
 
 def to_exchange_summary(row: Row) -> ExchangeSummary:
-    """What is listed of an LLM exchange."""
+    """Summary of an LLM exchange."""
     return ExchangeSummary(
         digest=str(row["digest"]),
         model=str(row["model"]),
@@ -313,10 +306,10 @@ def _text(value: str | int | float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedMetric:
-    """One metric of one trial: a `value`, or why it is `absent`; exactly one of them is there.
+    """One metric of one trial: either its `value` or why it is `absent`.
 
-    `definition` is the SHA-256 of the source that defines the metric, None of one that comes with
-    us: there the version says it all.
+    `definition` is the SHA-256 of the source that defines the metric; None for built-in metrics,
+    which their version identifies.
     """
 
     name: str
@@ -332,11 +325,11 @@ class ComputedMetric:
         if (self.value is None) == (self.absent is None):
             raise ValueError(f"metric {self.name}: give a value, or why there is none")
         if self.value is not None and not math.isfinite(self.value):
-            raise ValueError(f"metric {self.name}: {self.value} is no value")
+            raise ValueError(f"metric {self.name}: {self.value} is not a finite number")
 
     @property
-    def told(self) -> MetricValue | None:
-        """The value as trials hold it; None where there is none."""
+    def metric_value(self) -> MetricValue | None:
+        """The value as trials hold it; None if it is absent."""
         if self.value is None:
             return None
         return MetricValue(
@@ -357,7 +350,7 @@ def newest(
 
 
 def with_newest(outcome: Measured, computed: Iterable[ComputedMetric]) -> Measured:
-    """The outcome with the newest version of each metric, and why those that are absent are."""
+    """The outcome with the newest version of each metric, or why it is absent."""
     values, absent = _newest(outcome.metrics, computed)
     named = {value.name for value in values}
     reasons = {name: why for name, why in outcome.absent.items() if name not in named}
@@ -373,7 +366,9 @@ def _newest(
         if one.name not in found or found[one.name].version <= one.version:
             latest[one.name] = one
     values = {name: value for name, value in found.items() if name not in latest}
-    values |= {name: one.told for name, one in latest.items() if one.told is not None}
+    values |= {
+        name: one.metric_value for name, one in latest.items() if one.metric_value is not None
+    }
     absent = {name: one.absent for name, one in latest.items() if one.absent is not None}
     return tuple(value for _, value in sorted(values.items())), absent
 
@@ -396,7 +391,7 @@ def computed_columns(ordinal: int, metric: ComputedMetric) -> dict[str, object]:
 def computed_metrics(
     db: Database, study_id: str, ordinal: int | None = None
 ) -> dict[int, tuple[ComputedMetric, ...]]:
-    """What was computed afterwards of each trial, or of one; every version, by name and version."""
+    """Metrics computed after the end of each trial, or of one: every version, by name."""
     found: dict[int, list[ComputedMetric]] = defaultdict(list)
     which, values = _where(study_id, ordinal)
     rows = db.query(
@@ -420,7 +415,7 @@ def metric_values(
 
 
 def metric_definitions(db: Database) -> tuple[tuple[str, int, str], ...]:
-    """Name, version and digest of every definition of the users' own that computed anything."""
+    """Name, version and digest of every user-defined metric that was computed."""
     rows = db.query(
         "select distinct name, version, definition from computed_metrics"
         " where definition is not null order by name, version"

@@ -1,7 +1,7 @@
-"""The store: journals, one SQLite database and one artifact folder; the only writer of records.
+"""The store: journals, one SQLite database and one folder of files.
 
-Intent is written before a launch and a result in one transaction after it, so that a kill at any
-point loses no finished trial and leaves only those under way to repeat.
+A trial is recorded before its launch, and its result in one transaction after it. A kill at any
+point loses no finished trial; only pending trials have to be repeated.
 """
 
 import re
@@ -43,9 +43,9 @@ from records.trial import Repeat, Trial
 
 
 class Store(StoredRecords):
-    """Opens or creates the store in `root`; raises `StoreError` when it cannot be used.
+    """Open or create the store in `root`; raises `StoreError` when it cannot be used.
 
-    What a write raises is not on record.
+    A write that raises has recorded nothing.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Store(StoredRecords):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             keep_private(root)
             self._db = open_database(root)
-            self._ledger = StoreWriter(root, self._db, wait_s)
+            self._writer = StoreWriter(root, self._db, wait_s)
             self.citations = FileReferences(root, self._db)
             try:
-                self._ledger.recover()
+                self._writer.recover()
             except BaseException:
                 self._db.close()
                 raise
@@ -71,30 +71,30 @@ class Store(StoredRecords):
         self._db.close()
 
     def workdir(self, study_id: str) -> Path:
-        """Folder for the launches under way of one study; emptied after each."""
+        """Folder for the running launches of one study; emptied after each."""
         return self.root / "work" / study_id
 
     @contextmanager
     def lock(self, study_id: str) -> Iterator[None]:
-        """Hold the study for this process; raises `StoreBusy` when another one does.
+        """Hold the study for this process; raises `StoreBusy` when another process holds it.
 
-        The lock goes with the process, however it ends.
+        The lock is released when the process ends, however it ends.
         """
         journal_path(self.root, study_id)
         with ExitStack() as held:
             with store_errors(self.root, "lock"):
                 held.enter_context(hold_study(self.root, study_id))
-                self._ledger.catch_up(study_id)
+                self._writer.catch_up(study_id)
             yield
 
     def holder(self, study_id: str) -> int | None:
-        """The process that holds a study; None where none does, 0 where it is not told yet."""
+        """The process that holds a study; None if none does, 0 if its id is not written yet."""
         journal_path(self.root, study_id)
         with store_errors(self.root, "lock"):
             return study_holder(self.root, study_id)
 
     def trust(self, digest: str) -> None:
-        """Record that what an imported bundle with this digest launches may run here."""
+        """Record that commands of the imported bundle with this digest may run here."""
         path = self._trusted(digest)
         with store_errors(self.root, "write to"):
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -107,18 +107,18 @@ class Store(StoredRecords):
 
     def _trusted(self, digest: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise StoreError(f"{digest[:80]!r} is no digest of a bundle; the record was changed")
+            raise StoreError(f"{digest[:80]!r} is not a bundle's digest; the record was changed")
         return self.root / "trusted" / digest
 
     def keep_machine(self, machine: Machine) -> str:
-        """Keep a description that launches refer to by its digest; any thread may call it."""
+        """Store a machine, to which launches refer by its digest; any thread may call it."""
         return self.artifacts.keep_text(to_json(machine), "machine.json").digest
 
     def create(self, study_id: str, study: Study, version: str, *, status: str = "running") -> None:
         """Record a new study."""
         created = StudyCreated(study=study, version=version, created_at=utc_now(), status=status)
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, created)
+            self._writer.write(study_id, created)
 
     def add_study(
         self,
@@ -140,39 +140,39 @@ class Store(StoredRecords):
             [StudyChanged(status="finished", summary=summary)],
         )
         with store_errors(self.root, "write to"):
-            self._ledger.add(study_id, entries)
+            self._writer.add(study_id, entries)
 
     def restore(self, study_id: str, entries: Iterable[Entry]) -> None:
-        """Record a study with the very entries that another store has of it, all or nothing."""
+        """Record a study with the entries of another store, all or nothing."""
         with store_errors(self.root, "write to"):
-            self._ledger.add(study_id, entries)
+            self._writer.add(study_id, entries)
 
     def entries(self, study_id: str) -> Iterator[Entry]:
         """Every change of a study's records, oldest first; raises `StoreError` for damage."""
         path = journal_path(self.root, study_id)
-        self._ledger.catch_up(study_id)
+        self._writer.catch_up(study_id)
         with store_errors(self.root, "read"):
             for line in read_journal(path, JournalPosition()):
                 if isinstance(line, DamagedLine):
                     root = shlex.quote(str(self.root))
                     raise StoreError(
-                        f"{path}, line {line.line}: {line.why}; restore the file, or go on without "
-                        f"the line: `cclsearch doctor --rebuild --store {root}`"
+                        f"{path}, line {line.line}: {line.why}; restore the file, or drop the "
+                        f"line: `cclsearch doctor --rebuild --store {root}`"
                     )
                 yield line.entry
 
     def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
-        """Record how far a study is, and its closing summary if it has one."""
+        """Record the status of a study, and its closing summary if it has one."""
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, StudyChanged(status=status, summary=summary))
+            self._writer.write(study_id, StudyChanged(status=status, summary=summary))
 
     def replace_study(self, study_id: str, study: Study) -> None:
         """Record a study whose budget was extended."""
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, StudyChanged(study=study))
+            self._writer.write(study_id, StudyChanged(study=study))
 
     def start_run(self, study_id: str, study: Study) -> None:
-        """Record that the search begins, or goes on, and from where."""
+        """Record that the search starts or resumes, and from where."""
         counts = self.counts(study_id)
         run = SearchRun(
             trials=counts.trials,
@@ -181,54 +181,54 @@ class Store(StoredRecords):
             study=study,
         )
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, RunBegan(run=run))
+            self._writer.write(study_id, RunBegan(run=run))
 
     def begin(
-        self, study_id: str, intent: PendingTrial, exchange: LlmExchange | None
+        self, study_id: str, pending: PendingTrial, exchange: LlmExchange | None
     ) -> PendingTrial:
-        """Record that a trial begins, with what was paid for it; gives the intent as stored."""
-        digest, summary = intent.exchange, None
+        """Record a pending trial and the conversation behind it; return it as stored."""
+        digest, summary = pending.exchange, None
         if exchange is not None:
             digest = self.artifacts.keep_text(to_json(exchange), "exchange.json").digest
             summary = ExchangeSummary.of(digest, exchange)
         begun = TrialBegun(
-            ordinal=intent.ordinal,
-            policy=intent.policy,
-            started_at=intent.started_at,
+            ordinal=pending.ordinal,
+            policy=pending.policy,
+            started_at=pending.started_at,
             exchange=digest,
             exchange_summary=summary,
         )
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, begun)
+            self._writer.write(study_id, begun)
         return PendingTrial(
-            ordinal=intent.ordinal,
-            policy=intent.policy,
-            started_at=intent.started_at,
+            ordinal=pending.ordinal,
+            policy=pending.policy,
+            started_at=pending.started_at,
             exchange=digest,
         )
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, TrialFinished(trial=trial))
+            self._writer.write(study_id, TrialFinished(trial=trial))
 
     def repeat(self, study_id: str, *repeats: Repeat) -> None:
-        """Record re-measuring launches, those that ran together in one transaction."""
+        """Record repeats that ran together, in one transaction."""
         if repeats:
             with store_errors(self.root, "write to"):
-                self._ledger.write(study_id, RepeatsFinished(repeats=repeats))
+                self._writer.write(study_id, RepeatsFinished(repeats=repeats))
 
     def record_metrics(
         self, study_id: str, metrics: Mapping[int, tuple[ComputedMetric, ...]]
     ) -> None:
-        """Record what was computed of trials, by their ordinals, after they had ended."""
+        """Record metrics computed after trials ended, by ordinal."""
         if metrics:
             with store_errors(self.root, "write to"):
-                self._ledger.write(study_id, MetricsComputed(metrics=metrics))
+                self._writer.write(study_id, MetricsComputed(metrics=metrics))
 
     def remove_files(self, study_id: str, digests: Sequence[str], rule: str) -> str:
-        """Record that files of a study are about to be removed, and give the instant of it."""
+        """Record that files of a study are about to be removed; return the time."""
         removal = FilesRemoved(removed_at=utc_now(), rule=rule, digests=tuple(digests))
         with store_errors(self.root, "write to"):
-            self._ledger.write(study_id, removal)
+            self._writer.write(study_id, removal)
         return removal.removed_at

@@ -1,16 +1,7 @@
-"""The only writer: append an entry, apply it to the tables.
+"""The only writer of records: append entries to a journal and apply them to the tables.
 
-Applies entries to the tables: the only place that changes a row.
-
-Whoever calls it holds the one lock for writing, and a transaction.
-
-The records of a study as entries, read from its rows: for a study that has no journal yet.
-
-Keeps the journals and the database the same: what is in one of them comes to be in both.
-
-A change is on record when it is in the journal of its study, on disk, and then in the database.
-One process writes at a time; whoever finds that another was killed between the two finishes its
-work.
+A change counts when it is in the journal of its study, on disk, and then in the database. One
+process writes at a time; if it is killed between the two steps, the next process completes them.
 """
 
 import logging
@@ -69,7 +60,7 @@ from records.trial import Policy
 
 
 def apply_entry(db: Database, study_id: str, entry: Entry) -> None:
-    """Change what an entry says has changed."""
+    """Apply an entry to the tables; the caller holds the writer lock and a transaction."""
     match entry:
         case StudyCreated():
             _create(db, study_id, entry)
@@ -200,7 +191,7 @@ def insert(
     row: Mapping[str, object],
     verb: Literal["insert", "replace"] = "insert",
 ) -> None:
-    """Insert one row; a text of SQL for each set of columns, which SQLite then knows already."""
+    """Insert one row; equal columns give equal SQL, which SQLite has prepared already."""
     places = ", ".join("?" * len(row))
     db.execute(f"{verb} into {table} ({', '.join(row)}) values ({places})", list(row.values()))
 
@@ -209,7 +200,7 @@ WITH_POLICY = "select t.*, p.source from {} t join policies p on p.digest = t.po
 
 
 def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
-    """Entries that make these very rows; raises `CodecError` for a row that is damaged."""
+    """Entries that would create a study's rows; raises `CodecError` for a damaged row."""
     (row,) = db.query("select * from studies where id = ?", [study_id])
     study = to_study_row(row)
     yield StudyCreated(study=study.study, version=str(row["version"]), created_at=study.created_at)
@@ -268,9 +259,9 @@ _log = logging.getLogger(__name__)
 
 
 class StoreWriter:
-    """The only writer of rows of a study; what raises is not on record.
+    """Write studies to journals and tables; a call that raises has recorded nothing.
 
-    Raises `WriterBusy` where another process goes on writing for `wait_s`.
+    Raises `WriterBusy` when another process keeps writing for `wait_s`.
     """
 
     def __init__(self, root: Path, db: Database, wait_s: float) -> None:
@@ -299,51 +290,51 @@ class StoreWriter:
                     )
                     append_lines(path, lines)
             except BaseException:
-                self._take_back(study_id)
+                self._roll_back(study_id)
                 raise
 
     def add(self, study_id: str, entries: Iterable[Entry]) -> None:
-        """Record a whole study that is new, all of it or nothing, in the memory of one entry."""
+        """Record a complete new study, all or nothing, with one entry in memory at a time."""
         path = journal_path(self._root, study_id)
         with hold_writer(self._root, self._wait_s):
             self._catch_up(study_id)
             if self._mark(study_id) is not None:
-                raise StoreError(f"study {study_id} is on record in {self._root} already")
+                raise StoreError(f"study {study_id} is already in {self._root}")
             try:
                 with self._db.atomic():
                     applied = self._applied(study_id, entries)
                     save_position(self._db, study_id, write_whole(path, to_lines(applied, 0)))
             except BaseException:
-                self._take_back(study_id)
+                self._roll_back(study_id)
                 raise
 
     def catch_up(self, study_id: str) -> None:
-        """Finish what a process that was killed had begun to write of a study."""
+        """Complete the changes of a study that a killed process wrote only in part."""
         path = journal_path(self._root, study_id)
         if journal_size(path) != (self._mark(study_id) or JournalPosition()).byte_count:
             with hold_writer(self._root, self._wait_s):
                 self._catch_up(study_id)
 
     def recover(self) -> None:
-        """Finish what processes that were killed had begun to write, and restore lost journals.
+        """Complete what killed processes wrote only in part, and restore lost journals.
 
-        Whoever is writing now has done so: then nothing is waited for. What cannot be finished is
-        told, and stays as it is: the other studies are usable.
+        Skipped while another process writes, which has done it. A study that cannot be recovered
+        is logged and left unchanged; the others are usable.
         """
-        lacking = self._lacking()
-        if not lacking and not unfinished_journals(self._root):
+        differing = self._differing()
+        if not differing and not unfinished_journals(self._root):
             return
         with suppress(StoreBusy), hold_writer(self._root, wait_s=0):
             for path in unfinished_journals(self._root):
                 path.unlink(missing_ok=True)
-            for study_id in lacking:
+            for study_id in differing:
                 try:
                     self._catch_up(study_id)
                 except CclsearchError as error:
                     _log.warning("%s", error)
 
-    def _lacking(self) -> list[str]:
-        """Studies of which journal and database are not known to be the same."""
+    def _differing(self) -> list[str]:
+        """Studies whose journal and database differ in size."""
         journals = journal_sizes(self._root)
         noted = {
             str(row["study_id"]): int(row["byte_count"])
@@ -355,7 +346,7 @@ class StoreWriter:
         path = journal_path(self._root, study_id)
         mark = self._mark(study_id)
         if mark is not None and journal_size(path) < mark.byte_count:
-            _log.warning("%s lacks what the database has; it is written anew", path)
+            _log.warning("%s lacks entries that the database has; it is rewritten", path)
             with suppress(FileNotFoundError):
                 path.replace(path.with_name(f"{path.name}.replaced"))
             self._write_journal(study_id, path)
@@ -370,12 +361,12 @@ class StoreWriter:
                 save_position(self._db, study_id, write_whole(path, to_lines(entries, 0)))
         except CodecError as error:
             raise StoreError(
-                f"study {study_id} has no journal and a damaged record, so that nothing can be "
-                f"added to it: {error}"
+                f"study {study_id} has no journal and a damaged row, so nothing can be added to "
+                f"it: {error}"
             ) from error
 
     def _advance(self, study_id: str, path: Path) -> None:
-        """Apply the next lines that the database lacks, and cut what was not written to its end."""
+        """Apply the next lines that the database lacks; cut off a last line written in part."""
         start = mark = self._mark(study_id) or JournalPosition()
         damage: DamagedLine | None = None
         with self._db.atomic():
@@ -407,10 +398,10 @@ class StoreWriter:
             apply_entry(self._db, study_id, entry)
             yield entry
 
-    def _take_back(self, study_id: str) -> None:
-        """Cut a journal back to what the database has."""
+    def _roll_back(self, study_id: str) -> None:
+        """Truncate a journal to what the database has."""
         path = journal_path(self._root, study_id)
-        with suppress(sqlite3.Error, OSError):  # the next writer sees to it
+        with suppress(sqlite3.Error, OSError):  # the next writer retries
             truncate_journal(path, self._mark(study_id) or JournalPosition())
 
     def _mark(self, study_id: str) -> JournalPosition | None:
@@ -422,7 +413,7 @@ class StoreWriter:
 
 
 def save_position(db: Database, study_id: str, mark: JournalPosition) -> None:
-    """Remember up to where the rows stand for the journal of a study."""
+    """Record up to where the journal of a study is in the tables."""
     db.execute(
         "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",
         [study_id, mark.entry_count, mark.byte_count],
@@ -431,6 +422,6 @@ def save_position(db: Database, study_id: str, mark: JournalPosition) -> None:
 
 def _broken(path: Path, line: int, why: str, root: Path) -> str:
     return (
-        f"{path}, line {line}: {why}; restore the file, or go on without the line: "
+        f"{path}, line {line}: {why}; restore the file, or drop the line: "
         f"`cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
     )

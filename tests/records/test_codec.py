@@ -325,7 +325,7 @@ def test_a_bound_that_a_document_breaks_is_a_fault_of_the_study():
 
 
 def test_a_value_that_json_does_not_have_is_refused_by_name():
-    with pytest.raises(TypeError, match="which no key takes"):
+    with pytest.raises(TypeError, match="which no key accepts"):
         from_document(Study, {"name": object()})
 
 

@@ -162,7 +162,7 @@ def test_a_missing_file_is_one_line_and_has_no_size(artifacts):
 @pytest.mark.parametrize("digest", ["", "../../../etc/passwd", "A" * 64, "ab" * 33, "/etc/passwd"])
 def test_what_is_no_digest_names_no_file(artifacts, digest):
     for ask in (artifacts.path, artifacts.size, artifacts.read, artifacts.check):
-        with pytest.raises(StoreError, match="is no digest of a kept file"):
+        with pytest.raises(StoreError, match="is not the digest of a stored file"):
             ask(digest)
 
 

@@ -217,7 +217,7 @@ def test_a_study_is_added_whole_or_not_at_all(tmp_path):
             assert store.studies() == ()
             assert list((tmp_path / "journal").iterdir()) == []
         store.add_study("one", study(), "1", (trial(n, 0.5) for n in range(3)), summary=None)
-        with pytest.raises(StoreError, match="is on record"):
+        with pytest.raises(StoreError, match="is already in"):
             store.add_study("one", study(), "1", [])
         assert store.find("one").status == "finished"
         assert len(store.history("one")) == 3

@@ -139,7 +139,7 @@ def test_a_study_of_which_nobody_knows_what_was_asked_is_told_and_left_out(fille
     assert (one.entries, one.trials) == (0, 0)
     assert one.unread[:2] == (
         "line 1: its checksum does not fit",
-        "line 2: the line that tells what was asked is lost",
+        "line 2: the line that creates the study is lost",
     )
     assert two.trials == 2
     assert journal(root).read_bytes() == b"{}\n" + b"".join(lines[1:])

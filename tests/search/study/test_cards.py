@@ -357,7 +357,7 @@ def test_a_file_of_many_small_values_is_not_read_to_its_end(tmp_path):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "card.yaml")
-    assert "no regular file" in refusal(tmp_path / "card.yaml")
+    assert "not a regular file" in refusal(tmp_path / "card.yaml")
 
 
 def test_a_huge_file_is_not_read(tmp_path):

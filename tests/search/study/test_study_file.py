@@ -176,7 +176,7 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(tmp_pa
     ("text", "message"),
     [
         ("name = 4", "name: Input should be a valid string"),
-        ("name = 2026-01-01", "2026-01-01 is a date, which no key takes; quote it for a text"),
+        ("name = 2026-01-01", "2026-01-01 is a date, which no key accepts; quote it"),
         ("random_seed = 1.0", "random_seed: Input should be a valid integer"),
         ("budget = 3", "[budget] must be a table, not 3"),
         ("objective = 'step_time'", "[objective] must be a table, not 'step_time'"),

@@ -193,7 +193,7 @@ def no_files(tmp_path) -> dict[str, Path]:
 def test_what_is_no_file_is_refused_in_one_line(cclsearch, no_files, command, kind):
     refused = cclsearch(*command.replace("FILE", str(no_files[kind])).split())
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-    assert "no regular file" in refused.err or "more than" in refused.err
+    assert "not a regular file" in refused.err or "more than" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from records.codec import to_json
 from records.store.store import Store
 from records.trial import Trial
 from search.client.client import Client
-from search.compare.compare import Comparisons, Party
+from search.compare.compare import Comparisons, ComparisonSide
 from search.compare.files import Replicates, Turn, judged
 from search.compare.view import verdict_words
 from tests.support.records import failed, study, trial
@@ -268,8 +268,8 @@ def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Co
         for turns in (quiet, loaded)
     ]
     return Comparisons(
-        a=Party(name="without readers"),
-        b=Party(name="with readers"),
+        a=ComparisonSide(name="without readers"),
+        b=ComparisonSide(name="with readers"),
         quantity="step_time",
         unit="s",
         lines=(judged("step_time", *sides, rule),),

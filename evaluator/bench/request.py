@@ -1,4 +1,13 @@
-"""The request to a collective benchmark: options as typed, all their faults, and the plan."""
+"""What to measure, plan of launches.
+
+What a benchmark was asked to measure, once every word of the question was understood.
+
+Gathers what is wrong with a question while its words are read.
+
+Reads which points a benchmark is asked for: collectives, sizes, number format, reductions.
+
+The question to a collective benchmark as it was typed, and everything that is wrong with it.
+"""
 
 import difflib
 import math
@@ -42,7 +51,7 @@ class Sampling:
 class BenchPlan:
     """Every point of a benchmark, and how each is measured.
 
-    `adapters` is empty where none was chosen. `rank_count` is of all ranks, however started.
+    Without `adapters` nobody chose one. `rank_count` is of all ranks, whoever starts them.
     """
 
     adapters: tuple[AdapterName, ...]
@@ -54,7 +63,7 @@ class BenchPlan:
     config: BenchConfig
 
     def request(self, adapter: AdapterName, backend: str) -> SweepRequest:
-        """The request to the ranks of one launch."""
+        """What the ranks of one launch are told."""
         return SweepRequest(
             adapter=adapter,
             backend=backend,
@@ -83,7 +92,7 @@ class BenchPlan:
 
     @property
     def left_out(self) -> Sequence[str]:
-        """Which parts of an `all` have no meaning here, as text."""
+        """What of an `all` has no meaning here, in words."""
         reductions = {operation.reduce_op for operation in self.operations}
         if self.config.run_all_reduce_ops and ReduceOp.AVG not in reductions:
             return ("avg is left out: whole numbers have none",)
@@ -182,7 +191,7 @@ def in_plain_text(code: str) -> str:
 
 
 def hint(text: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """What to give instead of an unknown word."""
+    """What to give instead of a word that nobody knows."""
     near = difflib.get_close_matches(text.lower(), list(known), n=1)
     suggestion = f"did you mean {near[0]!r}? " if near else ""
     return f"{suggestion}known are {', '.join(known)}"
@@ -314,7 +323,7 @@ _ADAPTERS: Final = {name.value: name for name in AdapterName}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options as texts, so that all their faults are reported together; None: not given."""
+    """Options as texts, so that all that is wrong with them is told at once; None: not given."""
 
     collective: str = ""
     adapters: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The error for a file that is not a measurable trace."""
+"""What is raised for a file that is no trace that can be measured."""
 
 from pathlib import Path
 

@@ -1,4 +1,9 @@
-"""Builders for traces in tests: rank traces in ns, and Kineto files in microseconds."""
+"""Builders for traces.
+
+Traces written by hand, for tests of whatever reads traces.
+
+Kineto traces written by hand, for tests of their reader; times in microseconds.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +19,8 @@ from evaluator.traces.model import (
     CollectiveKind,
     Collectives,
     Device,
+    Group,
     Lane,
-    RankGroup,
     RankTrace,
     Spans,
     StepKind,
@@ -23,7 +28,7 @@ from evaluator.traces.model import (
 )
 from evaluator.traces.readers.kineto.reader import read_rank
 
-ALL = RankGroup("0")
+ALL = Group("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Span:
     flops: float = float("nan")
     blocks_per_sm: float = float("nan")
     collective: CollectiveKind | None = None
-    group: RankGroup = ALL
+    group: Group = ALL
     payload_bytes: int = 0
     sequence: int = -1
 

@@ -52,12 +52,12 @@ def serve(
     with the link that it prints. Searches run as
     separate processes: they survive a restart of the service.
     """
-    from search.service.app import print_new_token, serve_until_told
+    from search.service.app import print_new_token, run_service
 
     if new_token is not None:
         print_new_token(new_token)
         return
-    serve_until_told(config, port, store)
+    run_service(config, port, store)
 
 
 @app.command(epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"))

@@ -36,12 +36,12 @@ from pydantic import JsonValue
 from records.codec import from_json
 from records.errors import CodecError, EnvironmentFault, StudyError, shown
 from search.service.models import (
-    Entered,
     Environment,
     File,
     Page,
     PolicyFull,
     PolicyShort,
+    QueuedStudy,
     StudyFull,
     StudyShort,
     TrialFull,
@@ -318,7 +318,7 @@ def _facts(data: str) -> dict[str, JsonValue]:
 
 
 PAGE = 500
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 PATIENCE_S = 60.0
 OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
 """How a study can be that nothing works on."""
@@ -407,7 +407,7 @@ class Client:
 
     def submit_request(self, request: Body, key: str | None = None) -> "RemoteStudy":
         """Put a study into the queue, as one mapping asks for it."""
-        sent = self._connection.tell(Entered, "/studies", request, key or uuid.uuid4().hex)
+        sent = self._connection.tell(QueuedStudy, "/studies", request, key or uuid.uuid4().hex)
         return RemoteStudy(self._connection, sent.id)
 
 
@@ -434,7 +434,7 @@ class RemoteStudy:
                 raise StillRunning(
                     f"study {self.id} is {found.status} after {timeout_s:g} s; it goes on"
                 )
-            connection.sleep(LOOK_EVERY_S)
+            connection.sleep(POLL_EVERY_S)
         return found
 
     def events(self, after: str | None = None) -> Iterator[Event]:
@@ -492,12 +492,12 @@ class RemoteStudy:
 
     def cancel(self) -> str:
         """End it; what it measured stays. Gives its status."""
-        return self._connection.tell(Entered, f"{self._path}/cancel", {}).status
+        return self._connection.tell(QueuedStudy, f"{self._path}/cancel", {}).status
 
     def resume(self, more_trials: int | None = None) -> str:
         """Go on with it after it ended, with more trials if they are given. Gives its status."""
         body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
-        return self._connection.tell(Entered, f"{self._path}/resume", body).status
+        return self._connection.tell(QueuedStudy, f"{self._path}/resume", body).status
 
 
 def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T]:

@@ -16,11 +16,11 @@ from records.errors import CclsearchError
 from search.client.client import Client
 from search.service.models import (
     Board,
-    Entered,
     Environment,
     Page,
     PolicyFull,
     PolicyShort,
+    QueuedStudy,
     Scalar,
     StudyFull,
     StudyShort,
@@ -50,7 +50,7 @@ Limit = Annotated[int, Field(ge=1, le=100, description="Most items.")]
 Offset = Annotated[int, Field(ge=0, description="Items before them.")]
 
 
-class TrialTold(TrialShort):
+class TrialOutline(TrialShort):
     """A trial without its samples; `files` are names of logs and traces that were kept."""
 
     rationale: str
@@ -110,7 +110,7 @@ class Tools:
         study = self._client.study(study_id)
         return study.trial_page({**given, "limit": limit, "offset": offset})
 
-    def get_trial(self, study_id: StudyId, ordinal: Ordinal) -> TrialTold:
+    def get_trial(self, study_id: StudyId, ordinal: Ordinal) -> TrialOutline:
         """One trial: configuration, every metric, caveats, rationale, or its first cause."""
         study = self._client.study(study_id)
         return _told(study.trial(ordinal), [file.name for file in study.files(ordinal)])
@@ -157,7 +157,7 @@ class Tools:
             dict[str, list[Scalar]] | None,
             Field(description="Fewer choices for a knob than the environment has."),
         ] = None,
-    ) -> Entered:
+    ) -> QueuedStudy:
         """Submit a study; it is searched as soon as its environment is free."""
         asked: dict[str, JsonValue] = {
             "environment": environment,
@@ -170,7 +170,7 @@ class Tools:
         }
         given = {key: value for key, value in asked.items() if value is not None}
         study = self._client.submit_request(given)
-        return Entered(id=study.id, status=study.now().status)
+        return QueuedStudy(id=study.id, status=study.now().status)
 
 
 def server_over(client: Client) -> MCPServer:
@@ -211,10 +211,10 @@ def _refusing(tool: Callable[P, T]) -> Callable[P, T]:
     return asked
 
 
-def _told(trial: TrialFull, files: list[str]) -> TrialTold:
+def _told(trial: TrialFull, files: list[str]) -> TrialOutline:
     facts = trial.model_dump(exclude={"outcome", "metric_values", "metrics"})
     values = trial.metric_values
-    return TrialTold.model_validate(
+    return TrialOutline.model_validate(
         {
             **facts,
             "metrics": {value.name: value.value for value in values} or trial.metrics,

@@ -18,7 +18,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from search.service.auth import LIFE_S, Caller, KnownToken, Role, known_as
+from search.service.auth import LIFE_S, Caller, KnownToken, Role, find_token
 from search.service.config import ServiceConfig
 from search.service.service import Service
 
@@ -160,7 +160,7 @@ def token_of(headers: Headers, service: Service) -> KnownToken | None:
     """The token that a request shows, in a header or by a cookie; None for none that is known."""
     shown = token_in(headers)
     if shown is not None:
-        return known_as(shown, service.tokens)
+        return find_token(shown, service.tokens)
     cookie = cookie_in(headers, service.config.listen.cookie_name)
     return None if cookie is None else service.sessions.holder(cookie, service.tokens)
 
@@ -200,21 +200,21 @@ Reader = Annotated[Caller, Depends(allows(Role.READ))]
 Submitter = Annotated[Caller, Depends(allows(Role.SUBMIT))]
 
 
-def signed_in(service: Service, token: KnownToken, place: str) -> Response:
+def begin_session(service: Service, token: KnownToken, place: str) -> Response:
     """Go to a place of ours with a cookie that stands for this token."""
     answer = _gone_to(place)
     answer.headers["set-cookie"] = _cookie(service, service.sessions.begin(token), LIFE_S)
     return answer
 
 
-def signed_out(service: Service) -> Response:
+def end_session(service: Service) -> Response:
     """Go to the login page without the cookie."""
     answer = _gone_to(LOGIN)
     answer.headers["set-cookie"] = _cookie(service, "", 0)
     return answer
 
 
-def sent_to_login(scope: Scope, *, failed: bool = False) -> Response:
+def redirect_to_login(scope: Scope, *, failed: bool = False) -> Response:
     """Go to the login page, and from there back to where this request wanted to go."""
     place = place_without_token(scope) if scope["method"] in {"GET", "HEAD"} else "/"
     asked = {"next": place} if place != "/" else {}

@@ -45,7 +45,7 @@ from search.service.auth import (
     KnownToken,
     Sessions,
     digest_of,
-    kept_key,
+    load_key,
     local_token,
     new_token,
 )
@@ -62,7 +62,7 @@ from search.service.pages import trial as trial_pages
 from search.service.pages import trials as trials_pages
 from search.service.pages.base import error_page
 from search.service.queue import RunTable, State
-from search.service.runner import Keeper, nobody, table_path
+from search.service.runner import Scheduler, no_deliveries, table_path
 from search.service.server import allow_many_files, listening, log_plainly, server_of
 from search.service.service import (
     ConflictError,
@@ -72,7 +72,7 @@ from search.service.service import (
     TooManyError,
     check_offered,
 )
-from search.service.webhooks import Messenger
+from search.service.webhooks import WebhookSender
 from search.settings import installed_version, store_root
 from search.views.format import one_line
 
@@ -109,7 +109,7 @@ def answer_errors(app: FastAPI) -> None:
 
 
 async def _ours(request: Request, error: Exception) -> Response:
-    """An error of ours; its words are made for whoever asked."""
+    """An error of ours; its words are made for whoever text."""
     return _answer(request, _status(error), str(error))
 
 
@@ -126,8 +126,8 @@ def _methods(request: Request) -> set[str]:
     """Every method that an address takes: its routes know only their own."""
     found: set[str] = set()
     for method in METHODS:
-        asked = {**request.scope, "method": method}
-        if any(route.matches(asked)[0] is Match.FULL for route in request.app.router.routes):
+        text = {**request.scope, "method": method}
+        if any(route.matches(text)[0] is Match.FULL for route in request.app.router.routes):
             found.add(method)
     return found
 
@@ -230,34 +230,34 @@ def app_of(service: Service) -> Guard:
     return Guard(app, service)
 
 
-def print_new_token(asked: str) -> None:
+def print_new_token(text: str) -> None:
     """Print a new token, once, and the lines that make the service accept it."""
-    name, colon, role = asked.rpartition(":")
+    name, colon, role = text.rpartition(":")
     if not colon or role not in ROLES:
-        raise StudyError(f"--new-token {asked!r} is not NAME:ROLE; roles are {', '.join(ROLES)}")
+        raise StudyError(f"--new-token {text!r} is not NAME:ROLE; roles are {', '.join(ROLES)}")
     token = new_token()
     known = KnownToken(name=name, role=role, sha256=digest_of(token))
     typer.echo(f"hand out, it is shown only now: {token}", err=True)
     typer.echo(f'[[token]]\nname = "{known.name}"\nrole = "{role}"\nsha256 = "{known.sha256}"')
 
 
-def serve_until_told(config_file: Path | None, port: int | None, store: Path | None) -> None:
+def run_service(config_file: Path | None, port: int | None, store: Path | None) -> None:
     """Serve the records of a store; prints where, and the link with a token where none is set."""
     config = read_config(config_file)
     listen = config.listen if port is None else replace(config.listen, port=port)
     root = store_root(store).absolute()
-    with alone(root), listening(listen) as at:
+    with lock_store(root), listening(listen) as at:
         listen = replace(listen, port=at.getsockname()[1])
-        sessions = Sessions(key=kept_key(root / "service"))
+        sessions = Sessions(key=load_key(root / "service"))
         service = service_of(replace(config, listen=listen), config_file, root, sessions)
         allow_many_files()
         log_plainly()
         server = server_of(app_of(service), listen, service.feeds.close)
-        with _hearing(server):
+        with _stop_on_signals(server):
             typer.echo(f"cclsearch serves {root}")
             typer.echo(f"open: {_link(listen, None if config.token else sessions.local_token)}")
             server.run(sockets=[at])
-        typer.echo(_last_words(root))
+        typer.echo(_closing_line(root))
 
 
 def service_of(
@@ -266,21 +266,21 @@ def service_of(
     """The service of a store as it is configured; nothing is started yet. Raises `StudyError`."""
     folder = Path() if config_file is None else config_file.parent
     check_offered(config, folder)
-    messenger = Messenger(table_path(root), config.webhook, folder) if config.webhook else None
-    to_tell = nobody if messenger is None else messenger.to_tell
+    webhooks = WebhookSender(table_path(root), config.webhook, folder) if config.webhook else None
+    deliveries_for = no_deliveries if webhooks is None else webhooks.deliveries_for
     return Service(
         config=config,
         folder=folder,
         store=root,
         tokens=config.token or (local_token(sessions.local_token),),
-        keeper=Keeper(root, config.environment, to_tell),
-        messenger=messenger,
+        scheduler=Scheduler(root, config.environment, deliveries_for),
+        webhooks=webhooks,
         sessions=sessions,
     )
 
 
 @contextmanager
-def _hearing(server: uvicorn.Server) -> Iterator[None]:
+def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
     """End in order when we are told to, also by a terminal that closes."""
 
     def stop(_number: int, _frame: object) -> None:
@@ -296,7 +296,7 @@ def _hearing(server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _last_words(root: Path) -> str:
+def _closing_line(root: Path) -> str:
     with closing(RunTable(table_path(root))) as table:
         states = [submitted.state for submitted in table.under_way()]
     waiting = states.count(State.QUEUED)
@@ -313,7 +313,7 @@ def _link(listen: Listen, token: str | None) -> str:
 
 
 @contextmanager
-def alone(root: Path) -> Iterator[None]:
+def lock_store(root: Path) -> Iterator[None]:
     """Be the only service of a store; the claim goes with the process, however it ends."""
     try:
         (root / "service").mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ def local_token(token: str) -> KnownToken:
     return KnownToken(name="local", role=Role.ADMIN.word, sha256=digest_of(token))
 
 
-def known_as(token: str, known: Sequence[KnownToken]) -> KnownToken | None:
+def find_token(token: str, known: Sequence[KnownToken]) -> KnownToken | None:
     """The token of these that this one is; takes the same time whichever it is."""
     digest, found = digest_of(token), None
     for one in known:
@@ -137,7 +137,7 @@ class Sessions:
         return hmac.digest(self.key, text.encode(), sha256)
 
 
-def kept_key(folder: Path) -> bytes:
+def load_key(folder: Path) -> bytes:
     """The key of a service's cookies, made at its first start; nobody else may read it.
 
     It is kept so that browsers and the link of this machine's user outlive the service. Raises

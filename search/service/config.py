@@ -89,7 +89,7 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class OfferedEnvironment:
     """An environment that studies may be submitted for: a study file, and how many run at once.
 
     `study` is a path relative to the configuration; without one it is the built-in study on the
@@ -99,12 +99,12 @@ class Offered:
     __pydantic_config__ = STRICT
 
     study: str | None = None
-    at_once: int = 1
+    parallel_studies: int = 1
     devices: str = "this machine"
     description: str = ""
 
     def __post_init__(self) -> None:
-        at_least("environment", 1, at_once=self.at_once)
+        at_least("environment", 1, parallel_studies=self.parallel_studies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,9 @@ class ServiceConfig:
     listen: Listen = field(default_factory=Listen)
     limits: Limits = field(default_factory=Limits)
     token: tuple[KnownToken, ...] = ()
-    environment: Mapping[str, Offered] = field(default_factory=lambda: {BUILTIN: Offered()})
+    environment: Mapping[str, OfferedEnvironment] = field(
+        default_factory=lambda: {BUILTIN: OfferedEnvironment()}
+    )
     webhook: tuple[Webhook, ...] = ()
 
     def __post_init__(self) -> None:

@@ -77,23 +77,23 @@ def are_too_many(row: StudyRow, store: Store) -> bool:
     return store.counts(row.id).repeats > MOST_REPEATS
 
 
-def reached_again(row: StudyRow, store: Store) -> Mapping[int, Spread]:
+def repeat_spreads(row: StudyRow, store: Store) -> Mapping[int, Spread]:
     """What each trial that was launched again reached; nothing where launches are too many."""
     if are_too_many(row, store):
         return {}
     return {ordinal: spread(values) for ordinal, values in repeated_values(row, store).items()}
 
 
-def reached_by(trial: Trial, again: Mapping[int, Spread]) -> Spread | None:
+def spread_of_trial(trial: Trial, again: Mapping[int, Spread]) -> Spread | None:
     """What a trial reached, with what is known of launches again; None without a score."""
     if trial.score is None:
         return None
     return again.get(trial.ordinal) or spread([trial.score.value])
 
 
-def costs_again(row: StudyRow, store: Store) -> Mapping[int, float]:
+def repeat_costs(row: StudyRow, store: Store) -> Mapping[int, float]:
     """The costs of trials that were launched again, lower is better."""
-    again = reached_again(row, store)
+    again = repeat_spreads(row, store)
     sign = scoring_of(row.study).sign if again else 1
     return {ordinal: sign * found.centre for ordinal, found in again.items()}
 
@@ -123,8 +123,8 @@ def outlines_of(
     row: StudyRow, store: Store, ordinals: Iterable[int] | None = None
 ) -> tuple[TrialOutline, ...]:
     """Finished trials of a study in outline, oldest first, by all launches that count."""
-    again = reached_again(row, store)
-    costs = costs_again(row, store)
+    again = repeat_spreads(row, store)
+    costs = repeat_costs(row, store)
     return tuple(
         replace(
             each,
@@ -292,13 +292,13 @@ class FrontPoint:
 class StudyFront:
     """Trials by several numbers, with those that no other beats in all of them.
 
-    `is_asked` where the axes are the objectives of the study; else its one objective is shown
-    against what trials take. No points where there is nothing to trade.
+    `is_multi_objective` where the axes are the objectives of the study; else its objective is shown
+    against another metric. No points where there is nothing to trade.
     """
 
     axes: tuple[Axis, ...]
     points: tuple[FrontPoint, ...]
-    is_asked: bool
+    is_multi_objective: bool
     shown: int
     total: int
 
@@ -322,7 +322,9 @@ def study_front(row: StudyRow, records: Store, against: str | None = None) -> St
         found = None if name == scoring.expression.text else _traded(row, scoring, name, records)
         if found is not None and sum(point.on_front for point in found.points) > 1:
             return found
-    return StudyFront(axes=(axis_of(scoring),), points=(), is_asked=False, shown=0, total=0)
+    return StudyFront(
+        axes=(axis_of(scoring),), points=(), is_multi_objective=False, shown=0, total=0
+    )
 
 
 def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
@@ -335,12 +337,12 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
         known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
         members = front_over(known, counted(repeats_of(row, records), row.study.measure), scoring)
     front = {member.ordinal: _reached(member) for member in members}
-    again = reached_again(row, records)
+    again = repeat_spreads(row, records)
     own |= {n: (again[n].centre, *values[1:]) for n, values in own.items() if n in again}
     return StudyFront(
         axes=tuple(map(axis_of, scoring.objectives)),
         points=(points := _points(row, own, front, records)),
-        is_asked=True,
+        is_multi_objective=True,
         shown=len(points),
         total=len(own),
     )
@@ -377,7 +379,7 @@ def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> Study
     """The objective against a metric of which less is better; None where no trial has it."""
     metric = ALIASES.get(name, name)
     told, scores = records.named_values(row.id, (metric,)), records.scores(row.id)
-    again = reached_again(row, records)
+    again = repeat_spreads(row, records)
     own = {
         n: (again[n].centre if n in again else s.value, told[n][metric].value)
         for n, s in scores.items()
@@ -392,7 +394,7 @@ def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> Study
     return StudyFront(
         axes=(axis_of(scoring), Axis(name=name, unit=unit, lower_is_better=True)),
         points=points,
-        is_asked=False,
+        is_multi_objective=False,
         shown=len(points),
         total=len(own),
     )
@@ -468,7 +470,7 @@ def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
         spread = records.telling(row.id, half, limited=bool(row.study.limits))
         ordinals = {*records.leading(row.id, half), *spread}
     found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
-    ranks = records.ranks(row.id, [each.ordinal for each in found], costs_again(row, records))
+    ranks = records.ranks(row.id, [each.ordinal for each in found], repeat_costs(row, records))
     last = max(1, max(ranks.values(), default=1))
     tried = varied(row.study, [each.config for each in found if each.config is not None])
     knobs = tuple(TriedKnob(name=name, choices=choices) for name, choices in tried)
@@ -502,7 +504,7 @@ HistoryOf: TypeAlias = Callable[[StudyRow, Store], StudyHistory]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingBeside:
+class KnobPair:
     """What a knob is set to on each side, null where a side does not set it."""
 
     knob: str
@@ -512,7 +514,7 @@ class SettingBeside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyBeside:
+class ComparedStudy:
     """A study as one side: its best trial with what it reached over all its launches.
 
     `value` is that trial's own launch where it was launched once; null where nothing was measured.
@@ -533,7 +535,7 @@ class ComparedTrials:
     found: Comparisons
     a: Trial
     b: Trial
-    settings: tuple[SettingBeside, ...]
+    settings: tuple[KnobPair, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -545,9 +547,9 @@ class ComparedStudies:
 
     found: Comparisons | None
     why: str | None
-    a: StudyBeside
-    b: StudyBeside
-    settings: tuple[SettingBeside, ...]
+    a: ComparedStudy
+    b: ComparedStudy
+    settings: tuple[KnobPair, ...]
 
 
 def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
@@ -556,7 +558,7 @@ def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
         found=compare_trials(a, b, Terms(thresholds=read_thresholds(None, None))),
         a=a.trial,
         b=b.trial,
-        settings=settings_beside(a.trial.config, b.trial.config),
+        settings=knob_pairs(a.trial.config, b.trial.config),
     )
 
 
@@ -579,18 +581,18 @@ def compared_studies(
     return ComparedStudies(
         found=found,
         why=why,
-        a=_beside(best[0], history(a, records)),
-        b=_beside(best[1], history(b, records)),
-        settings=settings_beside(*(None if one is None else one.config for one in best)),
+        a=_compared_study(best[0], history(a, records)),
+        b=_compared_study(best[1], history(b, records)),
+        settings=knob_pairs(*(None if one is None else one.config for one in best)),
     )
 
 
-def settings_beside(a: Config | None, b: Config | None) -> tuple[SettingBeside, ...]:
+def knob_pairs(a: Config | None, b: Config | None) -> tuple[KnobPair, ...]:
     """Every knob of either side, in alphabetical order."""
     of_a = {} if a is None else a.values
     of_b = {} if b is None else b.values
     return tuple(
-        SettingBeside(
+        KnobPair(
             knob=knob,
             a=of_a.get(knob),
             b=of_b.get(knob),
@@ -600,10 +602,10 @@ def settings_beside(a: Config | None, b: Config | None) -> tuple[SettingBeside, 
     )
 
 
-def _beside(best: Trial | None, history: StudyHistory) -> StudyBeside:
+def _compared_study(best: Trial | None, history: StudyHistory) -> ComparedStudy:
     score = None if best is None else best.score
     once = None if score is None else Interval(centre=score.value, low=None, high=None)
-    return StudyBeside(
+    return ComparedStudy(
         history=history,
         best=None if best is None else best.ordinal,
         config=None if best is None else best.config,
@@ -616,7 +618,7 @@ def _beside(best: Trial | None, history: StudyHistory) -> StudyBeside:
 MOST_DRAWN = 16
 
 
-class Explored:
+class ChartData:
     """What charts need of studies, made once for each state of their records."""
 
     def __init__(self) -> None:
@@ -643,7 +645,7 @@ MOST_STUDIES = 5000
 MOST_BOARDS = 8
 
 
-class Boards:
+class LeaderboardCache:
     """Leaderboards, made anew where a study has changed; of each study only then."""
 
     def __init__(self) -> None:
@@ -691,7 +693,7 @@ MOST_WAITING = 2
 """Each takes a thread meanwhile, of which everything else that is asked has few."""
 
 
-class Writing:
+class StudyWriter:
     """Makes what is asked for, one at a time; few may wait for that."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Live progress: what a search printed as events, followed while it is written.
+"""Live progress: what a search printed as events, stream_events while it is written.
 
 The file of a study is looked at once for all who follow it. The newest events are kept for them,
 within a bound; who is too slow for that reads the file on from where they are, which is all that
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from records.errors import CclsearchError
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 ALIVE_EVERY_S = 15.0
 PIECE_BYTES = 1 << 16
 KEPT_BYTES = 1 << 18
@@ -70,15 +70,15 @@ class Feed:
                 pass
             if over != self.is_over:
                 self.is_over = over
-                self.tell()
-            await asyncio.sleep(LOOK_EVERY_S)
+                self.notify()
+            await asyncio.sleep(POLL_EVERY_S)
 
     def close(self) -> None:
         """Send everyone away who follows; they may come back to another service."""
         self.closes = True
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake everyone who follows."""
         self.changed.set()
         self.changed = asyncio.Event()
@@ -94,7 +94,7 @@ class Feed:
             over -= len(self._kept[first].text)
             first += 1
         del self._kept[:first]
-        self.tell()
+        self.notify()
         return True
 
     def _over(self) -> bool:
@@ -135,13 +135,13 @@ class Feeds:
             feed.close()
 
 
-async def followed(feed: Feed, offset: int) -> AsyncIterator[str]:
+async def stream_events(feed: Feed, offset: int) -> AsyncIterator[str]:
     """Server-sent events from a byte offset on, or from so many bytes before the end.
 
     The id of an event is the offset behind it, so that whoever comes back goes on there. Ends with
     an event `end` once nothing more will come.
     """
-    yield f"retry: {int(LOOK_EVERY_S * 2000)}\n\n"
+    yield f"retry: {int(POLL_EVERY_S * 2000)}\n\n"
     offset = await asyncio.to_thread(line_start, feed.path, offset)
     while not feed.closes:
         changed, over = feed.changed, feed.is_over
@@ -153,7 +153,7 @@ async def followed(feed: Feed, offset: int) -> AsyncIterator[str]:
             offset = lines[-1].end if lines else behind
             yield "".join(line.text for line in lines)
         elif over:
-            yield _sent(offset, END, "{}")
+            yield _sse(offset, END, "{}")
             return
         elif not await _within(changed, ALIVE_EVERY_S):
             yield ": alive\n\n"
@@ -180,12 +180,12 @@ def read_lines(path: Path, offset: int) -> tuple[list[Line], int]:
         return [], offset
     if len(piece) >= MOST_LINE_BYTES and not piece.endswith(b"\n"):
         end = start + len(piece)
-        return [Line(start, end, _sent(end, NOISE, _noise("a very long line")))], end
+        return [Line(start, end, _sse(end, NOISE, _noise("a very long line")))], end
     found = list[Line]()
     for line in piece.split(b"\n")[:-1]:
         end = start + len(line) + 1
         if line.strip():
-            found.append(Line(start, end, _sent(end, *_event(line))))
+            found.append(Line(start, end, _sse(end, *_event(line))))
         start = end
     return found, start
 
@@ -228,5 +228,5 @@ def _noise(words: str) -> str:
     return json.dumps({"event": NOISE, "line": words})
 
 
-def _sent(end: int, name: str, data: str) -> str:
+def _sse(end: int, name: str, data: str) -> str:
     return f"id: {end}\nevent: {name}\ndata: {data}\n\n"

@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from search.service import access
 from search.service.access import SAFE_METHODS, Refusal, is_page, refusal_of, token_in
-from search.service.auth import Caller, Role, known_as
+from search.service.auth import Caller, Role, find_token
 from search.service.limits import Rates, address_of
 from search.service.service import Service
 
@@ -108,10 +108,10 @@ class Guard:
         shown = access.token_in_link(scope)
         if shown is None:
             return None
-        token = known_as(shown, self._service.tokens)
+        token = find_token(shown, self._service.tokens)
         if token is not None:
-            return access.signed_in(self._service, token, access.place_without_token(scope))
-        return self._too_many_wrong(scope) or access.sent_to_login(scope, failed=True)
+            return access.begin_session(self._service, token, access.place_without_token(scope))
+        return self._too_many_wrong(scope) or access.redirect_to_login(scope, failed=True)
 
     def _by_role(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         path: str = scope["path"]
@@ -121,7 +121,7 @@ class Guard:
             wrong = self._too_many_wrong(scope) if token_in(headers) is not None else None
             if wrong is not None or not is_page(path) or scope["method"] == "OPTIONS":
                 return wrong or _refused(scope, Refusal(401, access.NEEDED))
-            return access.sent_to_login(scope)
+            return access.redirect_to_login(scope)
         if scope["method"] not in SAFE_METHODS and caller.role < Role.SUBMIT:
             return _refused(scope, Refusal(403, access.too_low(caller, Role.SUBMIT)))
         return None

@@ -75,7 +75,7 @@ class Slots:
                 return True
             return False
 
-    def give_back(self, who: str) -> None:
+    def release(self, who: str) -> None:
         """Leave a place that was taken."""
         with self._lock:
             self._taken[who] -= 1
@@ -109,4 +109,4 @@ class HeldResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._slots.give_back(self._who)
+            self._slots.release(self._who)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, JsonValue
 from evaluator.timing.decision import Spread
 from records.trial import Config, Failed, Measured, Outcome, Trial
 from records.trial import MetricValue as Value
-from search.service.data import Interval, SettingBeside, StudyHistory
+from search.service.data import Interval, KnobPair, StudyHistory
 from search.views.format import caveats
 from search.views.machine import Disturbed, disturbed_words
 
@@ -178,7 +178,7 @@ class PolicyFull(PolicyShort):
     diff: list[str]
 
 
-class Entered(BaseModel):
+class QueuedStudy(BaseModel):
     """A study in the queue."""
 
     id: str
@@ -190,7 +190,7 @@ class Environment(BaseModel):
 
     name: str
     description: str
-    at_once: int
+    parallel_studies: int
     devices: str
 
 
@@ -299,14 +299,14 @@ def _metrics(outcome: Outcome) -> dict[str, float]:
     return {metric.name: metric.value for metric in outcome.metrics}
 
 
-class Party(BaseModel):
+class ComparisonSide(BaseModel):
     """One side of a comparison: its name, and what it sets that the other does not."""
 
     name: str
     settings: str
 
 
-class Reading(BaseModel):
+class MeasuredValue(BaseModel):
     """What one side was measured at, over its launches."""
 
     centre: float
@@ -333,7 +333,7 @@ class Screening(BaseModel):
     relative_change: tuple[float, float] | None
 
 
-class Judged(BaseModel):
+class ComparisonRow(BaseModel):
     """A verdict on B against A; a ratio is what B takes over what A takes, below 1 is better."""
 
     name: str
@@ -346,8 +346,8 @@ class Judged(BaseModel):
     ratio_high: float | None
     round_count: int
     change: float | None
-    a: Reading | None
-    b: Reading | None
+    a: MeasuredValue | None
+    b: MeasuredValue | None
     rounds: list[Round]
     screening: Screening | None
 
@@ -355,14 +355,14 @@ class Judged(BaseModel):
 class Comparison(BaseModel):
     """Everything that is told about two sides; the same as `cclsearch compare --json` prints."""
 
-    a: Party
-    b: Party
+    a: ComparisonSide
+    b: ComparisonSide
     quantity: str
     unit: str
     lower_is_better: bool
     margin: float
     alpha: float
-    rows: list[Judged]
+    rows: list[ComparisonRow]
     counts: dict[str, int]
     only_a: list[str]
     only_b: list[str]
@@ -374,7 +374,7 @@ class TrialsCompared(BaseModel):
     """Trial B against trial A."""
 
     comparison: Comparison
-    settings: list[SettingBeside]
+    settings: list[KnobPair]
 
 
 class StudySide(BaseModel):
@@ -395,10 +395,10 @@ class StudiesCompared(BaseModel):
     why: str | None
     a: StudySide
     b: StudySide
-    settings: list[SettingBeside]
+    settings: list[KnobPair]
 
 
-class Work(BaseModel):
+class GroupWorkload(BaseModel):
     """What submissions of a group did, all of them the same."""
 
     title: str
@@ -445,7 +445,7 @@ class Submission(BaseModel):
 class Group(BaseModel):
     """Submissions that did the same work, best first; `total` of them exist."""
 
-    work: Work
+    work: GroupWorkload
     ranked_by: str | None
     submissions: list[Submission]
     total: int

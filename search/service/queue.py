@@ -1,4 +1,4 @@
-"""The queue on disk: what was submitted by whom, how far it is, and who is still to be told."""
+"""The queue on disk: submitted studies, idempotency keys and webhook deliveries."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,9 @@ Cell = str | int | float | None
 
 
 class State(StrEnum):
-    """How far a submitted study is."""
+    """The state of a submitted study."""
 
-    ENTERING = "entering"
+    PENDING = "pending"
     """Being recorded, for a request that is not answered yet."""
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """Whether the search has ended."""
         return self in OVER
 
 
@@ -39,16 +39,16 @@ UNDER_WAY = (State.QUEUED, State.RUNNING, State.CANCELLING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """A study in the queue, or out of it.
+    """A submitted study.
 
-    `crashes` counts how often its process was lost since it last got anywhere, which is told by
-    `launches_before`. `message` says why it failed.
+    `crashes` counts how often its process was lost since its last new launch; `launches_before` is
+    the number of launches at the last loss. `message` says why it failed.
     """
 
     study_id: str
     environment: str
     devices: str
-    at_once: int
+    parallel_studies: int
     state: State
     submitted_by: str
     submitted_at: str
@@ -60,7 +60,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What is to be told to one address; `due_s` is the time since the epoch of the next try."""
+    """A message to one webhook; `due_s` is the time since the epoch of the next attempt."""
 
     id: str
     study_id: str
@@ -72,7 +72,7 @@ class Delivery:
 
 
 class RunTable:
-    """Rows of submitted studies; one connection, for one thread."""
+    """The table of submitted studies; one connection, for one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,32 +108,32 @@ class RunTable:
         self._db.close()
 
     def add(self, submitted: Submitted, key: tuple[str, str, str] | None = None) -> None:
-        """Record a study; `key` is whose idempotency key, the key, and for what."""
+        """Record a study; `key` is the caller, idempotency key and request digest."""
         with self._refusals(), self._all_or_nothing():
-            self._insert("submitted", {**_row(submitted), "told": 0})
+            self._insert("submitted", {**_row(submitted), "notified": 0})
             if key is not None:
                 names = ("caller", "key", "request_digest")
                 row = dict(zip(names, key, strict=True))
                 self._insert("idempotency_keys", {**row, "study_id": submitted.study_id})
 
     def forget(self, study_id: str) -> None:
-        """Drop a study that never came on record, so that it can be asked for again."""
+        """Drop a study that was not recorded, so that it can be submitted again."""
         with self._refusals(), self._all_or_nothing():
             self._db.execute("delete from idempotency_keys where study_id = ?", [study_id])
             self._db.execute("delete from submitted where study_id = ?", [study_id])
 
     def submitted_with(self, caller: str, key: str) -> tuple[str, str] | None:
-        """The digest of the request that had this idempotency key, and the study it made."""
+        """Return the digest of the request with this idempotency key, and its study."""
         rows = self._rows(
             "select * from idempotency_keys where caller = ? and key = ?", caller, key
         )
         return next(((str(r["request_digest"]), str(r["study_id"])) for r in rows), None)
 
     def change_from(self, study_id: str, before: State, after: State, **changes: Cell) -> bool:
-        """Change a row if it is still in the state `before`; whether it was."""
+        """Change a row if it is still in the state `before`; return whether it was."""
         columns: dict[str, Cell] = {"state": after.value, **changes}
-        if after.is_over and before is not State.ENTERING:
-            columns["told"] = 0
+        if after.is_over and before is not State.PENDING:
+            columns["notified"] = 0
         assignments = ", ".join(f"{name} = ?" for name in columns)
         with self._refusals():
             done = self._db.execute(
@@ -143,22 +143,22 @@ class RunTable:
         return done.rowcount == 1
 
     def find(self, study_id: str) -> Submitted | None:
-        """The row of a study; None where it was not submitted here."""
+        """Return the row of a study; None where it was not submitted here."""
         rows = self._rows("select * from submitted where study_id = ?", study_id)
         return next(map(_submitted, rows), None)
 
     def states(self) -> dict[str, State]:
-        """How far every study is that was submitted here."""
+        """Return the state of every submitted study."""
         rows = self._rows("select study_id, state from submitted")
         return {str(row["study_id"]): State(str(row["state"])) for row in rows}
 
     def under_way(self) -> tuple[Submitted, ...]:
-        """What is queued or has a process, oldest first."""
+        """Return the queued and running studies, oldest first."""
         return self._in(UNDER_WAY)
 
-    def entering(self) -> tuple[Submitted, ...]:
-        """What was being recorded."""
-        return self._in((State.ENTERING,))
+    def pending(self) -> tuple[Submitted, ...]:
+        """Return submissions whose study was not recorded completely."""
+        return self._in((State.PENDING,))
 
     def _in(self, states: Sequence[State]) -> tuple[Submitted, ...]:
         marks = ", ".join("?" * len(states))
@@ -167,28 +167,28 @@ class RunTable:
         )
         return tuple(map(_submitted, rows))
 
-    def untold(self) -> tuple[Submitted, ...]:
-        """What ended, with nothing laid out yet to tell it to those who want to know."""
+    def unnotified(self) -> tuple[Submitted, ...]:
+        """Return the studies that ended and whose webhook messages are not queued yet."""
         rows = self._rows(
-            "select * from submitted where told = 0 and state in (?, ?, ?) order by queued_at",
+            "select * from submitted where notified = 0 and state in (?, ?, ?) order by queued_at",
             *OVER,
         )
         return tuple(map(_submitted, rows))
 
-    def lay_out(self, study_id: str, deliveries: Sequence[Delivery]) -> None:
-        """Record whom the end of a study is to be told to."""
+    def enqueue(self, study_id: str, deliveries: Sequence[Delivery]) -> None:
+        """Queue the webhook messages about the end of a study."""
         with self._refusals(), self._all_or_nothing():
-            self._db.execute("update submitted set told = 1 where study_id = ?", [study_id])
+            self._db.execute("update submitted set notified = 1 where study_id = ?", [study_id])
             for one in deliveries:
                 self._insert("deliveries", {name: getattr(one, name) for name in DELIVERY})
 
     def deliveries(self) -> tuple[Delivery, ...]:
-        """What is still to be told, the next first."""
+        """Return the messages to deliver, the next first."""
         rows = self._rows("select * from deliveries order by due_s, rowid")
         return tuple(map(_delivery, rows))
 
     def put_off(self, delivery: Delivery, due_s: float, error: str) -> None:
-        """Have a delivery tried again, not before an instant."""
+        """Schedule the next attempt of a delivery."""
         with self._refusals():
             self._db.execute(
                 "update deliveries set attempts = attempts + 1, due_s = ?, error = ? where id = ?",
@@ -196,7 +196,7 @@ class RunTable:
             )
 
     def drop(self, delivery: Delivery) -> None:
-        """Be done with a delivery."""
+        """Delete a delivery."""
         with self._refusals():
             self._db.execute("delete from deliveries where id = ?", [delivery.id])
 
@@ -225,21 +225,21 @@ class RunTable:
         except (sqlite3.Error, OSError, ValueError) as error:
             raise StoreError(
                 f"cannot use the queue {self._path}: {error}; free or unlock it, or move the file "
-                "away: then nothing is queued, and every study stays on record"
+                "away: the queue is lost then, but no study"
             ) from error
 
 
-def entering(
-    study_id: str, environment: str, devices: str, at_once: int, submitted_by: str
+def pending_submission(
+    study_id: str, environment: str, devices: str, parallel_studies: int, submitted_by: str
 ) -> Submitted:
-    """A study as it is recorded first."""
+    """Return a study whose submission is in progress."""
     instant = utc_now()
     return Submitted(
         study_id=study_id,
         environment=environment,
         devices=devices,
-        at_once=at_once,
-        state=State.ENTERING,
+        parallel_studies=parallel_studies,
+        state=State.PENDING,
         submitted_by=submitted_by,
         submitted_at=instant,
         queued_at=instant,
@@ -247,13 +247,13 @@ def entering(
 
 
 def _create(db: sqlite3.Connection) -> None:
-    """First schema: what was submitted, by which keys, and deliveries under way."""
+    """First schema: submitted studies, idempotency keys and deliveries."""
     db.execute(
         "create table submitted (study_id text primary key, environment text not null,"
-        " devices text not null, at_once integer not null, state text not null,"
+        " devices text not null, parallel_studies integer not null, state text not null,"
         " submitted_by text not null, submitted_at text not null, queued_at text not null,"
         " crashes integer not null, launches_before integer not null, message text,"
-        " told integer not null)"
+        " notified integer not null)"
     )
     db.execute("create index submitted_by_state on submitted (state, queued_at)")
     db.execute(

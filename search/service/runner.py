@@ -1,14 +1,8 @@
-"""Scheduler thread and search processes.
+"""The scheduler thread, and the processes that search studies.
 
-The process that searches one study: started apart from us, found again, ended in order.
-
-It holds a lock that it has from the moment it is born, and that goes with it however it ends: so
-there is no instant at which it runs and nobody can tell. What it prints goes to a file, so it
-outlives the service, and whoever comes back reads on where the file ends.
-
-Which studies may start: the oldest first, and never more on the same devices than they bear.
-
-Keeps the queue moving: starts what may run, finds again what runs, records how it ended.
+A search process inherits a locked file when it starts and holds the lock until it exits, so a
+restarted service can always tell which searches are running. It writes its events to a file, so it
+outlives the service.
 """
 
 import fcntl
@@ -25,7 +19,7 @@ from threading import Event, Lock, Thread
 
 from records.errors import CclsearchError, EnvironmentFault, StudyError
 from records.store.store import Store
-from search.service.config import Offered
+from search.service.config import OfferedEnvironment
 from search.service.queue import Delivery, RunTable, State, Submitted
 from search.settings import search_environment
 
@@ -36,9 +30,9 @@ SEARCHING = ("-P", "-m", "search.cli.run")
 
 
 class Runner:
-    """Starts searches over the records in `store`; each has a folder for what it prints.
+    """Starts searches of the studies in `store`; each writes its output to its own folder.
 
-    `environment` is all that they see of ours, `program` what Python runs for each.
+    `environment` holds their environment variables, `program` the arguments of Python.
     """
 
     def __init__(
@@ -48,9 +42,9 @@ class Runner:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self, study_id: str) -> None:
-        """Start the search of a study on record, from where it is; raises `OSError`.
+        """Start or continue the search of a recorded study; raise `OSError`.
 
-        Does nothing where a process searches it that was started here before.
+        Do nothing where an earlier process still searches it.
         """
         folder = run_folder(self._store, study_id)
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,13 +65,13 @@ class Runner:
                     start_new_session=True,
                 )
             self._children.append(process)
-            # It does so, too: we may be killed before we can.
+            # The process writes its id, too: the service may be killed before this line.
             os.pwrite(handle, str(process.pid).encode(), 0)
 
     def process(self, study_id: str) -> int | None:
-        """The process that searches a study; None where none does, 0 where it is not told yet.
+        """Return the process that searches a study: None for none, 0 while its id is unknown.
 
-        Raises `EnvironmentFault` where that cannot be told.
+        Raise `EnvironmentFault` where the lock cannot be read.
         """
         path = run_folder(self._store, study_id) / LOCK
         try:
@@ -92,15 +86,15 @@ class Runner:
             raise EnvironmentFault(f"cannot tell who searches {study_id}: {error}") from error
 
     def reap(self) -> None:
-        """Let processes of ours that ended go."""
+        """Collect the exit status of child processes that ended."""
         self._children = [process for process in self._children if process.poll() is None]
 
-    def gave_up(self, study_id: str) -> str | None:
-        """Why a search ended by itself, in its own words; None where it did not say."""
+    def refusal(self, study_id: str) -> str | None:
+        """Return the reason that a search gave for stopping; None without one."""
         return next(iter(self._lines(study_id, REFUSAL)), None)
 
     def last_words(self, study_id: str) -> str | None:
-        """The last line that a search wrote beside its events."""
+        """Return the last line that a search wrote to stderr."""
         lines = reversed(self._lines(study_id, ERRORS))
         return next((line.strip() for line in lines if line.strip()), None)
 
@@ -114,20 +108,20 @@ class Runner:
 
 
 def run_folder(store: Path, study_id: str) -> Path:
-    """Where the events and errors of a study's search are."""
+    """Return the folder with the events and errors of a study's search."""
     return store / "service" / "runs" / study_id
 
 
-def ask_to_end(process: int) -> None:
-    """Ask a search to end in order, as Ctrl-C does; every finished trial is on record.
+def terminate(process: int) -> None:
+    """Ask a search to stop, as Ctrl-C does; every finished trial is recorded.
 
-    Whoever is started in the background may ignore Ctrl-C itself, and those it starts do, too.
+    Not SIGINT: processes started in the background may ignore it, and their children inherit that.
     """
     _signal(process, signal.SIGTERM)
 
 
 def kill(process: int) -> None:
-    """End a search at once; what it launched ends with it."""
+    """Kill a search; what it launched ends with it."""
     _signal(process, signal.SIGKILL)
 
 
@@ -143,7 +137,7 @@ def _signal(process: int, number: signal.Signals) -> None:
 
 @contextmanager
 def _claimed(path: Path) -> Iterator[int | None]:
-    """The lock file, held by us and by whom we pass it to; None where a process has it."""
+    """Yield the handle of the locked file; None where another process holds the lock."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -153,102 +147,102 @@ def _claimed(path: Path) -> Iterator[int | None]:
         else:
             yield handle
     finally:
-        os.close(handle)  # the lock itself stays with a process that we passed it to
+        os.close(handle)  # a child process that inherited the handle keeps the lock
 
 
 def _end_line(handle: int) -> None:
-    """End a line that a killed search has left open, so that the next event is none of it."""
+    """End a line that a killed search left incomplete."""
     size = os.fstat(handle).st_size
     if size and os.pread(handle, 1, size - 1) != b"\n":
         os.write(handle, b"\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Devices, and how many studies may measure on them at once."""
+class DeviceGroup:
+    """Devices, and how many studies may measure on them in parallel."""
 
     devices: str
-    at_once: int
+    parallel_studies: int
 
 
 def next_up(
     queued: Sequence[Submitted],
     running: Sequence[Submitted],
-    place_of: Callable[[Submitted], Place],
+    devices_of: Callable[[Submitted], DeviceGroup],
 ) -> tuple[Submitted, ...]:
-    """Those of the queue, oldest first, that may start beside what runs.
+    """Return the queued studies, oldest first, that may start now.
 
-    Where environments share devices, the strictest of those that run together holds. One that has
-    to wait holds back those behind it on its devices, or it would wait for ever.
+    Where environments share devices, the smallest limit holds. A study that has to wait holds back
+    the later ones on its devices, so that it starts eventually.
     """
     there: dict[str, list[int]] = {}
     for submitted in running:
-        place = place_of(submitted)
-        there.setdefault(place.devices, []).append(place.at_once)
+        place = devices_of(submitted)
+        there.setdefault(place.devices, []).append(place.parallel_studies)
     found, full = list[Submitted](), set[str]()
     for submitted in queued:
-        place = place_of(submitted)
+        place = devices_of(submitted)
         beside = there.setdefault(place.devices, [])
-        if place.devices in full or len(beside) >= min([place.at_once, *beside]):
+        if place.devices in full or len(beside) >= min([place.parallel_studies, *beside]):
             full.add(place.devices)
             continue
-        beside.append(place.at_once)
+        beside.append(place.parallel_studies)
         found.append(submitted)
     return tuple(found)
 
 
 MOST_CRASHES = 3
-"""How often a search is started again whose process was lost before it got anywhere."""
+"""Lost processes in a row, without a new launch, before a study counts as failed."""
 PATIENCE_S = 60.0
-"""How long a search has to end in order once it is told to."""
+"""Time between the request to stop and the kill."""
 WRITE_WAIT_S = 5.0
-"""How long to wait for somebody else who writes to the records, before it is tried again."""
-LOOK_EVERY_S, REST_S = 0.25, 2.0
-"""While something is under way, and while nothing is."""
+"""How long to wait for another writer of the store before the next attempt."""
+POLL_EVERY_S, REST_S = 0.25, 2.0
+"""Poll intervals while studies are queued or running, and while none is."""
 
 
-def nobody(_submitted: Submitted, _records: Store) -> Sequence[Delivery]:
-    """Nobody is told."""
+def no_deliveries(_submitted: Submitted, _records: Store) -> Sequence[Delivery]:
+    """Return no deliveries."""
     return ()
 
 
-class Keeper:
-    """One thread that looks after every submitted study; wakes up when something is submitted.
+class Scheduler:
+    """A thread that starts queued studies, follows running ones and records how they ended.
 
-    `offered` are the environments as they are configured now, `to_tell` makes what is to be told
-    about a study that ended. Whatever holds `entering` may record studies meanwhile.
+    `offered` are the configured environments; `deliveries_for` makes the webhook messages about a
+    study that ended. A request that records a study holds `submitting` meanwhile.
     """
 
     def __init__(
         self,
         store: Path,
-        offered: Mapping[str, Offered] | None = None,
-        to_tell: Callable[[Submitted, Store], Sequence[Delivery]] = nobody,
+        offered: Mapping[str, OfferedEnvironment] | None = None,
+        deliveries_for: Callable[[Submitted, Store], Sequence[Delivery]] = no_deliveries,
         runner: Runner | None = None,
     ) -> None:
-        self.entering = Lock()
+        self.submitting = Lock()
         self.faults: tuple[str, ...] = ()
-        """Why the queue does not move as it should, in words."""
+        """What keeps the queue from moving."""
         self.waits_for: str | None = None
-        """Who else searches these records, so that nothing is started; in words."""
+        """The search outside the service that keeps studies from being started."""
         self._store = store
         self._offered = {} if offered is None else offered
-        self._to_tell = to_tell
+        self._to_tell = deliveries_for
         self._runner = runner or Runner(store, search_environment())
-        self._asked_s: dict[str, float] = {}
+        self._terminated_s: dict[str, float] = {}
         self._wake, self._ended = Event(), Event()
-        self._thread = Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
-        """Begin to look after the queue."""
+        """Begin to tick after the queue."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now: something was submitted or cancelled."""
+        """Check the queue now: something was submitted or cancelled."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop looking; searches that run go on without us."""
+        """Stop the thread; running searches continue."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -256,13 +250,13 @@ class Keeper:
 
     @property
     def lives(self) -> bool:
-        """Whether the queue is looked after."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def place_of(self, submitted: Submitted) -> Place:
-        """Where a study measures, as it is configured now, or was where it no longer is."""
+    def devices_of(self, submitted: Submitted) -> DeviceGroup:
+        """Return the devices of a study, by the configuration or else as recorded."""
         offered = self._offered.get(submitted.environment, submitted)
-        return Place(offered.devices, offered.at_once)
+        return DeviceGroup(offered.devices, offered.parallel_studies)
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -273,43 +267,43 @@ class Keeper:
                 ):
                     self._keep(table, records)
             except (CclsearchError, OSError) as error:
-                # A full disk passes, and so does a want of files; health tells until then.
+                # A full disk or a lack of file handles may pass; /health reports it until then.
                 self.faults = (str(error),)
                 self._rest(REST_S)
 
     def _keep(self, table: RunTable, records: Store) -> None:
         while not self._ended.is_set():
-            self.look(table, records)
-            self._rest(LOOK_EVERY_S if table.under_way() else REST_S)
+            self.tick(table, records)
+            self._rest(POLL_EVERY_S if table.under_way() else REST_S)
 
     def _rest(self, seconds: float) -> None:
         self._wake.wait(seconds)
         self._wake.clear()
 
-    def settle_entering(self, table: RunTable, records: Store) -> None:
-        """Take in what was being recorded when that failed, where it came on record.
+    def recover_pending(self, table: RunTable, records: Store) -> None:
+        """Queue the pending submissions that were recorded, and forget the others.
 
-        Whoever records a study at this moment is not disturbed.
+        Do nothing while a request is recording a study.
         """
-        if not self.entering.acquire(blocking=False):
+        if not self.submitting.acquire(blocking=False):
             return
         try:
-            for submitted in table.entering():
+            for submitted in table.pending():
                 study_id = submitted.study_id
                 if _status(study_id, records) is None:
                     table.forget(study_id)
                 else:
                     records.update(study_id, status="queued")
-                    table.change_from(study_id, State.ENTERING, State.QUEUED)
+                    table.change_from(study_id, State.PENDING, State.QUEUED)
         finally:
-            self.entering.release()
+            self.submitting.release()
 
-    def look(self, table: RunTable, records: Store) -> None:
-        """Bring every study that is under way one step on."""
+    def tick(self, table: RunTable, records: Store) -> None:
+        """Advance every study that is queued or running by one step."""
         faults = list[str]()
         self._runner.reap()
         with _noted(faults):
-            self.settle_entering(table, records)
+            self.recover_pending(table, records)
         under_way = table.under_way()
         running = list[Submitted]()
         for submitted in under_way:
@@ -320,11 +314,11 @@ class Keeper:
         queued = [each for each in under_way if each.state is State.QUEUED]
         with _noted(faults):
             self._start_next(queued, running, table, records)
-        for submitted in table.untold():
+        for submitted in table.unnotified():
             with _noted(faults):
                 if _status(submitted.study_id, records) == "queued":
                     records.update(submitted.study_id, status="interrupted")
-                table.lay_out(submitted.study_id, self._to_tell(submitted, records))
+                table.enqueue(submitted.study_id, self._to_tell(submitted, records))
         self.faults = tuple(faults)
 
     def _start_next(
@@ -335,16 +329,16 @@ class Keeper:
         records: Store,
     ) -> None:
         self.waits_for = None
-        starting = next_up(queued, running, self.place_of)
+        starting = next_up(queued, running, self.devices_of)
         if starting:
             ours = {each.study_id for each in running}
-            self.waits_for = _searched_by_hand(ours, records)
+            self.waits_for = _search_outside_service(ours, records)
         if self.waits_for is None:
             for submitted in starting:
                 self._start(submitted, table)
 
     def _start(self, submitted: Submitted, table: RunTable) -> None:
-        """Start a search that nobody has cancelled meanwhile."""
+        """Start a search unless it was cancelled meanwhile."""
         study_id = submitted.study_id
         if table.change_from(study_id, State.QUEUED, State.RUNNING, message=None):
             try:
@@ -352,42 +346,42 @@ class Keeper:
             except OSError as error:
                 table.change_from(study_id, State.RUNNING, State.QUEUED)
                 raise EnvironmentFault(
-                    f"the search of {study_id} cannot be started: {error}; it is tried again"
+                    f"the search of {study_id} cannot be started: {error}; the service tries again"
                 ) from error
 
     def _follow(self, submitted: Submitted, table: RunTable, records: Store) -> bool:
-        """See how a search is doing; whether it still has the devices."""
+        """Check on a search; return whether it still occupies its devices."""
         study_id = submitted.study_id
         process = self._runner.process(study_id)
-        if process is None:  # somebody may have gone on with it by hand
+        if process is None:  # it may have been resumed on the command line
             process = records.holder(study_id)
         if process is None:
-            self._asked_s.pop(study_id, None)
+            self._terminated_s.pop(study_id, None)
             self._settle(submitted, table, records)
             return False
         if submitted.state is State.CANCELLING and process:
-            self._press(study_id, process)
+            self._terminate(study_id, process)
         return True
 
-    def _press(self, study_id: str, process: int) -> None:
-        """Ask once to end, and end it when it does not."""
-        asked_s = self._asked_s.get(study_id)
+    def _terminate(self, study_id: str, process: int) -> None:
+        """Ask a search to stop; kill it after `PATIENCE_S`."""
+        asked_s = self._terminated_s.get(study_id)
         if asked_s is None:
-            self._asked_s[study_id] = time.monotonic()
-            ask_to_end(process)
+            self._terminated_s[study_id] = time.monotonic()
+            terminate(process)
         elif time.monotonic() - asked_s > PATIENCE_S:
             kill(process)
 
     def _settle(self, submitted: Submitted, table: RunTable, records: Store) -> None:
-        """Record how a search ended, or put it back into the queue where its process was lost."""
+        """Record how a search ended; queue it again if its process was lost."""
         study_id, before = submitted.study_id, submitted.state
-        status, why = _status(study_id, records), self._runner.gave_up(study_id)
+        status, why = _status(study_id, records), self._runner.refusal(study_id)
         if status == "finished":
             table.change_from(study_id, before, State.FINISHED, message=None)
         elif before is State.CANCELLING:
             table.change_from(study_id, before, State.CANCELLED, message=None)
         elif status is None or why is not None:
-            table.change_from(study_id, before, State.FAILED, message=why or "it is not on record")
+            table.change_from(study_id, before, State.FAILED, message=why or "it is not recorded")
         else:
             self._lost(submitted, table, records)
 
@@ -397,7 +391,7 @@ class Keeper:
         crashes = 1 if launches > submitted.launches_before else submitted.crashes + 1
         after, message = State.QUEUED, None
         if crashes > MOST_CRASHES:
-            words = self._runner.last_words(study_id) or "no last words"
+            words = self._runner.last_words(study_id) or "no error message"
             after, message = State.FAILED, f"its process was lost {crashes} times: {words}"
         table.change_from(
             study_id,
@@ -410,12 +404,12 @@ class Keeper:
 
 
 def table_path(store: Path) -> Path:
-    """Where the queue of a store lies."""
+    """Return the database file of a store's queue."""
     return store / "service" / "queue.db"
 
 
 def _status(study_id: str, records: Store) -> str | None:
-    """How far a study is by its record; None where there is none."""
+    """Return the recorded status of a study; None where it is not recorded."""
     try:
         row = records.find(study_id)
     except StudyError:
@@ -423,17 +417,17 @@ def _status(study_id: str, records: Store) -> str | None:
     return row.status if row.id == study_id else None
 
 
-def _searched_by_hand(ours: set[str], records: Store) -> str | None:
-    """A search of these records that is none of ours: it may measure on any device."""
+def _search_outside_service(ours: set[str], records: Store) -> str | None:
+    """Describe a search that the service did not start: it may use any device."""
     for study_id in records.begun_studies():
         if study_id not in ours and (process := records.holder(study_id)) is not None:
-            return f"study {study_id}, which process {process} searches outside of the service"
+            return f"study {study_id}, which process {process} searches outside the service"
     return None
 
 
 @contextmanager
 def _noted(faults: list[str]) -> Iterator[None]:
-    """Note what goes wrong with one study, and go on with the next."""
+    """Collect the faults of one study, so that the next one is still handled."""
     try:
         yield
     except (CclsearchError, OSError) as error:

@@ -30,14 +30,14 @@ from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
 from search.service.cache import VersionedCache
-from search.service.config import Limits, Offered, ServiceConfig
-from search.service.data import Boards, Explored, Writing
+from search.service.config import Limits, OfferedEnvironment, ServiceConfig
+from search.service.data import ChartData, LeaderboardCache, StudyWriter
 from search.service.events import Feeds
 from search.service.limits import Rates, Slots
 from search.service.models import StudyShort
-from search.service.queue import RunTable, State, Submitted, entering
-from search.service.runner import EVENTS, WRITE_WAIT_S, Keeper, run_folder, table_path
-from search.service.webhooks import Messenger
+from search.service.queue import RunTable, State, Submitted, pending_submission
+from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path
+from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
 from search.study.spaces import completed, space_of, study_in
 from search.study.study_file import builtin_study, read_study_file, suggestion
@@ -49,7 +49,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
 
 
-class Work(BaseModel):
+class WorkloadSizes(BaseModel):
     """Sizes of the workload that differ from the environment's own study."""
 
     model_config = ConfigDict(extra="forbid")
@@ -78,7 +78,7 @@ class NewStudy(BaseModel):
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
     seed_policy: Annotated[str, Field(max_length=100)] | None = None
     seed_source: Annotated[str, Field(max_length=100_000)] | None = None
-    workload: Work = Field(default_factory=Work)
+    workload: WorkloadSizes = Field(default_factory=WorkloadSizes)
     choices: Annotated[
         dict[Annotated[str, Field(max_length=100)], Annotated[list[Scalar], Field(max_length=100)]],
         Field(max_length=50),
@@ -93,7 +93,7 @@ class RefusedError(StudyError):
         self.faults = faults
 
 
-def offered_study(offered: Offered, folder: Path) -> Study:
+def offered_study(offered: OfferedEnvironment, folder: Path) -> Study:
     """The study that an environment starts from; its file is read where it was configured."""
     base = builtin_study(local_environment())
     return base if offered.study is None else read_study_file(folder / offered.study, base)
@@ -279,7 +279,7 @@ MOST_SHORTS = 2000
 MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
 MOST_PARSED = 1000
 """Trials of a study that a thread keeps for the next question about it."""
-ENTERING_WAIT_S = 10.0
+SUBMIT_WAIT_S = 10.0
 
 
 class ConflictError(StudyError):
@@ -307,19 +307,19 @@ class Service:
     """Where the configuration lies, which its paths are relative to."""
     store: Path
     tokens: Sequence[KnownToken]
-    keeper: Keeper
+    scheduler: Scheduler
     sessions: Sessions = field(default_factory=Sessions)
     wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
     """Tokens that are not known, by where they came from."""
-    explored: Explored = field(default_factory=Explored)
+    explored: ChartData = field(default_factory=ChartData)
     shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
     disturbed: VersionedCache[Disturbed | None] = field(
         default_factory=lambda: VersionedCache(MOST_SHORTS)
     )
-    boards: Boards = field(default_factory=Boards)
+    boards: LeaderboardCache = field(default_factory=LeaderboardCache)
     drawings: VersionedCache[str] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
     """Charts of studies, by study and kind."""
-    writing: Writing = field(default_factory=Writing)
+    writing: StudyWriter = field(default_factory=StudyWriter)
     streams: Slots = field(init=False)
     """Open streams of events."""
     downloads: Slots = field(init=False)
@@ -328,7 +328,7 @@ class Service:
     """Exports that are being made or taken away, which lie on the disk until then."""
     feeds: Feeds = field(default_factory=Feeds)
     """Events of the studies that somebody follows; used by the event loop alone."""
-    messenger: Messenger | None = None
+    webhooks: WebhookSender | None = None
     """Tells others that studies ended, where that is configured."""
     started_s: float = field(default_factory=time.time)
     _local: threading.local = field(default_factory=threading.local, repr=False)
@@ -340,15 +340,15 @@ class Service:
 
     def start(self) -> None:
         """Begin to look after what is submitted."""
-        self.keeper.start()
-        if self.messenger is not None:
-            self.messenger.start()
+        self.scheduler.start()
+        if self.webhooks is not None:
+            self.webhooks.start()
 
     def close(self) -> None:
         """Stop that; searches that run go on without us."""
-        self.keeper.close()
-        if self.messenger is not None:
-            self.messenger.close()
+        self.scheduler.close()
+        if self.webhooks is not None:
+            self.webhooks.close()
 
     @property
     def records(self) -> Store:
@@ -382,7 +382,7 @@ class Service:
 
     def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
         """The same, for what the queue has of it."""
-        return told_status(
+        return status_from(
             None if submitted is None else submitted.state, status(row, self.records)
         )
 
@@ -402,7 +402,7 @@ class Service:
         Raises `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
         """
         # One at a time: a request that is sent twice at once makes one study, too.
-        with self._entering():
+        with self._submitting():
             if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
                 if earlier[0] != key[1]:
                     raise ConflictError("this idempotency key was used for another request")
@@ -410,10 +410,10 @@ class Service:
             self._require_room()
             study = scrubbed_study(self._asked(asked), scrubber())
             study_id, offered = new_study_id(), self.config.environment[asked.environment]
-            place = (asked.environment, offered.devices, offered.at_once)
+            place = (asked.environment, offered.devices, offered.parallel_studies)
             # Known to the queue first: a kill between here and there is settled at the next start.
             self.table.add(
-                entering(study_id, *place, caller.name),
+                pending_submission(study_id, *place, caller.name),
                 None if key is None else (caller.name, *key),
             )
             try:
@@ -421,18 +421,18 @@ class Service:
             except BaseException:
                 self.table.forget(study_id)
                 raise
-            self.table.change_from(study_id, State.ENTERING, State.QUEUED)
-        self.keeper.wake()
+            self.table.change_from(study_id, State.PENDING, State.QUEUED)
+        self.scheduler.wake()
         return study_id
 
     @contextmanager
-    def _entering(self) -> Iterator[None]:
-        if not self.keeper.entering.acquire(timeout=ENTERING_WAIT_S):
+    def _submitting(self) -> Iterator[None]:
+        if not self.scheduler.submitting.acquire(timeout=SUBMIT_WAIT_S):
             raise TooManyError("others are being submitted, which takes long; ask again")
         try:
             yield
         finally:
-            self.keeper.entering.release()
+            self.scheduler.submitting.release()
 
     def _require_room(self) -> None:
         if len(self.table.under_way()) >= self.config.limits.queued_studies:
@@ -457,7 +457,7 @@ class Service:
         state = State.CANCELLED if submitted.state is State.QUEUED else State.CANCELLING
         if not self.table.change_from(study_id, submitted.state, state):
             raise ConflictError(f"study {study_id} has just changed; ask again")
-        self.keeper.wake()
+        self.scheduler.wake()
         return replace(submitted, state=state)
 
     def resume(self, study_id: str, more_trials: int | None, caller: Caller) -> Submitted:
@@ -470,19 +470,19 @@ class Service:
             raise ConflictError(f"study {study_id} is {submitted.state}; it goes on by itself")
         if submitted.state is State.FINISHED and more_trials is None:
             raise ConflictError(f"study {study_id} is finished; give more_trials to go on")
-        with self._entering():
+        with self._submitting():
             self._require_room()
-            if not self.table.change_from(study_id, submitted.state, State.ENTERING):
+            if not self.table.change_from(study_id, submitted.state, State.PENDING):
                 raise ConflictError(f"study {study_id} has just changed; ask again")
             try:
                 self._extend(study_id, more_trials)
             except BaseException:
-                self.table.change_from(study_id, State.ENTERING, submitted.state)
+                self.table.change_from(study_id, State.PENDING, submitted.state)
                 raise
             self.table.change_from(
-                study_id, State.ENTERING, State.QUEUED, crashes=0, message=None, queued_at=utc_now()
+                study_id, State.PENDING, State.QUEUED, crashes=0, message=None, queued_at=utc_now()
             )
-        self.keeper.wake()
+        self.scheduler.wake()
         return replace(submitted, state=State.QUEUED)
 
     def _extend(self, study_id: str, more_trials: int | None) -> None:
@@ -511,10 +511,10 @@ class Service:
         return submitted
 
 
-def told_status(state: State | None, recorded: str) -> str:
+def status_from(state: State | None, recorded: str) -> str:
     """How far a study is, by its state in the queue, if it is there, and by its record."""
     if state is not None and not state.is_over:
-        return (State.QUEUED if state is State.ENTERING else state).value
+        return (State.QUEUED if state is State.PENDING else state).value
     # Whoever went on with it by hand has the last word.
     if state is None or recorded in {"running", "finished"}:
         return recorded

@@ -1,7 +1,7 @@
-"""Webhooks: tells the addresses that the operator configured when a study ends, signed.
+"""Webhooks: signed messages to the configured addresses when a study ends.
 
-What is to be told is in the queue's database, so that it outlives the service; it is tried again,
-later and later, until the other side takes it. It may arrive twice: its id says so.
+Messages are kept in the queue's database, so they outlive the service. Delivery is retried with
+growing pauses until the receiver accepts. A message may arrive twice, with the same id.
 """
 
 import hmac
@@ -24,9 +24,9 @@ from records.store.store import Store
 from search.service.config import Webhook
 from search.service.queue import Delivery, RunTable, Submitted
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 TAKES_S = 10.0
-"""How long the other side has for an answer, in all."""
+"""Time limit for the whole response."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 3600.0
 MOST_ATTEMPTS = 50
 """About two days."""
@@ -36,8 +36,8 @@ ANSWER_BYTES = 1 << 10
 _log = logging.getLogger(__name__)
 
 
-class Messenger:
-    """One thread that delivers what the keeper has laid out; `folder` is the configuration's."""
+class WebhookSender:
+    """A thread that delivers queued messages; `folder` is that of the configuration."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Messenger:
         self._thread = Thread(target=self._run, name="messenger", daemon=True)
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; what is not delivered yet is on record."""
+        """Stop the thread; undelivered messages stay in the queue."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(TAKES_S + 1)
 
-    def to_tell(self, submitted: Submitted, records: Store) -> Sequence[Delivery]:
-        """What is to be told about a study that ended, to each address."""
+    def deliveries_for(self, submitted: Submitted, records: Store) -> Sequence[Delivery]:
+        """Return the messages about a study that ended, one for each address."""
         counts = records.counts(submitted.study_id)
         facts = {
             "event": "study_ended",
@@ -79,7 +79,7 @@ class Messenger:
                 "trials": counts.trials,
                 "failed": counts.failed,
             },
-            "told_at": utc_now(),
+            "sent_at": utc_now(),
         }
         return [
             Delivery(
@@ -96,14 +96,14 @@ class Messenger:
             try:
                 with closing(RunTable(self._table)) as table:
                     while not self._ended.is_set():
-                        self.look(table)
-                        self._ended.wait(LOOK_EVERY_S)
+                        self.deliver_due(table)
+                        self._ended.wait(POLL_EVERY_S)
             except (CclsearchError, OSError) as error:
                 self.fault = str(error)
-                self._ended.wait(LOOK_EVERY_S)
+                self._ended.wait(POLL_EVERY_S)
 
-    def look(self, table: RunTable) -> None:
-        """Try what is due; who does not take one gets the next another time, others wait less."""
+    def deliver_due(self, table: RunTable) -> None:
+        """Attempt the deliveries that are due; skip an address after its first failure."""
         silent = set[str]()
         for delivery in table.deliveries():
             is_due = delivery.due_s <= self._clock() and delivery.url not in silent
@@ -113,7 +113,7 @@ class Messenger:
         self.fault = f"webhook {tried[0].url}: {tried[0].error}" if tried else None
 
     def _try(self, delivery: Delivery, table: RunTable) -> bool:
-        """Deliver it or put it off; whether it was taken."""
+        """Deliver or reschedule a message; return whether it was accepted."""
         problem = self._problem(delivery)
         if problem is None:
             table.drop(delivery)
@@ -127,10 +127,10 @@ class Messenger:
         return problem is None
 
     def _problem(self, delivery: Delivery) -> str | None:
-        """Deliver it; why that did not work."""
+        """Deliver a message; return why that failed."""
         path = self._secret_files.get(delivery.url)
         if path is None:
-            return "it is configured no more"
+            return "it is no longer configured"
         try:
             status = posted(delivery, secret_in(path), int(self._clock()))
         except (OSError, HTTPException, ValueError, StudyError) as error:
@@ -139,12 +139,12 @@ class Messenger:
 
 
 def wait_s(attempts: int) -> float:
-    """How long to wait after so many attempts and one more."""
+    """Return the pause after a failed attempt that had `attempts` before it."""
     return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(attempts, 20))
 
 
 def secret_in(path: Path) -> bytes:
-    """The secret that a file holds; raises `StudyError` where it holds none."""
+    """Read the secret in a file; raise `StudyError` where it has none."""
     try:
         with path.open("rb") as file:
             secret = file.read(MOST_SECRET_BYTES).strip()
@@ -156,19 +156,19 @@ def secret_in(path: Path) -> bytes:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """What proves that a message is ours: HMAC-SHA256 over the timestamp, a dot and the body."""
+    """Return the HMAC-SHA256 over the timestamp, a dot and the body."""
     return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, sha256).hexdigest()
 
 
 def posted(delivery: Delivery, secret: bytes, at_s: int) -> int:
-    """Send it, and give the status of the answer; redirects are not followed."""
+    """Send a message and return the HTTP status; redirects are not followed."""
     target, body = urlsplit(delivery.url), delivery.body.encode()
     kind = HTTPSConnection if target.scheme == "https" else HTTPConnection
     connection = kind(target.hostname or "", target.port, timeout=TAKES_S)
     path = (target.path or "/") + (f"?{target.query}" if target.query else "")
     with closing(connection):
         connection.connect()
-        # A limit on each read is none on an answer that comes byte by byte.
+        # The socket timeout holds for each read, not for a response that trickles in.
         late = Event()
         limit = Timer(TAKES_S, _cut, [connection, late])
         limit.daemon = True
@@ -180,7 +180,7 @@ def posted(delivery: Delivery, secret: bytes, at_s: int) -> int:
         finally:
             limit.cancel()
     if late.is_set():
-        raise TimeoutError(f"no whole answer in {TAKES_S:g} s")
+        raise TimeoutError(f"no complete response within {TAKES_S:g} s")
     return answer.status
 
 

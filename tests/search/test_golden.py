@@ -42,7 +42,7 @@ from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
 from search.service.app import app_of
 from search.service.config import ServiceConfig
-from search.service.runner import Keeper
+from search.service.runner import Scheduler
 from search.service.service import Service
 from search.study.spaces import space_of
 from search.views.terminal import PlainProgress
@@ -366,7 +366,7 @@ def test_the_service_describes_itself_like_this(golden_store, is_golden, tmp_pat
         folder=tmp_path,
         store=golden_store,
         tokens=(),
-        keeper=Keeper(tmp_path),
+        scheduler=Scheduler(tmp_path),
     )
 
     document = app_of(service).app.openapi()

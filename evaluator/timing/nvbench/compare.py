@@ -1,4 +1,13 @@
-"""Match the benchmarks, devices and states of two nvbench result files and compare them."""
+"""Match and compare two files.
+
+Which benchmarks and states of result files are compared, as said on a command line.
+
+Which devices of two result files are compared with each other, and whether they may differ.
+
+Which states of two result files are runs of the same work.
+
+Compares result files of nvbench, state by state.
+"""
 
 import re
 from collections import Counter, defaultdict

@@ -19,10 +19,10 @@ PARTS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTaken:
+class Taken:
     """What a part, a kernel or a kind of collective takes: per step and rank, at the mean.
 
-    Of parts it is time that passes; of the others durations added up, which may overlap other
+    Of parts it is time that passes; of the others durations added up, which may lie beside other
     work. `count` is how often it ran, None for parts.
     """
 
@@ -31,12 +31,12 @@ class TimeTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartChange:
+class Change:
     """One thing in both jobs; None where a job does not have it."""
 
     name: str
-    before: TimeTaken | None
-    after: TimeTaken | None
+    before: Taken | None
+    after: Taken | None
 
     @property
     def change_s(self) -> float:
@@ -45,15 +45,15 @@ class PartChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobDifference:
+class Difference:
     """Changes from one job to another: parts in their order, of the others the greatest first."""
 
-    parts: tuple[PartChange, ...]
-    kernels: tuple[PartChange, ...]
-    collectives: tuple[PartChange, ...]
+    parts: tuple[Change, ...]
+    kernels: tuple[Change, ...]
+    collectives: tuple[Change, ...]
 
 
-def difference(before: TraceSet, after: TraceSet) -> JobDifference | None:
+def difference(before: TraceSet, after: TraceSet) -> Difference | None:
     """Compare two jobs over the steps that all of their ranks profiled.
 
     Without marked steps all of a rank's work counts as one. None where a job has no step in common,
@@ -63,14 +63,14 @@ def difference(before: TraceSet, after: TraceSet) -> JobDifference | None:
     if jobs[0] is None or jobs[1] is None:
         return None
     old, new = jobs[0], jobs[1]
-    return JobDifference(
+    return Difference(
         parts=_changes(PARTS, old.parts, new.parts),
         kernels=_by_effect(old.kernels, new.kernels),
         collectives=_by_effect(old.collectives, new.collectives),
     )
 
 
-_Table: TypeAlias = Mapping[str, TimeTaken]
+_Table: TypeAlias = Mapping[str, Taken]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +95,9 @@ class _Job:
         )
 
 
-def _part(mean: StepSplit, name: str) -> TimeTaken:
+def _part(mean: StepSplit, name: str) -> Taken:
     time_s: float = getattr(mean, f"{name}_s")
-    return TimeTaken(time_s=time_s)
+    return Taken(time_s=time_s)
 
 
 def _work_within(trace: RankTrace, windows: StepWindows) -> RankTrace:
@@ -114,7 +114,7 @@ def _kernels(traces: TraceSet, step_count: int) -> _Table:
     """By name; what communicates is told by kind and size instead."""
     rows = top_kernels(traces).job.rows
     return {
-        row.name: TimeTaken(time_s=row.total_s / step_count, count=row.count / step_count)
+        row.name: Taken(time_s=row.total_s / step_count, count=row.count / step_count)
         for row in rows
         if row.activity != Activity.COMMUNICATION
     }
@@ -135,17 +135,17 @@ def _collectives(ranks: Sequence[RankTrace], step_count: int) -> _Table:
             times_ns[name] += duration_ns
             counts[name] += 1
     return {
-        name: TimeTaken(time_s=time_ns / 1e9 / step_count, count=counts[name] / step_count)
+        name: Taken(time_s=time_ns / 1e9 / step_count, count=counts[name] / step_count)
         for name, time_ns in times_ns.items()
     }
 
 
-def _changes(names: Sequence[str], before: _Table, after: _Table) -> tuple[PartChange, ...]:
+def _changes(names: Sequence[str], before: _Table, after: _Table) -> tuple[Change, ...]:
     return tuple(
-        PartChange(name=name, before=before.get(name), after=after.get(name)) for name in names
+        Change(name=name, before=before.get(name), after=after.get(name)) for name in names
     )
 
 
-def _by_effect(before: _Table, after: _Table) -> tuple[PartChange, ...]:
+def _by_effect(before: _Table, after: _Table) -> tuple[Change, ...]:
     changes = _changes(sorted(before.keys() | after.keys()), before, after)
     return tuple(sorted(changes, key=lambda change: -abs(change.change_s)))

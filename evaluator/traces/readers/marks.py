@@ -1,4 +1,9 @@
-"""Steps from marked ranges, which may nest and count from 0 repeatedly; collectives by name."""
+"""Names that mark steps and collectives.
+
+Steps from ranges that a program marked, which may nest and count from 0 more than once.
+
+Tells device kernels that move data between ranks from those that compute, by their names.
+"""
 
 import re
 from dataclasses import dataclass

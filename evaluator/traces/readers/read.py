@@ -1,6 +1,14 @@
-"""Read the traces of all ranks of one job: files of a folder, in parallel, cached.
+"""read_traces(path): find, read in worker processes, check.
 
-As a program this module reads files for another process: one request a line, one reply a line.
+Reads the traces of all ranks of one job.
+
+What a process runs that reads trace files for another: one request a line, one reply a line.
+
+Reads trace files in processes side by side, each of which reads one after the other.
+
+Reads several trace files, each once: from a cache, here, or in processes side by side.
+
+Reads the traces that lie in a folder as those of one run, whatever wrote them.
 """
 
 import os
@@ -20,23 +28,23 @@ import msgspec
 import numpy as np
 
 from evaluator.rank.protocol import die_with
-from evaluator.traces.analysis.stragglers import align_clocks
+from evaluator.traces.analysis.stragglers import aligned
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import Activity, Collectives, RankGroup, RankTrace, TraceSet
+from evaluator.traces.model import Activity, Collectives, Group, RankTrace, TraceSet
 from evaluator.traces.readers.cache import (
     cache_path,
-    read_and_cache,
-    read_cache,
+    cached,
+    read_and_keep,
     read_columns,
     read_header,
     write_columns,
 )
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
-from evaluator.traces.readers.formats import Format, find_traces, read_file, shorten_list
+from evaluator.traces.readers.formats import Format, found_at, read_file, some
 
-_NAMELESS = RankGroup("")
+_NAMELESS = Group("")
 _TWO = 2
-_APART = "read each run from a separate folder"
+_APART = "read each run from a folder of its own"
 
 
 def read_traces(
@@ -44,8 +52,8 @@ def read_traces(
 ) -> TraceSet:
     """The traces in these files of one job, in any order, their clocks aligned; at least one.
 
-    A file that names no rank is of `only_rank`, the one rank of a job of one. No other file is
-    read. Raises TraceError when a file is refused, lacks the device work
+    A file that names no rank is of `only_rank`, the one rank of a job of one. Nothing that lies
+    beside the files is looked at. Raises TraceError when a file is refused, lacks the device work
     of a job that ran on devices, two hold the same rank, or they do not agree on the size of the
     job.
     """
@@ -53,10 +61,10 @@ def read_traces(
     for path, traces in read:
         if any(trace.on_device and not trace.has_work for trace in traces):
             raise TraceError(path, "holds no device work, though the job ran on devices")
-    return join_ranks(read)
+    return joined(read)
 
 
-def join_ranks(
+def joined(
     files: Iterable[tuple[Path, Sequence[RankTrace]]], remarks: Sequence[str] = ()
 ) -> TraceSet:
     """What was read from files, as one job; what is in one file is on one clock already.
@@ -76,7 +84,7 @@ def join_ranks(
     _refuse_other_sizes(read.values())
     ranks = [read[rank] for rank in sorted(read)]
     job = TraceSet(ranks=tuple(trace for _, trace in ranks), remarks=tuple(remarks))
-    return align_clocks(_with_whole_job_groups(job), [clocks[path] for path, _ in ranks])
+    return aligned(_with_the_whole_job(job), [clocks[path] for path, _ in ranks])
 
 
 def by_device(trace: RankTrace) -> tuple[RankTrace, ...]:
@@ -151,7 +159,7 @@ def _on(trace: RankTrace, device: str, others: Sequence[str]) -> RankTrace:
     )
 
 
-def _with_whole_job_groups(job: TraceSet) -> TraceSet:
+def _with_the_whole_job(job: TraceSet) -> TraceSet:
     """The job with collectives that name no group as those of all ranks, if all left a trace.
 
     Profilers before torch 2.3 record neither group nor number. Of one rank alone nothing follows;
@@ -162,7 +170,7 @@ def _with_whole_job_groups(job: TraceSet) -> TraceSet:
     counts = [_groupless_count(trace) for trace in job.ranks]
     if size is None or size != len(job.ranks) or size == _TWO or not any(counts):
         return job
-    everyone = RankGroup(_NAMELESS.name, tuple(range(size)), size)
+    everyone = Group(_NAMELESS.name, tuple(range(size)), size)
     ranks = (
         replace(
             trace,
@@ -204,7 +212,7 @@ def _refuse_other_sizes(read: Collection[tuple[Path, RankTrace]]) -> None:
             )
 
 
-class ReadRequest(msgspec.Struct):
+class Request(msgspec.Struct):
     """Read a file, leave its cache if that is wanted and worth it, else write `columns`."""
 
     path: bytes
@@ -213,30 +221,30 @@ class ReadRequest(msgspec.Struct):
     columns: bytes
 
 
-class ReadReply(msgspec.Struct):
+class Reply(msgspec.Struct):
     """Where the columns of the file are, or why there are none."""
 
     columns: bytes | None = None
     refusal: str = ""
 
 
-def answer_request(request: ReadRequest) -> ReadReply:
+def answer(request: Request) -> Reply:
     """Do what is requested."""
     path, columns = Path(os.fsdecode(request.path)), Path(os.fsdecode(request.columns))
     try:
         if request.use_cache:
-            traces, kept = read_and_cache(path, request.limits, None)
+            traces, kept = read_and_keep(path, request.limits, None)
             if kept:
-                return ReadReply(columns=os.fsencode(cache_path(path)))
+                return Reply(columns=os.fsencode(cache_path(path)))
         else:
             traces = read_file(path, request.limits, None)
         with columns.open("wb") as file:
             write_columns(file, traces)
     except TraceError as error:
-        return ReadReply(refusal=_printable(str(error).removeprefix(f"{path}: ")))
+        return Reply(refusal=_printable(str(error).removeprefix(f"{path}: ")))
     except OSError as error:
-        return ReadReply(refusal=_printable(f"cannot be handed over: {error}"))
-    return ReadReply(columns=request.columns)
+        return Reply(refusal=_printable(f"cannot be handed over: {error}"))
+    return Reply(columns=request.columns)
 
 
 def _printable(text: str) -> str:
@@ -245,15 +253,19 @@ def _printable(text: str) -> str:
 
 
 def main() -> None:
-    """Answer requests until input ends; die with the requesting process, or of low memory."""
+    """Answer until nobody asks; die with the process that asks, and before it if memory ends."""
     die_with(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the requesting process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C means the process that asks
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     for line in sys.stdin.buffer:
-        reply = answer_request(msgspec.json.decode(line, type=ReadRequest))
+        reply = answer(msgspec.json.decode(line, type=Request))
         sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
         sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
 
 
 def read_in_processes(
@@ -268,7 +280,7 @@ def read_in_processes(
         try:
             folder = Path(opened.enter_context(TemporaryDirectory(prefix="cclsearch-")))
             for number in range(min(count, len(files))):
-                process = _ReaderProcess(folder / str(number), limits, use_cache)
+                process = _Process(folder / str(number), limits, use_cache)
                 opened.callback(process.end)
                 selector.register(process.replies, EVENT_READ, process)
         except OSError as error:
@@ -288,7 +300,7 @@ def read_in_processes(
                 yield file, traces
 
 
-class _ReaderProcess:
+class _Process:
     """A process that reads files on request; it dies with this one."""
 
     def __init__(self, place: Path, limits: ReadLimits, use_cache: bool) -> None:
@@ -311,10 +323,10 @@ class _ReaderProcess:
     def begin(self, file: Path) -> None:
         """Have a file read; its reply can be read when it is."""
         self._file = file
-        request = ReadRequest(
+        request = Request(
             os.fsencode(file), self._limits, self._use_cache, os.fsencode(self._columns)
         )
-        with suppress(BrokenPipeError):  # the missing reply reports it
+        with suppress(BrokenPipeError):  # the missing reply tells
             self._requests.write(msgspec.json.encode(request) + b"\n")
             self._requests.flush()
 
@@ -323,7 +335,7 @@ class _ReaderProcess:
         line = self.replies.readline()
         if not line.endswith(b"\n"):
             raise TraceError(self._file, self._end_in_words())
-        reply = msgspec.json.decode(line, type=ReadReply)
+        reply = msgspec.json.decode(line, type=Reply)
         if reply.columns is None:
             raise TraceError(self._file, reply.refusal)
         try:
@@ -352,7 +364,7 @@ class _ReaderProcess:
 
 
 OnFile: TypeAlias = Callable[[int, int, Path], None]
-"""Called after each file: how many are read, of how many, and which one it was."""
+"""Told after each file: how many are read, of how many, and which one it was."""
 
 # What is read in the time that a process takes to start.
 _WORTH_A_PROCESS_BYTES = 64 << 20
@@ -376,7 +388,7 @@ def read_files(
             on_file(len(read), len(files), file)
 
     for file in files if use_cache else ():
-        traces = read_cache(file, limits, only_rank)
+        traces = cached(file, limits, only_rank)
         if traces is not None:
             done(file, traces)
     rest = sorted((file for file in files if file not in read), key=_text_bytes)
@@ -388,7 +400,7 @@ def read_files(
         rest = []
     for file in rest:
         if use_cache:
-            traces, _ = read_and_cache(file, limits, only_rank)
+            traces, _ = read_and_keep(file, limits, only_rank)
         else:
             traces = read_file(file, limits, only_rank)
         done(file, traces)
@@ -396,7 +408,7 @@ def read_files(
 
 
 def _process_count(files: Sequence[Path]) -> int:
-    """How many processes pay, files by rising size; 1 where all but the last are read quickly."""
+    """How many processes pay, files by rising size; 1 where all but the last are read at once."""
     if sum(_text_bytes(file) for file in files[:-1]) < _WORTH_A_PROCESS_BYTES:
         return 1
     return min(len(files), len(os.sched_getaffinity(0)), _MOST_PROCESSES)
@@ -410,7 +422,7 @@ def _text_bytes(file: Path) -> int:
         return 0
 
 
-# Clocks of one job may differ by seconds; a second run starts later than that.
+# Clocks of one job may be seconds apart; a second run starts later than that.
 _FARTHEST_APART_NS = 60 * 10**9
 _IN_1973_NS = 10**17
 
@@ -427,39 +439,35 @@ def read_folder(
     Looks at `*.json`, `*.sqlite` and `*.xplane.pb`, packed or not, in the folder or else in the one
     folder below it that holds any; what no profiler wrote is left out, and so is the export of a
     profile that is there itself, as `TraceSet.remarks` then say. A trace
-    that lies alone and names no rank is of rank 0. What was read from large files is cached next
-    to them and read from there the next time, unless `use_cache` is False.
+    that lies alone and names no rank is of rank 0. What was read from large files is kept beside
+    them and read from there the next time, unless `use_cache` is False.
 
     Raises TraceError when there is no trace, one is damaged, or they are not of one run.
     """
-    found = find_traces(path, limits)
-    remarks = [f"left out: {shorten_list(found.others)}"] if found.others else []
+    found = found_at(path, limits)
+    remarks = [f"left out: {some(found.others)}"] if found.others else []
     if found.folder not in {path, path.parent}:
         remarks.append(f"read from {found.folder}")
     formats = {format_: file.name for file, format_ in found.files}
     if len(formats) > 1:
-        named = shorten_list([f"{name} ({format_})" for format_, name in sorted(formats.items())])
+        named = some([f"{name} ({format_})" for format_, name in sorted(formats.items())])
         raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
     files = [file for file, _ in found.files]
     read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
     if len(files) == 1:
         read = [tuple(part for trace in read[0] for part in by_device(trace))]
     if len(files) > 1 and Format.KINETO not in formats:
-        read = _number_devices(found.folder, read)
+        read = _numbered(found.folder, read)
         remarks.append("devices of several files are numbered in the order of the files' names")
     _refuse_two_runs(files, read)
-    return join_ranks(list(zip(files, read, strict=True)), remarks)
+    return joined(list(zip(files, read, strict=True)), remarks)
 
 
-def _number_devices(
-    folder: Path, read: Sequence[tuple[RankTrace, ...]]
-) -> list[tuple[RankTrace, ...]]:
+def _numbered(folder: Path, read: Sequence[tuple[RankTrace, ...]]) -> list[tuple[RankTrace, ...]]:
     """Devices of all files numbered on, where each file counts its own from 0."""
     names = sorted({trace.device.name if trace.device else "CPU" for own in read for trace in own})
     if len(names) > 1:
-        raise TraceError(
-            folder, f"holds traces of different devices, {shorten_list(names)}; name one file"
-        )
+        raise TraceError(folder, f"holds traces of different devices, {some(names)}; name one file")
     numbered, count = [], 0
     for traces in read:
         numbered.append(
@@ -468,7 +476,7 @@ def _number_devices(
                     trace,
                     rank=count + place,
                     world_size=None,
-                    collectives=_renumber_groups(trace.collectives, count),
+                    collectives=_counted_on(trace.collectives, count),
                 )
                 for place, trace in enumerate(traces)
             )
@@ -477,7 +485,7 @@ def _number_devices(
     return numbered
 
 
-def _renumber_groups(told: Collectives, count: int) -> Collectives:
+def _counted_on(told: Collectives, count: int) -> Collectives:
     """With the ranks of groups numbered like those of the file's devices."""
     groups = (
         replace(group, ranks=tuple(rank + count for rank in group.ranks)) if group.ranks else group
@@ -487,7 +495,7 @@ def _renumber_groups(told: Collectives, count: int) -> Collectives:
 
 
 def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]]) -> None:
-    """Separate runs by a pause between them that is longer than either."""
+    """Tell runs apart by a pause between them that is longer than either."""
     times = sorted(
         (*_extent_ns(trace), file)
         for file, traces in zip(files, read, strict=True)
@@ -503,13 +511,9 @@ def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]
             raise TraceError(
                 file,
                 f"begins {apart_ns / 1e9:.0f} s after {other.name} ended: they are of different "
-                "runs; read each run from a separate folder",
+                "runs; read each run from a folder of its own",
             )
 
 
 def _extent_ns(trace: RankTrace) -> tuple[int, int]:
     return int(trace.spans.start_ns[0]), int(trace.spans.end_ns.max())
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,7 @@ from search.leaderboard.view import group_facts, legend_facts
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
-from search.service.data import Form, StudyBeside, compared_studies, compared_trials
+from search.service.data import ComparedStudy, Form, compared_studies, compared_trials
 from search.service.limits import HeldResponse
 from search.service.models import (
     Board,
@@ -88,7 +88,7 @@ def _comparison(found: Comparisons) -> Comparison:
     return Comparison.model_validate(comparisons_facts(found))
 
 
-def _study(study_id: str, side: StudyBeside) -> StudySide:
+def _study(study_id: str, side: ComparedStudy) -> StudySide:
     return StudySide(
         study=study_id,
         best=side.best,
@@ -196,7 +196,7 @@ def export(
         file = service.writing.exported(service.store, row, form, leaving)
         headers["content-length"] = str(os.fstat(file.fileno()).st_size)
     except BaseException:
-        service.exports.give_back(caller.name)
+        service.exports.release(caller.name)
         raise
     return HeldResponse(
         _pieces(file), service.exports, caller.name, media_type=KINDS[form], headers=headers

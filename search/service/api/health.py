@@ -19,24 +19,24 @@ from pydantic import BaseModel
 from records.errors import CclsearchError
 from search.service.access import Reader, TheService
 from search.service.queue import State, Submitted
-from search.service.runner import Place
+from search.service.runner import DeviceGroup
 from search.service.service import Service
 from search.settings import installed_version
 
 T = TypeVar("T")
 
 
-class Use(BaseModel):
+class DeviceUse(BaseModel):
     """Devices, how many studies may measure on them at once, and how many do."""
 
     devices: str
     environments: list[str]
-    at_once: int
+    parallel_studies: int
     running: int
     queued: int
 
 
-class Details(BaseModel):
+class ServiceStatus(BaseModel):
     """How the service is, in full; what cannot be told is null, and `faults` say why.
 
     `waits_for` is a search that was started by hand on the same records: until it ends nothing
@@ -50,7 +50,7 @@ class Details(BaseModel):
     uptime_s: float
     queued: int | None
     running: int | None
-    places: list[Use]
+    devices: list[DeviceUse]
     studies: int | None
     event_streams: int
     webhooks_waiting: int | None
@@ -58,31 +58,31 @@ class Details(BaseModel):
     memory_bytes: int | None
 
 
-def is_well(service: Service) -> bool:
+def is_healthy(service: Service) -> bool:
     """Whether the queue moves, and the records can be used."""
-    return service.keeper.lives and not service.keeper.faults
+    return service.scheduler.lives and not service.scheduler.faults
 
 
-def details_of(service: Service) -> Details:
+def service_status(service: Service) -> ServiceStatus:
     """How the service is, in full; whatever is broken, there is an answer."""
-    faults = [*service.keeper.faults]
-    if not service.keeper.lives:
+    faults = [*service.scheduler.faults]
+    if not service.scheduler.lives:
         faults.append("the queue is looked after no more; start the service again")
-    if service.messenger is not None and service.messenger.fault is not None:
-        faults.append(service.messenger.fault)
-    under_way = _told(lambda: service.table.under_way(), faults)
-    waiting = _told(lambda: len(service.table.deliveries()), faults)
-    studies = _told(lambda: service.records.study_count(), faults)
+    if service.webhooks is not None and service.webhooks.fault is not None:
+        faults.append(service.webhooks.fault)
+    under_way = _or_fault(lambda: service.table.under_way(), faults)
+    waiting = _or_fault(lambda: len(service.table.deliveries()), faults)
+    studies = _or_fault(lambda: service.records.study_count(), faults)
     queued = None if under_way is None else _count(under_way, is_queued=True)
-    return Details(
-        ok=is_well(service),
+    return ServiceStatus(
+        ok=is_healthy(service),
         faults=faults,
-        waits_for=service.keeper.waits_for,
+        waits_for=service.scheduler.waits_for,
         version=installed_version(),
         uptime_s=time.time() - service.started_s,
         queued=queued,
         running=None if under_way is None else _count(under_way, is_queued=False),
-        places=_places(service, under_way or ()),
+        devices=_devices(service, under_way or ()),
         studies=studies,
         event_streams=service.streams.total(),
         webhooks_waiting=waiting,
@@ -91,37 +91,39 @@ def details_of(service: Service) -> Details:
     )
 
 
-def _told(ask: Callable[[], T], faults: list[str]) -> T | None:
+def _or_fault(read: Callable[[], T], faults: list[str]) -> T | None:
     """What there is to tell; None, and a fault more, where it cannot be told."""
     try:
-        return ask()
+        return read()
     except CclsearchError as error:
         if str(error) not in faults:
             faults.append(str(error))
         return None
 
 
-def _places(service: Service, under_way: Sequence[Submitted]) -> list[Use]:
+def _devices(service: Service, under_way: Sequence[Submitted]) -> list[DeviceUse]:
     """Every device that is configured, and those that are in use still."""
     names: dict[str, list[str]] = {}
     bear: dict[str, int] = {}
 
-    def note(environment: str, place: Place) -> None:
+    def note(environment: str, place: DeviceGroup) -> None:
         known = names.setdefault(place.devices, [])
         if environment not in known:
             known.append(environment)
-        bear[place.devices] = min(place.at_once, bear.get(place.devices, place.at_once))
+        bear[place.devices] = min(
+            place.parallel_studies, bear.get(place.devices, place.parallel_studies)
+        )
 
     for name, offered in service.config.environment.items():
-        note(name, Place(offered.devices, offered.at_once))
+        note(name, DeviceGroup(offered.devices, offered.parallel_studies))
     for each in under_way:
-        note(each.environment, service.keeper.place_of(each))
-    there = [(service.keeper.place_of(each).devices, each) for each in under_way]
+        note(each.environment, service.scheduler.devices_of(each))
+    there = [(service.scheduler.devices_of(each).devices, each) for each in under_way]
     return [
-        Use(
+        DeviceUse(
             devices=devices,
             environments=sorted(known),
-            at_once=bear[devices],
+            parallel_studies=bear[devices],
             running=_count([each for on, each in there if on == devices], is_queued=False),
             queued=_count([each for on, each in there if on == devices], is_queued=True),
         )
@@ -161,21 +163,21 @@ class Health(BaseModel):
 @router.get("/health", responses={503: {"model": Health}})
 def health(service: TheService, response: Response) -> Health:
     """Whether the service is well: its queue moves, and its records can be used."""
-    ok = is_well(service)
+    ok = is_healthy(service)
     response.status_code = 200 if ok else 503
     return Health(ok=ok)
 
 
 @router.get("/status")
-def details(service: TheService, _caller: Reader) -> Details:
+def details(service: TheService, _caller: Reader) -> ServiceStatus:
     """How the service is, in full."""
-    return details_of(service)
+    return service_status(service)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(service: TheService, _caller: Reader) -> str:
     """The same for Prometheus, in its text format; what cannot be told is left out."""
-    found = details_of(service)
+    found = service_status(service)
     lines = [
         ("cclsearch_up", "Whether the queue moves.", int(found.ok)),
         ("cclsearch_uptime_seconds", "Since the service started.", found.uptime_s),
@@ -189,7 +191,7 @@ def metrics(service: TheService, _caller: Reader) -> str:
         ("cclsearch_memory_bytes", "Memory of the service.", found.memory_bytes),
     ]
     texts = [_gauge(name, meaning, value) for name, meaning, value in lines if value is not None]
-    for use in found.places:
+    for use in found.devices:
         label = use.devices.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         texts.append(f'cclsearch_devices_running{{devices="{label}"}} {use.running}\n')
     return "".join(texts)

@@ -28,12 +28,12 @@ from search.loop.finding import best_result, final_finding, leader_of
 from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
 from search.service.data import StudyFront, StudyHistory, StudyKnobs, disturbed_study
-from search.service.events import followed
+from search.service.events import stream_events
 from search.service.limits import HeldResponse
 from search.service.models import (
-    Entered,
     Environment,
     Page,
+    QueuedStudy,
     StudyFull,
     StudyShort,
     config_of,
@@ -41,7 +41,7 @@ from search.service.models import (
     result_of,
 )
 from search.service.queue import Submitted
-from search.service.service import NewStudy, Service, TooManyError, told_status
+from search.service.service import NewStudy, Service, TooManyError, status_from
 from search.views.machine import Disturbed
 
 router = APIRouter(tags=["queue"])
@@ -69,7 +69,10 @@ def environments(service: TheService, _caller: Reader) -> list[Environment]:
     """Environments that studies may be submitted for."""
     return [
         Environment(
-            name=name, description=one.description, at_once=one.at_once, devices=one.devices
+            name=name,
+            description=one.description,
+            parallel_studies=one.parallel_studies,
+            devices=one.devices,
         )
         for name, one in sorted(service.config.environment.items())
     ]
@@ -82,28 +85,28 @@ def create(
     caller: Submitter,
     response: Response,
     idempotency_key: IdempotencyKey = None,
-) -> Entered:
+) -> QueuedStudy:
     """Submit a study; it is searched as soon as its environment is free."""
     digest = sha256(asked.model_dump_json().encode()).hexdigest()
     key = None if idempotency_key is None else (idempotency_key, digest)
     study_id = service.submit(asked, caller, key)
     response.headers["location"] = f"/api/v1/studies/{study_id}"
-    return Entered(id=study_id, status=service.status(service.study(study_id)))
+    return QueuedStudy(id=study_id, status=service.status(service.study(study_id)))
 
 
 @router.post("/studies/{study_id}/cancel", status_code=202)
-def cancel(study_id: str, service: TheService, caller: Submitter) -> Entered:
+def cancel(study_id: str, service: TheService, caller: Submitter) -> QueuedStudy:
     """End a study; what it measured stays, and it can be resumed."""
-    return Entered(id=study_id, status=service.cancel(study_id, caller).state.value)
+    return QueuedStudy(id=study_id, status=service.cancel(study_id, caller).state.value)
 
 
 @router.post("/studies/{study_id}/resume", status_code=202)
 def resume(
     study_id: str, service: TheService, caller: Submitter, how: MoreTrials | None = None
-) -> Entered:
+) -> QueuedStudy:
     """Go on with a study that ended, with more trials if they are given."""
     more = None if how is None else how.more_trials
-    return Entered(id=study_id, status=service.resume(study_id, more, caller).state.value)
+    return QueuedStudy(id=study_id, status=service.resume(study_id, more, caller).state.value)
 
 
 progress_router = APIRouter(tags=["progress"])
@@ -142,7 +145,7 @@ def events(
     async def stream() -> AsyncIterator[str]:
         path, over = service.events(study_id), partial(service.is_over, study_id)
         with service.feeds.follow(path, over) as feed:
-            async for text in followed(feed, start):
+            async for text in stream_events(feed, start):
                 yield text
 
     if not service.streams.take(caller.name):
@@ -219,7 +222,7 @@ def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str
     begun = dict.fromkeys(records.begun_studies(), "interrupted")
     begun |= {study_id: "running" for study_id in begun if records.holder(study_id) is not None}
     recorded = records.statuses((*states, *begun)) | begun
-    told = {one: told_status(states.get(one), word) for one, word in recorded.items()}
+    told = {one: status_from(states.get(one), word) for one, word in recorded.items()}
     return tuple(one for one, its in told.items() if its == status), tuple(told)
 
 

@@ -31,7 +31,7 @@ from search.compare.sides import OnRecord, trial_side
 from search.loop.finding import leader_of
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
-from search.service.data import costs_again, disturbed_trials, reached_again, reached_by
+from search.service.data import disturbed_trials, repeat_costs, repeat_spreads, spread_of_trial
 from search.service.limits import HeldResponse
 from search.service.models import (
     File,
@@ -297,13 +297,13 @@ def trials(
         text=text,
         limit=limit,
         offset=offset,
-        costs=costs_again(row, service.records) if sort == "score" else {},
+        costs=repeat_costs(row, service.records) if sort == "score" else {},
     )
     found, total = service.records.trial_page(row.id, query)
-    again = reached_again(row, service.records)
+    again = repeat_spreads(row, service.records)
     disturbed = disturbed_trials(found, row, service.records)
     items = [
-        trial_short(trial, reached_by(trial, again), disturbed.get(trial.ordinal))
+        trial_short(trial, spread_of_trial(trial, again), disturbed.get(trial.ordinal))
         for trial in found
     ]
     return Page(items=items, total=total, offset=offset)
@@ -315,7 +315,7 @@ def trial(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader)
     found = trial_of(service, study_id, ordinal)
     values = service.records.metric_values(study_id, ordinal).get(ordinal, ())
     row = service.study(study_id)
-    reached = reached_by(found, reached_again(row, service.records))
+    reached = spread_of_trial(found, repeat_spreads(row, service.records))
     disturbed = disturbed_trials((found,), row, service.records).get(ordinal)
     return trial_full(found, reached, disturbed, values, json.loads(to_json(found.outcome)))
 

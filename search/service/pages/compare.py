@@ -26,7 +26,7 @@ from search.compare.view import verdict_words, why_words
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset, disturbed_in, study_short
 from search.service.api.trials import policy_of, side_of
-from search.service.data import StudyHistory, compared_trials, disturbed_trials, reached_again
+from search.service.data import StudyHistory, compared_trials, disturbed_trials, repeat_spreads
 from search.service.pages.base import drawing, page, visible
 from search.service.pages.study import result_words
 from search.service.pages.trials import remarks_of
@@ -99,7 +99,7 @@ def _remarks(row: StudyRow, trial: Trial, service: Service) -> str:
     return remarks_of(trial, disturbed.get(trial.ordinal))
 
 
-def knobs_beside(sides: Sequence[Side]) -> tuple[Knob, ...]:
+def knob_table(sides: Sequence[Side]) -> tuple[Knob, ...]:
     """Every knob of any side, in alphabetical order."""
     configs = [
         {} if side.trial is None or side.trial.config is None else side.trial.config.values
@@ -196,7 +196,7 @@ def compare(
         "compare.html",
         sides=sides,
         most=MOST_SIDES,
-        knobs=knobs_beside(sides),
+        knobs=knob_table(sides),
         verdicts=verdicts(sides) if sides else (),
         chart=None if chart is None else drawing(chart),
         study_count=len(studies),
@@ -375,7 +375,7 @@ def _results(
     row: StudyRow, digests: Sequence[str], most: int, records: Store
 ) -> Mapping[str, tuple[PolicyResult, ...]]:
     """How the first trials of these policies ended, by all launches that count."""
-    again = reached_again(row, records)
+    again = repeat_spreads(row, records)
     found = records.policy_results(row.id, digests, most)
     return {
         digest: tuple(

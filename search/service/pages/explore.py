@@ -49,7 +49,7 @@ def front_charts(front: StudyFront) -> Iterator[tuple[str, str]]:
     for place, other in enumerate(others, start=1):
         pairs = [_pair(point, front, place) for point in front.points]
         # What is taken lies across, as readers expect it; several objectives as they were asked.
-        across, upwards = (main, other) if front.is_asked else (other, main)
+        across, upwards = (main, other) if front.is_multi_objective else (other, main)
         chart = front_chart(
             pairs, x_label=_label(across), y_label=_label(upwards), line=len(others) == 1
         )
@@ -63,8 +63,8 @@ def _pair(point: FrontPoint, front: StudyFront, place: int) -> Pair:
     )
     return Pair(
         name=str(point.ordinal),
-        x=main if front.is_asked else other,
-        y=other if front.is_asked else main,
+        x=main if front.is_multi_objective else other,
+        y=other if front.is_multi_objective else main,
         on_front=point.on_front,
         is_limited=point.is_limited,
         tip=point.words,

@@ -25,10 +25,10 @@ from search.leaderboard.view import (
     ranked_words,
     value_words,
 )
-from search.service.access import Reader, TheService, local_place, signed_in, signed_out
-from search.service.api.health import details_of
+from search.service.access import Reader, TheService, begin_session, end_session, local_place
+from search.service.api.health import service_status
 from search.service.api.studies import Offset
-from search.service.auth import known_as
+from search.service.auth import find_token
 from search.service.limits import address_of
 from search.service.pages.base import form_of, page
 
@@ -114,9 +114,9 @@ async def sign_in(request: Request, service: TheService) -> Response:
     """Check the token that was entered, and go where its holder wanted to go."""
     fields = await form_of(request)
     place = local_place(fields.get("next", ("/",))[0])
-    token = known_as(fields.get("token", ("",))[0].strip(), service.tokens)
+    token = find_token(fields.get("token", ("",))[0].strip(), service.tokens)
     if token is not None:
-        return signed_in(service, token, place)
+        return begin_session(service, token, place)
     allowed = service.wrong_tokens.allow(address_of(request.scope))
     status, problem = (401, WRONG) if allowed else (429, TOO_MANY)
     return page(request, "login.html", status=status, place=place, problem=problem)
@@ -125,7 +125,7 @@ async def sign_in(request: Request, service: TheService) -> Response:
 @router.post("/logout")
 def sign_out(service: TheService) -> Response:
     """Forget the browser."""
-    return signed_out(service)
+    return end_session(service)
 
 
 SHOWN = 50
@@ -134,7 +134,7 @@ SHOWN = 50
 @router.get("/health")
 def health_page(request: Request, service: TheService, _caller: Reader) -> Response:
     """Queue, devices, disk, memory, versions; and what is wrong."""
-    found = details_of(service)
+    found = service_status(service)
     under_way = () if found.queued is None else service.table.under_way()
     return page(
         request,

@@ -48,7 +48,7 @@ from search.service.api.studies import (
     study_full,
     study_page,
 )
-from search.service.data import StudyHistory, are_too_many, reached_again, reached_by
+from search.service.data import StudyHistory, are_too_many, repeat_spreads, spread_of_trial
 from search.service.pages.base import drawing, form_of, one, page, spark_of, took
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
@@ -272,12 +272,12 @@ def _model(row: StudyRow, records: Store) -> Iterator[Spent]:
 
 
 TAIL_BYTES = 1 << 18
-MOST_SAID = 200
+MOST_EVENTS = 200
 WORDS_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
+class RunningTrial:
     """A trial under way: who proposed it and why, what it sets, how far its launch is."""
 
     ordinal: int
@@ -288,7 +288,7 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class EventLine:
     """An event in words; `kind` is what it is about, `tone` how it is shown."""
 
     kind: str
@@ -297,12 +297,12 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """What is under way, what was said last with the newest first, and where the events end."""
+class LiveStatus:
+    """What is under way, the latest events with the newest first, and where the file ends."""
 
-    doing: tuple[Doing, ...] = ()
-    again: str = ""
-    said: tuple[Said, ...] = ()
+    running: tuple[RunningTrial, ...] = ()
+    repeating: str = ""
+    events: tuple[EventLine, ...] = ()
     end: int = 0
 
 
@@ -335,21 +335,24 @@ class Event(BaseModel):
     freedom: int = 1
 
 
-def happening(path: Path, measure: Measure) -> Happening:
+def live_status(path: Path, measure: Measure) -> LiveStatus:
     """Read the last events in a file; nothing happens where there is none."""
     lines, end = _tail(path)
-    doing: dict[int, Doing] = {}
-    said: list[Said] = []
-    again = ""
+    running: dict[int, RunningTrial] = {}
+    events: list[EventLine] = []
+    repeating = ""
     for line in lines:
         event = _event(line)
         if event is None:
             continue
-        again = _again(event, again)
-        _follow(event, doing)
-        said += _said(event, line, measure)
-    return Happening(
-        doing=tuple(doing.values()), again=again, said=tuple(reversed(said[-MOST_SAID:])), end=end
+        repeating = _repeating(event, repeating)
+        _follow(event, running)
+        events += _event_lines(event, line, measure)
+    return LiveStatus(
+        running=tuple(running.values()),
+        repeating=repeating,
+        events=tuple(reversed(events[-MOST_EVENTS:])),
+        end=end,
     )
 
 
@@ -375,29 +378,29 @@ def _event(line: bytes) -> Event | None:
         return None  # a library printed it
 
 
-def _follow(event: Event, doing: dict[int, Doing]) -> None:
+def _follow(event: Event, running: dict[int, RunningTrial]) -> None:
     """Keep what is under way up to date with one more event."""
     if event.event in {"study_started", "finished"}:
-        doing.clear()
+        running.clear()
     if event.ordinal is None:
         return
-    known = doing.get(event.ordinal)
+    known = running.get(event.ordinal)
     match event.event:
         case "trial_started":
-            doing[event.ordinal] = Doing(
+            running[event.ordinal] = RunningTrial(
                 ordinal=event.ordinal, author=event.author, rationale=event.rationale
             )
         case "config_decided" if known is not None:
-            doing[event.ordinal] = replace(known, config=event.config or {})
+            running[event.ordinal] = replace(known, config=event.config or {})
         case "phase" if known is not None:
-            doing[event.ordinal] = replace(known, phase=event.phase)
+            running[event.ordinal] = replace(known, phase=event.phase)
         case "trial_finished":
-            doing.pop(event.ordinal, None)
+            running.pop(event.ordinal, None)
         case _:
             pass
 
 
-def _again(event: Event, before: str) -> str:
+def _repeating(event: Event, before: str) -> str:
     """What is launched again now, if that is what happens."""
     match event.event:
         case "repeat_finished":
@@ -410,52 +413,56 @@ def _again(event: Event, before: str) -> str:
             return before
 
 
-def _said(event: Event, line: bytes, measure: Measure) -> Iterator[Said]:
+def _event_lines(event: Event, line: bytes, measure: Measure) -> Iterator[EventLine]:
     match event.event:
         case "study_started":
-            yield Said(kind="search", words=one_line(event.why, WORDS_CHARS) or "the search began")
+            yield EventLine(
+                kind="search", words=one_line(event.why, WORDS_CHARS) or "the search began"
+            )
         case "trial_started":
             why = f": {event.rationale}" if event.rationale else ""
             words = f"trial {event.ordinal} is proposed by {event.author}{why}"
-            yield Said(kind="proposal", words=one_line(words, WORDS_CHARS))
+            yield EventLine(kind="proposal", words=one_line(words, WORDS_CHARS))
         case "trial_finished":
             yield _ended(event)
         case "repeat_finished":
             went = f"FAILED {event.failure_kind}" if event.status == "failed" else _step_time(event)
             words = f"trial {event.ordinal} again, {_purpose(event)}, round {event.round + 1}"
-            yield Said(kind="again", words=f"{words}: {went}")
+            yield EventLine(kind="again", words=f"{words}: {went}")
         case "noise_measured" if event.sd is not None:
             noise = Noise(sd=event.sd, freedom=event.freedom)
-            yield Said(kind="noise", words=noise_words(noise, measure))
+            yield EventLine(kind="noise", words=noise_words(noise, measure))
         case "race_decided":
             yield from _raced(line)
         case "finished":
             words = f"the search ended: {event.stop_reason}"
-            yield Said(kind="search", words=one_line(words, WORDS_CHARS), tone="good")
+            yield EventLine(kind="search", words=one_line(words, WORDS_CHARS), tone="good")
         case "notice":
-            yield Said(kind="notice", words=one_line(event.words, WORDS_CHARS), tone="hold")
+            yield EventLine(kind="notice", words=one_line(event.words, WORDS_CHARS), tone="hold")
         case _:
             pass
 
 
-def _ended(event: Event) -> Said:
+def _ended(event: Event) -> EventLine:
     head = f"trial {event.ordinal}"
     if event.status == "failed" or event.score is None:
         cause = one_line(event.message or "", WORDS_CHARS)
-        return Said(kind="trial", words=f"{head} FAILED {event.failure_kind}: {cause}", tone="bad")
+        return EventLine(
+            kind="trial", words=f"{head} FAILED {event.failure_kind}: {cause}", tone="bad"
+        )
     value = f"{number(event.score)} {event.unit or ''}".rstrip()
     leads = event.best == event.ordinal
     more = "; ".join([*event.broken_limits, *event.caveats])
     words = f"{head}: {value}{', best so far' if leads else ''}{f' ({more})' if more else ''}"
-    return Said(kind="trial", words=one_line(words, WORDS_CHARS), tone="good" if leads else "")
+    return EventLine(kind="trial", words=one_line(words, WORDS_CHARS), tone="good" if leads else "")
 
 
-def _raced(line: bytes) -> Iterator[Said]:
+def _raced(line: bytes) -> Iterator[EventLine]:
     try:
         race = from_json(Race, line.decode("utf-8", "replace"))
     except CodecError:
         return
-    yield Said(kind="race", words=race_words(race))
+    yield EventLine(kind="race", words=race_words(race))
 
 
 def _step_time(event: Event) -> str:
@@ -468,7 +475,7 @@ def _purpose(event: Event) -> str:
 
 
 JUDGED = frozenset({"noise", "race"})
-SAID_AT_ONCE = 60
+SHOWN_EVENTS = 60
 MORE_TRIALS = 5
 
 
@@ -481,9 +488,9 @@ def one_study_page(
     found = study_full(row, service)
     events = service.events(study_id)
     goes_on = found.status in UNDER_WAY
-    now = happening(events, row.study.measure)
+    now = live_status(events, row.study.measure)
     judged = judged_lines(row) or tuple(
-        (each.kind, each.words) for each in reversed(now.said) if each.kind in JUDGED
+        (each.kind, each.words) for each in reversed(now.events) if each.kind in JUDGED
     )
     return page(
         request,
@@ -493,7 +500,7 @@ def one_study_page(
         study=found,
         goes_on=goes_on,
         now=now,
-        said=now.said[:SAID_AT_ONCE],
+        shown_events=now.events[:SHOWN_EVENTS],
         has_events=events.exists(),
         asked=objective_words(row.study),
         work=tuple(work_facts(row.study)),
@@ -540,14 +547,14 @@ DecisionLine: TypeAlias = tuple[str, str]
 
 def result_words(row: StudyRow, trial: Trial, store: Store) -> str:
     """What a trial reached over the launches that count, with its unit."""
-    found = reached_by(trial, reached_again(row, store))
+    found = spread_of_trial(trial, repeat_spreads(row, store))
     if found is None or trial.score is None:
         return "failed"
     return spread_words(found, trial.score.unit)
 
 
 def decision_lines(row: StudyRow, trial: Trial, store: Store) -> tuple[DecisionLine, ...]:
-    """How a trial ended, what later launches said of it, and what was decided in the end."""
+    """How a trial ended, what its repeats showed, and what was decided."""
     return tuple(_lines(row, trial, store))
 
 
@@ -587,6 +594,6 @@ def _in_the_end(finding: Finding, trial: Trial) -> Iterator[DecisionLine]:
     elif finding.winner is not None:
         yield "in the end", f"trial {finding.winner} is the best of the study"
     if trial.ordinal in finding.unreliable:
-        yield "unreliable", "it failed by its own doing when it was launched to confirm it"
+        yield "unreliable", "it failed by its own running when it was launched to confirm it"
     if any(member.ordinal == trial.ordinal for member in finding.front):
         yield "front", "no other trial beats it in all objectives"

@@ -33,7 +33,7 @@ from search.report.analysis import time_chart
 from search.service.access import Reader, TheService
 from search.service.api.studies import disturbed_in, study_short
 from search.service.api.trials import Ordinal, bytes_between, exchange_of, file_address, trial_of
-from search.service.data import disturbed_trials, reached_again, reached_by, repeats_of
+from search.service.data import disturbed_trials, repeat_spreads, repeats_of, spread_of_trial
 from search.service.models import result_of
 from search.service.pages.base import drawing, page, visible
 from search.service.pages.study import decision_lines
@@ -553,7 +553,7 @@ def trial(
         trial=found,
         best=best,
         parent=parent,
-        result=result_of(found, reached_by(found, reached_again(row, records))),
+        result=result_of(found, spread_of_trial(found, repeat_spreads(row, records))),
         last=records.counts(row.id).trials - 1,
         settings=settings_of(found, best, parent),
         decisions=decision_lines(row, found, records),

@@ -32,10 +32,10 @@ from search.service.api.studies import disturbed_in, study_short
 from search.service.api.trials import attachment
 from search.service.data import (
     are_too_many,
-    costs_again,
     disturbed_trials,
-    reached_again,
-    reached_by,
+    repeat_costs,
+    repeat_spreads,
+    spread_of_trial,
 )
 from search.service.pages.base import page
 from search.service.service import Service
@@ -94,7 +94,7 @@ def trial_table(
     row: StudyRow, trials: Sequence[Trial], store: Store, asked: Sequence[str], best: int | None
 ) -> Table:
     """The table of these trials with the columns asked for, or with those that tell most."""
-    again, disturbed = reached_again(row, store), disturbed_trials(trials, row, store)
+    again, disturbed = repeat_spreads(row, store), disturbed_trials(trials, row, store)
     metrics = {
         trial.ordinal: store.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
         for trial in trials
@@ -106,7 +106,7 @@ def trial_table(
         columns=columns,
         lines=tuple(
             replace(
-                _line(trial, reached_by(trial, again), metrics.get(trial.ordinal, ()), shown),
+                _line(trial, spread_of_trial(trial, again), metrics.get(trial.ordinal, ()), shown),
                 is_best=trial.ordinal == best,
                 remarks=remarks_of(trial, disturbed.get(trial.ordinal)),
             )
@@ -211,7 +211,7 @@ def remarks_of(trial: Trial, disturbed: Disturbed | None) -> str:
 ColumnChoice = Annotated[str, Field(max_length=120)]
 
 
-class TrialsAsked(BaseModel):
+class TrialTableQuery(BaseModel):
     """Filters, order, columns and place in a table of trials; a form leaves empty what is not set.
 
     `columns` are `config.KNOB` and `metric.NAME`; without any the page chooses.
@@ -272,7 +272,7 @@ router = APIRouter(include_in_schema=False)
 
 CSV_ROWS = 5000
 
-Asked = Annotated[TrialsAsked, Query()]
+Asked = Annotated[TrialTableQuery, Query()]
 
 
 @router.get("/studies/{study_id}/trials")
@@ -318,9 +318,9 @@ def trials_as_csv(study_id: str, service: TheService, _caller: Reader, asked: As
     )
 
 
-def _query(row: StudyRow, asked: TrialsAsked, service: Service) -> TrialQuery:
+def _query(row: StudyRow, asked: TrialTableQuery, service: Service) -> TrialQuery:
     """What is asked, with what counts of trials that were launched again where that sorts them."""
     query = asked.query()
     if query.sort != "score":
         return query
-    return replace(query, costs=costs_again(row, service.records))
+    return replace(query, costs=repeat_costs(row, service.records))

@@ -24,7 +24,7 @@ from search.service.auth import ROLES, KnownToken, digest_of
 from search.service.config import Listen, ServiceConfig
 from search.service.limits import Rates
 from search.service.queue import RunTable
-from search.service.runner import Keeper
+from search.service.runner import Scheduler
 from search.service.server import listening, server_of
 from search.service.service import Service
 from tests.support import records as testing
@@ -36,13 +36,13 @@ HOSTILE = "<img src=x onerror=alert(1)>&'\"\x1b[31mred\x1b]0;title\x07\u202e\r\n
 TOKENS = {role: f"{role}-token-of-a-test" for role in ROLES}
 
 
-class StillKeeper(Keeper):
-    """A keeper that starts nothing, so that what is submitted stays queued."""
+class IdleScheduler(Scheduler):
+    """A scheduler that starts nothing, so that what is submitted stays queued."""
 
-    def settle_entering(self, table: RunTable, records: Store) -> None:
+    def recover_pending(self, table: RunTable, records: Store) -> None:
         """Let everything be: tests write into the queue while it starts."""
 
-    def look(self, table: RunTable, records: Store) -> None:
+    def tick(self, table: RunTable, records: Store) -> None:
         """Let everything be."""
 
 
@@ -96,7 +96,7 @@ def running(
             folder=folder or root,
             store=root,
             tokens=known,
-            keeper=(Keeper if searching else StillKeeper)(root),
+            scheduler=(Scheduler if searching else IdleScheduler)(root),
             **more,
         )
         server = server_of(app_of(service), listen, service.feeds.close)

@@ -1,4 +1,4 @@
-"""A queue with a keeper that is told when to look, and processes that only act as searches."""
+"""A queue with a scheduler that is told when to look, and processes that only act as searches."""
 
 import time
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from records.store.store import Store
-from search.service.queue import RunTable, State, Submitted, entering
-from search.service.runner import Keeper, Runner, nobody, run_folder, table_path
+from search.service.queue import RunTable, State, Submitted, pending_submission
+from search.service.runner import Runner, Scheduler, no_deliveries, run_folder, table_path
 from tests.support import records as testing
 
 ACTING = Path(__file__).with_name("acting.py")
@@ -16,13 +16,13 @@ LIMIT_S = 30
 
 @dataclass
 class Queue:
-    """A store with a queue; `look` is what the keeper does at each turn."""
+    """A store with a queue; `tick` is what the scheduler does at each turn."""
 
     root: Path
-    to_tell: Callable = nobody
+    deliveries_for: Callable = no_deliveries
     store: Store = field(init=False)
     table: RunTable = field(init=False)
-    keeper: Keeper = field(init=False)
+    scheduler: Scheduler = field(init=False)
     runners: list[Runner] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -33,27 +33,29 @@ class Queue:
     def restart(self) -> None:
         """Another service on the same store, as after a kill: it knows what is on disk."""
         self.runners.append(Runner(self.root, {}, program=("-S", "-E", str(ACTING))))
-        self.keeper = Keeper(self.root, to_tell=self.to_tell, runner=self.runners[-1])
+        self.scheduler = Scheduler(
+            self.root, deliveries_for=self.deliveries_for, runner=self.runners[-1]
+        )
 
     def submit(self, study_id: str, act: str = "wait", devices: str = "gpus") -> None:
         self.store.create(study_id, testing.study(), "test", status="queued")
         self.act(study_id, act)
-        self.table.add(entering(study_id, "lab", devices, 1, "ci"))
-        self.table.change_from(study_id, State.ENTERING, State.QUEUED)
+        self.table.add(pending_submission(study_id, "lab", devices, 1, "ci"))
+        self.table.change_from(study_id, State.PENDING, State.QUEUED)
 
     def act(self, study_id: str, act: str) -> None:
         run_folder(self.root, study_id).mkdir(parents=True, exist_ok=True)
         (run_folder(self.root, study_id) / "act").write_text(act)
 
-    def look(self) -> None:
-        self.keeper.look(self.table, self.store)
+    def tick(self) -> None:
+        self.scheduler.tick(self.table, self.store)
 
     def until(self, fact: Callable[[], object]) -> None:
         """Look until it is so."""
         end = time.monotonic() + LIMIT_S
         while not fact():
             assert time.monotonic() < end, self.table.under_way()
-            self.look()
+            self.tick()
             time.sleep(0.005)
 
     def until_over(self, study_id: str) -> Submitted:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from search.service.config import Limits, ServiceConfig
-from search.service.queue import State, entering
+from search.service.queue import State, pending_submission
 from search.service.runner import EVENTS, run_folder
 from tests.search.service.conftest import FINISHED
 
@@ -52,8 +52,8 @@ def test_a_study_is_followed_from_where_it_is_asked(served, asked, last_id, coun
 @pytest.mark.usefixtures("events")
 def test_there_are_only_so_many_streams_for_one_caller(serve, recorded_store):
     served = serve(recorded_store, ServiceConfig(limits=Limits(event_streams=1)))
-    served.service.table.add(entering(FINISHED, "builtin", "gpus", 1, "ci"))
-    served.service.table.change_from(FINISHED, State.ENTERING, State.RUNNING)
+    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with (
         served.client("read") as client,
         served.client("submit") as other,
@@ -70,8 +70,8 @@ def test_there_are_only_so_many_streams_for_one_caller(serve, recorded_store):
 @pytest.mark.usefixtures("events")
 def test_whoever_asks_for_the_head_of_a_stream_follows_nothing(serve, recorded_store):
     served = serve(recorded_store)
-    served.service.table.add(entering(FINISHED, "builtin", "gpus", 1, "ci"))
-    served.service.table.change_from(FINISHED, State.ENTERING, State.RUNNING)
+    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with served.client("read") as client:
         answer = client.head(PATH)
     until_s = time.monotonic() + 20
@@ -85,8 +85,8 @@ def test_whoever_asks_for_the_head_of_a_stream_follows_nothing(serve, recorded_s
 @pytest.mark.usefixtures("events")
 def test_a_stream_is_closed_when_the_service_stops(serve, recorded_store):
     served = serve(recorded_store)
-    served.service.table.add(entering(FINISHED, "builtin", "gpus", 1, "ci"))
-    served.service.table.change_from(FINISHED, State.ENTERING, State.RUNNING)
+    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with served.client("read") as client, client.stream("GET", PATH) as answer:
         texts = answer.iter_text()
         text = next(texts) + next(texts)

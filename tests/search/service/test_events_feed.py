@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from records.errors import StoreError
 from search.service import events
-from search.service.events import Feeds, followed, line_start, read_lines
+from search.service.events import Feeds, line_start, read_lines, stream_events
 
 STARTED = b'{"event": "study_started", "trials": 3}\n'
 TRIAL = b'{"event": "trial_finished", "ordinal": 0}\n'
@@ -20,7 +20,7 @@ TRIAL = b'{"event": "trial_finished", "ordinal": 0}\n'
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(events, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(events, "POLL_EVERY_S", 0.005)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def ended(file: Path, offset: int = 0) -> list[dict[str, str]]:
 
     async def read() -> list[dict[str, str]]:
         with Feeds().follow(file, lambda: True) as feed:
-            return await all_of(followed(feed, offset))
+            return await all_of(stream_events(feed, offset))
 
     return asyncio.run(read())
 
@@ -82,7 +82,7 @@ def test_events_come_as_they_are_written_by_search_after_search(file):
         nonlocal over
         text = ""
         with Feeds().follow(file, lambda: over) as feed:
-            async with aclosing(followed(feed, 0)) as texts:
+            async with aclosing(stream_events(feed, 0)) as texts:
                 async for piece in texts:
                     text += piece
                     if "study_started" in piece:
@@ -114,7 +114,7 @@ def test_one_look_at_the_file_serves_all_who_follow(file, monkeypatch):
         async def one() -> list[str]:
             text = ""
             with feeds.follow(file, lambda: False) as feed:
-                async for piece in followed(feed, 0):
+                async for piece in stream_events(feed, 0):
                     text += piece
                     if "study_started" in piece:
                         started.release()
@@ -141,7 +141,7 @@ def test_a_slow_reader_gets_everything_out_of_the_file_while_little_is_kept(file
 
     async def read() -> tuple[int, int]:
         with Feeds().follow(file, lambda: True) as feed:
-            async with aclosing(followed(feed, 0)) as texts:
+            async with aclosing(stream_events(feed, 0)) as texts:
                 await anext(texts)
                 await anext(texts)
                 with file.open("ab") as out:
@@ -213,7 +213,7 @@ def test_everyone_is_sent_away_without_an_end_when_the_service_stops(file):
     async def read() -> str:
         text, feeds = "", Feeds()
         with feeds.follow(file, lambda: False) as feed:
-            async for piece in followed(feed, 0):
+            async for piece in stream_events(feed, 0):
                 text += piece
                 if "study_started" in piece:
                     feeds.close()
@@ -234,7 +234,7 @@ def test_nobody_is_sent_away_because_the_queue_cannot_be_read(file):
 
     async def read() -> list[dict[str, str]]:
         with Feeds().follow(file, over) as feed:
-            return await all_of(followed(feed, 0))
+            return await all_of(stream_events(feed, 0))
 
     assert names(asyncio.run(read())) == ["study_started", "end"]
     assert asked >= 3
@@ -245,7 +245,7 @@ def test_a_quiet_stream_shows_that_it_is_alive(file, monkeypatch):
 
     async def read() -> str:
         with Feeds().follow(file, lambda: False) as feed:
-            async with aclosing(followed(feed, len(STARTED))) as texts:
+            async with aclosing(stream_events(feed, len(STARTED))) as texts:
                 await anext(texts)
                 return await anext(texts)
 

@@ -95,7 +95,7 @@ def test_one_objective_is_shown_against_the_memory_that_it_takes(add):
     found = study_front(row, store)
     assert [axis.name for axis in found.axes] == ["step_time", "peak_memory"]
     assert [(p.ordinal, p.on_front) for p in found.points] == [(0, True), (1, True), (2, False)]
-    assert not found.is_asked
+    assert not found.is_multi_objective
 
 
 def test_a_metric_that_no_trial_has_is_refused(add):

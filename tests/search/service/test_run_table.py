@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreError
-from search.service.queue import Delivery, RunTable, State, entering
+from search.service.queue import Delivery, RunTable, State, pending_submission
 
 
 @pytest.fixture
@@ -16,13 +16,13 @@ def table(tmp_path):
 
 
 def one(name="one"):
-    return entering(name, "lab", "gpus", 1, "ci")
+    return pending_submission(name, "lab", "gpus", 1, "ci")
 
 
 def test_what_was_put_in_comes_out_as_it_was(table):
     table.add(one())
 
-    assert table.find("one") == one_of(table.entering())
+    assert table.find("one") == one_of(table.pending())
     assert table.find("one").environment == "lab"
     assert table.find("two") is None
 
@@ -36,7 +36,7 @@ def test_a_row_changes_only_from_the_state_that_is_named(table):
     table.add(one())
 
     assert not table.change_from("one", State.QUEUED, State.RUNNING)
-    assert table.change_from("one", State.ENTERING, State.QUEUED, crashes=2)
+    assert table.change_from("one", State.PENDING, State.QUEUED, crashes=2)
     assert table.find("one").state is State.QUEUED
     assert table.find("one").crashes == 2
 
@@ -56,13 +56,13 @@ def test_a_forgotten_study_frees_its_idempotency_key(table):
     table.forget("one")
 
     assert table.submitted_with("ci", "key") is None
-    assert table.entering() == ()
+    assert table.pending() == ()
 
 
 def test_the_queue_is_in_the_order_of_queueing_not_of_submission(table):
     for name in ("one", "two"):
         table.add(one(name))
-        table.change_from(name, State.ENTERING, State.QUEUED)
+        table.change_from(name, State.PENDING, State.QUEUED)
     table.change_from("one", State.QUEUED, State.QUEUED, queued_at="9999")
 
     assert [row.study_id for row in table.under_way()] == ["two", "one"]
@@ -70,18 +70,18 @@ def test_the_queue_is_in_the_order_of_queueing_not_of_submission(table):
 
 def test_an_end_is_laid_out_once_and_again_after_the_next_end(table):
     table.add(one())
-    table.change_from("one", State.ENTERING, State.CANCELLED)
+    table.change_from("one", State.PENDING, State.CANCELLED)
     table.change_from("one", State.CANCELLED, State.FAILED)
-    table.lay_out("one", [Delivery(id="d", study_id="one", url="http://x", body="{}")])
+    table.enqueue("one", [Delivery(id="d", study_id="one", url="http://x", body="{}")])
 
-    assert table.untold() == ()
+    assert table.unnotified() == ()
     assert [each.id for each in table.deliveries()] == ["d"]
-    table.change_from("one", State.FAILED, State.ENTERING)
-    table.change_from("one", State.ENTERING, State.FAILED)  # resuming it was refused
-    assert table.untold() == ()
+    table.change_from("one", State.FAILED, State.PENDING)
+    table.change_from("one", State.PENDING, State.FAILED)  # resuming it was refused
+    assert table.unnotified() == ()
     table.change_from("one", State.FAILED, State.QUEUED)
     table.change_from("one", State.QUEUED, State.CANCELLED)
-    assert [each.study_id for each in table.untold()] == ["one"]
+    assert [each.study_id for each in table.unnotified()] == ["one"]
 
 
 @pytest.mark.parametrize("content", [b"garbage" * 1000, b"SQLite format 3\0" + b"x" * 5000])
@@ -126,4 +126,4 @@ def test_a_queue_that_another_holds_for_too_long_is_refused(tmp_path, monkeypatc
 def test_opening_it_twice_changes_nothing(table, tmp_path):
     table.add(one())
     with closing(RunTable(tmp_path / "service" / "queue.db")) as again:
-        assert again.entering() == table.entering()
+        assert again.pending() == table.pending()

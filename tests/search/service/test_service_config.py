@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from records.errors import StudyError
 from search.service.app import print_new_token
-from search.service.auth import KnownToken, Role, digest_of, known_as, local_token, new_token
+from search.service.auth import KnownToken, Role, digest_of, find_token, local_token, new_token
 from search.service.config import Listen, ServiceConfig, read_config
 from search.service.service import check_offered
 
@@ -122,7 +122,7 @@ def test_a_new_token_is_shown_once_and_only_its_hash_is_to_be_kept(capsys, read)
     token = said.err.split()[-1]
     config = read(said.out)
     assert token not in said.out
-    assert known_as(token, config.token) == config.token[0]
+    assert find_token(token, config.token) == config.token[0]
     assert config.token[0].caller.role is Role.SUBMIT
 
 
@@ -141,10 +141,10 @@ def test_tokens_cannot_be_guessed():
 @given(st.text(max_size=80))
 def test_only_the_token_itself_is_known(text):
     known = (KnownToken(name="ann", role="read", sha256=digest_of("right")), local_token("own"))
-    assert known_as(text, known) is {"right": known[0], "own": known[1]}.get(text)
+    assert find_token(text, known) is {"right": known[0], "own": known[1]}.get(text)
 
 
 def test_the_hash_is_no_token():
     known = KnownToken(name="ann", role="read", sha256=digest_of("right"))
-    assert known_as(known.sha256, [known]) is None
+    assert find_token(known.sha256, [known]) is None
     assert ServiceConfig(token=(known,)).token == (known,)

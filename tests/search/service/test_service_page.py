@@ -12,7 +12,14 @@ from search.client import client
 from search.client import client as errors
 from search.service.app import app_of
 from search.service.auth import ROLES, KnownToken
-from search.service.config import Limits, Listen, Offered, ServiceConfig, Webhook, read_config
+from search.service.config import (
+    Limits,
+    Listen,
+    OfferedEnvironment,
+    ServiceConfig,
+    Webhook,
+    read_config,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "service.md").read_text(encoding="utf-8")
 
@@ -43,7 +50,7 @@ def test_the_limits_of_the_example_are_the_defaults_but_for_the_one_that_has_non
     "name",
     sorted(
         field.name
-        for kind in (ServiceConfig, Listen, Offered, Limits, Webhook, KnownToken)
+        for kind in (ServiceConfig, Listen, OfferedEnvironment, Limits, Webhook, KnownToken)
         for field in fields(kind)
     ),
 )

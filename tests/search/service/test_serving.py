@@ -9,7 +9,7 @@ import pytest
 
 from records.store.store import Store
 from search.cli.main import main
-from search.service.app import alone
+from search.service.app import lock_store
 from search.service.runner import run_folder
 from tests.search.loop.test_kill import descendants, survivors
 from tests.support.service import Serving, configured, searching
@@ -61,7 +61,7 @@ def _name(line: str) -> str:
 
 def test_a_second_service_of_a_store_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["cclsearch", "serve", "--port", "0", "--store", str(tmp_path)])
-    with alone(tmp_path), pytest.raises(SystemExit) as left:
+    with lock_store(tmp_path), pytest.raises(SystemExit) as left:
         main()
 
     assert left.value.code == 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StoreError
-from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of, kept_key
+from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of, load_key
 from search.service.config import Listen
 
 ANN = KnownToken(name="ann@lab", role="read", sha256=digest_of("a"))
@@ -64,8 +64,8 @@ def test_neither_the_token_nor_the_key_can_be_read_from_a_cookie():
 
 
 def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path):
-    key = kept_key(tmp_path)
-    assert kept_key(tmp_path) == key
+    key = load_key(tmp_path)
+    assert load_key(tmp_path) == key
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     assert [*tmp_path.iterdir()] == [tmp_path / "key"]
 
@@ -81,12 +81,12 @@ def test_a_key_that_others_can_read_or_that_is_damaged_is_refused(tmp_path, cont
     (tmp_path / "key").write_bytes(content)
     (tmp_path / "key").chmod(mode)
     with pytest.raises(StoreError, match="remove it, and everyone signs in again"):
-        kept_key(tmp_path)
+        load_key(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(StoreError, match="cannot use"):
-        kept_key(tmp_path / "missing")
+        load_key(tmp_path / "missing")
 
 
 def test_a_cookie_is_told_apart_by_port_and_kept_to_its_host_over_https():

@@ -20,7 +20,7 @@ def test_each_caller_has_so_many_places_and_all_together_have_so_many():
     taken = [slots.take(who) for who in ("one", "one", "one", "two", "two")]
     assert (taken, slots.total()) == ([True, True, False, True, False], 3)
 
-    slots.give_back("one")
+    slots.release("one")
     assert slots.take("two")
     assert not slots.take("one")
 
@@ -57,7 +57,7 @@ def test_who_takes_away_too_much_at_once_is_told_to_wait(serve, recorded_store, 
         assert (refused.status_code, "retry-after" in refused.headers) == (429, True)
         assert other.get(address).status_code == 200
         until(lambda: slots.total() == taken)
-        slots.give_back("read")
+        slots.release("read")
         for _ in range(3):
             assert reader.get(address).status_code == 200
             until(lambda: slots.total() == taken - 1)

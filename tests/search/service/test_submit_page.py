@@ -2,7 +2,7 @@
 
 import pytest
 
-from search.service.config import Offered, ServiceConfig
+from search.service.config import OfferedEnvironment, ServiceConfig
 from tests.search.service.conftest import running
 from tests.search.service.reading_pages import get, links
 from tests.support.report import read_page
@@ -14,8 +14,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("submitting")
     (folder / "small.toml").write_text('name = "small"\n[budget]\ntrials = 4\n', encoding="utf-8")
     offered = {
-        "builtin": Offered(description="all of it <b>"),
-        "small": Offered(study="small.toml"),
+        "builtin": OfferedEnvironment(description="all of it <b>"),
+        "small": OfferedEnvironment(study="small.toml"),
     }
     config = ServiceConfig(environment=offered)
     with (

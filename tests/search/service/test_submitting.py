@@ -15,7 +15,7 @@ from search.service import service as state
 from search.service.auth import Caller, Role
 from search.service.config import Limits, ServiceConfig
 from search.service.queue import State
-from search.service.runner import Keeper
+from search.service.runner import Scheduler
 from search.service.service import ConflictError, ForbiddenError, NewStudy, Service, TooManyError
 from tests.support import records as testing
 
@@ -27,10 +27,10 @@ POLICY = Policy(source="pass", author="seed")
 
 @pytest.fixture
 def service(tmp_path) -> Service:
-    """A service whose keeper is not started: what is submitted stays queued."""
+    """A service whose scheduler is not started: what is submitted stays queued."""
     root = tmp_path / "store"
     config = ServiceConfig(limits=Limits(queued_studies=2, trials=50))
-    return Service(config=config, folder=tmp_path, store=root, tokens=(), keeper=Keeper(root))
+    return Service(config=config, folder=tmp_path, store=root, tokens=(), scheduler=Scheduler(root))
 
 
 def over(service: Service, state: State = State.FAILED) -> str:
@@ -67,7 +67,7 @@ def test_a_study_that_cannot_be_recorded_is_not_queued_and_its_key_is_free(servi
         with pytest.raises(StoreError, match="no space"):
             service.submit(ASKED, CI, ("key", "digest"))
 
-    assert service.table.under_way() == service.table.entering() == ()
+    assert service.table.under_way() == service.table.pending() == ()
     assert service.submit(ASKED, CI, ("key", "digest"))
 
 
@@ -98,13 +98,13 @@ def test_whoever_comes_while_another_process_writes_is_soon_told_so(service, mon
     with hold_writer(service.store), pytest.raises(WriterBusy):
         service.submit(ASKED, CI, None)
 
-    assert service.table.under_way() == service.table.entering() == ()
+    assert service.table.under_way() == service.table.pending() == ()
     assert service.submit(ASKED, CI, None)
 
 
 def test_whoever_comes_while_others_are_taken_in_waits_for_a_while(service, monkeypatch):
-    monkeypatch.setattr(state, "ENTERING_WAIT_S", 0.01)
-    with service.keeper.entering, pytest.raises(TooManyError, match="ask again"):
+    monkeypatch.setattr(state, "SUBMIT_WAIT_S", 0.01)
+    with service.scheduler.submitting, pytest.raises(TooManyError, match="ask again"):
         service.submit(ASKED, CI, None)
 
 

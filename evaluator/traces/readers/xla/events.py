@@ -1,7 +1,11 @@
-"""Events and lines of an XLA trace: arguments that matter, and what each line is about.
+"""Events and lines.
 
-The meaning of a line is in its name, which may come after its events, so nothing is judged
-meanwhile except host frames: only those of functions that may be steps are kept.
+Events of an XLA trace as columns: the arguments that matter, and what processes and threads are.
+
+What a line is about stands only in its name, which may come after its events, so nothing is
+judged here but host frames: only those of functions that may be steps are kept.
+
+What the lines of an XLA trace are: of which device, and whether operations, steps or modules.
 """
 
 import math
@@ -21,8 +25,8 @@ from numpy.typing import NDArray
 from evaluator.traces.readers.chrome import open_chrome
 from evaluator.traces.readers.files import ReadLimits
 
-ArgumentValue: TypeAlias = str | int | float | bool | None
-LineId: TypeAlias = tuple[str, str]
+Told: TypeAlias = str | int | float | bool | None
+Place: TypeAlias = tuple[str, str]
 """Process and thread, by the numbers that the file has for them."""
 Times: TypeAlias = tuple[int, int]
 """Start and end, ns."""
@@ -33,7 +37,7 @@ _MOST_EVENTS = 1_000_000
 _BLOCK_ROWS = 1 << 14
 _MOST_FLOPS = 1e30
 
-RENDEZVOUS = "Rendezvous"
+MEETING = "Rendezvous"
 """A host that plays several devices has them meet in events of this name."""
 
 # `$core.py:985 _process_engine_step`: a Python frame. Never by line: it moves with each release.
@@ -49,40 +53,40 @@ _STEP_FRAMES = {
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What an event says besides its name; TPUs write numbers as strings."""
+    """What is told beside a name; TPUs write numbers as strings."""
 
-    name: ArgumentValue = None
-    device_offset_ps: ArgumentValue = None
-    device_duration_ps: ArgumentValue = None
-    hlo_category: ArgumentValue = None
-    long_name: ArgumentValue = None
-    model_flops: ArgumentValue = None
-    bytes_accessed: ArgumentValue = None
-    hlo_op: ArgumentValue = None
-    device_ordinal: ArgumentValue = None
-    correlation_id: ArgumentValue = None
-    memcpy_details: ArgumentValue = None
-    kernel_details: ArgumentValue = None
-    step_num: ArgumentValue = None
+    name: Told = None
+    device_offset_ps: Told = None
+    device_duration_ps: Told = None
+    hlo_category: Told = None
+    long_name: Told = None
+    model_flops: Told = None
+    bytes_accessed: Told = None
+    hlo_op: Told = None
+    device_ordinal: Told = None
+    correlation_id: Told = None
+    memcpy_details: Told = None
+    kernel_details: Told = None
+    step_num: Told = None
 
 
-class XlaEvent(msgspec.Struct, gc=False):
+class Event(msgspec.Struct, gc=False):
     """One event; the last one of a file is empty."""
 
     ph: str = ""
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: ArgumentValue = None
-    dur: ArgumentValue = None
+    ts: Told = None
+    dur: Told = None
     args: Arguments | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class XlaEvents:
+class Events:
     """Columns of shape (events,) in file order, and the tables that they index.
 
-    `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for unknown.
+    `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for what is not told.
     """
 
     line: NDArray[np.int64]
@@ -112,9 +116,9 @@ class XlaEvents:
         return int(self.line.size)
 
 
-def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
+def read_events(path: Path, limits: ReadLimits) -> Events:
     """All complete events of a file. Raises TraceError when it is damaged or passes a limit."""
-    file = open_chrome(path, limits, XlaEvent)
+    file = open_chrome(path, limits, Event)
     table = EventTable()
     event_count = 0
     with closing(file.batches()) as batches:
@@ -150,7 +154,7 @@ class EventTable:
         """Say what a process is, before its events where that is possible."""
         self._process_names[process] = name
 
-    def name_thread(self, place: LineId, name: str) -> None:
+    def name_thread(self, place: Place, name: str) -> None:
         """Say what a thread of a process is."""
         self._thread_names[place] = name
 
@@ -160,12 +164,12 @@ class EventTable:
             frame = _FRAME.fullmatch(name)
             return frame is not None and frame["function"] in _STEP_FRAMES
         told = (args.hlo_op, args.correlation_id, args.step_num)
-        if name == RENDEZVOUS or told != (None, None, None):
+        if name == MEETING or told != (None, None, None):
             return True
         # Most of what a host does is nothing but its own; what is no host may be a device.
         return not self._process_names.get(process, "").startswith("/host:")
 
-    def add(self, place: LineId, name: str, times_ns: Times | None, args: Arguments) -> None:
+    def add(self, place: Place, name: str, times_ns: Times | None, args: Arguments) -> None:
         """Keep an event; without times only the count of it."""
         if times_ns is None:
             self._left_out_count += 1
@@ -189,7 +193,7 @@ class EventTable:
         if len(self._rows) >= _BLOCK_ROWS:
             self._pack()
 
-    def add_json(self, event: XlaEvent) -> bool:
+    def add_json(self, event: Event) -> bool:
         """Keep what may matter of an event; whether it counts as one in the file."""
         args, process = event.args or _NO_ARGUMENTS, str(event.pid)
         if event.ph == "M":
@@ -213,14 +217,14 @@ class EventTable:
         details = str(args.hlo_category or ""), str(text or "")
         return self._details.setdefault(details, len(self._details))
 
-    def events(self, caveats: Sequence[str] = ()) -> XlaEvents:
+    def events(self, caveats: Sequence[str] = ()) -> Events:
         """All that was added, of a file with these caveats."""
         self._pack()
         left_out = (
             f"{self._left_out_count} events without a proper start and duration were left out"
         )
         columns = np.ascontiguousarray(np.concatenate(self._blocks).T)
-        return XlaEvents(
+        return Events(
             line=columns[0],
             name=columns[1],
             start_ns=columns[2],
@@ -248,7 +252,7 @@ class EventTable:
 _NO_ARGUMENTS = Arguments()
 
 
-def _times_ns(event: XlaEvent) -> Times | None:
+def _times_ns(event: Event) -> Times | None:
     start_us, duration_us = _real(event.ts), _real(event.dur)
     # Nothing that compares with NaN is true.
     if not (abs(start_us) * 1000 < LATEST_NS and 0 <= duration_us * 1000 < LATEST_NS):
@@ -257,7 +261,7 @@ def _times_ns(event: XlaEvent) -> Times | None:
     return start_ns, max(round((start_us + duration_us) * 1000), start_ns)
 
 
-def _real(told: ArgumentValue) -> float:
+def _real(told: Told) -> float:
     """A number, however it is written; NaN where it is none."""
     if told is None:
         return math.nan
@@ -282,7 +286,7 @@ def _is_opaque(args: Arguments | None) -> bool:
     )
 
 
-def _whole(told: ArgumentValue) -> int:
+def _whole(told: Told) -> int:
     """A count from 0 to a limit that sums cannot overflow, however it is written; else -1."""
     if told is None:
         return -1
@@ -295,8 +299,8 @@ _HOST_DEVICE = "CPU"
 _MOST_DEVICES = 4096
 
 
-class LineRole(IntEnum):
-    """What the events of a line show."""
+class Role(IntEnum):
+    """What the events of a line tell."""
 
     NOTHING = 0
     OPERATIONS = 1
@@ -343,7 +347,7 @@ class Lines:
         return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
 
 
-def lines_of(events: XlaEvents) -> Lines:
+def lines_of(events: Events) -> Lines:
     """What each event is part of.
 
     Devices are processes called `/device:TPU:0`. Where no device did anything, operations of the
@@ -356,31 +360,31 @@ def lines_of(events: XlaEvents) -> Lines:
     numbers = {chip: number for number, chip in enumerate(chips)}
     chip = np.array([numbers.get(chip, -1) if chip else -1 for _, chip in found], np.int64)
     chip = chip[events.line]
-    working = np.unique(chip[np.isin(role, (LineRole.OPERATIONS, LineRole.KERNELS)) & (chip >= 0)])
+    working = np.unique(chip[np.isin(role, (Role.OPERATIONS, Role.KERNELS)) & (chip >= 0)])
     if working.size:
         return Lines(role, chip, tuple(chips)).only(np.isin(np.arange(len(chips)), working))
-    played = events.is_op & (events.ordinal >= 0) & (role == LineRole.HOST)
+    played = events.is_op & (events.ordinal >= 0) & (role == Role.HOST)
     ordinals, place = np.unique(events.ordinal[played], return_inverse=True)
     chip = np.full(events.count, -1, np.int64)
     chip[played] = np.where(place < _MOST_DEVICES, place, -1)
     return Lines(
-        np.where(played, LineRole.OPERATIONS, role),
+        np.where(played, Role.OPERATIONS, role),
         chip,
         tuple(Chip("", _HOST_DEVICE, number) for number in ordinals[:_MOST_DEVICES].tolist()),
     )
 
 
-def _line(process: str, thread: str) -> tuple[LineRole, Chip | None]:
+def _line(process: str, thread: str) -> tuple[Role, Chip | None]:
     match = _DEVICE.match(process)
     if not match:
-        return LineRole.HOST, None
+        return Role.HOST, None
     chip = Chip(match["host"], match["kind"], int(match["number"]))
     if thread.startswith("XLA Modules"):
-        return LineRole.MODULES, chip
+        return Role.MODULES, chip
     if thread == "Steps" or thread.startswith("Steps -"):
-        return LineRole.STEPS, chip
+        return Role.STEPS, chip
     if chip.kind == "GPU":
         # Every other line of a GPU is derived from these.
-        return (LineRole.KERNELS if thread.startswith("Stream #") else LineRole.NOTHING), chip
-    roles = {"XLA Ops": LineRole.OPERATIONS, "Async XLA Ops": LineRole.ASYNC_OPERATIONS}
-    return roles.get(thread, LineRole.NOTHING), chip
+        return (Role.KERNELS if thread.startswith("Stream #") else Role.NOTHING), chip
+    roles = {"XLA Ops": Role.OPERATIONS, "Async XLA Ops": Role.ASYNC_OPERATIONS}
+    return roles.get(thread, Role.NOTHING), chip

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.study import Measure
-from search.service.pages.study import MOST_SAID, happening
+from search.service.pages.study import MOST_EVENTS, live_status
 
 
 def written(tmp_path, *events: dict[str, object]):
@@ -33,24 +33,24 @@ def test_a_trial_under_way_is_told_with_who_why_what_and_how_far(tmp_path):
         {"event": "config_decided", "ordinal": 1, "config": {"tp": 2, "compile": True}},
         {"event": "phase", "ordinal": 1, "phase": "warmup"},
     )
-    (doing,) = happening(path, Measure()).doing
+    (running,) = live_status(path, Measure()).running
 
-    assert (doing.ordinal, doing.author, doing.rationale) == (1, "llm", "why not")
-    assert (doing.config, doing.phase) == ({"tp": 2, "compile": True}, "warmup")
+    assert (running.ordinal, running.author, running.rationale) == (1, "llm", "why not")
+    assert (running.config, running.phase) == ({"tp": 2, "compile": True}, "warmup")
 
 
 def test_nothing_is_under_way_once_the_search_has_ended(tmp_path):
     path = written(tmp_path, begun(0), {"event": "finished", "stop_reason": "all trials are used"})
-    now = happening(path, Measure())
+    now = live_status(path, Measure())
 
-    assert now.doing == ()
-    assert now.said[0].words == "the search ended: all trials are used"
+    assert now.running == ()
+    assert now.events[0].words == "the search ended: all trials are used"
 
 
 def test_a_search_that_began_again_forgets_what_the_lost_one_did(tmp_path):
     path = written(tmp_path, begun(4), {"event": "study_started", "why": "strategy offline"})
 
-    assert happening(path, Measure()).doing == ()
+    assert live_status(path, Measure()).running == ()
 
 
 def test_trials_are_told_with_unit_caveats_and_cause(tmp_path):
@@ -67,7 +67,7 @@ def test_trials_are_told_with_unit_caveats_and_cause(tmp_path):
             "score": None,
         },
     )
-    last, second, first = happening(path, Measure()).said
+    last, second, first = live_status(path, Measure()).events
 
     assert first.words == "trial 0: 0.25 s, best so far (tokens not verified)"
     assert second.words == "trial 1: 0.25 s (peak_memory 3 GiB)"
@@ -87,28 +87,28 @@ def test_noise_and_launches_made_again_are_told_in_words(tmp_path):
             "metrics": {"step_time": 0.5},
         },
     )
-    now = happening(path, Measure())
+    now = live_status(path, Measure())
 
-    assert now.said[0].words == "trial 3 again, to race, round 2: step_time 0.5 s"
-    assert "differ by 2 %" in now.said[1].words
-    assert now.again == "trial 3 is launched again, to race"
+    assert now.events[0].words == "trial 3 again, to race, round 2: step_time 0.5 s"
+    assert "differ by 2 %" in now.events[1].words
+    assert now.repeating == "trial 3 is launched again, to race"
 
 
 def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):
     path = written(tmp_path, *(ended(n) for n in range(5000)))
     with path.open("a", encoding="utf-8") as file:
         file.write('{"event": "trial_finished", "ordinal": 9')
-    now = happening(path, Measure())
+    now = live_status(path, Measure())
 
-    assert len(now.said) == MOST_SAID
-    assert now.said[0].words.startswith("trial 4999:")
+    assert len(now.events) == MOST_EVENTS
+    assert now.events[0].words.startswith("trial 4999:")
     assert now.end == path.stat().st_size - len('{"event": "trial_finished", "ordinal": 9')
 
 
 def test_without_a_file_nothing_happens(tmp_path):
-    now = happening(tmp_path / "none", Measure())
+    now = live_status(tmp_path / "none", Measure())
 
-    assert (now.doing, now.said, now.end) == ((), (), 0)
+    assert (now.running, now.events, now.end) == ((), (), 0)
 
 
 @given(
@@ -133,4 +133,4 @@ def test_whatever_is_in_the_file_something_can_be_told(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("noise") / "events.jsonl"
     path.write_bytes(b"\n".join(lines))
 
-    assert happening(path, Measure()).end <= path.stat().st_size
+    assert live_status(path, Measure()).end <= path.stat().st_size

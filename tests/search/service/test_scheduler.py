@@ -10,7 +10,7 @@ import pytest
 
 from records.store.store import Store
 from search.service import runner as module
-from search.service.queue import Delivery, State, entering
+from search.service.queue import Delivery, State, pending_submission
 from search.service.runner import run_folder
 from tests.search.service.queueing import Queue, alive
 
@@ -39,7 +39,7 @@ def test_a_new_service_finds_the_process_of_the_one_before_and_starts_no_second(
     process = queue.until_acts("one")
     queue.restart()
     for _ in range(3):
-        queue.look()
+        queue.tick()
 
     assert queue.found("one").state is State.RUNNING
     assert queue.starts("one") == [process]
@@ -48,10 +48,10 @@ def test_a_new_service_finds_the_process_of_the_one_before_and_starts_no_second(
 
 def test_a_service_killed_after_it_started_a_process_and_before_it_could_note_it_adopts_it(queue):
     queue.submit("one")
-    queue.keeper._runner.start("one")  # the row still says queued
+    queue.scheduler._runner.start("one")  # the row still says queued
     queue.restart()
     process = queue.until_acts("one")
-    queue.look()
+    queue.tick()
 
     assert queue.found("one").state is State.RUNNING
     assert queue.starts("one") == [process]
@@ -70,11 +70,11 @@ def test_a_service_killed_between_claiming_a_study_and_starting_it_starts_it_lat
 def test_a_service_killed_while_it_takes_a_study_in_has_it_or_not(queue, is_recorded):
     if is_recorded:
         queue.submit("one")
-        queue.table.change_from("one", State.QUEUED, State.ENTERING)
+        queue.table.change_from("one", State.QUEUED, State.PENDING)
     else:
-        queue.table.add(entering("one", "lab", "gpus", 1, "ci"), ("ci", "key", "digest"))
+        queue.table.add(pending_submission("one", "lab", "gpus", 1, "ci"), ("ci", "key", "digest"))
     queue.restart()
-    queue.keeper.settle_entering(queue.table, queue.store)
+    queue.scheduler.recover_pending(queue.table, queue.store)
 
     row = queue.table.find("one")
     assert (row.state if row else None) == (State.QUEUED if is_recorded else None)
@@ -101,7 +101,7 @@ def test_a_lost_process_is_started_again_until_it_gets_nowhere_too_often(queue):
 def test_a_lost_process_that_got_somewhere_is_not_counted_against_the_study(queue):
     queue.submit("one", "crash")
     queue.table.change_from("one", State.QUEUED, State.RUNNING, crashes=3, launches_before=-1)
-    queue.look()
+    queue.tick()
 
     assert queue.found("one").crashes == 1
     assert queue.found("one").state is not State.FAILED
@@ -150,8 +150,8 @@ def test_a_study_cancelled_before_its_process_started_never_starts(queue):
     queue.submit("one")
     row = queue.found("one")
     queue.table.change_from("one", State.QUEUED, State.CANCELLED)
-    queue.keeper._start(row, queue.table)  # the keeper had read the row before
-    queue.look()
+    queue.scheduler._start(row, queue.table)  # the scheduler had read the row before
+    queue.tick()
 
     assert queue.starts("one") == []
     assert queue.store.find("one").status == "interrupted"
@@ -170,12 +170,12 @@ def test_nothing_starts_while_somebody_searches_the_same_records_by_hand(queue):
     queue.submit("one")
     queue.store.create("from-a-terminal", queue.store.find("one").study, "test")
     with closing(Store(queue.root)) as other, other.lock("from-a-terminal"):
-        queue.look()
+        queue.tick()
         assert queue.found("one").state is State.QUEUED
-        assert queue.keeper.waits_for.startswith("study from-a-terminal, which process")
+        assert queue.scheduler.waits_for.startswith("study from-a-terminal, which process")
     queue.until_acts("one")
 
-    assert queue.keeper.waits_for is None
+    assert queue.scheduler.waits_for is None
 
 
 def test_a_study_that_is_gone_on_with_by_hand_keeps_its_devices(queue):
@@ -185,8 +185,8 @@ def test_a_study_that_is_gone_on_with_by_hand_keeps_its_devices(queue):
     with closing(Store(queue.root)) as other, other.lock("one"):
         os.kill(process, signal.SIGKILL)
         queue.until(lambda: not alive(process))
-        queue.look()
-        queue.look()
+        queue.tick()
+        queue.tick()
         assert queue.found("one").state is State.RUNNING
         assert queue.found("two").state is State.QUEUED
 
@@ -194,13 +194,13 @@ def test_a_study_that_is_gone_on_with_by_hand_keeps_its_devices(queue):
 def test_what_cannot_be_started_stays_in_the_queue_and_is_told(queue):
     queue.submit("one")
     run_folder(queue.root, "one").joinpath("lock").mkdir()
-    queue.look()
+    queue.tick()
 
     assert queue.found("one").state is State.QUEUED
-    assert "cannot be started" in queue.keeper.faults[0]
+    assert "cannot be started" in queue.scheduler.faults[0]
     run_folder(queue.root, "one").joinpath("lock").rmdir()
     queue.until_acts("one")
-    assert queue.keeper.faults == ()
+    assert queue.scheduler.faults == ()
 
 
 def test_a_process_of_another_user_is_a_fault_and_not_the_end_of_the_keeper(queue, monkeypatch):
@@ -212,8 +212,8 @@ def test_a_process_of_another_user_is_a_fault_and_not_the_end_of_the_keeper(queu
     queue.table.change_from("one", State.RUNNING, State.CANCELLING)
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", refuse)
-        queue.look()
-        assert "belongs to another user" in queue.keeper.faults[0]
+        queue.tick()
+        assert "belongs to another user" in queue.scheduler.faults[0]
 
 
 def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
@@ -224,44 +224,44 @@ def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
     queue.until_acts("one")
     with monkeypatch.context() as patched:
         patched.setattr("search.service.runner._claimed", refuse)
-        queue.look()
-        assert "Too many open files" in queue.keeper.faults[0]
+        queue.tick()
+        assert "Too many open files" in queue.scheduler.faults[0]
         assert queue.found("one").state is State.RUNNING
-    queue.look()
-    assert queue.keeper.faults == ()
+    queue.tick()
+    assert queue.scheduler.faults == ()
 
 
 def test_a_keeper_that_cannot_open_the_records_for_a_while_lives_on(queue, tmp_path, monkeypatch):
     def refuse(*_given, **_more):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    keeper = module.Keeper(tmp_path / "other")
+    scheduler = module.Scheduler(tmp_path / "other")
     with monkeypatch.context() as patched:
         patched.setattr(module, "Store", refuse)
-        keeper.start()
-        queue.until(lambda: "Too many open files" in str(keeper.faults))
-        assert keeper.lives
-    queue.until(lambda: keeper.wake() or not keeper.faults)
-    assert keeper.lives
-    keeper.close()
+        scheduler.start()
+        queue.until(lambda: "Too many open files" in str(scheduler.faults))
+        assert scheduler.lives
+    queue.until(lambda: scheduler.wake() or not scheduler.faults)
+    assert scheduler.lives
+    scheduler.close()
 
 
 def test_a_study_that_failed_to_be_taken_in_is_settled_at_the_next_look(queue):
     queue.submit("one")
-    queue.table.change_from("one", State.QUEUED, State.ENTERING)
-    with queue.keeper.entering:  # somebody records it at this moment
-        queue.look()
-        assert queue.found("one").state is State.ENTERING
+    queue.table.change_from("one", State.QUEUED, State.PENDING)
+    with queue.scheduler.submitting:  # somebody records it at this moment
+        queue.tick()
+        assert queue.found("one").state is State.PENDING
 
     queue.until_acts("one")
     assert queue.found("one").state is State.RUNNING
 
 
 def test_a_record_that_is_gone_is_a_failure_with_words(queue):
-    queue.table.add(entering("gone", "lab", "gpus", 1, "ci"))
-    queue.table.change_from("gone", State.ENTERING, State.RUNNING)
+    queue.table.add(pending_submission("gone", "lab", "gpus", 1, "ci"))
+    queue.table.change_from("gone", State.PENDING, State.RUNNING)
 
-    assert queue.until_over("gone").message == "it is not on record"
+    assert queue.until_over("gone").message == "it is not recorded"
 
 
 def test_an_end_is_laid_out_for_those_who_are_told(tmp_path):
@@ -272,7 +272,7 @@ def test_an_end_is_laid_out_for_those_who_are_told(tmp_path):
     with closing(Queue(tmp_path / "store", told)) as queue:
         queue.submit("one", "refuse no")
         queue.until_over("one")
-        queue.look()
+        queue.tick()
 
         assert [each.body for each in queue.table.deliveries()] == ['{"status": "failed"}']
 
@@ -281,13 +281,13 @@ def test_a_keeper_over_a_garbage_queue_lives_on_and_works_once_it_is_gone(queue,
     root = tmp_path / "other"
     (root / "service").mkdir(parents=True)
     (root / "service" / "queue.db").write_bytes(b"garbage" * 1000)
-    keeper = module.Keeper(root)
-    keeper.start()
+    scheduler = module.Scheduler(root)
+    scheduler.start()
     try:
-        queue.until(lambda: keeper.faults)
-        assert keeper.lives
+        queue.until(lambda: scheduler.faults)
+        assert scheduler.lives
         (root / "service" / "queue.db").unlink()
-        queue.until(lambda: keeper.wake() or not keeper.faults)
-        assert keeper.lives
+        queue.until(lambda: scheduler.wake() or not scheduler.faults)
+        assert scheduler.lives
     finally:
-        keeper.close()
+        scheduler.close()

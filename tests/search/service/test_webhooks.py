@@ -17,8 +17,8 @@ from records.errors import StudyError
 from records.store.store import Store
 from search.service import webhooks as module
 from search.service.config import Webhook
-from search.service.queue import RunTable, State, entering
-from search.service.webhooks import Messenger, secret_in, wait_s
+from search.service.queue import RunTable, State, pending_submission
+from search.service.webhooks import WebhookSender, secret_in, wait_s
 from tests.support import records as testing
 
 SECRET = b"a long random text"
@@ -93,7 +93,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Office:
-    """A queue with one study that ended, and a messenger whose clock the test sets."""
+    """A queue with one study that ended, and a sender whose clock the test sets."""
 
     def __init__(self, folder, url: str) -> None:
         (folder / "secret").write_bytes(SECRET + b"\n")
@@ -103,24 +103,24 @@ class Office:
         self.restart()
         with closing(Store(folder / "store")) as store:
             store.create("one", testing.study(), "test")
-            self.table.add(entering("one", "lab", "gpus", 1, "ci"))
-            self.table.change_from("one", State.ENTERING, State.FAILED, message="it <broke>")
-            self.table.lay_out("one", self.messenger.to_tell(self.table.find("one"), store))
+            self.table.add(pending_submission("one", "lab", "gpus", 1, "ci"))
+            self.table.change_from("one", State.PENDING, State.FAILED, message="it <broke>")
+            self.table.enqueue("one", self.sender.deliveries_for(self.table.find("one"), store))
 
     def restart(self) -> None:
         path = self.folder / "queue.db"
-        self.messenger = Messenger(path, self.webhooks, self.folder, lambda: self.now_s)
+        self.sender = WebhookSender(path, self.webhooks, self.folder, lambda: self.now_s)
 
     def tell_instead(self, url: str) -> None:
         """Have the end told to another address."""
         (before,) = self.table.deliveries()
         self.table.drop(before)
-        self.table.lay_out("one", [replace(before, url=url)])
+        self.table.enqueue("one", [replace(before, url=url)])
         self.webhooks = [Webhook(url=url, secret_file="secret")]
         self.restart()
 
     def look(self) -> None:
-        self.messenger.look(self.table)
+        self.sender.deliver_due(self.table)
 
     def close(self) -> None:
         self.table.close()
@@ -154,7 +154,7 @@ def test_what_is_not_taken_is_tried_later_also_by_the_next_service(office, recei
     office.look()
     office.look()
     assert len(receiver.got) == 1
-    assert office.messenger.fault.endswith("it answered 500")
+    assert office.sender.fault.endswith("it answered 500")
     first = receiver.got[0][1]["X-Cclsearch-Delivery"]
 
     receiver.status = 200
@@ -165,7 +165,7 @@ def test_what_is_not_taken_is_tried_later_also_by_the_next_service(office, recei
     assert [got[1]["X-Cclsearch-Delivery"] for got in receiver.got] == [first, first]
     assert office.table.deliveries() == ()
     office.look()
-    assert office.messenger.fault is None
+    assert office.sender.fault is None
 
 
 def test_who_does_not_take_one_message_does_not_hold_up_the_others(office, receiver):
@@ -174,7 +174,7 @@ def test_who_does_not_take_one_message_does_not_hold_up_the_others(office, recei
         office.tell_instead(f"{broken.url}/broken")
         (first,) = office.table.deliveries()
         more = [replace(first, id=f"{n}", url=first.url) for n in range(3)]
-        office.table.lay_out("one", [*more, replace(first, id="9", url=receiver.url)])
+        office.table.enqueue("one", [*more, replace(first, id="9", url=receiver.url)])
         office.webhooks.append(Webhook(url=receiver.url, secret_file="secret"))
         office.restart()
         office.look()
@@ -189,7 +189,7 @@ def test_a_redirect_is_not_followed(office, receiver):
     office.look()
 
     assert [path for path, _, _ in receiver.got] == ["/hook?to=me"]
-    assert office.messenger.fault.endswith("it answered 302")
+    assert office.sender.fault.endswith("it answered 302")
 
 
 def test_it_waits_longer_each_time_and_gives_up_at_last(office, receiver, caplog, monkeypatch):
@@ -216,7 +216,7 @@ def test_an_answer_that_is_none_is_a_problem_in_words(answer, office):
         office.tell_instead(raw.url)
         office.look()
 
-        assert office.messenger.fault is not None
+        assert office.sender.fault is not None
         assert len(office.table.deliveries()) == 1
 
 
@@ -226,7 +226,7 @@ def test_an_answer_that_never_ends_is_cut_off(office, monkeypatch):
         office.tell_instead(raw.url)
         office.look()
 
-        assert office.messenger.fault is not None
+        assert office.sender.fault is not None
 
 
 def test_nobody_there_is_a_problem_in_words(office):
@@ -235,7 +235,7 @@ def test_nobody_there_is_a_problem_in_words(office):
     office.tell_instead(url)
     office.look()
 
-    assert "refused" in office.messenger.fault
+    assert "refused" in office.sender.fault
 
 
 def test_an_address_that_is_configured_no_more_is_not_told(office, receiver):
@@ -258,9 +258,9 @@ def test_a_secret_that_is_none_is_refused_at_the_start(content, tmp_path):
 
 
 def test_the_thread_delivers_and_stops(office, receiver):
-    office.messenger.start()
+    office.sender.start()
     while office.table.deliveries():
         time.sleep(0.01)
-    office.messenger.close()
+    office.sender.close()
 
     assert len(receiver.got) == 1

@@ -172,7 +172,7 @@ def compare(
         ignore_devices=ignore_devices,
         bulk_script=bulk_script,
     )
-    asked = Asked(
+    asked = CompareOptions(
         a=a,
         b=b,
         margin=margin,
@@ -221,7 +221,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CompareOptions:
     """Two sides, the thresholds, and the level of detail."""
 
     a: str
@@ -254,7 +254,7 @@ def print_thresholds(preset: str | None, config: Path | None) -> None:
     typer.echo(to_toml(read_thresholds(config, preset)), nl=False)
 
 
-def print_comparison(asked: Asked, *, as_json: bool) -> None:
+def print_comparison(asked: CompareOptions, *, as_json: bool) -> None:
     """Print the comparison; with `fail_on_slow` exit with 3 if B is slower, 5 if undecided."""
     view, terms = asked.view, asked.terms
     a, b = side(asked.a, asked.store), side(asked.b, asked.store)

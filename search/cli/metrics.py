@@ -134,7 +134,7 @@ def compute(
     if study or every_study:
         if card is not None or compat is not None:
             raise StudyError("--card and --compat are for traces; recorded trials have a workload")
-        wanted = Afterwards(
+        wanted = RecomputeOptions(
             studies=study or (),
             names=[*([trace] if trace else []), *(names or ())],
             metrics_file=metrics_file,
@@ -144,7 +144,7 @@ def compute(
         return
     if not trace:
         raise StudyError("give a TRACE, a trial as trial:3, or studies with --study or --all")
-    asked = Asked(
+    asked = ComputeOptions(
         trace=trace,
         names=names or (),
         card=card,
@@ -243,7 +243,7 @@ NOTHING_MEASURED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ComputeOptions:
     """Which metrics to compute from which trace; empty `names` means all."""
 
     trace: str
@@ -257,7 +257,7 @@ class Asked:
     use_cache: bool
 
 
-def print_values(asked: Asked, *, as_json: bool) -> None:
+def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     """Print each metric's value, or why it is missing; exit with 3 if there is none.
 
     Raise `MetricError` for an unknown name before any trace is read.
@@ -289,7 +289,7 @@ def print_values(asked: Asked, *, as_json: bool) -> None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _ours(asked: Asked) -> tuple[Sequence[Metric], Mapping[str, str]]:
+def _ours(asked: ComputeOptions) -> tuple[Sequence[Metric], Mapping[str, str]]:
     """Return the requested metrics, and why some are broken."""
     added = added_metrics(asked.metrics_file)
     if not asked.names:
@@ -307,7 +307,7 @@ def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str
     return [known[name] for name in names or known], {}
 
 
-def _with_card(asked: Asked) -> "tuple[Traced, Sequence[str], Sequence[str]]":
+def _with_card(asked: ComputeOptions) -> "tuple[Traced, Sequence[str], Sequence[str]]":
     """Return the traces with the card's workload, mismatches, and the card's inferences."""
     from search.traces.open import traced
 
@@ -368,7 +368,7 @@ OnStudy = Callable[[StudyRow, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Afterwards:
+class RecomputeOptions:
     """Which metrics of which studies to compute; empty means all."""
 
     studies: Sequence[str]
@@ -377,7 +377,7 @@ class Afterwards:
     store: Path | None
 
 
-def print_computed(asked: Afterwards, *, as_json: bool) -> None:
+def print_computed(asked: RecomputeOptions, *, as_json: bool) -> None:
     """Compute, store and print; raise `Interrupted` on Ctrl-C, with everything so far stored."""
     from search.replay.metrics import computed_afterwards
 

@@ -204,7 +204,7 @@ def with_model(study: Study, model: str | None) -> Study:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ObjectiveOptions:
     """Objectives and limits from flags; the first objective is the main one.
 
     `minimize` and `maximize` apply to the main one.

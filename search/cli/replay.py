@@ -16,7 +16,6 @@ from records.store.store import Store
 from records.study import MEASURE, Study
 from records.trial import Config, Failed, Measured, MetricValue, Outcome, Score, Trial
 from search.cli.options import (
-    Asked,
     BandwidthsOption,
     BatchSizeOption,
     CardOption,
@@ -28,6 +27,7 @@ from search.cli.options import (
     MaximizeOption,
     MetricsFileOption,
     MinimizeOption,
+    ObjectiveOptions,
     OtherObjectiveOption,
     StoreOption,
     StudyArgument,
@@ -54,7 +54,7 @@ from search.replay.claims import (
 from search.replay.measure import begin, measuring, measuring_study
 from search.replay.other_machine import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
 from search.replay.rerun import Recorded, recorded_study, replayed
-from search.replay.scores import Checks, ScoredTrial, Today, TrialCheck, checked, scored_today
+from search.replay.scores import Checks, Rescore, ScoredTrial, TrialCheck, checked, scored_today
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
 from search.study.card_reader import Given
@@ -199,9 +199,7 @@ def replay(
             )
             same = print_policies_again(study_id, trial or "all", elsewhere, store, as_json=as_json)
         case "score":
-            from search.cli import options
-
-            wanted = options.Asked(
+            wanted = ObjectiveOptions(
                 objectives=objective or (),
                 minimize=minimize,
                 maximize=maximize,
@@ -370,7 +368,12 @@ REASON_CHARS = 300
 
 
 def print_scored_today(
-    study_id: str, asked: Asked, metrics_file: Path | None, store: Path | None, *, as_json: bool
+    study_id: str,
+    asked: ObjectiveOptions,
+    metrics_file: Path | None,
+    store: Path | None,
+    *,
+    as_json: bool,
 ) -> bool:
     """Score a study again and print what changes; gives whether nothing does."""
     with open_store(store) as records:
@@ -441,14 +444,14 @@ def _centre(scored: Rescored, score: Score) -> float:
     return score.value if result is None else result.centre
 
 
-def _newer_lines(today: Today, study_id: str, flag: str) -> Iterator[str]:
+def _newer_lines(today: Rescore, study_id: str, flag: str) -> Iterator[str]:
     if today.newer:
         told = (f"{name} {new} (on record {old})" for name, (old, new) in today.newer.items())
         yield f"newer versions: {', '.join(told)}"
         yield f"next: cclsearch metrics compute --study {study_id}{flag}"
 
 
-def _verdict(today: Today) -> str:
+def _verdict(today: Rescore) -> str:
     if today.same:
         return f"same: {len(today.trials)} trials, the leader"
     changed = sum(not each.is_same for each in today.trials)
@@ -456,7 +459,7 @@ def _verdict(today: Today) -> str:
     return f"differs: {changed} of {len(today.trials)} trials{', the leader' if moved else ''}"
 
 
-def _facts(study_id: str, won: int | None, today: Today) -> dict[str, object]:
+def _facts(study_id: str, won: int | None, today: Rescore) -> dict[str, object]:
     """The scores for programs; absent values are null."""
     return {
         "study_id": study_id,

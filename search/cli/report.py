@@ -209,7 +209,7 @@ def leaderboard_command(
     have separate columns, as their definitions differ; placeholders such as -1 are shown as empty.
     """
     print_leaderboard(
-        Wanted(
+        LeaderboardOptions(
             studies=studies or (),
             entries=entries or (),
             by=by,
@@ -237,7 +237,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class LeaderboardOptions:
     """What to rank, and how to write it; no studies means all."""
 
     studies: Sequence[str]
@@ -250,7 +250,7 @@ class Wanted:
     absent: bool
 
 
-def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
+def print_leaderboard(wanted: LeaderboardOptions, store: Path | None) -> None:
     """Collect, rank, and print or write; raise `StudyError` if there is nothing to rank."""
     with ExitStack() as opened:
         # Published entries need no store; named studies do.
@@ -285,7 +285,7 @@ def print_leaderboard(wanted: Wanted, store: Path | None) -> None:
     typer.echo(f"{wanted.to}: {len(submissions)} submissions in {len(board.groups)} groups")
 
 
-def _written(board: Leaderboard, form: LeaderboardFormat, wanted: Wanted) -> str:
+def _written(board: Leaderboard, form: LeaderboardFormat, wanted: LeaderboardOptions) -> str:
     match form:
         case "csv":
             return _csv(board)
@@ -305,7 +305,7 @@ def _written(board: Leaderboard, form: LeaderboardFormat, wanted: Wanted) -> str
             assert_never(form)
 
 
-def _print_text(board: Leaderboard, wanted: Wanted, flag: str) -> None:
+def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> None:
     shown: dict[str, Column] = {}
     marks = legend(board)
     for group in board.groups:

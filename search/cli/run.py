@@ -23,7 +23,6 @@ from records.store.store import Store
 from records.study import MEASURE, Budget, Study
 from records.trial import History
 from search.cli.options import (
-    Asked,
     BandwidthsOption,
     BatchSizeOption,
     CardOption,
@@ -34,6 +33,7 @@ from search.cli.options import (
     LimitOption,
     MaximizeOption,
     MinimizeOption,
+    ObjectiveOptions,
     StoreOption,
     StudyArgument,
     TrustOption,
@@ -194,7 +194,7 @@ def run(
     base = None
     if replay_of is not None:
         base = launched_again(replay_of, strategy, store, trusted=trust)
-    asked = Asked(
+    asked = ObjectiveOptions(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
     given = card_given(card_bandwidths, batch_size, gpus)

@@ -19,11 +19,11 @@ from records.store.store import Store
 from records.study import MEASURE, Study
 from records.trial import Config, History, Trial
 from search.cli.options import (
-    Asked,
     JsonOption,
     LimitOption,
     MaximizeOption,
     MinimizeOption,
+    ObjectiveOptions,
     OtherObjectiveOption,
     PlotOption,
     StoreOption,
@@ -115,7 +115,7 @@ def show(
 
     With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
-    asked = Asked(
+    asked = ObjectiveOptions(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
     if constraints or revoke is not None:
@@ -165,7 +165,7 @@ def best(
 
     With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
-    asked = Asked(
+    asked = ObjectiveOptions(
         objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
     )
     print_best(study_id, asked, form, context, store, as_json=as_json)
@@ -316,7 +316,7 @@ def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
 
 
 def print_study(
-    study_id: str, asked: Asked, last: int, store: Path | None, *, as_json: bool
+    study_id: str, asked: ObjectiveOptions, last: int, store: Path | None, *, as_json: bool
 ) -> None:
     """Print the last trials of a study, and its result or how to resume it."""
     with open_store(store) as records:
@@ -351,7 +351,7 @@ def print_study(
             typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
 
 
-def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | None]:
+def _seen(study_id: str, asked: ObjectiveOptions, records: Store) -> tuple[Record, Trial | None]:
     """Return a study and its leader, as recorded or rescored."""
     row = records.find(study_id)
     counts = records.counts(row.id)
@@ -367,7 +367,7 @@ def _seen(study_id: str, asked: Asked, records: Store) -> tuple[Record, Trial | 
     return replace(record, row=again.row, history=again.history), again.history.best
 
 
-def _scored_again_lines(record: Record, asked: Asked) -> Iterator[Line]:
+def _scored_again_lines(record: Record, asked: ObjectiveOptions) -> Iterator[Line]:
     """Yield the report without the stop reason; `next` repeats the flags for `best`."""
     finding = from_json(Finding, record.row.summary or "")
     found = report_lines(finding, record, store_flag(record.store))
@@ -380,7 +380,7 @@ def _scored_again_lines(record: Record, asked: Asked) -> Iterator[Line]:
 
 def print_best(
     study_id: str,
-    asked: Asked,
+    asked: ObjectiveOptions,
     form: Literal["json", "env", "args", "policy"],
     context: str | None,
     store: Path | None,
@@ -430,7 +430,7 @@ def _variables(study: Study, config: Config) -> dict[str, str]:
     return {name: shlex.quote(value) for name, value in told.items()}
 
 
-def _notes(record: Record, trial: Trial, asked: Asked) -> Iterator[str]:
+def _notes(record: Record, trial: Trial, asked: ObjectiveOptions) -> Iterator[str]:
     """Yield notes on the best: how it was scored, and which trials share the front."""
     if asked.is_given:
         yield f"rescored by {objective_words(record.row.study)}; nothing was launched"
@@ -480,7 +480,7 @@ def _best_words(leader: Trial | None, row: StudyRow, records: Store) -> str:
 
 
 def print_front(
-    study_id: str, asked: Asked, plot: Path | None, store: Path | None, *, as_json: bool
+    study_id: str, asked: ObjectiveOptions, plot: Path | None, store: Path | None, *, as_json: bool
 ) -> None:
     """Print the Pareto front, and draw it into `plot`."""
     with open_store(store) as records:

@@ -21,7 +21,7 @@ from search.settings import has_records, installed_version, open_store, scrubber
 from search.transfer.audit import Fault, audit, counted
 from search.transfer.bundle import SUFFIX
 from search.transfer.entry import Check, checks_of
-from search.transfer.export import Form, Wanted, Written, entry_checks, export
+from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
 from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
 from search.transfer.redact import (
@@ -29,7 +29,7 @@ from search.transfer.redact import (
     known_names,
     launches,
 )
-from search.transfer.tables import Exported, Leaving, exported
+from search.transfer.tables import Omissions, StudyExport, exported
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.format import score_words
@@ -219,13 +219,13 @@ def check_entry(path: Path, *, as_json: bool) -> None:
     _print_checks(checks_of(path), as_json=as_json)
 
 
-def _wanted(asked: ExportOptions, row: StudyRow) -> Wanted:
+def _wanted(asked: ExportOptions, row: StudyRow) -> ExportRequest:
     suffix = {"entry": "", "bundle": SUFFIX}.get(asked.form, f".{asked.form}")
-    return Wanted(
+    return ExportRequest(
         form=asked.form,
         to=asked.output or Path(f"{row.id}{suffix}"),
         trial=asked.trial,
-        leaving=Leaving(traces=asked.no_traces, all_but_metrics=asked.metrics_only),
+        leaving=Omissions(traces=asked.no_traces, all_but_metrics=asked.metrics_only),
         given=dict(_given(asked.fields)),
         made_by=installed_version(),
         force=asked.force,
@@ -246,7 +246,7 @@ def _given(fields: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
     """Return the redactor for the names that the study and this machine know."""
-    found = exported(row, records, Leaving())
+    found = exported(row, records, Omissions())
     known = known_names(
         found,
         hosts=(socket.gethostname(), *_machine_hosts(found, records)),
@@ -255,7 +255,7 @@ def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
     return Redactor(known)
 
 
-def _machine_hosts(found: Exported, records: Store) -> Iterator[str]:
+def _machine_hosts(found: StudyExport, records: Store) -> Iterator[str]:
     for digest in {launched.machine for launched in launches(found) if launched.machine}:
         machine = records.machine(digest)
         if machine is not None:
@@ -269,7 +269,7 @@ def _user() -> str:
         return ""
 
 
-def _lines(written: Written, redactor: Redactor | None) -> Iterator[str]:
+def _lines(written: ExportResult, redactor: Redactor | None) -> Iterator[str]:
     trials = f"{written.trials} trial{'s'[: written.trials != 1]}"
     yield f"wrote {written.path}: {trials}"
     yield from written.notes
@@ -284,7 +284,7 @@ def _lines(written: Written, redactor: Redactor | None) -> Iterator[str]:
         yield "checked: none of the known names is left"
 
 
-def _next_command(asked: ExportOptions, written: Written) -> str:
+def _next_command(asked: ExportOptions, written: ExportResult) -> str:
     match asked.form:
         case "bundle":
             return f"cclsearch import {shlex.quote(str(written.path))}"
@@ -298,7 +298,7 @@ def _flag(asked: ExportOptions, records: Store) -> str:
     return "" if asked.form in {"bundle", "entry"} else store_flag(records.root)
 
 
-def _facts(written: Written, row: StudyRow, redactor: Redactor | None) -> dict[str, object]:
+def _facts(written: ExportResult, row: StudyRow, redactor: Redactor | None) -> dict[str, object]:
     return {
         "study_id": row.id,
         "path": str(written.path),
@@ -390,7 +390,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class ImportedStudy:
     """A study from a source; `is_new` if it was not recorded yet."""
 
     found: Imported
@@ -402,7 +402,7 @@ def import_all(
     sources: Sequence[str], asked: ImportOptions, store: Path | None, *, as_json: bool
 ) -> None:
     """Import every source and print the result."""
-    taken: list[Taken] = []
+    taken: list[ImportedStudy] = []
     with ExitStack() as opened:
         records = _opened(store, asked, opened)
         known = Known.of(() if records is None else records.studies())
@@ -458,12 +458,12 @@ def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
         yield replace(first, study=replace(first.study, name=asked.name))
 
 
-def _taken(found: Imported, known: Known) -> Taken:
+def _taken(found: Imported, known: Known) -> ImportedStudy:
     faults = audit(found.study, History(tuple(found.trials)), found.repeats)
-    return Taken(found=found, is_new=known.take(found), faults=faults)
+    return ImportedStudy(found=found, is_new=known.take(found), faults=faults)
 
 
-def _print(one: Taken, asked: ImportOptions) -> None:
+def _print(one: ImportedStudy, asked: ImportOptions) -> None:
     if not one.is_new:
         typer.echo(f"{one.found.id}  already recorded; skipped")
         return
@@ -489,7 +489,7 @@ def _names(faults: Sequence[Fault]) -> str:
     return ", ".join(fault.name for fault in faults)
 
 
-def _print_end(taken: Sequence[Taken], asked: ImportOptions, flag: str) -> None:
+def _print_end(taken: Sequence[ImportedStudy], asked: ImportOptions, flag: str) -> None:
     new = [one for one in taken if one.is_new]
     if not taken:
         typer.echo("nothing to import: no finished trial", err=True)
@@ -500,7 +500,7 @@ def _print_end(taken: Sequence[Taken], asked: ImportOptions, flag: str) -> None:
         typer.echo(f"next: {command}{flag}")
 
 
-def _import_records_facts(one: Taken) -> dict[str, object]:
+def _import_records_facts(one: ImportedStudy) -> dict[str, object]:
     """Return the JSON of an imported study; absent values are null."""
     best = History(tuple(one.found.trials)).best
     origin = one.found.study.origin

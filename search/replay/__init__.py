@@ -1,1 +1,1 @@
-"""A search run again from its records, without a launch and without a request."""
+"""Repeat recorded studies: the search, its launches, decisions or scores."""

@@ -1,11 +1,4 @@
-"""What a record claims and whether it held.
-
-A study whose results are to be measured again: what it recorded, and what it announced.
-
-What a published result claims, and whether it holds where it was launched again.
-
-Judges what was launched again against its record: same work, same value, same lead.
-"""
+"""What a recorded result claims, and whether new launches confirm it: work, value, lead."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,6 @@
-"""Launches trials on record again, in a study of their own, until their claims are decided.
+"""Launch recorded trials again, as a new study, until their claims are decided.
 
-All that is launched is on record at once, and the source is only read: a replay that was killed
-goes on where it was.
+Every launch is recorded immediately and the source is only read: a killed replay can be resumed.
 """
 
 from dataclasses import dataclass, replace

@@ -1,13 +1,4 @@
-"""Compute metrics after the fact.
-
-Computes metrics of one trial from what it left: its samples, and its traces where they are.
-
-Which metrics are to be computed of which trials: what is missing, or of an older version.
-
-Computes metrics of many trials, in processes side by side where that pays.
-
-Computes what studies on record lack; what was computed is kept, also when it is interrupted.
-"""
+"""Compute and store metrics of recorded trials that are missing or of an older version."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the policies of a study decide where they were not asked before; nothing is launched."""
+"""What the policies of a study decide for other workloads and environments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

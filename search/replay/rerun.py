@@ -1,11 +1,4 @@
-"""Run the same search from its records.
-
-All that is on record of one study, run by run.
-
-Launches that end as they ended before.
-
-Runs a recorded search again, run by run, in a store of its own.
-"""
+"""Repeat a recorded search with its recorded LLM responses and launch results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""Score by today's metrics.
-
-A study scored by what metrics say today of the samples and traces that its trials left.
-
-What a replayed search did otherwise than its record says, trial by trial.
-"""
+"""Score a study by current metrics, and compare a repeated search with its record."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +70,7 @@ class ScoredTrial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Today:
+class Rescore:
     """A study scored again: `then` by what is on record, `now` by what was computed today.
 
     `newer` are metrics of which the study has values of older versions, with both versions.
@@ -93,7 +88,7 @@ class Today:
         return leaders[0] == leaders[1] and all(each.is_same for each in self.trials)
 
 
-def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path | None) -> Today:
+def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path | None) -> Rescore:
     """Compute what the objectives and limits of `asked` read, and score by it.
 
     Nothing is launched or stored. What has no definition at hand, and files that cannot be read,
@@ -114,7 +109,7 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
     again = tuple(_measured_today(repeat, row.study, known) for repeat in repeats)
     seen = rescore_history(row, recomputed, same_definitions(again, recomputed), asked, added)
     pairs = zip(history, then.history, seen.history, recomputed, strict=True)
-    return Today(
+    return Rescore(
         then=then,
         now=seen,
         trials=tuple(

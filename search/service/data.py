@@ -56,8 +56,8 @@ from search.report.report import study_report
 from search.service.cache import VersionedCache
 from search.settings import installed_version
 from search.transfer.bundle import SUFFIX
-from search.transfer.export import Wanted, export
-from search.transfer.tables import Leaving
+from search.transfer.export import ExportRequest, export
+from search.transfer.tables import Omissions
 from search.views.document import thinned
 from search.views.format import number, one_line, remarks
 from search.views.html import html_page
@@ -700,7 +700,7 @@ class StudyWriter:
         self._turns = BoundedSemaphore(1)
         self._room = BoundedSemaphore(1 + MOST_WAITING)
 
-    def exported(self, root: Path, row: StudyRow, form: Form, leaving: Leaving) -> BinaryIO:
+    def exported(self, root: Path, row: StudyRow, form: Form, leaving: Omissions) -> BinaryIO:
         """An export, to read and close; nothing of it lies in a folder. Raises as `export`."""
         with self._records(root, row) as records:
             if form == "bundle" and not leaving.all_but_metrics:
@@ -761,8 +761,8 @@ def _empty_folder(root: Path) -> Path:
     return folder
 
 
-def _wanted(form: Form, path: Path, leaving: Leaving) -> Wanted:
-    return Wanted(
+def _wanted(form: Form, path: Path, leaving: Omissions) -> ExportRequest:
+    return ExportRequest(
         form=form,
         to=path,
         trial=None,

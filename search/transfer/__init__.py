@@ -1,1 +1,1 @@
-"""Records from and for elsewhere: import, export, bundles, entries of a leaderboard."""
+"""Import and export of studies: bundles, CCL-Bench entries, tables."""

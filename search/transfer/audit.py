@@ -1,15 +1,4 @@
-"""Faults in others' histories.
-
-A history as an audit looks at it: who leads, and which trials are effectively the same.
-
-Checks of how a search went: what it took for an answer that was none, and where it stopped.
-
-Checks of whether a history compared what can be compared, by what was asked.
-
-Checks of whether the best of a history is more than luck.
-
-What is wrong with a history, as far as the record itself shows it: faults with their numbers.
-"""
+"""Checks of an imported history: comparability, luck, and how the search went."""
 
 import ast
 import math

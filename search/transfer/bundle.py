@@ -1,14 +1,8 @@
-"""One-file bundle, in and out.
+"""A bundle: one study with its files in one file, a tar archive compressed by zstd.
 
-The bundle: one study with its files in one file, which is a tar archive compressed by zstd.
-
-It begins with `manifest.json`, goes on with `study.jsonl`, one change of the record on each line,
-and then has `files/DIGEST` for every file, by rising digest. Headers hold nothing but a name and
-a size, so that the same records make the same bytes.
-
-Writes a study into one file, from which another machine records and replays it.
-
-Reads a bundle, which may come from anybody: all of it is checked before any of it is used.
+The members are `manifest.json`, `study.jsonl` with one journal entry per line, and `files/DIGEST`,
+sorted by digest. Headers hold only name and size, so equal studies give equal bytes. A bundle is
+untrusted: everything is checked before anything is used.
 """
 
 import hashlib

@@ -1,9 +1,4 @@
-"""CCL-Search run folders.
-
-Run folders of CCL-Search: `results.csv` in its older and newer layout, and the policies.
-
-Runs that CCL-Search appended to a workload card, under `runs`.
-"""
+"""Import of CCL-Search: run folders (both layouts of `results.csv`), and runs in workload cards."""
 
 import csv
 import json

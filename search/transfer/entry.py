@@ -46,7 +46,7 @@ from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
 from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number
 from search.study.cards import KNOB_NAMES
-from search.transfer.tables import Exported, is_trace
+from search.transfer.tables import StudyExport, is_trace
 from search.views.format import remarks
 
 Kind: TypeAlias = Literal["text", "count", "truth", "counts", "texts", "mapping", "length"]
@@ -673,12 +673,12 @@ def _is_trace(path: Path) -> bool:
 FORMAT = "cclsearch.trial/1"
 
 
-def trial_documents(found: Exported) -> list[dict[str, object]]:
+def trial_documents(found: StudyExport) -> list[dict[str, object]]:
     """One object per trial, oldest first; what does not exist is null, never NaN."""
     return [_document(trial, found) for trial in found.trials]
 
 
-def _document(trial: Trial, found: Exported) -> dict[str, object]:
+def _document(trial: Trial, found: StudyExport) -> dict[str, object]:
     study, outcome = found.row.study, trial.outcome
     failed = outcome if isinstance(outcome, Failed) else None
     return {

@@ -1,9 +1,4 @@
-"""Export a study.
-
-Files and folders that appear under their names only when all of them is written.
-
-Puts an export together: what is asked of a study, less what stays, redacted, in one format.
-"""
+"""Export of a study: selection, redaction, and files that are complete or not written."""
 
 import json
 import os
@@ -38,8 +33,8 @@ from search.transfer.entry import (
 from search.transfer.redact import Known, Redactor, check_redacted, files_of, redacted_study
 from search.transfer.script import launch_script
 from search.transfer.tables import (
-    Exported,
-    Leaving,
+    Omissions,
+    StudyExport,
     exported,
     write_csv,
     write_jsonl,
@@ -119,7 +114,7 @@ TABLES = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExportRequest:
     """How a study is to be exported, and where to.
 
     `trial` is a number, `best`, or None for all. `given` fills fields of a card. `incomplete` is
@@ -129,7 +124,7 @@ class Wanted:
     form: Form
     to: Path
     trial: str | None
-    leaving: Leaving
+    leaving: Omissions
     given: Mapping[str, str]
     made_by: str
     force: bool
@@ -138,7 +133,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ExportResult:
     """What was exported; `left_out` says why a file stayed at home, by its name."""
 
     path: Path
@@ -153,7 +148,9 @@ class FailedChecks(StudyError):
     """An entry breaks rules, so it was not written."""
 
 
-def export(row: StudyRow, store: Store, wanted: Wanted, redactor: Redactor | None) -> Written:
+def export(
+    row: StudyRow, store: Store, wanted: ExportRequest, redactor: Redactor | None
+) -> ExportResult:
     """Write an export, complete or not at all; a `redactor` redacts it, and the result is checked.
 
     Raise `StudyError` for an impossible export, `StoreError` for what cannot be read or written.
@@ -183,7 +180,7 @@ def export(row: StudyRow, store: Store, wanted: Wanted, redactor: Redactor | Non
             missing = _write_entry(found, artifacts, card, script, wanted)
         else:
             missing = _write_file(found, artifacts, wanted, notes)
-    return Written(
+    return ExportResult(
         path=wanted.to,
         trials=len(found.trials),
         missing=missing,
@@ -193,13 +190,13 @@ def export(row: StudyRow, store: Store, wanted: Wanted, redactor: Redactor | Non
     )
 
 
-def entry_checks(row: StudyRow, store: Store, wanted: Wanted) -> tuple[Check, ...]:
+def entry_checks(row: StudyRow, store: Store, wanted: ExportRequest) -> tuple[Check, ...]:
     """The rules for an entry, with what breaks them; nothing is written."""
     found = _found(row, store, wanted)
     return _checks(found, _card(found, store, wanted))
 
 
-def _found(row: StudyRow, store: Store, wanted: Wanted) -> Exported:
+def _found(row: StudyRow, store: Store, wanted: ExportRequest) -> StudyExport:
     is_whole = wanted.form == "bundle"
     if is_whole and wanted.trial is not None:
         raise StudyError("a bundle holds a whole study; leave --trial out")
@@ -222,7 +219,7 @@ def _ordinal(asked: str, row: StudyRow, store: Store) -> int:
     return leader.ordinal
 
 
-def _card(found: Exported, store: Store, wanted: Wanted) -> dict[str, object]:
+def _card(found: StudyExport, store: Store, wanted: ExportRequest) -> dict[str, object]:
     (trial,) = found.trials
     launched = trial.outcome.launched
     digest = launched.machine if launched else None
@@ -237,14 +234,14 @@ def _redacted_card(card: dict[str, object] | None, redactor: Redactor) -> dict[s
     return {**redacted, "contributor": "redacted", "contact": "redacted"}
 
 
-def _checks(found: Exported, card: Mapping[str, object]) -> tuple[Check, ...]:
+def _checks(found: StudyExport, card: Mapping[str, object]) -> tuple[Check, ...]:
     (trial,) = found.trials
     traces = [each for each in traces_of(trial) if is_json(each.name)]
     return (*card_checks(card), *trial_checks(found.row.study, trial, len(traces)))
 
 
 def _write_file(
-    found: Exported, artifacts: Artifacts, wanted: Wanted, notes: tuple[str, ...]
+    found: StudyExport, artifacts: Artifacts, wanted: ExportRequest, notes: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Write a table or a bundle; gives the files that are missing."""
     with whole_file(wanted.to, force=wanted.force) as out:
@@ -263,11 +260,11 @@ def _write_file(
 
 
 def _write_entry(
-    found: Exported,
+    found: StudyExport,
     artifacts: Artifacts,
     card: Mapping[str, object],
     script: str | None,
-    wanted: Wanted,
+    wanted: ExportRequest,
 ) -> tuple[str, ...]:
     checks = _checks(found, card)
     broken = [check for check in checks if check.faults]
@@ -288,7 +285,7 @@ def _write_entry(
         return write_entry(entry, folder, allow_missing=wanted.allow_missing)
 
 
-def _script(found: Exported, store: Store) -> str | None:
+def _script(found: StudyExport, store: Store) -> str | None:
     """What starts the trial again; None of one whose launch is not on record."""
     (trial,) = found.trials
     if trial.outcome.launched is None:
@@ -297,7 +294,7 @@ def _script(found: Exported, store: Store) -> str | None:
 
 
 def _texts(
-    found: Exported, card: Mapping[str, object] | None, script: str | None
+    found: StudyExport, card: Mapping[str, object] | None, script: str | None
 ) -> Iterator[bytes]:
     yield (script or "").encode("utf-8", "backslashreplace")
     yield json.dumps(card, ensure_ascii=False).encode("utf-8", "backslashreplace")
@@ -308,14 +305,14 @@ def _texts(
         yield to_json(entry).encode("utf-8", "backslashreplace")
 
 
-def _check_files(found: Exported, artifacts: Artifacts, known: Known) -> None:
+def _check_files(found: StudyExport, artifacts: Artifacts, known: Known) -> None:
     for artifact in files_of(found):
         if artifacts.size(artifact.digest) is not None:
             content: Iterable[bytes] = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
             check_redacted(artifact.name, content, known)
 
 
-def _notes(leaving: Leaving, redactor: Redactor | None) -> Iterator[str]:
+def _notes(leaving: Omissions, redactor: Redactor | None) -> Iterator[str]:
     if leaving.all_but_metrics:
         yield "files, conversations and the texts of policies were left out"
     elif leaving.traces:

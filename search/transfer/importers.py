@@ -1,11 +1,4 @@
-"""Format -> importer; writing into the store.
-
-A bundle as one study to import.
-
-Which importer reads what: told by what a file or a folder holds, not by its name.
-
-Puts what was read from outside on record, once.
-"""
+"""Choose the importer by content, and write imported studies into the store."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

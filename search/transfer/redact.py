@@ -1,21 +1,4 @@
-"""Redaction.
-
-The names that a record is known to hold: of hosts, users and jobs, and those that are given.
-
-Looks through what was redacted for any name that was to go.
-
-Hashes names of operators and kernels in traces; what communicates stays to be recognised.
-
-Moves times of a trace a little, so that what followed stays behind what was before.
-
-Puts a word in the place of each name, address and path of a text, always the same for one.
-
-Rewrites a trace event by event, in memory that does not grow with it.
-
-Redacts the files of a trial: traces event by event, JSON by its values, other texts by lines.
-
-A whole study redacted: its records and, where they are wanted, its files.
-"""
+"""Redaction of names, addresses and paths in studies, traces and other files."""
 
 import gzip
 import json
@@ -42,7 +25,7 @@ from records.store.artifacts import Artifacts
 from records.store.journal import Entry, FilesRemoved, RepeatsFinished, TrialBegun, TrialFinished
 from records.trial import Artifact, Outcome, Trial
 from search.transfer.bundle import artifacts_of, launches_of
-from search.transfer.tables import Exported, is_trace
+from search.transfer.tables import StudyExport, is_trace
 
 _COMMON = {
     *("root", "user", "users", "admin", "ubuntu", "nobody", "guest", "runner", "shared", "public"),
@@ -94,7 +77,7 @@ class Known:
                 return word
 
 
-def known_names(found: Exported, *, hosts: Iterable[str], users: Iterable[str]) -> Known:
+def known_names(found: StudyExport, *, hosts: Iterable[str], users: Iterable[str]) -> Known:
     """The names in how trials were launched, and those given."""
     known = Known()
     for launched in launches(found):
@@ -113,7 +96,7 @@ def known_names(found: Exported, *, hosts: Iterable[str], users: Iterable[str]) 
     return known
 
 
-def launches(found: Exported) -> Iterable[LaunchRecord]:
+def launches(found: StudyExport) -> Iterable[LaunchRecord]:
     """How all that is exported was launched."""
     for trial in found.trials:
         yield from launches_of(trial.outcome)
@@ -131,12 +114,12 @@ def _add_variables(known: Known, environment: Mapping[str, str]) -> None:
 _OVERLAP_BYTES = 512
 
 
-class LeftOver(StudyError):
+class NotRedacted(StudyError):
     """A name is still in what was redacted; nothing was exported."""
 
 
 def check_redacted(name: str, content: Iterable[bytes], known: Known) -> None:
-    """Raise `LeftOver` where a known name stands in this content.
+    """Raise `NotRedacted` where a known name stands in this content.
 
     Names of digits alone are not looked for: numbers that mean something else look the same.
     """
@@ -160,8 +143,8 @@ def check_redacted(name: str, content: Iterable[bytes], known: Known) -> None:
         raise _left(last.group(), name)
 
 
-def _left(found: bytes, name: str) -> LeftOver:
-    return LeftOver(
+def _left(found: bytes, name: str) -> NotRedacted:
+    return NotRedacted(
         f"{found.decode(errors='replace')!r} is still in {name} after redaction, so nothing was "
         "written; leave the file out with --no-traces or --metrics-only"
     )
@@ -436,7 +419,7 @@ class Redacted:
     `left_out` says why, by the name of each file.
     """
 
-    found: Exported
+    found: StudyExport
     artifacts: Artifacts
     left_out: Mapping[str, str]
 
@@ -455,7 +438,7 @@ class _Source:
 
 
 def redacted_study(
-    found: Exported,
+    found: StudyExport,
     artifacts: Artifacts,
     redactor: Redactor,
     scratch: Path,
@@ -489,12 +472,12 @@ def redacted_study(
     return Redacted(found=redacted, artifacts=kept, left_out=left_out)
 
 
-def _removed(found: Exported) -> frozenset[str]:
+def _removed(found: StudyExport) -> frozenset[str]:
     entries = (entry for entry in found.entries if isinstance(entry, FilesRemoved))
     return frozenset(digest for entry in entries for digest in entry.digests)
 
 
-def files_of(found: Exported) -> Iterable[Artifact]:
+def files_of(found: StudyExport) -> Iterable[Artifact]:
     """The files of all trials and of their further launches, and what these were launched on."""
     for launched in launches(found):
         if launched.machine is not None:
@@ -527,8 +510,8 @@ def _again(
 
 
 def _redacted(
-    found: Exported, redactor: Redactor, refiled: Mapping[str, Artifact | None]
-) -> Exported:
+    found: StudyExport, redactor: Redactor, refiled: Mapping[str, Artifact | None]
+) -> StudyExport:
     for trial in found.trials:
         source = redactor.text(trial.policy.source)
         redactor.exact[trial.policy.digest] = replace(trial.policy, source=source).digest

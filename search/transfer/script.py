@@ -1,4 +1,4 @@
-"""Writes a shell script that starts the job of a trial again by hand, without the record."""
+"""A shell script that starts the job of a trial manually, without the store."""
 
 import re
 import shlex

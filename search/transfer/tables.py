@@ -1,11 +1,4 @@
-"""CSV, JSONL, Parquet.
-
-What an export takes out of a record, and what it leaves out.
-
-Trials as typed columns: one row each, knobs and metrics beside each other, units in headings.
-
-Trials as JSON lines, as CSV and as Parquet.
-"""
+"""Trials as JSON lines, CSV and Parquet: one typed row each, with units in the headings."""
 
 import csv
 import io
@@ -23,7 +16,7 @@ from search.transfer.trust import plain_study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Omissions:
     """What stays at home: files with traces, or everything but configurations and results."""
 
     traces: bool = False
@@ -31,7 +24,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class StudyExport:
     """A study as it is exported: some or all of its trials, less what was to be left out.
 
     `metrics` are the newest values of each trial, those that were computed later included.
@@ -48,11 +41,11 @@ class Exported:
 def exported(
     row: StudyRow,
     store: Store,
-    leaving: Leaving,
+    leaving: Omissions,
     ordinals: frozenset[int] | None = None,
     *,
     entries: bool = False,
-) -> Exported:
+) -> StudyExport:
     """All of a study, or these trials of it with their further launches."""
 
     def is_asked(ordinal: int) -> bool:
@@ -60,7 +53,7 @@ def exported(
 
     trials = tuple(trial for trial in store.history(row.id) if is_asked(trial.ordinal))
     later = store.metric_values(row.id)
-    return Exported(
+    return StudyExport(
         row=row,
         trials=tuple(_lean_trial(trial, leaving) for trial in trials),
         repeats=tuple(
@@ -73,12 +66,12 @@ def exported(
     )
 
 
-def _entries(study_id: str, store: Store, leaving: Leaving) -> Iterator[Entry]:
+def _entries(study_id: str, store: Store, leaving: Omissions) -> Iterator[Entry]:
     for entry in store.entries(study_id):
         yield with_study(_lean(entry, leaving), plain_study)
 
 
-def _lean(entry: Entry, leaving: Leaving) -> Entry:
+def _lean(entry: Entry, leaving: Omissions) -> Entry:
     match entry:
         case TrialFinished(trial=trial):
             return TrialFinished(trial=_lean_trial(trial, leaving))
@@ -92,7 +85,7 @@ def _lean(entry: Entry, leaving: Leaving) -> Entry:
             return entry
 
 
-def _lean_trial(trial: Trial, leaving: Leaving) -> Trial:
+def _lean_trial(trial: Trial, leaving: Omissions) -> Trial:
     outcome = _lean_outcome(trial.outcome, leaving)
     if not leaving.all_but_metrics:
         return replace(trial, outcome=outcome)
@@ -105,11 +98,11 @@ def _lean_policy(policy: Policy) -> Policy:
     return replace(policy, source=source, parent=None, rationale="", prediction=None)
 
 
-def _lean_repeat(repeat: Repeat, leaving: Leaving) -> Repeat:
+def _lean_repeat(repeat: Repeat, leaving: Omissions) -> Repeat:
     return replace(repeat, outcome=_lean_outcome(repeat.outcome, leaving))
 
 
-def _lean_outcome(outcome: Outcome, leaving: Leaving) -> Outcome:
+def _lean_outcome(outcome: Outcome, leaving: Omissions) -> Outcome:
     if not (leaving.traces or leaving.all_but_metrics):
         return outcome
     kept = tuple(each for each in outcome.artifacts if not is_trace(each.name))

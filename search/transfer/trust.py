@@ -1,4 +1,4 @@
-"""Whether what an imported study would launch here was allowed by the person at this machine."""
+"""Whether the user of this machine allowed an imported study to launch commands."""
 
 import shlex
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ from search.service.models import (
 )
 from search.service.service import MissingError, Service, TooManyError
 from search.transfer.bundle import SUFFIX
-from search.transfer.tables import Leaving
+from search.transfer.tables import Omissions
 from search.views.study import definition_facts
 
 router = APIRouter(tags=["comparisons"])
@@ -187,7 +187,7 @@ def export(
 ) -> Response:
     """A study as one file, as `cclsearch export` writes it."""
     row = service.study(study_id)
-    leaving = Leaving(traces=not traces, all_but_metrics=metrics_only)
+    leaving = Omissions(traces=not traces, all_but_metrics=metrics_only)
     suffix = SUFFIX if form == "bundle" else f".{form}"
     headers = {"content-disposition": attachment(f"{row.id}{suffix}")}
     if not service.exports.take(caller.name):

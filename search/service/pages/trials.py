@@ -40,7 +40,7 @@ from search.service.data import (
 from search.service.pages.base import page
 from search.service.service import Service
 from search.transfer.entry import trial_documents
-from search.transfer.tables import Exported, write_csv
+from search.transfer.tables import StudyExport, write_csv
 from search.views.document import metric_words
 from search.views.format import NO_CONFIG, author, centre_words, one_line, remarks, support_words
 from search.views.machine import Disturbed
@@ -308,7 +308,7 @@ def trials_as_csv(study_id: str, service: TheService, _caller: Reader, asked: As
         trial.ordinal: records.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
         for trial in found
     }
-    documents = trial_documents(Exported(row=row, trials=found, repeats=(), metrics=metrics))
+    documents = trial_documents(StudyExport(row=row, trials=found, repeats=(), metrics=metrics))
     written = io.BytesIO()
     write_csv(documents, written)
     return Response(

@@ -16,7 +16,7 @@ from records.store.artifacts import Artifacts
 from records.store.store import Store
 from search.transfer.redact import (
     Known,
-    LeftOver,
+    NotRedacted,
     Redactor,
     check_redacted,
     redact_file,
@@ -139,9 +139,9 @@ def test_libraries_keep_their_paths_and_folders_stay_apart():
 def test_a_name_that_is_left_is_found_across_pieces():
     known = Known()
     known.add("host", "nid004217")
-    with pytest.raises(LeftOver, match="still in a file"):
+    with pytest.raises(NotRedacted, match="still in a file"):
         check_redacted("a file", [b"x" * 600 + b" nid00", b"4217 y"], known)
-    with pytest.raises(LeftOver, match="still in a file"):
+    with pytest.raises(NotRedacted, match="still in a file"):
         check_redacted("a file", [b"ends with nid004217"], known)
     check_redacted("a file", [b"nid004217", b"0 ", b"a", b"nid004217", b"x"], known)
 

@@ -30,7 +30,7 @@ from evaluator.estimate.memory import (
     layer_weights,
     micro_batch_count,
 )
-from evaluator.rank.job import Checkpointing, CommHook, Config, ContextMethod, Reshard
+from evaluator.rank.job import Checkpointing, CommHook, Config, ContextMethod
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
@@ -146,10 +146,8 @@ def gathered_traffic(share: Share) -> Traffic:
     if config.dp_shard == 1:
         return Traffic()
     count = micro_batch_count(share.work, config)
-    always = config.fsdp_reshard is Reshard.ALWAYS
-    drops = always or (config.fsdp_reshard is Reshard.AUTO and config.pp == 1)
     # Stages keep parameters between micro-batches, unless they drop them in each.
-    times = count * (1 + drops) if config.pp == 1 else 1 + count * drops
+    times = count * (1 + config.reshards) if config.pp == 1 else 1 + count * config.reshards
     group = shard_group(config).size
     size = _number_bytes(share) * _weights(share).plain
     once = gather_or_scatter(size, group, calls=share.layer_count + len(share.stages))

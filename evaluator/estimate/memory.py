@@ -19,7 +19,6 @@ from evaluator.rank.job import (
     OptimizerLoop,
     Precision,
     Reduction,
-    Reshard,
     Schedule,
     Workload,
 )
@@ -481,10 +480,7 @@ def _gathered_bytes(share: Share) -> float:
     if config.dp_shard == 1:
         return 0
     size = NUMBER_BYTES[share.work.precision]
-    drops = config.fsdp_reshard is Reshard.ALWAYS or (
-        config.fsdp_reshard is Reshard.AUTO and config.pp == 1
-    )
-    if not drops:
+    if not config.reshards:
         return size * (share.unsharded + share.largest_layer)
     layers = min(GATHERED_LAYERS + config.fsdp_prefetch, 1 + share.layer_count)
     return size * (share.edge + layers * share.largest_layer)

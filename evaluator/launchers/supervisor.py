@@ -39,6 +39,8 @@ from evaluator.rank.protocol import (
     die_with,
     error_name,
     log_name,
+    read_lines,
+    write_line,
 )
 
 FORK_LIMIT_S = 60.0
@@ -347,7 +349,8 @@ def supervise() -> None:
     """Run jobs as they are asked for until standard input closes."""
     adopt_orphans()
     warm: WarmProcess | None = None
-    for request in _requests():
+    for line in read_lines(REQUESTS):
+        request: Request = json.loads(line)
         if request["modules"]:
             warm = _warm_process(warm, request["modules"])
         launch = request["launch"]
@@ -359,11 +362,13 @@ def supervise() -> None:
                 _await_ready(forker)
         except Refusal as refusal:
             warm = None
-            _say({"event": "refused", "message": str(refusal)})
+            write_line(EVENTS, {"event": "refused", "message": str(refusal)})
             continue
-        _say({"event": "started"})
+        write_line(EVENTS, {"event": "started"})
         spared = None if warm is None else warm.pid
-        _say({"event": "ended", **run_launch(launch, forker, owner=REQUESTS, spared=spared)})
+        write_line(
+            EVENTS, {"event": "ended", **run_launch(launch, forker, owner=REQUESTS, spared=spared)}
+        )
     if warm is not None:
         warm.end()
 
@@ -396,19 +401,6 @@ def _await_ready(warm: WarmProcess) -> None:
 def _is_abandoned() -> bool:
     """Whether the input closed; the launcher sends nothing while a job is about to start."""
     return bool(select.select([REQUESTS], [], [], 0)[0])
-
-
-def _requests() -> Iterator[Request]:
-    """Requests as they arrive, one a line, until the input closes."""
-    pending = b""
-    while data := os.read(REQUESTS, 1 << 16):
-        *lines, pending = (pending + data).split(b"\n")
-        yield from (json.loads(line) for line in lines)
-
-
-def _say(event: Mapping[str, object]) -> None:
-    with suppress(BrokenPipeError):  # the launcher is gone; the closed input ends the loop
-        os.write(EVENTS, json.dumps(event).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,19 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
 from evaluator.rank.main import run
-from evaluator.rank.protocol import Confinement, confine, die_with, join_rendezvous
+from evaluator.rank.protocol import (
+    Confinement,
+    confine,
+    die_with,
+    join_rendezvous,
+    read_lines,
+    write_line,
+)
 
 REQUESTS = 0
 ADOPTION_POLL_S = 0.0002
@@ -48,17 +55,9 @@ def serve(modules: Sequence[str]) -> None:
         raise RuntimeError(f"importing {modules} started {threads - 1} threads; cannot fork safely")
     gc.collect()
     gc.freeze()  # a rank's collector would otherwise touch, and so copy, all that is shared
-    _say(events, {"pids": [], "error": None})
-    for request in _requests():
-        _say(events, _fork_ranks(request))
-
-
-def _requests() -> Iterator[Request]:
-    """Requests as they arrive, one a line, until the input closes."""
-    pending = b""
-    while data := os.read(REQUESTS, 1 << 16):
-        *lines, pending = (pending + data).split(b"\n")
-        yield from (json.loads(line) for line in lines)
+    write_line(events, {"pids": [], "error": None})
+    for line in read_lines(REQUESTS):
+        write_line(events, _fork_ranks(json.loads(line)))
 
 
 def _fork_ranks(request: Request) -> Mapping[str, object]:
@@ -86,11 +85,11 @@ def _fork_all(request: Request, adopter: int, writer: int) -> NoReturn:
             if pid == 0:
                 _live_as_rank(number, request, leader, adopter)
             pids.append(pid)
-        _say(writer, {"pids": pids})
+        write_line(writer, {"pids": pids})
     except OSError as error:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        _say(writer, {"error": str(error)})
+        write_line(writer, {"error": str(error)})
     finally:
         os._exit(0)
 
@@ -137,13 +136,6 @@ def _become_rank(number: int, request: Request, leader: int, adopter: int) -> No
             cores=tuple(request["cores"]),
         )
     )
-
-
-def _say(to: int, event: Mapping[str, object]) -> None:
-    try:
-        os.write(to, json.dumps(event).encode() + b"\n")
-    except BrokenPipeError:
-        return  # the launcher is gone; the closed input ends the loop
 
 
 if __name__ == "__main__":

@@ -260,6 +260,16 @@ class Config:
         return self.dp_replicate * self.dp_shard
 
     @property
+    def reshards(self) -> bool:
+        """Whether sharded parameters are dropped after each forward pass.
+
+        In a pipeline, gathering them for every micro-batch would cost more than the memory is
+        worth; where a schedule splits backward passes, torch would even train something else.
+        """
+        auto = self.fsdp_reshard is Reshard.AUTO and self.pp == 1
+        return auto or self.fsdp_reshard is Reshard.ALWAYS
+
+    @property
     def world_size(self) -> int:
         """Ranks that the layout takes; experts are spread over ranks of the other axes."""
         return self.dp * self.tp * self.cp * self.pp

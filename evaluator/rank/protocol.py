@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import comb
@@ -40,6 +41,20 @@ def write_json(path: Path, document: Mapping[str, object]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
     partial.replace(path)
+
+
+def read_lines(descriptor: int) -> Iterator[str]:
+    """Yield lines as they arrive, until the other end closes."""
+    pending = b""
+    while data := os.read(descriptor, 1 << 16):
+        *lines, pending = (pending + data).split(b"\n")
+        yield from (line.decode() for line in lines)
+
+
+def write_line(descriptor: int, document: Mapping[str, object]) -> None:
+    """Write one JSON document as a line; it is lost where the other end has closed."""
+    with suppress(BrokenPipeError):
+        os.write(descriptor, json.dumps(document).encode() + b"\n")
 
 
 class Phase(StrEnum):

@@ -134,7 +134,7 @@ def nccl_variables(settings: Mapping[str, Value]) -> dict[str, str]:
 
 def nccl_rules(mix: frozenset[str]) -> Iterator[Rule]:
     """What NCCL would refuse, ignore or get wrong, each with its reason."""
-    for name, expression, reason in (*_ALGORITHMS, *_PROTOCOLS, *_SIZES):
+    for name, expression, reason in _RULES:
         yield new_rule(name, expression, reason)
     ringed = sorted(mix & {"broadcast", "reduce"})
     if ringed:
@@ -152,7 +152,7 @@ def nccl_rules(mix: frozenset[str]) -> Iterator[Rule]:
         )
 
 
-_ALGORITHMS = (
+_RULES = (
     (
         "nccl_between_nodes",
         f"nccl_algo not in {listed(BETWEEN_NODES)} or {ACROSS_NODES}",
@@ -163,8 +163,6 @@ _ALGORITHMS = (
         "nccl_algo not in ['NVLS', 'NVLSTree'] or nccl_nvls_enable and not nccl_p2p_disable",
         "these are done by the switches of NVLink",
     ),
-)
-_PROTOCOLS = (
     (
         "nccl_simple",
         f"nccl_algo not in {listed(SIMPLE_ONLY)} or nccl_proto in {listed((LIBRARY, 'Simple'))}",
@@ -180,8 +178,6 @@ _PROTOCOLS = (
         "nccl_proto != 'LL128' or nccl_nthreads == 0",
         "LL128 has its own number of threads",
     ),
-)
-_SIZES = (
     (
         "nccl_channels",
         "nccl_max_nchannels == 0 or nccl_min_nchannels <= nccl_max_nchannels",

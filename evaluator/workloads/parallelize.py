@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from evaluator.rank.job import Checkpointing, CommHook, Config, Reduction, Reshard
+from evaluator.rank.job import Checkpointing, CommHook, Config, Reduction
 from evaluator.workloads.context_parallel import open_attention
 from evaluator.workloads.expert_parallel import apply_expert_data_parallel, apply_expert_parallel
 from evaluator.workloads.layout import Layout
@@ -93,14 +93,13 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
         return model
     mesh = shards if replicas is None else DeviceMesh._concatenate([replicas, shards])
     policy = MixedPrecisionPolicy(reduce_dtype=_REDUCTIONS[config.fsdp_reduction])
-    reshard = _reshards_after_forward(config)
-    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=reshard)
+    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=config.reshards)
     for block in model.blocks:
         fully_shard(
             block,
             mesh=mesh,
             mp_policy=policy,
-            reshard_after_forward=reshard,
+            reshard_after_forward=config.reshards,
             ignored_params=experts,
         )
     # What only the root holds is needed again immediately, by the backward pass.
@@ -109,20 +108,6 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     )
     _prefetch(model, config.fsdp_prefetch)
     return _sum_only(model, mesh)
-
-
-def _reshards_after_forward(config: Config) -> bool:
-    """In a pipeline, gathering again for every micro-batch costs more than the memory is worth.
-
-    Where a schedule splits backward passes, torch would even train something else.
-    """
-    match config.fsdp_reshard:
-        case Reshard.AUTO:
-            return config.pp == 1
-        case Reshard.ALWAYS:
-            return True
-        case Reshard.NEVER:
-            return False
 
 
 def _prefetch(model: Decoder, count: int) -> None:

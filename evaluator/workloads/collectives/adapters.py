@@ -220,7 +220,6 @@ class _InTurn:
         self._second().wait()
 
 
-_ROOT: Final = 0
 _SINGLE: Final = (
     Collective.ALL_GATHER_SINGLE,
     Collective.REDUCE_SCATTER_SINGLE,
@@ -276,7 +275,7 @@ def mismatch(operation: Operation, tensors: Tensors, rank: int, world_size: int)
 
     Of a reduce only the root's tensor counts.
     """
-    if operation.collective is Collective.REDUCE and rank != _ROOT:
+    if operation.collective is Collective.REDUCE and rank != ROOT:
         return None
     tolerance = _tolerance(operation, world_size)
     for place, part in enumerate(_parts(operation, tensors.outputs)):
@@ -303,9 +302,9 @@ def _part_counts(collective: Collective, rank: int, world_size: int) -> tuple[in
         case Collective.ALL_TO_ALL | Collective.ALL_TO_ALL_SINGLE:
             return world_size, world_size
         case Collective.SCATTER:
-            return world_size if rank == _ROOT else 0, 1
+            return world_size if rank == ROOT else 0, 1
         case Collective.GATHER:
-            return 1, world_size if rank == _ROOT else 0
+            return 1, world_size if rank == ROOT else 0
         case Collective.SEND_RECV:
             paired = int(rank ^ 1 < world_size)
             return paired, paired
@@ -343,9 +342,9 @@ def _received(operation: Operation, place: int, rank: int, world_size: int) -> t
         case Collective.ALL_TO_ALL | Collective.ALL_TO_ALL_SINGLE:
             return _sent(operation, place), own_part
         case Collective.SCATTER:
-            return _sent(operation, _ROOT), own_part
+            return _sent(operation, ROOT), own_part
         case Collective.BROADCAST:
-            return _sent(operation, _ROOT), 0
+            return _sent(operation, ROOT), 0
         case Collective.SEND_RECV:
             return _sent(operation, rank ^ 1), 0
         case _:

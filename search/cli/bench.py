@@ -233,7 +233,7 @@ def search(
     from search.strategy_bench.comparison import compare, strategies_of, write
     from search.strategy_bench.run import Asking, landscapes_of
     from search.strategy_bench.summary import TABLE_WIDTH, print_reports
-    from search.views.format import share_of
+    from search.views.format import parse_share
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
@@ -247,7 +247,7 @@ def search(
             strategies_of(strategies, asking),
             seed_count=seeds,
             trial_count=trials,
-            reach=share_of(target, "--target"),
+            reach=parse_share(target, "--target"),
             start="random" if start == "random" else "seed",
             asking=asking,
             done=lambda landscape, strategy, done, count: line.update(

@@ -28,7 +28,7 @@ from search.compare.sides import Bench, Nvbench, OneLaunch, OnRecord, Side, Timi
 from search.compare.view import comparison_lines, comparisons_facts
 from search.settings import store_root
 from search.views.console import Terminal, echo_styled, on_terminal
-from search.views.terminal import echo_words
+from search.views.terminal import echo_wrapped
 
 if TYPE_CHECKING:
     from evaluator.timing.nvbench.compare import ComparedFiles
@@ -317,7 +317,7 @@ def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool)
     unicode = on_terminal() and "utf" in (sys.stdout.encoding or "").lower()
     for line in comparison_lines(found, view, unicode=unicode):
         if isinstance(line, str):
-            echo_words(line)
+            echo_wrapped(line)
         else:
             echo_styled(line)
     for command in commands:

@@ -46,9 +46,9 @@ from search.cli.options import (
 from search.settings import Interrupted, open_store
 from search.study.study_file import suggestion
 from search.views.console import Terminal, on_terminal
-from search.views.format import absences, number, one_line
+from search.views.format import absence_lines, format_number, one_line
 from search.views.study import definition_facts
-from search.views.terminal import PAGE_CELLS, Column, numbers, page_cells, print_table
+from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, page_cells, print_table
 
 if TYPE_CHECKING:
     from search.replay.metrics import Done
@@ -185,12 +185,14 @@ def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
         return
     print_table(
-        Column(heading="metric", cells=[each.name for each in metrics]),
-        Column(heading="v", cells=[str(each.version) for each in metrics]),
-        Column(heading="from", cells=[_letters(each) for each in metrics]),
-        Column(heading="", cells=["↑" if each.better == "higher" else "↓" for each in metrics]),
-        Column(heading="unit", cells=[each.unit for each in metrics]),
-        Column(heading="label", cells=[each.label for each in metrics], yielding=True),
+        TerminalColumn(heading="metric", cells=[each.name for each in metrics]),
+        TerminalColumn(heading="v", cells=[str(each.version) for each in metrics]),
+        TerminalColumn(heading="from", cells=[_letters(each) for each in metrics]),
+        TerminalColumn(
+            heading="", cells=["↑" if each.better == "higher" else "↓" for each in metrics]
+        ),
+        TerminalColumn(heading="unit", cells=[each.unit for each in metrics]),
+        TerminalColumn(heading="label", cells=[each.label for each in metrics], yielding=True),
     )
     for reason in broken.values():
         typer.echo(reason)
@@ -279,7 +281,7 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     else:
         print_head(found)
         _print_measures(known, measures, values)
-        for line in absences(broken):
+        for line in absence_lines(broken):
             typer.echo(line)
         split = found.evidence.split
         print_caveats(*(f"card: {words}" for words in inferences))
@@ -349,16 +351,16 @@ def _print_measures(
     told = [values[each.name] for each in known if each.name in values]
     if told:
         print_table(
-            Column(heading="metric", cells=[value.name for value in told]),
-            numbers("value", [number(value.value) for value in told]),
-            Column(heading="unit", cells=[value.unit for value in told]),
-            Column(
+            TerminalColumn(heading="metric", cells=[value.name for value in told]),
+            number_column("value", [format_number(value.value) for value in told]),
+            TerminalColumn(heading="unit", cells=[value.unit for value in told]),
+            TerminalColumn(
                 heading="what",
                 cells=[each.label for each in known if each.name in values],
                 yielding=True,
             ),
         )
-    for line in absences(measures.absent):
+    for line in absence_lines(measures.absent):
         typer.echo(line)
 
 
@@ -461,15 +463,15 @@ def _line(done: "Done") -> str:
         many = len(answer.absent) > TOLD_VALUES or not alike
         words = f"no value of {len(answer.absent)} metrics" if many else f"no {named}: {first}"
         told.append(one_line(words, REASON_CHARS))
-    told += [one_line(line, REASON_CHARS) for line in absences(answer.unread)]
+    told += [one_line(line, REASON_CHARS) for line in absence_lines(answer.unread)]
     return f"trial {answer.study_id}:{answer.ordinal}: {'; '.join(told)}"
 
 
 def _value_words(value: MetricValue, before: MetricValue | None) -> str:
-    words = f"{value.name} {number(value.value)} {value.unit}".rstrip()
+    words = f"{value.name} {format_number(value.value)} {value.unit}".rstrip()
     if before is None:
         return words
-    return f"{words} (version {before.version}: {number(before.value)})"
+    return f"{words} (version {before.version}: {format_number(before.value)})"
 
 
 def _metrics_afterwards_facts(done: "Done") -> dict[str, object]:
@@ -493,7 +495,7 @@ def _print_summary(
     records: Store,
 ) -> None:
     """Print the counts by metric, and the next command."""
-    for line in absences(broken):
+    for line in absence_lines(broken):
         typer.echo(line)
     looked_at = f"{len(rows)} {'study' if len(rows) == 1 else 'studies'}"
     if not tally.trial_count:
@@ -503,12 +505,14 @@ def _print_summary(
     shown = [each.metric for each in known if each.metric.name in touched]
     typer.echo("")
     print_table(
-        Column(heading="metric", cells=[each.name for each in shown], yielding=True),
-        numbers("version", [str(each.version) for each in shown]),
-        numbers("values", [str(tally.values[each.name]) for each in shown]),
-        numbers("absent", [str(tally.absent[each.name]) for each in shown]),
-        numbers("not read", [str(tally.unread[each.name]) for each in shown]),
-        Column(heading="in place of", cells=[_versions(tally.replaced[e.name]) for e in shown]),
+        TerminalColumn(heading="metric", cells=[each.name for each in shown], yielding=True),
+        number_column("version", [str(each.version) for each in shown]),
+        number_column("values", [str(tally.values[each.name]) for each in shown]),
+        number_column("absent", [str(tally.absent[each.name]) for each in shown]),
+        number_column("not read", [str(tally.unread[each.name]) for each in shown]),
+        TerminalColumn(
+            heading="in place of", cells=[_versions(tally.replaced[e.name]) for e in shown]
+        ),
     )
     typer.echo(f"computed and stored for {tally.trial_count} trials of {looked_at}")
     if tally.unread:

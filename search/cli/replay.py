@@ -62,7 +62,15 @@ from search.study.policy_check import varied_values
 from search.study.spaces import parts, space_of
 from search.transfer.trust import require_trust, trust
 from search.views.console import Terminal
-from search.views.format import NO_CONFIG, difference, duration, number, one_line, score_words, size
+from search.views.format import (
+    NO_CONFIG,
+    format_decimal_bytes,
+    format_difference,
+    format_duration,
+    format_number,
+    one_line,
+    score_words,
+)
 from search.views.machine import differences, disturbed_among, disturbed_words
 from search.views.study import objective_words
 
@@ -183,9 +191,9 @@ def replay(
         case "llm":
             same = print_search_again(study_id, store, as_json=as_json)
         case "measure":
-            from search.views.format import share_of
+            from search.views.format import parse_share
 
-            worse = WITHIN if within is None else share_of(within, "--within")
+            worse = WITHIN if within is None else parse_share(within, "--within")
             asked = MeasureOptions(trial=trial, rounds=rounds, within=worse, trusted=trust)
             same = print_measured_again(study_id, asked, store, as_json=as_json)
         case "policy":
@@ -298,12 +306,12 @@ def _words(answer: Answer, recorded_config: Config | None) -> str:
     given = answer.answer
     if isinstance(given, Failed):
         return f"none, {one_line(str(given), FAULT_CHARS)}"
-    told = str(given) if recorded_config is None else difference(given, recorded_config)
+    told = str(given) if recorded_config is None else format_difference(given, recorded_config)
     estimates = []
     if answer.step_s is not None:
-        estimates.append(f"step {duration(answer.step_s)}")
+        estimates.append(f"step {format_duration(answer.step_s)}")
     if answer.memory_bytes is not None:
-        estimates.append(f"memory of a rank {size(answer.memory_bytes)}")
+        estimates.append(f"memory of a rank {format_decimal_bytes(answer.memory_bytes)}")
     return f"{told} (estimated: {', '.join(estimates)})" if estimates else told
 
 
@@ -428,14 +436,15 @@ def _changed_words(was: MetricValue | None, now: MetricValue | None) -> str:
 
 
 def _value(value: MetricValue | None) -> str:
-    return "none" if value is None else f"{number(value.value)} (version {value.version})"
+    return "none" if value is None else f"{format_number(value.value)} (version {value.version})"
 
 
 def _leader_words(scored: Rescored) -> str:
     best = scored.history.best
     if best is None or best.score is None:
         return "nobody"
-    return f"trial {best.ordinal}, {number(_centre(scored, best.score))} {best.score.unit}".rstrip()
+    value = format_number(_centre(scored, best.score))
+    return f"trial {best.ordinal}, {value} {best.score.unit}".rstrip()
 
 
 def _centre(scored: Rescored, score: Score) -> float:

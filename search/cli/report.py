@@ -36,15 +36,15 @@ from search.leaderboard.view import (
 )
 from search.settings import has_records, open_store
 from search.views.console import Terminal, on_terminal
-from search.views.html import html_page
-from search.views.markdown import markdown_page
+from search.views.html import render_html
+from search.views.markdown import render_markdown
 from search.views.terminal import (
-    Column as TextColumn,
+    TerminalColumn as TextColumn,
 )
 from search.views.terminal import (
-    numbers,
+    number_column,
     page_cells,
-    print_words,
+    print_wrapped,
     table_lines,
 )
 
@@ -115,7 +115,7 @@ def write_report(
         raise StudyError(f"{path} exists; overwrite it with --force, or give another file with -o")
     if path.is_dir():
         path /= f"{row.id}{ENDINGS[form]}"
-    _write(path, html_page(page) if form == "html" else markdown_page(page))
+    _write(path, render_html(page) if form == "html" else render_markdown(page))
     if as_json:
         sections = [section.name for section in page.sections]
         facts = {"study_id": row.id, "path": str(path), "format": form, "sections": sections}
@@ -320,18 +320,18 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
                 typer.echo(line)
         typer.echo("")
     for place, (name, words) in enumerate(marks.items()):
-        print_words(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
+        print_wrapped(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
     for name, words in defects(shown.values()):
-        print_words(f"{name}: {words}")
+        print_wrapped(f"{name}: {words}")
     if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
-        print_words(
+        print_wrapped(
             f"{PUBLISHED}: published_... values as published, by other definitions than ours"
         )
     if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
         typer.echo("?: implausible value; not ranked by it")
     for note in board.notes:
-        print_words(note)
-    print_words(f"ranks: {RULE}")
+        print_wrapped(note)
+    print_wrapped(f"ranks: {RULE}")
     typer.echo(f"next: cclsearch leaderboard -o leaderboard.html{flag}")
 
 
@@ -341,16 +341,18 @@ def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
     by = [None if group.by is None else group.by.of(each.submission) for each in told]
     some = [
         TextColumn(heading="interval", cells=[interval_words(each) for each in by]),
-        numbers("launches", [launches_words(each.submission) for each in told]),
+        number_column("launches", [launches_words(each.submission) for each in told]),
         TextColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in told]),
     ]
     columns_told = [
-        numbers("#", [rank_words(each, group) for each in told]),
+        number_column("#", [rank_words(each, group) for each in told]),
         TextColumn(
             heading="submission", cells=[each.submission.name for each in told], yielding=True
         ),
         *(
-            numbers(short_heading(column), [value_words(column.of(e.submission)) for e in told])
+            number_column(
+                short_heading(column), [value_words(column.of(e.submission)) for e in told]
+            )
             for column in columns
         ),
         *(column for column in some if any(column.cells)),

@@ -48,7 +48,7 @@ from search.loop.budget import extend_budget, with_price
 from search.loop.finding import Finding
 from search.loop.leader import study_leader
 from search.loop.ports import Observer, scrubbed_study
-from search.report.summary import Record, print_report
+from search.report.summary import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
 from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
 from search.transfer.trust import require_trust, trust
@@ -463,7 +463,7 @@ def _report(finding: Finding, study_id: str, records: Store, as_json: bool) -> N
         event = {"event": "finished", "study_id": study_id, **json.loads(to_json(finding))}
         typer.echo(json.dumps(event, allow_nan=False))
     else:
-        print_report(finding, Record.of(study_id, records), store_flag(records.root))
+        print_report(finding, StudyRecord.of(study_id, records), store_flag(records.root))
 
 
 def main(store: Path, study_id: str) -> None:

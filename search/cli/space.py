@@ -28,8 +28,8 @@ from search.cli.options import (
     examples,
 )
 from search.study.spaces import estimate as estimate_in_contexts
-from search.views.format import duration, share
-from search.views.terminal import Column, page_cells, table_lines
+from search.views.format import format_duration, format_percent
+from search.views.terminal import TerminalColumn, page_cells, table_lines
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -347,14 +347,20 @@ def cheapest(study: Study, space: Space, count: int) -> Sequence[Estimated]:
 
 def parts_lines(one: Estimated) -> Iterator[str]:
     """Yield the parts of one estimate, the largest first, and the memory."""
-    yield f"{duration(one.step_s)} a step of {one.config}: {CAVEAT}"
+    yield f"{format_duration(one.step_s)} a step of {one.config}: {CAVEAT}"
     parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
     shown = [(name, seconds) for name, seconds in parts if seconds]
     yield from table_lines(
         [
-            Column(heading="part", cells=[name for name, _ in shown]),
-            Column(heading="time", cells=[duration(s) for _, s in shown], align="right"),
-            Column(heading="share", cells=[share(s / one.step_s) for _, s in shown], align="right"),
+            TerminalColumn(heading="part", cells=[name for name, _ in shown]),
+            TerminalColumn(
+                heading="time", cells=[format_duration(s) for _, s in shown], align="right"
+            ),
+            TerminalColumn(
+                heading="share",
+                cells=[format_percent(s / one.step_s) for _, s in shown],
+                align="right",
+            ),
         ],
         page_cells(),
     )
@@ -366,8 +372,10 @@ def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
     yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
     yield from table_lines(
         [
-            Column(heading="step", cells=[duration(each.step_s) for each in best], align="right"),
-            Column(heading="configuration", cells=[str(each.config) for each in best]),
+            TerminalColumn(
+                heading="step", cells=[format_duration(each.step_s) for each in best], align="right"
+            ),
+            TerminalColumn(heading="configuration", cells=[str(each.config) for each in best]),
         ],
         page_cells(),
     )

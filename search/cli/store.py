@@ -22,7 +22,7 @@ from search.cli.options import JsonOption, StoreOption, examples, store_flag
 from search.settings import installed_version, open_store, store_root
 from search.storage import Fault, Plan, Rules, Verified, collect, planned, verified
 from search.views.console import Terminal, on_terminal
-from search.views.format import size
+from search.views.format import format_decimal_bytes
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -80,11 +80,11 @@ def version() -> None:
 
 
 def _print(finding: CheckResult) -> None:
-    from search.views.terminal import echo_words
+    from search.views.terminal import echo_wrapped
 
-    echo_words(f"{finding.state:<8}{finding.subject:<14}{finding.detail}", indent=22)
+    echo_wrapped(f"{finding.state:<8}{finding.subject:<14}{finding.detail}", indent=22)
     if finding.remedy is not None:
-        echo_words(f"{'':<22}{finding.remedy}", indent=22)
+        echo_wrapped(f"{'':<22}{finding.remedy}", indent=22)
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(h|d|w)")
@@ -205,9 +205,10 @@ def free_space(
         flag = store_flag(records.root)
     if dry_run:
         would = sum(kept.disk_bytes for kept in _going(plan))
-        typer.echo(f"{size(would)} would be freed of {size(plan.disk_bytes)}")
+        stored = format_decimal_bytes(plan.disk_bytes)
+        typer.echo(f"{format_decimal_bytes(would)} would be freed of {stored}")
     else:
-        typer.echo(f"{_count(count, 'file')} removed, {size(freed_bytes)} freed")
+        typer.echo(f"{_count(count, 'file')} removed, {format_decimal_bytes(freed_bytes)} freed")
         typer.echo(f"next: cclsearch doctor --verify{flag}")
 
 
@@ -247,7 +248,7 @@ def _trace_lines(plan: Plan) -> Iterator[str]:
         sizes = [disk_bytes for *_, disk_bytes in found]
         yield (
             f"study {study_id}, trial {ordinal} of {ended_at[:10]}: {_count(len(sizes), 'trace')}, "
-            f"{size(sum(sizes))}"
+            f"{format_decimal_bytes(sum(sizes))}"
         )
 
 
@@ -261,7 +262,7 @@ def _count(count: int, of: str) -> str:
 
 
 def _disk(files: Iterable[StoredFile]) -> str:
-    return size(sum(kept.disk_bytes for kept in files))
+    return format_decimal_bytes(sum(kept.disk_bytes for kept in files))
 
 
 def _facts(plan: Plan, count: int, freed_bytes: int) -> dict[str, object]:
@@ -324,7 +325,9 @@ def print_verified(store: Path | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(found)))
     else:
-        typer.echo(f"{found.file_count} files read, {size(found.disk_bytes)} on disk")
+        typer.echo(
+            f"{found.file_count} files read, {format_decimal_bytes(found.disk_bytes)} on disk"
+        )
         if found.removed_count:
             typer.echo(f"{found.removed_count} were removed by gc, as recorded")
         for fault in found.faults:

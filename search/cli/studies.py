@@ -42,7 +42,7 @@ from search.loop.finding import (
 from search.loop.leader import FrontMember, study_leader
 from search.report.summary import (
     Line,
-    Record,
+    StudyRecord,
     origin_lines,
     print_lines,
     print_report,
@@ -54,7 +54,7 @@ from search.study.spaces import part_named, space_of
 from search.study.study_file import suggestion
 from search.transfer.trust import is_foreign, launch_lines
 from search.views.console import Terminal, on_terminal
-from search.views.format import flags, reached_words, remarks, spelled
+from search.views.format import format_flags, format_setting, reached_words, remarks
 from search.views.study import front_words, objective_words, settings_words, use_facts, use_words
 from search.views.terminal import print_trials, trial_line, trial_summary
 
@@ -351,23 +351,27 @@ def print_study(
             typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
 
 
-def _seen(study_id: str, asked: ObjectiveOptions, records: Store) -> tuple[Record, Trial | None]:
+def _seen(
+    study_id: str, asked: ObjectiveOptions, records: Store
+) -> tuple[StudyRecord, Trial | None]:
     """Return a study and its leader, as recorded or rescored."""
     row = records.find(study_id)
     counts = records.counts(row.id)
     if counts.trials > READ_WHOLE and not asked.is_given:
         leader = leader_of(row, records)
         known = History(() if leader is None else (leader,), again=repeated_values(row, records))
-        found = Record(row=row, history=known, launch_count=counts.launches, store=records.root)
+        found = StudyRecord(
+            row=row, history=known, launch_count=counts.launches, store=records.root
+        )
         return found, leader
-    record = Record.of(row.id, records)
+    record = StudyRecord.of(row.id, records)
     if not asked.is_given:
         return record, leader_of(row, records)
     again = rescore(row, records, asked.of(row.study))
     return replace(record, row=again.row, history=again.history), again.history.best
 
 
-def _scored_again_lines(record: Record, asked: ObjectiveOptions) -> Iterator[Line]:
+def _scored_again_lines(record: StudyRecord, asked: ObjectiveOptions) -> Iterator[Line]:
     """Yield the report without the stop reason; `next` repeats the flags for `best`."""
     finding = from_json(Finding, record.row.summary or "")
     found = report_lines(finding, record, store_flag(record.store))
@@ -417,7 +421,7 @@ def print_best(
             for name, value in _variables(part.study, part.config).items():
                 typer.echo(f"{name}={value}")
         case "args":
-            typer.echo(flags(part.config))
+            typer.echo(format_flags(part.config))
         case "policy":
             typer.echo(trial.policy.source.rstrip())
 
@@ -425,12 +429,12 @@ def print_best(
 def _variables(study: Study, config: Config) -> dict[str, str]:
     """Return the settings as shell variables, named as the user's script expects."""
     if study.command is None:
-        return {knob.upper(): spelled(value) for knob, value in config.values.items()}
+        return {knob.upper(): format_setting(value) for knob, value in config.values.items()}
     told = settings(study, study.command, config)
     return {name: shlex.quote(value) for name, value in told.items()}
 
 
-def _notes(record: Record, trial: Trial, asked: ObjectiveOptions) -> Iterator[str]:
+def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterator[str]:
     """Yield notes on the best: how it was scored, and which trials share the front."""
     if asked.is_given:
         yield f"rescored by {objective_words(record.row.study)}; nothing was launched"
@@ -440,7 +444,7 @@ def _notes(record: Record, trial: Trial, asked: ObjectiveOptions) -> Iterator[st
         yield f"also on the Pareto front: {', '.join(others)}; see `{command}`"
 
 
-def _study_records_details(record: Record, last: int) -> dict[str, object]:
+def _study_records_details(record: StudyRecord, last: int) -> dict[str, object]:
     return {
         "trial_count": len(record.history),
         "finding": json.loads(record.row.summary) if record.row.summary else None,

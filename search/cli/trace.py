@@ -40,8 +40,17 @@ from search.traces.tables import (
     traffic_rows,
     wait_rows,
 )
-from search.views.format import ABSENT, change, duration, number, one_line, rate, share, size
-from search.views.terminal import Column, numbers, print_table, print_words
+from search.views.format import (
+    ABSENT,
+    format_bandwidth,
+    format_decimal_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    format_time_change,
+    one_line,
+)
+from search.views.terminal import TerminalColumn, number_column, print_table, print_wrapped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -212,8 +221,8 @@ def trace_caveats(traces: TraceSet) -> tuple[str, ...]:
     if alignment is None or not alignment.residual_ns:
         return traces.caveats
     words = (
-        f"aligned clocks still differ by {duration(alignment.residual_ns / 1e9)} at the median "
-        f"over {alignment.matched_count} collectives"
+        f"aligned clocks still differ by {format_duration(alignment.residual_ns / 1e9)} at the "
+        f"median over {alignment.matched_count} collectives"
     )
     return (*traces.caveats, words)
 
@@ -264,7 +273,7 @@ def print_breakdown(
         if split is not None:
             _print_parts(split)
             for line in (*_sum_words(split.mean), *_idle_words(causes)):
-                print_words(line)
+                print_wrapped(line)
         print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
     if plot is not None or timeline is not None:
         # Imported here: matplotlib takes a second to load.
@@ -281,15 +290,17 @@ def _print_parts(split: JobSplit) -> None:
     means = [mean for _, mean in shown] + [split.mean]
     left_out = len(split.by_rank) - len(shown)
     print_table(
-        numbers("rank", [*(str(rank) for rank, _ in shown), "mean"]),
-        numbers("step" if split.step_numbers else "work", [duration(x.window_s) for x in means]),
-        numbers("compute", [_part(x.compute_s, x) for x in means]),
-        numbers("exposed", [_part(x.exposed_communication_s, x) for x in means]),
-        numbers("copies", [_part(x.exposed_copy_s, x) for x in means]),
-        numbers("fills", [_part(x.fill_s, x) for x in means]),
-        numbers("idle", [_part(x.idle_s, x) for x in means]),
-        numbers("hidden", [_part(x.hidden_communication_s, x) for x in means]),
-        Column(heading="█ ▒ ·", cells=[bar(x) for x in means]),
+        number_column("rank", [*(str(rank) for rank, _ in shown), "mean"]),
+        number_column(
+            "step" if split.step_numbers else "work", [format_duration(x.window_s) for x in means]
+        ),
+        number_column("compute", [_part(x.compute_s, x) for x in means]),
+        number_column("exposed", [_part(x.exposed_communication_s, x) for x in means]),
+        number_column("copies", [_part(x.exposed_copy_s, x) for x in means]),
+        number_column("fills", [_part(x.fill_s, x) for x in means]),
+        number_column("idle", [_part(x.idle_s, x) for x in means]),
+        number_column("hidden", [_part(x.hidden_communication_s, x) for x in means]),
+        TerminalColumn(heading="█ ▒ ·", cells=[bar(x) for x in means]),
     )
     if left_out:
         typer.echo(f"{left_out} more ranks are in the mean; --json has all")
@@ -306,7 +317,7 @@ def bar(split: StepSplit) -> str:
 
 
 def _part(part_s: float, of: StepSplit) -> str:
-    return share(part_s / of.window_s if of.window_s else None)
+    return format_percent(part_s / of.window_s if of.window_s else None)
 
 
 def _sum_words(mean: StepSplit) -> list[str]:
@@ -318,11 +329,13 @@ def _sum_words(mean: StepSplit) -> list[str]:
         ("fills", mean.fill_s),
         ("idle", mean.idle_s),
     )
-    added = " + ".join(f"{number(part_s * 1e3)} {name}" for name, part_s in parts if part_s)
-    lines = [f"ms:     {number(mean.window_s * 1e3)} = {added or 0}"]
-    lines.append(f"hidden: {duration(mean.hidden_communication_s)} of communication behind compute")
+    added = " + ".join(f"{format_number(part_s * 1e3)} {name}" for name, part_s in parts if part_s)
+    lines = [f"ms:     {format_number(mean.window_s * 1e3)} = {added or 0}"]
+    lines.append(
+        f"hidden: {format_duration(mean.hidden_communication_s)} of communication behind compute"
+    )
     if mean.pipeline_bubble_s is not None:
-        bubble = duration(mean.pipeline_bubble_s)
+        bubble = format_duration(mean.pipeline_bubble_s)
         lines.append(f"bubble: {bubble} of exposed communication waits for a neighbour")
     return lines
 
@@ -341,7 +354,9 @@ def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
         ("unknown", [each.other_ns for each in causes]),
     )
     shares = ((name, sum(int(part.sum()) for part in parts) / total_ns) for name, parts in named)
-    return ["idle:   " + ", ".join(f"{name} {share(part)}" for name, part in shares if part)]
+    return [
+        "idle:   " + ", ".join(f"{name} {format_percent(part)}" for name, part in shares if part)
+    ]
 
 
 def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
@@ -361,7 +376,7 @@ def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
     left_out = len(tables.job.rows) - top
     if left_out > 0:
         rest = sum(row.share for row in tables.job.rows[top:])
-        typer.echo(f"{left_out} more names with {share(rest)} of the time; --json has all")
+        typer.echo(f"{left_out} more names with {format_percent(rest)} of the time; --json has all")
     for line in _launch_words(launches):
         typer.echo(line)
     print_caveats(*trace_caveats(found.traces))
@@ -369,12 +384,12 @@ def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
 
 def _print_kernel_table(rows: tuple[KernelRow, ...]) -> None:
     print_table(
-        numbers("share", [share(row.share) for row in rows]),
-        numbers("total", [duration(row.total_s) for row in rows]),
-        numbers("count", [str(row.count) for row in rows]),
-        numbers("mean", [duration(row.mean_s) for row in rows]),
-        Column(heading="what", cells=[row.activity.name.lower()[:4] for row in rows]),
-        Column(
+        number_column("share", [format_percent(row.share) for row in rows]),
+        number_column("total", [format_duration(row.total_s) for row in rows]),
+        number_column("count", [str(row.count) for row in rows]),
+        number_column("mean", [format_duration(row.mean_s) for row in rows]),
+        TerminalColumn(heading="what", cells=[row.activity.name.lower()[:4] for row in rows]),
+        TerminalColumn(
             heading="name", cells=[row.name.removeprefix("void ") for row in rows], yielding=True
         ),
     )
@@ -386,12 +401,12 @@ def _launch_words(launches: JobLaunches | None) -> list[str]:
     job = launches.job
     per_step = f", {job.launches_per_step:.0f} per step" if job.launches_per_step else ""
     lines = [
-        f"launches: {job.launch_count}{per_step}, {duration(job.call_median_s)} each",
-        f"work starts {duration(job.delay_median_s)} after its launch, 90 % within "
-        f"{duration(job.delay_p90_s)}",
+        f"launches: {job.launch_count}{per_step}, {format_duration(job.call_median_s)} each",
+        f"work starts {format_duration(job.delay_median_s)} after its launch, 90 % within "
+        f"{format_duration(job.delay_p90_s)}",
     ]
     if job.short_kernel_share is not None:
-        lines.append(f"kernels shorter than 10 us: {share(job.short_kernel_share)}")
+        lines.append(f"kernels shorter than 10 us: {format_percent(job.short_kernel_share)}")
     return lines
 
 
@@ -438,14 +453,16 @@ def _print_sizes(instances: Sequence[Row]) -> None:
     groups = sorted(alike.values(), key=lambda rows: -sum(_floats(rows, "time_s")))
     shown = groups[:MOST_SIZES]
     print_table(
-        Column(heading="collective", cells=[str(rows[0]["kind"]) for rows in shown]),
-        numbers("ranks", [str(rows[0]["group_size"] or ABSENT) for rows in shown]),
-        numbers("size", [size(_number(rows[0]["bytes"])) for rows in shown]),
-        numbers("count", [str(len(rows)) for rows in shown]),
-        numbers("time", [duration(median(_floats(rows, "time_s"))) for rows in shown]),
-        numbers("on the bus", [_speed(rows) for rows in shown]),
-        numbers("waited", [duration(_mean_wait(rows)) for rows in shown]),
-        Column(heading="group", cells=[str(rows[0]["group"]) for rows in shown], yielding=True),
+        TerminalColumn(heading="collective", cells=[str(rows[0]["kind"]) for rows in shown]),
+        number_column("ranks", [str(rows[0]["group_size"] or ABSENT) for rows in shown]),
+        number_column("size", [format_decimal_bytes(_number(rows[0]["bytes"])) for rows in shown]),
+        number_column("count", [str(len(rows)) for rows in shown]),
+        number_column("time", [format_duration(median(_floats(rows, "time_s"))) for rows in shown]),
+        number_column("on the bus", [_speed(rows) for rows in shown]),
+        number_column("waited", [format_duration(_mean_wait(rows)) for rows in shown]),
+        TerminalColumn(
+            heading="group", cells=[str(rows[0]["group"]) for rows in shown], yielding=True
+        ),
     )
     if len(groups) > len(shown):
         typer.echo(f"{len(groups) - len(shown)} more kinds and sizes; --json has all")
@@ -464,13 +481,13 @@ def _speed(rows: Sequence[Row]) -> str:
     if not speeds:
         return ABSENT
     least = "≥ " if any(row["partial"] for row in rows) else ""
-    return f"{least}{rate(median(speeds))}"
+    return f"{least}{format_bandwidth(median(speeds))}"
 
 
 def _print_traffic(traffic: Sequence[Row]) -> None:
     for row in traffic[:MOST_SIZES]:
         count, moved = row["calls_per_step"], _number(row["bytes_per_step"])
-        told = size(moved) if moved is not None else "an unknown number of bytes"
+        told = format_decimal_bytes(moved) if moved is not None else "an unknown number of bytes"
         group = row["group"] or "an unnamed group"
         typer.echo(f"per step and rank: {told} in {count:.4g} {row['kind']} of {group}")
 
@@ -515,7 +532,7 @@ def print_stragglers(found: Traced, *, as_json: bool) -> None:
         typer.echo(NONE_MATCHED)
     else:
         _print_waits(rows)
-        print_words(_verdict(waits))
+        print_wrapped(_verdict(waits))
     if unequal is not None:
         typer.echo(_imbalance_words(unequal))
     partial = waits.partial_count if waits else 0
@@ -526,12 +543,14 @@ def print_stragglers(found: Traced, *, as_json: bool) -> None:
 def _print_waits(rows: Sequence[Row]) -> None:
     shown = sorted(rows, key=lambda row: -(_number(row["caused_wait_s"]) or 0))[:MOST_RANKS]
     print_table(
-        numbers("rank", [str(row["rank"]) for row in shown]),
-        numbers("others waited", [duration(_number(row["caused_wait_s"])) for row in shown]),
-        numbers("it waited", [duration(_number(row["waited_s"])) for row in shown]),
-        numbers("came last", [share(_number(row["last_share"])) for row in shown]),
-        numbers("by chance", [share(_number(row["chance_share"])) for row in shown]),
-        numbers("computes", [duration(_number(row["compute_s"])) for row in shown]),
+        number_column("rank", [str(row["rank"]) for row in shown]),
+        number_column(
+            "others waited", [format_duration(_number(row["caused_wait_s"])) for row in shown]
+        ),
+        number_column("it waited", [format_duration(_number(row["waited_s"])) for row in shown]),
+        number_column("came last", [format_percent(_number(row["last_share"])) for row in shown]),
+        number_column("by chance", [format_percent(_number(row["chance_share"])) for row in shown]),
+        number_column("computes", [format_duration(_number(row["compute_s"])) for row in shown]),
     )
     if len(rows) > len(shown):
         typer.echo(f"{len(rows) - len(shown)} more ranks with less waiting")
@@ -541,7 +560,7 @@ def _print_waits(rows: Sequence[Row]) -> None:
 def _verdict(waits: Stragglers) -> str:
     if waits.straggler is None:
         return "no rank waited for another"
-    exposed, waiting = share(waits.exposed_share), share(waits.waiting_share)
+    exposed, waiting = format_percent(waits.exposed_share), format_percent(waits.waiting_share)
     return (
         f"straggler: rank {waits.straggler}; the others wait for it {waiting} of their steps, "
         f"{exposed} exposed"
@@ -604,15 +623,15 @@ def _print_changes(heading: str, changes: Sequence[Change], top: int) -> None:
         return
     typer.echo("")
     print_table(
-        numbers("change", [change(each.change_s) for each in shown]),
-        numbers("before", [_taken(each.before) for each in shown]),
-        numbers("after", [_taken(each.after) for each in shown]),
+        number_column("change", [format_time_change(each.change_s) for each in shown]),
+        number_column("before", [_taken(each.before) for each in shown]),
+        number_column("after", [_taken(each.after) for each in shown]),
         *(
-            [numbers("count", [_counts(each) for each in shown])]
+            [number_column("count", [_counts(each) for each in shown])]
             if any(each.before and each.before.count is not None for each in shown)
             else []
         ),
-        Column(
+        TerminalColumn(
             heading=heading,
             cells=[
                 each.name.replace("_", " ") if heading == "part" else each.name for each in shown
@@ -622,17 +641,17 @@ def _print_changes(heading: str, changes: Sequence[Change], top: int) -> None:
     )
     if len(moved) > len(shown):
         rest = sum(each.change_s for each in moved[top:])
-        typer.echo(f"{change(rest)} by {len(moved) - len(shown)} more; --json has all")
+        typer.echo(f"{format_time_change(rest)} by {len(moved) - len(shown)} more; --json has all")
 
 
 def _taken(taken: Taken | None) -> str:
-    return ABSENT if taken is None else duration(taken.time_s)
+    return ABSENT if taken is None else format_duration(taken.time_s)
 
 
 def _counts(each: Change) -> str:
     """Return the counts before and after, or one if equal."""
     counts = [
-        ABSENT if taken is None or taken.count is None else number(taken.count)
+        ABSENT if taken is None or taken.count is None else format_number(taken.count)
         for taken in (each.before, each.after)
     ]
     return counts[0] if counts[0] == counts[1] else " > ".join(counts)

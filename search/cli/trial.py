@@ -22,10 +22,10 @@ from search.report.summary import spread_words
 from search.settings import open_store
 from search.transfer.script import launch_script
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
-from search.views.format import absences, message_words, number, one_line, score_words
+from search.views.format import absence_lines, format_number, message_words, one_line, score_words
 from search.views.machine import conditions_words, launch_lines, machine_of
 from search.views.study import results_in_contexts
-from search.views.terminal import echo_words, trial_line, trial_summary
+from search.views.terminal import echo_wrapped, trial_line, trial_summary
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Inspect one trial of a study.")
 
@@ -121,9 +121,9 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             return
         typer.echo(f"study {row.id}")
         history = study_leader(row, records).history
-        echo_words(trial_line(trial, history))
+        echo_wrapped(trial_line(trial, history))
         for words in _value_lines(trial, history):
-            echo_words(words)
+            echo_wrapped(words)
         typer.echo(f"launches: {trial.attempts}")
         typer.echo("\n".join(_policy_lines(trial.policy)))
         match trial.outcome:
@@ -132,13 +132,13 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             case Failed() as failed:
                 _print_failed(failed)
         for computed in _computed(records, row, trial):
-            echo_words(_computed_line(computed))
+            echo_wrapped(_computed_line(computed))
         for line in _launch_lines(trial, records):
-            echo_words(line)
+            echo_wrapped(line)
         for found in results_in_contexts(trial, history, row.study):
-            echo_words(f"in context {found.name}: {found.words}")
+            echo_wrapped(f"in context {found.name}: {found.words}")
         for line in _file_lines(trial, row, records):
-            echo_words(line)
+            echo_wrapped(line)
         for command in _next_commands(trial, row):
             typer.echo(f"next: {command}{store_flag(records.root)}")
 
@@ -189,24 +189,24 @@ def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
 
 def _print_measured(measured: Measured, workload: Workload) -> None:
     for metric in measured.metrics:
-        typer.echo(f"{metric.name} = {number(metric.value)} {metric.unit}".rstrip())
+        typer.echo(f"{metric.name} = {format_number(metric.value)} {metric.unit}".rstrip())
     times_s = measured.measurement.message_times_s
     for message, time_s in zip_longest(workload.messages, times_s):
-        each = "" if time_s is None else f": {number(time_s)} s a call"
-        echo_words(f"each step: {message_words(message)}{each}")
-    for line in absences(measured.absent):
-        echo_words(line)
+        each = "" if time_s is None else f": {format_number(time_s)} s a call"
+        echo_wrapped(f"each step: {message_words(message)}{each}")
+    for line in absence_lines(measured.absent):
+        echo_wrapped(line)
     if measured.diagnosis is not None:
-        echo_words(f"where time went: {diagnosis_words(measured.diagnosis)}")
+        echo_wrapped(f"where time went: {diagnosis_words(measured.diagnosis)}")
         for line in diagnosis_lines(measured.diagnosis):
-            echo_words(f"  {line}")
+            echo_wrapped(f"  {line}")
     if measured.measurement.conditions is not None:
-        echo_words(f"machine: {conditions_words(measured.measurement.conditions)}")
+        echo_wrapped(f"machine: {conditions_words(measured.measurement.conditions)}")
 
 
 def _print_failed(failed: Failed) -> None:
     typer.echo(f"failure: {failed.kind} at {failed.stage}")
-    echo_words(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
+    echo_wrapped(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
 
 
 def print_logs(
@@ -322,7 +322,7 @@ def _computed_line(computed: ComputedMetric) -> str:
     when = f"version {computed.version}, computed {computed.computed_at}"
     if computed.value is None:
         return f"no {computed.name} ({when}): {one_line(computed.absent or '', CAUSE_CHARS)}"
-    return f"{computed.name} = {number(computed.value)} {computed.unit} ({when})"
+    return f"{computed.name} = {format_number(computed.value)} {computed.unit} ({when})"
 
 
 def _is_log(artifact: Artifact) -> bool:

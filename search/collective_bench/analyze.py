@@ -1,9 +1,4 @@
-"""bench analyze, result folders.
-
-The folder of files that an analysis is written to.
-
-Analyses folders of benchmark results: reads, judges against the baseline, writes the tree.
-"""
+"""Analyse folders of benchmark results against a baseline, and write the result folder."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence

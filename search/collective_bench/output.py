@@ -1,13 +1,4 @@
-"""Tables and highlights.
-
-The same table as CSV, unrounded, and as aligned text.
-
-Tables with a row for each point: summaries, comparison, regressions, improvements, history.
-
-How many points of a label improved, regressed or did neither, and by how much.
-
-What an analysis found, for programs.
-"""
+"""The tables, highlights and JSON of a benchmark analysis."""
 
 import csv
 import io
@@ -28,7 +19,7 @@ from search.collective_bench.verdicts import (
     PointVerdict,
     Standing,
 )
-from search.views.terminal import Column, numbers, table_lines
+from search.views.terminal import TerminalColumn, number_column, table_lines
 
 SIZE: Final = "SendMsgSize(B)"
 FOR_PROGRAMS: Final = (SIZE, "ReduceOp")
@@ -104,11 +95,11 @@ def _plain(cell: Cell) -> str | int | float:
             return cell
 
 
-def _column(name: str, cells: Sequence[Cell]) -> Column:
+def _column(name: str, cells: Sequence[Cell]) -> TerminalColumn:
     texts = [_words(name, cell) for cell in cells]
     if any(isinstance(cell, int | float) for cell in cells) or name.endswith(")"):
-        return numbers(name, texts)
-    return Column(heading=name, cells=texts)
+        return number_column(name, texts)
+    return TerminalColumn(heading=name, cells=texts)
 
 
 def _words(name: str, cell: Cell) -> str:

@@ -1,11 +1,4 @@
-"""Plots.
-
-What all plots of benchmarks share: panels, size axes, and names that are nothing but text.
-
-Plots of one collective for a label and the baseline: what both reach, and how they differ.
-
-Plots of one collective over the labels in the order given, a curve for each message size.
-"""
+"""Plots of a benchmark analysis: each collective against the baseline, and over all labels."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

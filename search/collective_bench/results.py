@@ -1,11 +1,4 @@
-"""Read CSV folders.
-
-The folders of results that are analysed, each under a label that names it in files.
-
-What was measured where, and the figures that rows of one such point give together.
-
-Results of one label: what its folder holds, and what of it cannot be used.
-"""
+"""Read the benchmark results of each label from its folder of CSV files."""
 
 import re
 import statistics

@@ -1,13 +1,4 @@
-"""cclsearch bench collectives.
-
-Prints the records of a collective benchmark as they come.
-
-Takes the records of a benchmark to where they were asked for: files, and a table or JSON.
-
-Who starts the ranks of a benchmark: this command, or a launcher that started it as one.
-
-Runs a collective benchmark that was asked for on the command line.
-"""
+"""Run a collective benchmark from the command line: launch its ranks, print and write results."""
 
 import os
 import secrets

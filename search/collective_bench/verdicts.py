@@ -1,9 +1,4 @@
-"""Regressions and improvements.
-
-Verdicts on one label against the baseline, point by point, by the way every comparison goes.
-
-What an analysis found, as one value.
-"""
+"""Regressions and improvements of each label against the baseline, point by point."""
 
 import math
 from collections import Counter

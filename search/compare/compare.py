@@ -1,10 +1,6 @@
-"""Compare trials or launches.
+"""Compare two trials or two launches, and hold the verdict for each measured quantity.
 
-What comparing two sides gave: who they are, and a verdict for each thing measured on both.
-
-Compares single launches: what their steps suggest, and why that proves nothing.
-
-Compares two trials of a study: proof from launches that took turns, else what steps suggest.
+A verdict needs interleaved launches of both sides; single launches only suggest one.
 """
 
 import math
@@ -41,7 +37,7 @@ from search.loop.leader import (
     rounds_between,
     supported_launches,
 )
-from search.views.format import difference, one_line
+from search.views.format import format_difference, one_line
 from search.views.machine import disturbed_among
 
 LEAST_ALPHA = 0.001
@@ -349,7 +345,7 @@ def _party(side: OnRecord, other: OnRecord) -> Party:
     config, base = side.trial.config, other.trial.config
     if config is None or base is None:
         return Party(name=side.name, settings="" if config is None else str(config))
-    return Party(name=side.name, settings=difference(config, base))
+    return Party(name=side.name, settings=format_difference(config, base))
 
 
 def _failure(which: str, side: OnRecord) -> Compared | None:

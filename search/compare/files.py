@@ -1,11 +1,4 @@
-"""Compare CSV and timing files.
-
-Judges one point that both sides were measured at, from its launches on each side.
-
-Compares the results of two collective benchmarks, point by point.
-
-Compares stored timings of statements, task by task.
-"""
+"""Compare benchmark CSV files point by point, and timing files task by task."""
 
 import math
 import statistics

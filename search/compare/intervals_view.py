@@ -1,15 +1,7 @@
-"""nvbench comparison as text.
+"""An nvbench comparison as text tables, JSON and a Python script that loads the samples.
 
-Cells of a table of compared times: a column at a time, so that its numbers stand aligned.
-
-Times have three decimals of the greatest unit that they fill; what the numbers of a cell have in
-common is written once.
-
-What the comparison of result files found: tables for terminals and for pipes, and JSON.
-
-A Python program that loads the raw samples behind the rows of a table, to look into them.
-
-Whatever a result file says is in it as a literal of plain ASCII, so that no name becomes code.
+Times have three decimals of the largest unit that they fill; leading digits that the numbers of a
+cell share are written once. The script holds texts of result files only as ASCII literals.
 """
 
 import math
@@ -33,7 +25,7 @@ from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, St
 from evaluator.timing.nvbench.read import SampleFile
 from records.errors import StudyError
 from search.views.format import one_line
-from search.views.terminal import Column, numbers
+from search.views.terminal import TerminalColumn, number_column
 
 NOT_AVAILABLE: Final = "n/a"
 _UNITS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
@@ -323,7 +315,7 @@ def _estimate_facts(estimate: Estimate | None) -> dict[str, float | None] | None
     }
 
 
-def _tables(found: "ComparedFiles", view: View) -> Iterator[tuple[str, list[Column]]]:
+def _tables(found: "ComparedFiles", view: View) -> Iterator[tuple[str, list[TerminalColumn]]]:
     """Heading and columns of each table that has rows; the last column is the status."""
     several_files = len({section.group.candidate.path for section in found.sections}) > 1
     for section in found.sections:
@@ -340,16 +332,18 @@ def _device_words(section: "BenchmarkSection") -> list[str]:
     return [" vs. ".join(dict.fromkeys(words))] if words else []
 
 
-def _axis_columns(section: "BenchmarkSection", rows: "Sequence[StateRow]") -> list[Column]:
+def _axis_columns(section: "BenchmarkSection", rows: "Sequence[StateRow]") -> list[TerminalColumn]:
     places = [{axis.name: axis.shown for axis in row.pair.candidate.axes} for row in rows]
     names = dict.fromkeys([*section.group.axis_names, *(name for at in places for name in at)])
     return [
-        Column(heading=_cell(name), cells=[_cell(at.get(name, "")) for at in places], yielding=True)
+        TerminalColumn(
+            heading=_cell(name), cells=[_cell(at.get(name, "")) for at in places], yielding=True
+        )
         for name in names
     ]
 
 
-def _judged(rows: "Sequence[StateRow]", display: Display) -> list[Column]:
+def _judged(rows: "Sequence[StateRow]", display: Display) -> list[TerminalColumn]:
     judgements = [row.judgement for row in rows]
     old = [each.reference or Estimate(centre=None) for each in judgements]
     new = [each.candidate or Estimate(centre=None) for each in judgements]
@@ -357,25 +351,32 @@ def _judged(rows: "Sequence[StateRow]", display: Display) -> list[Column]:
     match display:
         case Display.SIMPLE:
             own = [
-                numbers("Ref", time_cells(old)),
-                numbers("Ref Span", span_cells(old)),
-                numbers("Cmp", time_cells(new)),
-                numbers("Cmp Span", span_cells(new)),
-                numbers("%C Diff", differences),
+                number_column("Ref", time_cells(old)),
+                number_column("Ref Span", span_cells(old)),
+                number_column("Cmp", time_cells(new)),
+                number_column("Cmp Span", span_cells(new)),
+                number_column("%C Diff", differences),
             ]
         case Display.INTERVALS:
-            own = [numbers("Ref", interval_cells(old)), numbers("Cmp", interval_cells(new))]
+            own = [
+                number_column("Ref", interval_cells(old)),
+                number_column("Cmp", interval_cells(new)),
+            ]
         case Display.EXPLAIN:
             own = [
-                numbers("Ref [Lo / Ce / Hi]", bound_cells(old)),
-                numbers("Cmp [Lo / Ce / Hi]", bound_cells(new)),
-                numbers("Ref Noise", noise_cells(old)),
-                numbers("Cmp Noise", noise_cells(new)),
-                Column(heading="Reason", cells=[each.reason.short for each in judgements]),
+                number_column("Ref [Lo / Ce / Hi]", bound_cells(old)),
+                number_column("Cmp [Lo / Ce / Hi]", bound_cells(new)),
+                number_column("Ref Noise", noise_cells(old)),
+                number_column("Cmp Noise", noise_cells(new)),
+                TerminalColumn(heading="Reason", cells=[each.reason.short for each in judgements]),
             ]
     changes = [change_cell(each.verdict, each.guaranteed) for each in judgements]
     statuses = [STATUS_WORDS[each.verdict] for each in judgements]
-    return [*own, numbers("Change", changes), Column(heading="Status", cells=statuses)]
+    return [
+        *own,
+        number_column("Change", changes),
+        TerminalColumn(heading="Status", cells=statuses),
+    ]
 
 
 def _centre_difference(judgement: Judgement) -> float | None:
@@ -407,7 +408,7 @@ def _legend_lines(reasons: Collection[Reason]) -> list[str]:
     ]
 
 
-def _markdown(columns: Sequence[Column]) -> list[str]:
+def _markdown(columns: Sequence[TerminalColumn]) -> list[str]:
     widths = [max(map(cell_len, (each.heading, *each.cells))) for each in columns]
     rule = [
         f"{'-' * (cells + 1)}{':' if each.align == 'right' else '-'}"

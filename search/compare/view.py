@@ -1,13 +1,4 @@
-"""Comparison as text.
-
-A verdict on B against A as a sentence, and why it is so.
-
-What comparing two sides gave, for programs.
-
-Values of several sides with their intervals, drawn to one scale in a line of text each.
-
-What comparing two sides gave, as lines for people.
-"""
+"""A comparison of two sides as text and as JSON: the verdict, its reason and the values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +10,15 @@ from evaluator.timing.decision import Comparison, Verdict
 from evaluator.timing.intervals.decide import Judgement
 from search.compare.compare import Compared, Comparisons, Reading
 from search.compare.intervals_view import Display, View
-from search.views.format import ABSENT, REASONS, disturbed_words, duration, number, percent
-from search.views.terminal import Column, numbers, page_cells, table_lines
+from search.views.format import (
+    ABSENT,
+    REASONS,
+    disturbed_words,
+    format_duration,
+    format_number,
+    format_percent,
+)
+from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
 
 LEAST_DIFFERENCE = 1.1
 """Ratio below which a third decimal is told."""
@@ -55,9 +53,9 @@ def why_words(compared: Compared, of: Comparisons) -> str:
         return compared.detail
     match found.reason:
         case "paired_interval_clears_band":
-            return f"the whole interval is beyond the margin of {percent(of.rule.margin)}"
+            return f"the whole interval is beyond the margin of {format_percent(of.rule.margin)}"
         case "paired_interval_inside_band":
-            return f"the whole interval is within the margin of {percent(of.rule.margin)}"
+            return f"the whole interval is within the margin of {format_percent(of.rule.margin)}"
         case "too_few_rounds":
             return f"too few rounds to tell, {found.round_count} of {of.rule.min_rounds} needed"
         case reason:
@@ -229,14 +227,14 @@ def _values(name: str, sides: Mapping[str, Reading], of: Comparisons) -> Iterato
     readings = list(sides.values())
     steps = [str(each.step_count) for each in readings if each.step_count is not None]
     columns = [
-        Column(heading="", cells=list(sides)),
-        numbers("value", [amount(each.centre, of.unit) for each in readings]),
-        Column(
+        TerminalColumn(heading="", cells=list(sides)),
+        number_column("value", [amount(each.centre, of.unit) for each in readings]),
+        TerminalColumn(
             heading=f"{confidence(of)} interval",
             cells=[_interval(each, of.unit) for each in readings],
         ),
-        numbers("launches", [str(each.launch_count) for each in readings]),
-        *([numbers("steps", steps)] if len(steps) == len(readings) else []),
+        number_column("launches", [str(each.launch_count) for each in readings]),
+        *([number_column("steps", steps)] if len(steps) == len(readings) else []),
     ]
     yield from table_lines(columns, page_cells())
 
@@ -259,10 +257,12 @@ def _plot(readings: Sequence[Reading], of: Comparisons, *, unicode: bool) -> Ite
 def _rounds(compared: Compared, of: Comparisons) -> Iterator[str]:
     pairs = compared.pairs
     columns = [
-        Column(heading="round", cells=[pair.round for pair in pairs], yielding=True),
-        numbers("A", [amount(pair.a, of.unit) for pair in pairs]),
-        numbers("B", [amount(pair.b, of.unit) for pair in pairs]),
-        numbers("B over A", [f"{pair.b / pair.a:.3f}" if pair.a else ABSENT for pair in pairs]),
+        TerminalColumn(heading="round", cells=[pair.round for pair in pairs], yielding=True),
+        number_column("A", [amount(pair.a, of.unit) for pair in pairs]),
+        number_column("B", [amount(pair.b, of.unit) for pair in pairs]),
+        number_column(
+            "B over A", [f"{pair.b / pair.a:.3f}" if pair.a else ABSENT for pair in pairs]
+        ),
     ]
     yield from table_lines(columns, page_cells())
 
@@ -273,8 +273,9 @@ def _reach(compared: Compared, of: Comparisons) -> Iterator[str]:
     if found.detectable is not None and found.noise is not None:
         rounds = max(of.rule.max_rounds if of.rule.look_often else 0, found.round_count)
         yield (
-            f"could tell: {rounds} rounds show differences from {percent(found.detectable - 1)} "
-            f"in four of five cases; a round's ratio varies by {percent(found.noise)}"
+            f"sensitivity: {rounds} rounds detect differences of "
+            f"{format_percent(found.detectable - 1)} in 80 % of cases; "
+            f"the ratio of a round varies by {format_percent(found.noise)}"
         )
 
 
@@ -320,19 +321,24 @@ def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
 
 def _columns(
     names: Sequence[str], lines: Sequence[Compared], of: Comparisons, display: Display
-) -> list[Column]:
+) -> list[TerminalColumn]:
     interval = display is not Display.SIMPLE
     columns = [
-        Column(heading="", cells=names, yielding=True),
-        numbers("A", [amount(x.a.centre, of.unit) if x.a else ABSENT for x in lines]),
-        numbers("B", [amount(x.b.centre, of.unit) if x.b else ABSENT for x in lines]),
-        Column(heading="B is", cells=[_ratio_cell(x, of, interval=interval) for x in lines]),
-        Column(heading="verdict", cells=[line.comparison.verdict for line in lines]),
+        TerminalColumn(heading="", cells=names, yielding=True),
+        number_column("A", [amount(x.a.centre, of.unit) if x.a else ABSENT for x in lines]),
+        number_column("B", [amount(x.b.centre, of.unit) if x.b else ABSENT for x in lines]),
+        TerminalColumn(
+            heading="B is", cells=[_ratio_cell(x, of, interval=interval) for x in lines]
+        ),
+        TerminalColumn(heading="verdict", cells=[line.comparison.verdict for line in lines]),
     ]
     if display is Display.EXPLAIN:
         rounds = [str(line.comparison.round_count) for line in lines]
         reasons = [line.comparison.reason for line in lines]
-        columns += [numbers("rounds", rounds), Column(heading="reason", cells=reasons)]
+        columns += [
+            number_column("rounds", rounds),
+            TerminalColumn(heading="reason", cells=reasons),
+        ]
     return columns
 
 
@@ -374,4 +380,8 @@ def _interval(reading: Reading, unit: str) -> str:
 def amount(value: float, unit: str) -> str:
     """A value in the unit that a person reads it in."""
     seconds = {"s": 1.0, "us": 1e-6}.get(unit)
-    return f"{number(value)} {unit}".rstrip() if seconds is None else duration(value * seconds)
+    return (
+        f"{format_number(value)} {unit}".rstrip()
+        if seconds is None
+        else format_duration(value * seconds)
+    )

@@ -1,18 +1,7 @@
-"""Published and own entries.
+"""Leaderboard submissions: what they are, and reading published rows and CCL-Bench cards.
 
-What a submission's steps do: only what did the same is ranked together.
-
-A line of a leaderboard: who, with what, what came of it, and how sure that is.
-
-What the metrics of the public leaderboard are: its names, units, and what is wrong with values.
-
-They were computed by other definitions than ours, so that their columns are `published_...` and
-stand beside ours, never in one with them.
-
-Entries of others: rows of the public leaderboard, and CCL-Bench cards with metrics.
-
-They are hostile input: read within bounds, no code run, and whatever is refused is told in a
-line.
+Published metrics have other definitions than ours, so their columns are `published_...`, separate
+from ours. The files are hostile input: they are read within limits and no code in them runs.
 """
 
 import json

@@ -1,11 +1,4 @@
-"""Who did the same work best.
-
-Submissions in groups of the same work, each ranked by one metric as far as it can be told.
-
-The best trial of each study on record as a submission.
-
-Gathers submissions: of studies on record, and out of the files of others.
-"""
+"""Group submissions that did the same work, and rank each group by one metric."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -35,7 +28,7 @@ from search.leaderboard.entries import (
 from search.loop.finding import Finding, best_result, leader_of
 from search.study.study_file import suggestion
 from search.transfer.audit import audit
-from search.views.format import flags, remarks
+from search.views.format import format_flags, remarks
 
 USUAL: Final = ("step_time", "published_avg_step_time", "bus_bandwidth", "tokens_per_s")
 """What groups are ranked by where nobody says: the first that most of its submissions have."""
@@ -246,7 +239,7 @@ def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -
         machine=row.study.environment.accelerator,
         rank_count=ranks,
         software=measurement.torch_version or "",
-        settings=flags(trial.config) if trial.config is not None else "",
+        settings=format_flags(trial.config) if trial.config is not None else "",
         readings=readings,
         launch_count=1 if result is None else result.launch_count,
         ties=tuple(f"trial {n}" for n in finding.ties) if finding is not None and confirmed else (),

@@ -1,11 +1,4 @@
-"""Leaderboard page and words.
-
-Cells of a leaderboard in words, for every form that it is written in.
-
-A leaderboard as one HTML file that can be sorted and filtered, and read without scripts too.
-
-A leaderboard for programs; what does not exist is null.
-"""
+"""The leaderboard as an HTML page, as table cells and as JSON."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,9 +9,9 @@ from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.expression import format_bytes
 from search.leaderboard.entries import Mark, Reading, Submission
 from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
-from search.views.document import Cell, Facts, Page, Row, Section, Table, Words
-from search.views.format import number
-from search.views.html import html_page
+from search.views.document import Cell, Document, Facts, Paragraph, Section, Table, TableRow
+from search.views.format import format_number
+from search.views.html import render_html
 
 DOUBTED: Final = "?"
 PUBLISHED: Final = "°"
@@ -52,7 +45,7 @@ def rank_words(each: Ranked, group: Group) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return format_bytes(value) if unit == BYTES else number(value)
+    return format_bytes(value) if unit == BYTES else format_number(value)
 
 
 def interval_words(reading: Reading | None) -> str:
@@ -137,8 +130,8 @@ def leaderboard_page(board: Leaderboard) -> str:
     """The whole file."""
     count = sum(len(group.ranked) for group in board.groups)
     sections = [_section(place, group, board) for place, group in enumerate(board.groups)]
-    return html_page(
-        Page(
+    return render_html(
+        Document(
             title="Leaderboard",
             lead=f"{count} submissions of {len(board.groups)} kinds of work. Only what did the "
             f"same work is ranked together; {RULE}.",
@@ -161,10 +154,10 @@ def _everything(board: Leaderboard) -> Section:
     return Section(name="all", heading="All submissions", lead=lead, blocks=(table,))
 
 
-def _brief(each: Ranked, group: Group) -> Row:
+def _brief(each: Ranked, group: Group) -> TableRow:
     submission = each.submission
     reading = None if group.by is None else group.by.of(submission)
-    return Row(
+    return TableRow(
         cells=(
             Cell(text=submission.name),
             Cell(text=group.work.title),
@@ -202,10 +195,10 @@ def _section(place: int, group: Group, board: Leaderboard) -> Section:
     )
 
 
-def _row(each: Ranked, group: Group, columns: list[Column]) -> Row:
+def _row(each: Ranked, group: Group, columns: list[Column]) -> TableRow:
     submission = each.submission
     by = group.by.of(submission) if group.by is not None else None
-    return Row(
+    return TableRow(
         cells=(
             Cell(text=submission.name),
             Cell(text=rank_words(each, group), value=each.rank),
@@ -260,7 +253,7 @@ def _about(board: Leaderboard) -> list[Section]:
             Section(name="columns", heading="Columns", lead=lead, blocks=(Facts(lines=wrong),))
         )
     if board.notes:
-        blocks = tuple(Words(text=note) for note in board.notes)
+        blocks = tuple(Paragraph(text=note) for note in board.notes)
         found.append(
             Section(name="left-out", heading="Left out", lead="What is not here.", blocks=blocks)
         )

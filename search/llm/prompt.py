@@ -42,13 +42,13 @@ from search.views.format import (
     author,
     changed_words,
     disturbed_words,
-    ending,
     fenced,
+    format_count,
     knob_change,
-    many,
     one_line,
-    row,
+    outcome_words,
     speed_words,
+    trial_row,
     work_words,
 )
 from search.views.study import other_choices
@@ -116,7 +116,7 @@ def race_text(raced: RaceResult) -> str:
     evidence = [] if low is None or high is None else [f"{1 / high:.2f} to {1 / low:.2f}"]
     if raced.round_count:
         disturbed = disturbed_words(raced.disturbed_count, raced.round_count)
-        evidence.append(many(raced.round_count, "round") + disturbed)
+        evidence.append(format_count(raced.round_count, "round") + disturbed)
     words += f" ({', '.join(evidence)})" if evidence else ""
     match raced.verdict:
         case "fast" | "slow":
@@ -158,7 +158,7 @@ def least_useful_first(history: History) -> list[int]:
 
 def _row(trial: Trial, shown: RatedHistory, message_chars: int, cause: str | None) -> str:
     settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
-    ended = ending(
+    ended = outcome_words(
         trial,
         trial_spread(trial, shown.history),
         metrics=shown.metrics,
@@ -262,7 +262,7 @@ class TurnText:
             facts,
             patience=budget.patience,
             flat_count=launches_since_best(history),
-            trials=many(len(history), "trial"),
+            trials=format_count(len(history), "trial"),
             measured_count=len(history.measured),
             today="\n".join(today_lines(self.study, history, self.scoring, self.shown.scale)),
             best=self._best(detail),
@@ -396,7 +396,7 @@ class TurnText:
 
     def _row(self, trial: Trial, message_chars: int) -> str:
         result = trial_spread(trial, self.history)
-        return row(trial, result, metrics=self.shown.metrics, message_chars=message_chars)
+        return trial_row(trial, result, metrics=self.shown.metrics, message_chars=message_chars)
 
     def _reasons(self) -> Iterator[str]:
         history, best = self.history, self.history.best

@@ -22,7 +22,7 @@ from records.trial import Failed, FailureKind, History, Measured, Outcome, Repea
 from search.loop.finding import Finding, final_finding, leader_of
 from search.loop.leader import counted, launch_of, rounds_between, took_turns
 from search.loop.trial import other_work_anywhere
-from search.views.format import REASONS, comparison_words, many, number, one_line
+from search.views.format import REASONS, comparison_words, format_count, format_number, one_line
 
 SEED = 0
 LAUNCHABLE_ORIGINS = ("bundle",)
@@ -298,8 +298,8 @@ def _value(source: Source, launched: Launched, rule: DecisionRule, within: float
     unit = scoring.unit
     told = (
         f"{study.objective.expression} {_centre(here, unit)} in "
-        f"{many(len(here), 'launch', 'launches')} here, {_centre(before, unit)} in "
-        f"{many(len(before), 'launch', 'launches')} on record"
+        f"{format_count(len(here), 'launch', 'launches')} here, {_centre(before, unit)} in "
+        f"{format_count(len(before), 'launch', 'launches')} on record"
     )
     holds, why = _reached(found, within, rule.alpha)
     return Claim(
@@ -420,7 +420,7 @@ def _centre(values: Sequence[float], unit: str) -> str:
     if not values or min(values) <= 0:
         return "nothing above 0"
     centre = math.exp(math.fsum(map(math.log, values)) / len(values))
-    return f"{number(centre)} {unit}".rstrip()
+    return f"{format_number(centre)} {unit}".rstrip()
 
 
 def _change(ratio: float) -> str:

@@ -1,13 +1,4 @@
-"""Sections: knob importance, time, cost, trials.
-
-Which knobs matter, as far as so few trials can tell.
-
-Where the steps of each trial went.
-
-What the search took: launches, time, ranks, money and tokens.
-
-All trials in one table.
-"""
+"""Report sections that analyse the trials: parameter importance, step time, cost, all trials."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +7,7 @@ from datetime import datetime, timedelta
 from evaluator.timing.decision import Spread
 from records.trial import Breakdown, Failed, Measured, Outcome, Trial
 from search.loop.learned import dead_knobs
-from search.report.data import Seen
+from search.report.data import ReportData
 from search.report.outcome import TIP_CHARS
 from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
 from search.transfer.trust import is_foreign
@@ -26,71 +17,72 @@ from search.views.document import (
     Cell,
     Chart,
     Facts,
-    Row,
+    Paragraph,
     Section,
     Table,
-    Words,
+    TableRow,
     metric_words,
     words_row,
 )
 from search.views.format import (
     author,
     centre_words,
-    difference,
-    flags,
-    number,
+    format_breakdown,
+    format_difference,
+    format_flags,
+    format_number,
     one_line,
     remarks,
-    shares,
     support_words,
 )
 from search.views.study import use_words
-from search.views.svg import Key
+from search.views.svg import LegendEntry
 
 BAR_CHARS = 30
 POOR = 0.25
 """Share of the variation below which the model's word is not worth a chart."""
 
 
-def matters(seen: Seen) -> Section | None:
+def importance_section(data: ReportData) -> Section | None:
     """Which knobs matter, or that too little was measured to say; None without a space."""
-    if seen.space is None or not seen.history.measured:
+    if data.space is None or not data.history.measured:
         return None
-    found = importance(seen.space, seen.history, seen.scoring.sign)
-    blocks: list[Block] = list(_dead(seen))
+    found = importance(data.space, data.history, data.scoring.sign)
+    blocks: list[Block] = list(_dead(data))
     if found is None or not found.effects:
         lead = (
-            f"Too few trials to tell which knobs matter: it takes {LEAST_CONFIGS} configurations "
-            "with a result above zero, and knobs that differ between them."
+            f"Too few trials to estimate importance: it needs {LEAST_CONFIGS} configurations with "
+            "a positive result, and knobs that differ between them."
         )
     elif found.explained < POOR:
         lead = (
-            f"The {found.config_count} measured configurations do not tell which knobs matter: of "
-            f"one that is left out, a model of the others foretells {_percent(found)} of the "
-            "variation."
+            f"The {found.config_count} measured configurations do not show which knobs matter: in "
+            f"leave-one-out validation a model explains only {_percent(found)} of the variation."
         )
     else:
         lead = (
-            "How much worse the worst choice of a knob is than its best, all else equal, by a "
-            f"Gaussian process over the {found.config_count} measured configurations, averaged "
-            f"over them; of one that is left out it foretells {_percent(found)} of the variation. "
-            "It is a guide to what to look at, not a measurement."
+            "How much worse the worst choice of a knob is than its best, all else equal: the mean "
+            f"over a Gaussian process fitted to the {found.config_count} measured configurations. "
+            f"In leave-one-out validation it explains {_percent(found)} of the variation. "
+            "This is an estimate, not a measurement."
         )
         blocks = [_bars(found.effects), _table(found.effects), *blocks]
-    return Section(name="importance", heading="Which knobs matter", lead=lead, blocks=tuple(blocks))
+    return Section(
+        name="importance", heading="Parameter importance", lead=lead, blocks=tuple(blocks)
+    )
 
 
 def _percent(found: Importance) -> str:
     return f"{max(0.0, found.explained):.0%}"
 
 
-def _dead(seen: Seen) -> list[Block]:
-    if seen.space is None:
+def _dead(data: ReportData) -> list[Block]:
+    if data.space is None:
         return []
-    found = dead_knobs(seen.space, seen.history)
+    found = dead_knobs(data.space, data.history)
     lines = tuple(
         (
-            "no difference seen",
+            "no measurable effect",
             f"{knob.name}: {knob.pair_count} pairs of trials differ in it alone, by at most "
             f"{knob.largest_share:.1%}",
         )
@@ -117,9 +109,9 @@ def _bars(effects: Sequence[KnobEffect]) -> Chart:
         for effect in effects
     )
     label = "how much worse the worst choice is than the best, in %"
-    key = Key(name="", kind="part0", shape="box")
+    key = LegendEntry(name="", kind="part0", shape="box")
     return Chart(
-        drawn=bar_chart(bars, [key], title="Which knobs matter", label=label),
+        drawn=bar_chart(bars, [key], title="Parameter importance", label=label),
         about="How much worse the worst choice of a knob is",
         letters="\n".join(letters),
     )
@@ -131,7 +123,7 @@ def _table(effects: Sequence[KnobEffect]) -> Table:
         for each in effects
     )
     return Table(
-        about="The same as a table, with the choices it is about",
+        about="Parameter importance with the best and the worst choice",
         headings=("knob", "effect", "best choice", "worst choice", "configurations"),
         rows=tuple(rows),
         numeric=frozenset({1, 4}),
@@ -144,43 +136,45 @@ def _worse(effect: KnobEffect) -> str:
 
 MOST_BARS = 40
 KEYS = (
-    Key(name="compute", kind="part0", shape="box"),
-    Key(name="exposed communication", kind="part1", shape="box"),
-    Key(name="other", kind="part2", shape="box"),
-    Key(name="idle", kind="part3", shape="box"),
+    LegendEntry(name="compute", kind="part0", shape="box"),
+    LegendEntry(name="exposed communication", kind="part1", shape="box"),
+    LegendEntry(name="other", kind="part2", shape="box"),
+    LegendEntry(name="idle", kind="part3", shape="box"),
 )
 HEADINGS = ("trial", *(f"{key.name}, ms" for key in KEYS), "hidden communication, ms")
 
 
-def where_time_went(seen: Seen) -> Section | None:
+def time_section(data: ReportData) -> Section | None:
     """The profiled steps of the trials, part by part; None where none was profiled."""
     split = [
         (trial, trial.outcome.breakdown)
-        for trial in seen.history
+        for trial in data.history
         if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None
     ]
     if not split:
         return None
-    shown = _shown(seen, split)
+    shown = _shown(data, split)
     left_out = len(split) - len(shown)
     more = f" The best {len(shown)} of {len(split)} trials are shown." if left_out else ""
-    best = None if seen.best is None else seen.best.ordinal
+    best = None if data.best is None else data.best.ordinal
     chart = time_chart(shown, best)
     return Section(
         name="time",
-        heading="Where time went",
-        lead="A profiled step of each trial, at the mean over ranks; communication that runs "
-        "beside compute costs nothing and is hatched." + more,
+        heading="Step time breakdown",
+        lead="One profiled step per trial, mean over ranks. Hidden communication (hatched) "
+        "overlaps with compute and costs no time." + more,
         blocks=(
             Chart(
                 drawn=chart,
-                about="Parts of a profiled step, which the profiler itself makes longer",
-                letters="\n".join(f"{trial.ordinal:>4} {shares(parts)}" for trial, parts in shown),
+                about="Parts of a profiled step; profiling itself makes the step longer",
+                letters="\n".join(
+                    f"{trial.ordinal:>4} {format_breakdown(parts)}" for trial, parts in shown
+                ),
             ),
             Table(
                 about="The same in milliseconds",
                 headings=HEADINGS,
-                rows=tuple(_row(trial, parts, seen) for trial, parts in shown),
+                rows=tuple(_row(trial, parts, data) for trial, parts in shown),
                 numeric=frozenset(range(1, len(HEADINGS))),
                 is_long=True,
             ),
@@ -189,12 +183,12 @@ def where_time_went(seen: Seen) -> Section | None:
 
 
 def _shown(
-    seen: Seen, split: Sequence[tuple[Trial, Breakdown]]
+    data: ReportData, split: Sequence[tuple[Trial, Breakdown]]
 ) -> Sequence[tuple[Trial, Breakdown]]:
     """The best, with the seed, in the order of trials."""
     if len(split) <= MOST_BARS:
         return split
-    place = {trial.ordinal: place for place, trial in enumerate(seen.history.ranked)}
+    place = {trial.ordinal: place for place, trial in enumerate(data.history.ranked)}
     ranked = sorted(split, key=lambda one: place.get(one[0].ordinal, len(split)))
     kept = {0} | {trial.ordinal for trial, _ in ranked[:MOST_BARS]}
     return [one for one in split if one[0].ordinal in kept]
@@ -227,17 +221,19 @@ def _bar(trial: Trial, parts: Breakdown, *, best: bool) -> Bar:
     return Bar(
         name=f"trial {trial.ordinal}{', best' if best else ''}",
         parts=tuple(own),
-        words=f"{number(sum(own))} ms",
-        tip=one_line(f"trial {trial.ordinal}: {trial.config}; {shares(parts)}", TIP_CHARS),
+        words=f"{format_number(sum(own))} ms",
+        tip=one_line(
+            f"trial {trial.ordinal}: {trial.config}; {format_breakdown(parts)}", TIP_CHARS
+        ),
         within=min(hidden, own[0]),
         is_best=best,
     )
 
 
-def _row(trial: Trial, parts: Breakdown, seen: Seen) -> Row:
-    cells = [Cell(text=number(each), value=each) for each in _parts_ms(parts)]
+def _row(trial: Trial, parts: Breakdown, data: ReportData) -> TableRow:
+    cells = [Cell(text=format_number(each), value=each) for each in _parts_ms(parts)]
     name = Cell(text=str(trial.ordinal), value=trial.ordinal)
-    return Row(cells=(name, *cells), tone="best" if trial is seen.best else "")
+    return TableRow(cells=(name, *cells), tone="best" if trial is data.best else "")
 
 
 HOUR_S = 3600.0
@@ -253,52 +249,54 @@ class _Spent:
     silent_count: int
 
 
-def cost(seen: Seen) -> Section:
+def cost_section(data: ReportData) -> Section:
     """Everything that was paid, as far as it is on record."""
     return Section(
         name="cost",
-        heading="What it cost",
-        lead="Launches that the search learned from, and those that it made to be sure.",
-        blocks=(Facts(lines=tuple(_lines(seen))),),
+        heading="Cost",
+        lead="All launches of the search, including repeats, with their time and price.",
+        blocks=(Facts(lines=tuple(_lines(data))),),
     )
 
 
-def _lines(seen: Seen) -> Iterator[tuple[str, str]]:
-    yield from seen.lines("trials")
-    took = _took(seen)
+def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
+    yield from data.lines("trials")
+    took = _took(data)
     if took is not None:
-        yield "trials took", f"{_clock(took)} from the first start to the last end"
-    spent = _spent(seen)
+        yield "elapsed", f"{_clock(took)} from the first start to the last end"
+    spent = _spent(data)
     if spent.told_count:
-        silent = f"; {spent.silent_count} launches do not tell" if spent.silent_count else ""
+        silent = (
+            f"; {spent.silent_count} launches have no recorded time" if spent.silent_count else ""
+        )
         wall = _clock(timedelta(seconds=spent.wall_s))
-        yield "all launches ran for", f"{wall} in all, some of them side by side{silent}"
+        yield "total launch time", f"{wall}, some of them in parallel{silent}"
         hours = spent.rank_s / HOUR_S
-        yield "rank-hours", f"{number(hours)}, every rank for as long as its launch ran"
-        price = seen.study.environment.accelerator_usd_per_hour
+        yield "rank-hours", f"{format_number(hours)}"
+        price = data.study.environment.accelerator_usd_per_hour
         if price is not None:
-            yield "money", f"{number(hours * price)} USD at {price:g} USD per rank and hour"
-    for use in seen.record.uses:
-        yield "model", use_words(use, seen.study.llm)
-    is_ours = seen.study.origin is None or is_foreign(seen.study)
-    if not seen.record.uses and is_ours:
-        yield "model", "none was asked"
+            yield "price", f"{format_number(hours * price)} USD at {price:g} USD per rank-hour"
+    for use in data.record.uses:
+        yield "model", use_words(use, data.study.llm)
+    is_ours = data.study.origin is None or is_foreign(data.study)
+    if not data.record.uses and is_ours:
+        yield "model", "none used"
 
 
-def _took(seen: Seen) -> timedelta | None:
+def _took(data: ReportData) -> timedelta | None:
     """From the first start to the last end of a trial; None where the record has no such times."""
     try:
-        starts = [datetime.fromisoformat(trial.started_at) for trial in seen.history]
-        ends = [datetime.fromisoformat(trial.ended_at) for trial in seen.history]
+        starts = [datetime.fromisoformat(trial.started_at) for trial in data.history]
+        ends = [datetime.fromisoformat(trial.ended_at) for trial in data.history]
         took = max(ends) - min(starts)
     except (ValueError, TypeError):  # from elsewhere: no trial, no time, or some without a zone
         return None
     return took if took > timedelta(0) else None
 
 
-def _spent(seen: Seen) -> _Spent:
-    outcomes = [trial.outcome for trial in seen.history if trial.reached_launch]
-    told = [_times(outcome) for outcome in (*outcomes, *(r.outcome for r in seen.repeats))]
+def _spent(data: ReportData) -> _Spent:
+    outcomes = [trial.outcome for trial in data.history if trial.reached_launch]
+    told = [_times(outcome) for outcome in (*outcomes, *(r.outcome for r in data.repeats))]
     known = [times for times in told if times is not None]
     return _Spent(
         wall_s=sum(wall_s for wall_s, _ in known),
@@ -334,73 +332,73 @@ CAUSE_CHARS = 300
 SHOWN_FIRST = ("step_time", "tokens_per_s", "peak_memory", "rank_count", "mfu")
 
 
-def trials(seen: Seen) -> Section:
+def trials_section(data: ReportData) -> Section:
     """A row for each trial: what it sets, what it reached or why it failed."""
-    shown = _trials_shown(seen)
-    left_out = len(seen.history) - len(shown)
-    about = "Every trial; settings as differences to the best"
+    shown = _trials_shown(data)
+    left_out = len(data.history) - len(shown)
+    about = "All trials; settings that differ from the best"
     if left_out:
-        about = f"The best {len(shown)} trials and failures; {left_out} more are on record"
-    metrics = _metrics(seen)
+        about = f"The best {len(shown)} trials and failures; {left_out} more are stored"
+    metrics = _metrics(data)
     table = Table(
         about=about,
         headings=(
-            *("trial", "by", "sets", _objective(seen), "launches"),
+            *("trial", "by", "sets", _objective(data), "launches"),
             *metrics,
-            "remarks or first cause",
+            "remarks or cause of failure",
         ),
-        rows=tuple(_trials_row(trial, metrics, seen) for trial in shown),
+        rows=tuple(_trials_row(trial, metrics, data) for trial in shown),
         numeric=frozenset({0, *range(3, 5 + len(metrics))}),
         is_long=True,
     ).dense
     lead = (
-        "Each over the launches that count: those of the last final that it was in, or all that "
-        "were made again to race it, or else its only one."
+        "Each value is over the trial's launches in its last confirmation, else over all its "
+        "repeat launches, else from its only launch."
     )
-    blocks = (table,) if len(shown) else (Words(text="No trial has ended yet."),)
-    return Section(name="trials", heading="All trials", lead=lead, blocks=blocks)
+    blocks = (table,) if len(shown) else (Paragraph(text="No trial has ended yet."),)
+    return Section(name="trials", heading="Trials", lead=lead, blocks=blocks)
 
 
-def _trials_shown(seen: Seen) -> Sequence[Trial]:
-    trials = seen.history.trials
+def _trials_shown(data: ReportData) -> Sequence[Trial]:
+    trials = data.history.trials
     if len(trials) <= MOST_ROWS:
         return trials
-    ranked = seen.history.ranked[:MOST_ROWS]
+    ranked = data.history.ranked[:MOST_ROWS]
     rest = [trial for trial in trials if trial.score is None][: MOST_ROWS - len(ranked)]
     return sorted((*ranked, *rest), key=lambda trial: trial.ordinal)
 
 
-def _objective(seen: Seen) -> str:
-    unit = f", {seen.scoring.unit}" if seen.scoring.unit else ""
-    return f"{one_line(seen.scoring.expression.text, 60)}{unit}"
+def _objective(data: ReportData) -> str:
+    unit = f", {data.scoring.unit}" if data.scoring.unit else ""
+    return f"{one_line(data.scoring.expression.text, 60)}{unit}"
 
 
-def _metrics(seen: Seen) -> list[str]:
+def _metrics(data: ReportData) -> list[str]:
     """What the objectives and limits are made of, then what people ask for first."""
-    present = {value.name for values in seen.metrics.values() for value in values}
-    told = seen.scoring.shown_metrics
+    present = {value.name for values in data.metrics.values() for value in values}
+    told = data.scoring.shown_metrics
     names = [*sorted(told), *SHOWN_FIRST]
-    own = seen.scoring.expression.text
+    own = data.scoring.expression.text
     wanted = [name for name in dict.fromkeys(names) if name in present and name != own]
-    return [name for name in wanted if name in told or _differs(name, seen)][:MOST_METRICS]
+    return [name for name in wanted if name in told or _differs(name, data)][:MOST_METRICS]
 
 
-def _differs(name: str, seen: Seen) -> bool:
-    found = (seen.metric(trial, name) for trial in seen.history.measured)
+def _differs(name: str, data: ReportData) -> bool:
+    found = (data.metric(trial, name) for trial in data.history.measured)
     return len({metric.value for metric in found if metric is not None}) > 1
 
 
-def _trials_row(trial: Trial, metrics: Sequence[str], seen: Seen) -> Row:
-    is_best = trial is seen.best
+def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> TableRow:
+    is_best = trial is data.best
     failed = isinstance(trial.outcome, Failed)
-    reached = seen.reached(trial)
-    return Row(
+    reached = data.reached(trial)
+    return TableRow(
         cells=(
             Cell(text=str(trial.ordinal), value=trial.ordinal),
             Cell(text=author(trial)),
-            Cell(text=_settings(trial, seen), is_code=True),
+            Cell(text=_settings(trial, data), is_code=True),
             *_value(reached),
-            *(_metric(seen, trial, name) for name in metrics),
+            *(_metric(data, trial, name) for name in metrics),
             Cell(text=_told(trial)),
         ),
         tone="best" if is_best else "failed" if failed else "",
@@ -408,13 +406,13 @@ def _trials_row(trial: Trial, metrics: Sequence[str], seen: Seen) -> Row:
     )
 
 
-def _settings(trial: Trial, seen: Seen) -> str:
+def _settings(trial: Trial, data: ReportData) -> str:
     if trial.config is None:
         return ""
-    best = seen.best
+    best = data.best
     if best is None or best.config is None or trial is best:
-        return flags(trial.config)
-    return difference(trial.config, best.config)
+        return format_flags(trial.config)
+    return format_difference(trial.config, best.config)
 
 
 def _value(reached: Spread | None) -> tuple[Cell, Cell]:
@@ -427,8 +425,8 @@ def _value(reached: Spread | None) -> tuple[Cell, Cell]:
     )
 
 
-def _metric(seen: Seen, trial: Trial, name: str) -> Cell:
-    metric = seen.metric(trial, name)
+def _metric(data: ReportData, trial: Trial, name: str) -> Cell:
+    metric = data.metric(trial, name)
     if metric is None:
         return Cell(text="")
     return Cell(text=metric_words(metric), value=metric.value)

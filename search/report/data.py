@@ -1,4 +1,4 @@
-"""A study as its report sees it: everything on record that a section needs, read once."""
+"""Everything that the sections of a report need from the store, read once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,26 +17,26 @@ from records.trial import History, MetricValue, Repeat, Trial
 from search.loop.finding import Finding, final_finding, find, trial_spread
 from search.loop.leader import counted, study_leader
 from search.loop.learned import LearnedConstraint, learned_constraints
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 from search.settings import status
 from search.study.spaces import space_of
 from search.transfer.audit import Fault, audit
 
-GOES_ON = {
+UNFINISHED_REASONS = {
     "running": "the search is still running",
     "interrupted": "the search was interrupted and can be resumed",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What is on record of a study, and what it says.
+class ReportData:
+    """A stored study with all that its report shows.
 
-    `finding` is the closing summary, or what would be it as things stand. `space` is None
-    where what is on record of it makes none.
+    `finding` is the final result, or the current one while the search runs. `space` is None where
+    it cannot be built from the stored study.
     """
 
-    record: Record
+    record: StudyRecord
     status: str
     finding: Finding
     scoring: Scoring
@@ -47,20 +47,20 @@ class Seen:
     machines: Mapping[str, Machine | None]
     faults: tuple[Fault, ...]
     store_flag: str
-    said: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    summary: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The closing report that `cclsearch show` prints, by label."""
 
     @classmethod
     def of(cls, row: StudyRow, store: Store, store_flag: str) -> Self:
         """Read a study from the store; `store_flag` is what commands need to find it again."""
-        record, repeats = Record.of(row.id, store), store.repeats(row.id)
+        record, repeats = StudyRecord.of(row.id, store), store.repeats(row.id)
         scoring = scoring_of(row.study).over(record.history)
         now = status(row, store)
-        finding = final_finding(row) or _as_it_stands(row, store, scoring, now)
+        finding = final_finding(row) or _current_finding(row, store, scoring, now)
         space = _space(row.study)
-        said: dict[str, tuple[str, ...]] = {}
+        summary: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):
-            said[label] = (*said.get(label, ()), words)
+            summary[label] = (*summary.get(label, ()), words)
         return cls(
             record=record,
             status=now,
@@ -73,7 +73,7 @@ class Seen:
             machines=_machines(record.history, repeats, store),
             faults=audit(row.study, record.history, repeats) if len(record.history) else (),
             store_flag=store_flag,
-            said=said,
+            summary=summary,
         )
 
     @property
@@ -118,11 +118,11 @@ class Seen:
 
     def lines(self, *labels: str) -> tuple[tuple[str, str], ...]:
         """What the closing report says under these labels."""
-        return tuple((label, words) for label in labels for words in self.said.get(label, ()))
+        return tuple((label, words) for label in labels for words in self.summary.get(label, ()))
 
 
-def _as_it_stands(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
-    reason = GOES_ON.get(now, "its record ends here")
+def _current_finding(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
+    reason = UNFINISHED_REASONS.get(now, "the search did not finish")
     launches = counted(store.repeats(row.id), row.study.measure)
     return find(study_leader(row, store), launches, scoring, row.study.measure, reason)
 
@@ -145,9 +145,9 @@ def _machine(digest: str, store: Store) -> Machine | None:
 
 
 def _space(study: Study) -> Space | None:
-    for known in (space_of, _plain_space):
+    for build in (space_of, _plain_space):
         with suppress(StudyError):  # a record from elsewhere may lack what the recipe needs
-            return known(study)
+            return build(study)
     return None
 
 
@@ -156,8 +156,8 @@ def _plain_space(study: Study) -> Space:
     return Space(study.space, study.workload, study.usable_environment)
 
 
-def learned_in(study: Study, history: History) -> tuple[LearnedConstraint, ...]:
-    """What the failures of a study on record taught; nothing where its space cannot be listed."""
+def learned_for(study: Study, history: History) -> tuple[LearnedConstraint, ...]:
+    """Return the constraints learned from failures; none where the space cannot be listed."""
     return _learned(_space(study), history, study.revoked)
 
 

@@ -1,13 +1,4 @@
-"""Sections: study, knobs, policy, how to reproduce.
-
-What a study was asked, and what came out, in one sentence.
-
-What was tried, knob by knob.
-
-How to do it again: commands, digests, versions.
-
-The policy that decided the best trial, and how it came about.
-"""
+"""Report sections about the study: its definition, knobs, best policy, how to reproduce it."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,25 +12,31 @@ from records.machine import LaunchRecord
 from records.study import Budget, Environment, Link, Origin, Study, Value, choices_of
 from records.trial import Artifact, Config, Measured, Policy, Trial
 from records.workload import Workload
-from search.report.data import Seen
+from search.report.data import ReportData
 from search.report.outcome import trial_tip
 from search.strategies.lessons import ordinals_words
-from search.views.charts import Knob as ChartKnob
-from search.views.charts import Tried, parallel_chart
+from search.views.charts import ParallelAxis as ChartKnob
+from search.views.charts import ParallelLine, parallel_chart
 from search.views.document import (
     Block,
     Cell,
     Chart,
     Code,
-    Difference,
+    Diff,
     Facts,
-    Row,
     Section,
     Table,
+    TableRow,
     left_out_words,
     thinned,
 )
-from search.views.format import duration, many, one_line, rate, work_words
+from search.views.format import (
+    format_bandwidth,
+    format_count,
+    format_duration,
+    one_line,
+    work_words,
+)
 from search.views.machine import machine_line
 from search.views.svg import scale_of
 
@@ -47,53 +44,53 @@ CHOICES_SHOWN = 24
 WORDS_CHARS = 600
 
 
-def asked(seen: Seen) -> Section:
+def study_section(data: ReportData) -> Section:
     """Workload, machine, space, objective, limits and budget."""
-    study = seen.study
-    blocks: list[Block] = [Facts(lines=tuple(_facts(seen)))]
-    if seen.space is not None:
-        blocks.append(_knobs(seen.space))
+    study = data.study
+    blocks: list[Block] = [Facts(lines=tuple(_facts(data)))]
+    if data.space is not None:
+        blocks.append(_knobs(data.space))
     return Section(
-        name="asked",
-        heading="What was asked",
-        lead=f"Study {seen.study_id}: which configuration is best for this work on this machine, "
+        name="study",
+        heading="Study",
+        lead=f"Study {data.study_id}: find the best configuration of this workload on this machine "
         f"by {study.objective.expression}.",
         blocks=tuple(blocks),
     )
 
 
-def outcome_words(seen: Seen) -> str:
+def outcome_words(data: ReportData) -> str:
     """What came out, in a sentence or two."""
-    best, said = seen.best, seen.said
-    if best is None or seen.finding.result is None:
-        return f"Best: {', '.join(said.get('best', ('none',)))}. {_state(seen)}"
-    objective = seen.study.objective.expression
-    value = ", ".join(said.get(objective, ()))
-    against = ", ".join(said.get("against the seed", ("not compared with the seed",)))
-    ties = [n for n in seen.finding.ties if n not in (0, best.ordinal)]
-    tied = f" Not told apart from it: {ordinals_words(ties)}." if ties else ""
-    best_words = "is the best" if seen.is_finished else "leads so far"
+    best, summary = data.best, data.summary
+    if best is None or data.finding.result is None:
+        return f"Best: {', '.join(summary.get('best', ('none',)))}. {_state(data)}"
+    objective = data.study.objective.expression
+    value = ", ".join(summary.get(objective, ()))
+    against = ", ".join(summary.get("against the seed", ("not compared with the seed",)))
+    ties = [n for n in data.finding.ties if n not in (0, best.ordinal)]
+    tied = f" Tied with it: {ordinals_words(ties)}." if ties else ""
+    best_words = "is the best" if data.is_finished else "leads so far"
     return (
         f"Trial {best.ordinal} {best_words}: {one_line(objective, 120)} {value}. "
-        f"Against the seed: {against}.{tied} {_state(seen)}"
+        f"Against the seed: {against}.{tied} {_state(data)}"
     )
 
 
-def _state(seen: Seen) -> str:
-    trials = many(len(seen.history), "trial")
-    launches = many(seen.record.launch_count, "launch", "launches")
-    faults = f" The record shows {many(len(seen.faults), 'fault')}, see below."
-    return f"{trials}, {launches}; {seen.finding.stop_reason}.{faults if seen.faults else ''}"
+def _state(data: ReportData) -> str:
+    trials = format_count(len(data.history), "trial")
+    launches = format_count(data.record.launch_count, "launch", "launches")
+    faults = f" {format_count(len(data.faults), 'warning')}, see below."
+    return f"{trials}, {launches}; {data.finding.stop_reason}.{faults if data.faults else ''}"
 
 
-def _facts(seen: Seen) -> Iterator[tuple[str, str]]:
-    study, row = seen.study, seen.record.row
-    yield "study", f"{study.name} ({row.id}), {seen.status}, on record since {row.created_at}"
+def _facts(data: ReportData) -> Iterator[tuple[str, str]]:
+    study, row = data.study, data.record.row
+    yield "study", f"{study.name} ({row.id}), {data.status}, created {row.created_at}"
     yield from work_facts(study)
     for sentence in study.inferences:
-        yield "concluded from the card", one_line(sentence, WORDS_CHARS)
-    yield "space", _space_words(seen)
-    yield from question_facts(study, row.strategy, seen.scoring)
+        yield "inferred from the card", one_line(sentence, WORDS_CHARS)
+    yield "space", _space_words(data)
+    yield from question_facts(study, row.strategy, data.scoring)
 
 
 def work_facts(study: Study) -> Iterator[tuple[str, str]]:
@@ -144,11 +141,11 @@ def _short(work: Workload) -> str:
 def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
     memory = "" if machine.memory_bytes is None else f", {format_bytes(machine.memory_bytes)} each"
     price = machine.accelerator_usd_per_hour
-    paid = "" if price is None else f", {price:g} USD an hour each"
+    paid = "" if price is None else f", {price:g} USD per hour each"
     yield (
         "machine",
         f"{machine.name}: up to {machine.world_size} ranks on {machine.accelerator} "
-        f"({machine.device}), {machine.ranks_per_node} to a node{memory}{paid}",
+        f"({machine.device}), {machine.ranks_per_node} per node{memory}{paid}",
     )
     for name, link in (("within nodes", machine.scale_up), ("between nodes", machine.scale_out)):
         if link is not None:
@@ -159,14 +156,14 @@ def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
 
 
 def _link_words(link: Link) -> str:
-    latency = "" if link.latency_s is None else f", {duration(link.latency_s)} latency"
-    return f"{rate(link.bandwidth_bytes_per_s)}{latency}"
+    latency = "" if link.latency_s is None else f", {format_duration(link.latency_s)} latency"
+    return f"{format_bandwidth(link.bandwidth_bytes_per_s)}{latency}"
 
 
-def _space_words(seen: Seen) -> str:
-    space = seen.space
+def _space_words(data: ReportData) -> str:
+    space = data.space
     if space is None:
-        return f"{len(seen.study.space.dimensions)} knobs"
+        return f"{len(data.study.space.dimensions)} knobs"
     rules = f"{len(space.knobs)} knobs, {space.size} points"
     try:
         return f"{rules}, {len(space.feasible)} satisfy the constraints"
@@ -179,38 +176,38 @@ def _budget_words(budget: Budget) -> str:
     return ", ".join(
         [
             f"{budget.trials} trials in {budget.launch_limit} launches",
-            f"ends after {budget.patience} without improvement",
-            *([] if wall is None else [f"{wall:g} s"]),
-            *([] if tokens is None else [f"{tokens} tokens of a model"]),
-            *([] if money is None else [f"{money:g} USD for a model"]),
+            f"stops after {budget.patience} trials without improvement",
+            *([] if wall is None else [f"at most {wall:g} s"]),
+            *([] if tokens is None else [f"{tokens} model tokens"]),
+            *([] if money is None else [f"{money:g} USD for the model"]),
         ]
     )
 
 
 def _strategy_words(study: Study, strategy: str) -> str:
-    parallel = f", up to {study.parallel} trials at once" if study.parallel > 1 else ""
+    parallel = f", up to {study.parallel} trials in parallel" if study.parallel > 1 else ""
     model = f", model {study.llm.model}" if strategy in ("llm", "hybrid") else ""
     return f"{strategy}{model}{parallel}, random seed {study.random_seed}"
 
 
 def _origin(origin: Origin) -> Iterator[tuple[str, str]]:
     framework = "" if origin.framework is None else f", framework {origin.framework}"
-    yield "recorded elsewhere", f"{origin.source} ({origin.kind}){framework}"
+    yield "imported from", f"{origin.source} ({origin.kind}){framework}"
     if origin.dead_knobs:
         yield "knobs without effect", ", ".join(origin.dead_knobs)
     for note in origin.notes:
-        yield "taken for granted", one_line(note, WORDS_CHARS)
+        yield "assumed", one_line(note, WORDS_CHARS)
 
 
 def _knobs(space: Space) -> Table:
     return Table(
-        about="What could be set",
-        headings=("knob", "choices", "has an effect when", "what it does"),
+        about="Knobs",
+        headings=("knob", "choices", "effective when", "description"),
         rows=tuple(map(_knob, space.knobs)),
     ).dense
 
 
-def _knob(knob: Knob) -> Row:
+def _knob(knob: Knob) -> TableRow:
     shown = ", ".join(str(choice) for choice in knob.choices[:CHOICES_SHOWN])
     more = len(knob.choices) - CHOICES_SHOWN
     cells = (
@@ -219,35 +216,35 @@ def _knob(knob: Knob) -> Row:
         Cell(text="" if knob.when is None else knob.when.text, is_code=True),
         Cell(text=knob.dimension.description),
     )
-    return Row(cells=cells)
+    return TableRow(cells=cells)
 
 
 MOST_AXES = 11
 MOST_LINES = 300
 
 
-def parallel(seen: Seen) -> Section | None:
+def knobs_section(data: ReportData) -> Section | None:
     """Every configuration as a line; None where nothing was varied."""
-    trials = [trial for trial in seen.history if trial.config is not None and trial.launched]
-    knobs = varied(seen.study, [trial.config for trial in trials if trial.config is not None])
+    trials = [trial for trial in data.history if trial.config is not None and trial.launched]
+    knobs = varied(data.study, [trial.config for trial in trials if trial.config is not None])
     if len(knobs) < 2 or len(trials) < 2:
         return None
-    ranked = {trial.ordinal: place for place, trial in enumerate(seen.history.ranked)}
+    ranked = {trial.ordinal: place for place, trial in enumerate(data.history.ranked)}
     shown = _thinned(trials, ranked)
-    values = [found.centre for trial in shown if (found := seen.reached(trial)) is not None]
+    values = [found.centre for trial in shown if (found := data.reached(trial)) is not None]
     last = scale_of(values, 0.0, 1.0)
     axes = [ChartKnob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]
-    lines = [_tried(seen, trial, knobs, ranked) for trial in shown]
+    lines = [_tried(data, trial, knobs, ranked) for trial in shown]
     return Section(
         name="knobs",
-        heading="What was tried",
-        lead="One line for each configuration that was launched, through what it sets, to its "
-        "result; lines that fail are dashed, and one that ends below an axis has no such knob."
+        heading="Configurations tried",
+        lead="One line per launched configuration, through its settings to its result. Dashed "
+        "lines failed; a line below an axis does not have that knob."
         + left_out_words(len(shown), len(trials)),
         blocks=(
             Chart(
-                drawn=parallel_chart(axes, lines, last, seen.scoring.expression.text),
-                about="Parallel coordinates; the table of all trials has the same in words",
+                drawn=parallel_chart(axes, lines, last, data.scoring.expression.text),
+                about="Parallel coordinates; the table of all trials shows the same data",
             ),
         ),
     )
@@ -280,23 +277,23 @@ def _thinned(trials: Sequence[Trial], ranked: Mapping[int, int]) -> Sequence[Tri
 
 
 def _tried(
-    seen: Seen,
+    data: ReportData,
     trial: Trial,
     knobs: Sequence[tuple[str, tuple[Value, ...]]],
     ranked: Mapping[int, int],
-) -> Tried:
+) -> ParallelLine:
     config = {} if trial.config is None else trial.config.values
     last = max(1, len(ranked) - 1)
     rank = None if trial.score is None else ranked.get(trial.ordinal, last) / last
-    reached = seen.reached(trial)
-    return Tried(
+    reached = data.reached(trial)
+    return ParallelLine(
         places=tuple(
             values.index(config[name]) if name in config else None for name, values in knobs
         ),
         value=None if reached is None else reached.centre,
         rank=rank,
-        is_best=trial is seen.best,
-        tip=trial_tip(trial, seen.history),
+        is_best=trial is data.best,
+        tip=trial_tip(trial, data.history),
     )
 
 
@@ -304,47 +301,47 @@ FILES_SHOWN = 40
 COMMAND_CHARS = 2000
 
 
-def again(seen: Seen) -> Section:
+def reproduce_section(data: ReportData) -> Section:
     """Commands that look further, launch the best again or hand the study on."""
     commands = Table(
         about="Commands",
-        headings=("to", "type"),
+        headings=("to", "run"),
         rows=tuple(
-            Row(cells=(Cell(text=what), Cell(text=command + seen.store_flag, is_code=True)))
-            for what, command in _commands(seen)
+            TableRow(cells=(Cell(text=what), Cell(text=command + data.store_flag, is_code=True)))
+            for what, command in _commands(data)
         ),
     )
     blocks: list[Block] = [commands]
-    if facts := (*_again_facts(seen), *_machines(seen)):
+    if facts := (*_again_facts(data), *_machines(data)):
         blocks.append(Facts(lines=facts))
-    best = seen.best
+    best = data.best
     if best is not None and best.outcome.artifacts:
         blocks.append(_files(best.outcome.artifacts))
     return Section(
         name="reproduce",
         heading="How to reproduce it",
-        lead="For whoever has these records: everything in this report is made of them.",
+        lead="Commands for anyone who has the store with these records.",
         blocks=tuple(blocks),
     )
 
 
-def _commands(seen: Seen) -> Iterator[tuple[str, str]]:
-    study_id, best, origin = seen.study_id, seen.best, seen.study.origin
+def _commands(data: ReportData) -> Iterator[tuple[str, str]]:
+    study_id, best, origin = data.study_id, data.best, data.study.origin
     is_ours = origin is None or origin.kind == "bundle"
-    yield "see all trials", f"cclsearch show {study_id}"
+    yield "list all trials", f"cclsearch show {study_id}"
     if best is not None:
-        yield "take the best configuration", f"cclsearch best {study_id} --format args"
-        yield "see the best trial in full", f"cclsearch trial show {study_id} {best.ordinal}"
+        yield "use the best configuration", f"cclsearch best {study_id} --format args"
+        yield "show the best trial", f"cclsearch trial show {study_id} {best.ordinal}"
     if is_ours:
-        yield "go through the search again, exactly", f"cclsearch replay {study_id}"
+        yield "replay the recorded search", f"cclsearch replay {study_id}"
     if is_ours and best is not None:
-        script = f"cclsearch trial script {study_id} {best.ordinal} -o again.sh"
-        yield "start the job of the best by hand", script
-        yield "see whether it holds here", f"cclsearch replay {study_id} --mode measure"
-    if is_ours and not seen.is_finished and seen.status != "running":
-        yield "go on with the search", f"cclsearch resume {study_id}"
+        script = f"cclsearch trial script {study_id} {best.ordinal} -o best.sh"
+        yield "launch the best manually", script
+        yield "measure the best again", f"cclsearch replay {study_id} --mode measure"
+    if is_ours and not data.is_finished and data.status != "running":
+        yield "resume the search", f"cclsearch resume {study_id}"
     bundle = f"{study_id}.cclsearch"
-    yield "hand it on", f"cclsearch export {study_id} --format bundle -o {bundle}"
+    yield "share the study", f"cclsearch export {study_id} --format bundle -o {bundle}"
 
 
 def _launch(launched: LaunchRecord) -> Iterator[tuple[str, str]]:
@@ -354,14 +351,14 @@ def _launch(launched: LaunchRecord) -> Iterator[tuple[str, str]]:
         yield "with", one_line(added, COMMAND_CHARS)
 
 
-def _machines(seen: Seen) -> Iterator[tuple[str, str]]:
-    for digest, machine in seen.machines.items():
-        lost = f"its description {digest} is no longer among the records"
+def _machines(data: ReportData) -> Iterator[tuple[str, str]]:
+    for digest, machine in data.machines.items():
+        lost = f"its description {digest} is no longer stored"
         yield "launched on", lost if machine is None else machine_line(machine)
 
 
-def _again_facts(seen: Seen) -> Iterator[tuple[str, str]]:
-    best = seen.best
+def _again_facts(data: ReportData) -> Iterator[tuple[str, str]]:
+    best = data.best
     if best is not None:
         yield "policy of the best", best.policy.digest
         if best.config is not None:
@@ -372,11 +369,11 @@ def _again_facts(seen: Seen) -> Iterator[tuple[str, str]]:
                 yield "torch", f"{measurement.torch_version} on {measurement.device}"
         if best.outcome.launched is not None:
             yield from _launch(best.outcome.launched)
-    origin = seen.study.origin
+    origin = data.study.origin
     if origin is not None:
         for name, digest in origin.digests.items():
             yield f"read from {name}", digest
-    command = seen.study.command
+    command = data.study.command
     if command is not None:
         for name, digest in command.file_digests.items():
             yield f"script {name}", digest
@@ -384,7 +381,7 @@ def _again_facts(seen: Seen) -> Iterator[tuple[str, str]]:
 
 def _files(artifacts: tuple[Artifact, ...]) -> Table:
     rows = tuple(
-        Row(
+        TableRow(
             cells=(
                 Cell(text=each.name),
                 Cell(text=str(each.size_bytes), value=each.size_bytes),
@@ -394,9 +391,9 @@ def _files(artifacts: tuple[Artifact, ...]) -> Table:
         for each in artifacts[:FILES_SHOWN]
     )
     left_out = len(artifacts) - len(rows)
-    more = f", {left_out} more are on record" if left_out else ""
+    more = f", {left_out} more are stored" if left_out else ""
     return Table(
-        about=f"Files that the best trial left{more}",
+        about=f"Files of the best trial{more}",
         headings=("file", "bytes", "SHA-256"),
         rows=rows,
         numeric=frozenset({1}),
@@ -406,32 +403,32 @@ def _files(artifacts: tuple[Artifact, ...]) -> Table:
 RATIONALE_CHARS = 2000
 LINEAGE_SHOWN = 12
 SOURCE_CHARS = 60_000
-CUT = "\n[... the rest is on record ...]"
+CUT = "\n[... the rest is stored ...]"
 
 
-def policy(seen: Seen) -> Section | None:
+def policy_section(data: ReportData) -> Section | None:
     """Program, reason, lineage and difference to the seed; None without a best trial."""
-    best = seen.best
+    best = data.best
     if best is None:
         return None
     found = best.policy
     facts = [
         ("written by", found.author),
-        ("reason given", one_line(found.rationale, RATIONALE_CHARS) or "none"),
+        ("rationale", one_line(found.rationale, RATIONALE_CHARS) or "none"),
         ("digest", found.digest),
     ]
-    lineage = _lineage(seen, found)
+    lineage = _lineage(data, found)
     if lineage:
-        facts.append(("follows from", lineage))
+        facts.append(("derived from", lineage))
     blocks: list[Block] = [
         Facts(lines=tuple(facts)),
         Code(text=_cut(found.source), language="python"),
     ]
-    lead = f"The program that decided trial {best.ordinal}."
-    seed = seen.seed
+    lead = f"The program that chose trial {best.ordinal}."
+    seed = data.seed
     if seed is not None and seed.policy.digest != found.digest:
-        blocks.append(Difference(lines=tuple(_changes(seed.policy, found, best.ordinal))))
-        lead = f"The program that decided trial {best.ordinal}, and what it changes of the seed's."
+        blocks.append(Diff(lines=tuple(_changes(seed.policy, found, best.ordinal))))
+        lead = f"The program that chose trial {best.ordinal}, and its diff to the seed's program."
     return Section(name="policy", heading="The best policy", lead=lead, blocks=tuple(blocks))
 
 
@@ -444,15 +441,15 @@ def _cut(source: str) -> str:
     return source if len(source) <= SOURCE_CHARS else source[:SOURCE_CHARS] + CUT
 
 
-def _lineage(seen: Seen, found: Policy) -> str:
+def _lineage(data: ReportData, found: Policy) -> str:
     """The policies that it was derived from, the nearest first, by the trials that had them."""
-    ordinals = {trial.policy.digest: trial for trial in reversed(seen.history.trials)}
+    ordinals = {trial.policy.digest: trial for trial in reversed(data.history.trials)}
     chain: list[str] = []
     parent, known = found.parent, {found.digest}
     while parent is not None and parent not in known and len(chain) < LINEAGE_SHOWN:
         trial = ordinals.get(parent)
         if trial is None:
-            chain.append(f"a policy that is not on record ({parent[:12]})")
+            chain.append(f"a policy that is not stored ({parent[:12]})")
             break
         chain.append(f"trial {trial.ordinal} by {trial.policy.author}")
         known.add(parent)

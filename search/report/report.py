@@ -2,37 +2,49 @@
 
 from records.store.rows import StudyRow
 from records.store.store import Store
-from search.report.analysis import cost, matters, trials, where_time_went
-from search.report.data import Seen
-from search.report.outcome import course, doubts, failures, front, winner
-from search.report.question import again, asked, outcome_words, parallel, policy
-from search.views.document import Page
+from search.report.analysis import cost_section, importance_section, time_section, trials_section
+from search.report.data import ReportData
+from search.report.outcome import (
+    best_section,
+    failures_section,
+    front_section,
+    history_section,
+    warnings_section,
+)
+from search.report.question import (
+    knobs_section,
+    outcome_words,
+    policy_section,
+    reproduce_section,
+    study_section,
+)
+from search.views.document import Document
 from search.views.format import one_line
 from search.views.study import objective_words
 
 TITLE_CHARS = 160
 
 
-def study_report(row: StudyRow, store: Store, store_flag: str) -> Page:
+def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
     """The report of a study on record; `store_flag` is what commands need to find it."""
-    seen = Seen.of(row, store, store_flag)
+    data = ReportData.of(row, store, store_flag)
     sections = (
-        asked(seen),
-        winner(seen),
-        course(seen),
-        front(seen),
-        parallel(seen),
-        matters(seen),
-        where_time_went(seen),
-        trials(seen),
-        failures(seen),
-        cost(seen),
-        policy(seen),
-        doubts(seen),
-        again(seen),
+        study_section(data),
+        best_section(data),
+        history_section(data),
+        front_section(data),
+        knobs_section(data),
+        importance_section(data),
+        time_section(data),
+        trials_section(data),
+        failures_section(data),
+        cost_section(data),
+        policy_section(data),
+        warnings_section(data),
+        reproduce_section(data),
     )
-    return Page(
+    return Document(
         title=one_line(f"{row.study.name}: the best by {objective_words(row.study)}", TITLE_CHARS),
-        lead=outcome_words(seen),
+        lead=outcome_words(data),
         sections=tuple(section for section in sections if section is not None),
     )

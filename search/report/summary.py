@@ -28,8 +28,8 @@ from search.views.diagnosis import diagnosis_of, diagnosis_words
 from search.views.format import (
     centre_words,
     comparison_words,
-    difference,
-    number,
+    format_difference,
+    format_number,
     one_line,
     remarks,
 )
@@ -55,7 +55,7 @@ Line: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class StudyRecord:
     """What is on record about a study, as far as its report needs it."""
 
     row: StudyRow
@@ -88,7 +88,7 @@ class Record:
         )
 
 
-def print_report(finding: Finding, record: Record, store_flag: str) -> None:
+def print_report(finding: Finding, record: StudyRecord, store_flag: str) -> None:
     """Print the closing report as fits whoever looks."""
     print_lines(report_lines(finding, record, store_flag))
 
@@ -107,7 +107,7 @@ def print_lines(lines: Iterable[Line]) -> None:
     Terminal(highlight=False).print("", table)
 
 
-def report_lines(finding: Finding, record: Record, store_flag: str) -> tuple[Line, ...]:
+def report_lines(finding: Finding, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     return (
         ("stopped", finding.stop_reason),
@@ -132,13 +132,13 @@ def _told(label: str, words: str | None) -> list[Line]:
     return [] if words is None else [(label, words)]
 
 
-def _is_foreign(record: Record) -> bool:
+def _is_foreign(record: StudyRecord) -> bool:
     """Whether another tool conducted the search."""
     origin = record.row.study.origin
     return origin is not None and origin.kind != "bundle"
 
 
-def origin_lines(record: Record) -> Iterator[Line]:
+def origin_lines(record: StudyRecord) -> Iterator[Line]:
     """Where an imported study comes from, what launching it would do, and what a card implied."""
     origin = record.row.study.origin
     if origin is not None:
@@ -149,14 +149,14 @@ def origin_lines(record: Record) -> Iterator[Line]:
     yield from (("card", sentence) for sentence in record.row.study.inferences)
 
 
-def _fault_lines(record: Record) -> Iterator[Line]:
+def _fault_lines(record: StudyRecord) -> Iterator[Line]:
     """What is wrong with what another tool found, as far as its record shows it."""
     if _is_foreign(record):
         for fault in audit(record.row.study, record.history, ()):
             yield "fault", fault.words
 
 
-def _trials_words(record: Record) -> str:
+def _trials_words(record: StudyRecord) -> str:
     measured = len(record.history.measured)
     failed = len(record.history) - measured
     again = ", ".join(
@@ -179,7 +179,7 @@ def _failure_lines(history: History) -> list[Line]:
     return lines
 
 
-def _disturbed_lines(record: Record) -> list[Line]:
+def _disturbed_lines(record: StudyRecord) -> list[Line]:
     found = record.disturbed
     lines = [] if found is None else [("disturbed", disturbed_words(found))]
     if record.left_out_count:
@@ -188,13 +188,13 @@ def _disturbed_lines(record: Record) -> list[Line]:
     return lines
 
 
-def _noise_lines(finding: Finding, record: Record) -> list[Line]:
+def _noise_lines(finding: Finding, record: StudyRecord) -> list[Line]:
     if finding.noise is None:
         return []
     return [("noise", noise_words(finding.noise, record.row.study.measure))]
 
 
-def result_lines(finding: Finding, record: Record) -> list[Line]:
+def result_lines(finding: Finding, record: StudyRecord) -> list[Line]:
     """The best with its evidence; the history needs no trials but those that the finding names."""
     winner = None if finding.winner is None else record.history.find(finding.winner)
     if winner is None or finding.result is None:
@@ -233,7 +233,7 @@ def spread_words(spread: Spread, unit: str) -> str:
     over = f"{centre}, median of {spread.launch_count} launches"
     if spread.low is None or spread.high is None:
         return over
-    return f"{over} (95 % interval {number(spread.low)} to {number(spread.high)})"
+    return f"{over} (95 % interval {format_number(spread.low)} to {format_number(spread.high)})"
 
 
 def _against_seed(finding: Finding, history: History) -> str:
@@ -267,7 +267,7 @@ def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
     return [
         (
             "tied",
-            f"trial {other.ordinal}, with {difference(other.config, winner.config)}: "
+            f"trial {other.ordinal}, with {format_difference(other.config, winner.config)}: "
             "these launches do not tell it apart",
         )
         for other in others
@@ -275,7 +275,7 @@ def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
     ]
 
 
-def _next_commands(finding: Finding, record: Record) -> Sequence[str]:
+def _next_commands(finding: Finding, record: StudyRecord) -> Sequence[str]:
     study_id = record.row.id
     if finding.winner is None:
         launched = [trial.ordinal for trial in record.history if trial.reached_launch]

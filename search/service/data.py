@@ -50,7 +50,7 @@ from search.leaderboard.ranking import Leaderboard, gathered, leaderboard, study
 from search.loop.finding import best_result, final_finding, leader_of, repeated_values
 from search.loop.leader import FrontMember, counted, front_over, unbeaten
 from search.loop.learned import LearnedConstraint
-from search.report.data import learned_in
+from search.report.data import learned_for
 from search.report.question import MOST_LINES, varied
 from search.report.report import study_report
 from search.service.cache import VersionedCache
@@ -59,8 +59,8 @@ from search.transfer.bundle import SUFFIX
 from search.transfer.export import ExportRequest, export
 from search.transfer.tables import Omissions
 from search.views.document import thinned
-from search.views.format import number, one_line, remarks
-from search.views.html import html_page
+from search.views.format import format_number, one_line, remarks
+from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
 
 MOST_REPEATS = 5000
@@ -242,7 +242,7 @@ def outline_words(of: TrialOutline) -> str:
         kind = "" if of.failure is None else f", {of.failure.value.replace('_', ' ')}"
         return one_line(f"trial {of.ordinal} failed{kind}{config}", TIP_CHARS)
     limited = ", breaks a limit" if of.is_limited else ""
-    value = f"{number(of.value)} {of.unit}".rstrip()
+    value = f"{format_number(of.value)} {of.unit}".rstrip()
     value += f" in {of.launch_count} launches" if of.launch_count > 1 else ""
     return one_line(f"trial {of.ordinal}, {value}{limited}{config}", TIP_CHARS)
 
@@ -719,12 +719,12 @@ class StudyWriter:
     def reported(self, root: Path, row: StudyRow) -> str:
         """The report of a study as one HTML page."""
         with self._records(root, row) as records:
-            return html_page(study_report(row, records, ""))
+            return render_html(study_report(row, records, ""))
 
     def learned(self, root: Path, row: StudyRow) -> tuple[LearnedConstraint, ...]:
         """Constraints that the failures of a study show."""
         with self._records(root, row) as records:
-            return learned_in(row.study, records.history(row.id))
+            return learned_for(row.study, records.history(row.id))
 
     @contextmanager
     def _records(self, root: Path, row: StudyRow) -> Iterator[Store]:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from records.errors import EnvironmentFault
 from search.service.config import Listen
-from search.views.html import plain
+from search.views.html import printable
 
 IDLE_S = 30
 MOST_CONNECTIONS = 3000
@@ -31,7 +31,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line with unprintable characters replaced."""
-        return plain(super().format(record))
+        return printable(super().format(record))
 
 
 class _Server(uvicorn.Server):

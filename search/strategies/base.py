@@ -15,7 +15,7 @@ from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
 from search.strategies.surrogate import Floats
-from search.views.format import differing
+from search.views.format import differing_knobs
 
 Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
 """Seconds that a step of a configuration should take, by what takes them; None where unknown."""
@@ -67,7 +67,7 @@ def change_words(before: Config, after: Config) -> str:
     """What changes from one configuration to another: `pp 1 to 2, schedule (not set) to 1f1b`."""
     return ", ".join(
         f"{knob} {before.values.get(knob, '(not set)')} to {after.values.get(knob, '(not set)')}"
-        for knob in differing(before, after)
+        for knob in differing_knobs(before, after)
     )
 
 

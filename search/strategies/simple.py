@@ -19,7 +19,7 @@ from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
 from search.strategies.base import Choice, Estimates, Observations, change_words, untried
 from search.strategies.cost_model import Forecaster
-from search.views.format import differing
+from search.views.format import differing_knobs
 
 
 class RandomChooser:
@@ -116,7 +116,7 @@ class CoordinateChooser:
         def order(config: Config) -> tuple[int, int, int, int]:
             knob_count, steps = self._space.distance(centre, config)
             risk = sum(self._space.distance(config, bad)[0] <= 1 for bad in exhausted)
-            age = max((varied.get(knob, 0) for knob in differing(centre, config)), default=0)
+            age = max((varied.get(knob, 0) for knob in differing_knobs(centre, config)), default=0)
             return knob_count, risk, age, steps
 
         return min(left, key=order)
@@ -136,7 +136,7 @@ def _last_varied(history: History, centre: Config) -> dict[str, int]:
         knob: trial.ordinal + 1
         for trial in history
         if trial.config is not None
-        for knob in differing(centre, trial.config)
+        for knob in differing_knobs(centre, trial.config)
     }
 
 

@@ -1,9 +1,4 @@
-"""Paired comparison and its figure.
-
-One picture of a benchmark: regret over trials, and success rates, for each landscape.
-
-A whole benchmark as it is asked for: landscapes, strategies and seeds in, reports out.
-"""
+"""Run a whole strategy benchmark, and draw regret and success rates of each landscape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,22 +1,7 @@
-"""Known landscapes.
+"""Search spaces with a known result for every configuration: files and generated landscapes.
 
-A landscape: a search space with what each configuration of it costs, as a file holds it.
-
-Knows nothing of strategies.
-
-A landscape made ready for searches: its study, its space, and what a launch on it gives.
-
-An analytic model of one training step on 3D-parallel ranks: its seconds, and its memory.
-
-It is the truth of generated landscapes; nothing that is really launched is judged by it.
-
-A landscape under names that say nothing, so that what is known of names cannot help.
-
-Landscapes out of an analytic model of 3D-parallel training, drawn from a seed.
-
-A step is compute, its pipeline bubble, tensor, data and pipeline communication over two link
-speeds, and recomputation. How well each does is drawn; so is how pairs of settings act together,
-which no cost model knows. A configuration that needs more than the memory fails.
+Generated landscapes follow an analytic model of one training step on 3D-parallel ranks; no real
+launch is judged by it. They can be anonymised, so that names of knobs give no hint.
 """
 
 import json

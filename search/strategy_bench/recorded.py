@@ -1,19 +1,7 @@
-"""Landscapes from recorded studies.
+"""Landscapes from recorded searches of other tools, and from stored studies.
 
-Which recorded searches of others make up which landscape, and what counts in them.
-
-The rows are those of JSON lines beside each other in a folder; of their fields only what matters
-here is read.
-
-Landscapes out of recorded searches of others, read where they lie and kept nowhere.
-
-What was served from a cache, failed by its surroundings, or may be another configuration's result
-is left out, and so are knobs that did nothing.
-
-A study on record as a landscape: what its launches gave is what launches give.
-
-Launches of one configuration are pooled, those that re-measured it too. What says nothing of a
-configuration, or cannot be compared with the rest, is left out and counted.
+Left out are results that came from a cache, failed for reasons of the infrastructure or may belong
+to another configuration, and knobs without an effect.
 """
 
 from collections import Counter, defaultdict

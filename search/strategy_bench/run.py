@@ -1,12 +1,6 @@
-"""cclsearch bench search.
+"""Run every strategy on every landscape from every seed, in parallel processes.
 
-One search over a landscape: what was tried, who leads after each trial, and what it took.
-
-Which landscapes words on a command line mean: files, generated ones, recorded ones.
-
-Strategies that ask a model, on landscapes: from transcripts, or live and kept as transcripts.
-
-Runs every strategy on every landscape from every seed, over processes, on equal terms.
+Strategies that query a model replay transcripts, or run live and record them.
 """
 
 import os

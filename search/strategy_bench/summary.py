@@ -1,11 +1,7 @@
-"""Statistics and tables.
+"""Statistics of a strategy benchmark: trials to a hit, success rates, regret, launches.
 
-What runs of a strategy come to: trials to a hit, success rates, regret, launches.
-
-A hit is the first trial after which the incumbent truly is within reach of the best. A run
-without one is a miss: it counts with all its trials, and as worse than every hit.
-
-Reports of search strategies as tables on a terminal, and as one JSON document.
+A hit is the first trial after which the incumbent is within reach of the best. A run without a hit
+is a miss: it counts with all its trials, and ranks behind every hit.
 """
 
 import math

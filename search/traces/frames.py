@@ -1,4 +1,4 @@
-"""Traces as pandas tables and plots: what `cclsearch.trace` gives."""
+"""Traces as pandas tables and plots: what `cclsearch.trace` returns."""
 
 from functools import cached_property
 from pathlib import Path

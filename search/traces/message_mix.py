@@ -1,4 +1,4 @@
-"""The collectives of a recorded job as a mix of messages that a study can exchange."""
+"""Turn the collectives of a recorded job into a message mix that a study can exchange."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from evaluator.traces.model import TRANSFERS, CollectiveKind, TraceSet
 from records.errors import StudyError, shown
 from records.workload import Message
 from search.traces.open import Traced
-from search.views.format import size
+from search.views.format import format_decimal_bytes
 
 _NAMES: Final = {
     CollectiveKind.ALL_REDUCE: "all_reduce",
@@ -157,5 +157,5 @@ def _left_out(counted: Counter[_Kind], step_count: int) -> Iterator[str]:
             reason = "rarer than every other step"
         if reason:
             what = alike.kind.name.lower()
-            of_size = f" of {size(alike.size_bytes)}" if alike.size_bytes else ""
+            of_size = f" of {format_decimal_bytes(alike.size_bytes)}" if alike.size_bytes else ""
             yield f"{count / step_count:.4g} {what}{of_size} {reason}"

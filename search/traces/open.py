@@ -1,11 +1,4 @@
-"""A path or trial:3 -> traces.
-
-Traces ready to be looked at, and what else is known of the job that left them.
-
-Where traces to look at come from: a folder or file of the user's, or a trial on record.
-
-The traces of a trial on record, out of the files that were kept of it.
-"""
+"""Open the traces that a path or a stored trial such as `trial:3` names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,4 @@
-"""Plots.
-
-Draws what traces tell as PNG: no display, no state between figures.
-
-Draws the front of two objectives.
-"""
+"""Plot traces, and the Pareto front of two objectives, as PNG without a display."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

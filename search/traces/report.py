@@ -1,4 +1,4 @@
-"""Writes all that traces tell into one HTML file: metrics, tables and plots, nothing beside it."""
+"""Write the metrics, tables and plots of traces to one self-contained HTML file."""
 
 import math
 from base64 import b64encode
@@ -15,8 +15,8 @@ from search.traces.frames import Trace
 from search.traces.open import Traced
 from search.traces.plots import png
 from search.views.document import Table, words_row
-from search.views.format import number, one_line
-from search.views.html import framed, plain, table_html
+from search.views.format import format_number, one_line
+from search.views.html import html_frame, printable, table_html
 from search.views.terminal import CELL_CHARS
 
 MOST_ROWS: Final = 200
@@ -25,9 +25,9 @@ MOST_ROWS: Final = 200
 
 def write_report(found: Traced, to: Path) -> None:
     """Write the report of these traces. Raises StoreError when it cannot be written."""
-    body = f"<h1>{escape(plain(found.name))}</h1>\n" + "\n".join(_sections(found))
+    body = f"<h1>{escape(printable(found.name))}</h1>\n" + "\n".join(_sections(found))
     try:
-        to.write_text(framed(found.name, body), encoding="utf-8", errors="replace")
+        to.write_text(html_frame(found.name, body), encoding="utf-8", errors="replace")
     except OSError as error:
         raise StoreError(f"cannot write {to}: {error.strerror}") from error
 
@@ -73,7 +73,7 @@ def _cell(value: object) -> str:
     """A number with four digits, a name without control characters, nothing where it is missing."""
     if value is pd.NA or value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return number(value) if isinstance(value, float) else one_line(str(value), CELL_CHARS)
+    return format_number(value) if isinstance(value, float) else one_line(str(value), CELL_CHARS)
 
 
 def _list(heading: str, lines: tuple[str, ...]) -> str:

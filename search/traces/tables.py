@@ -1,11 +1,7 @@
-"""Trace tables (JSON, pandas, text).
+"""Trace data as rows of named cells: the one shape behind JSON, data frames and text.
 
-What traces tell as rows of named cells: the one shape behind JSON, data frames and text.
-
-Times are seconds, sizes bytes, and shares of 0 to 1; what a trace does not tell is None. Each
-table has its columns in a mapping from their names to what they hold.
-
-What traces tell of communication as rows of named cells, like `search.traces.tables`.
+Times are in seconds, sizes in bytes, shares from 0 to 1; None is what a trace does not hold.
+Each table has its columns in a mapping from their names to their descriptions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

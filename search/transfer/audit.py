@@ -15,7 +15,7 @@ from evaluator.objective import Scoring, readings, scoring_of
 from records.expression import Expression, ExpressionError, Rule, facts, parse
 from records.study import MIN_TIMED_STEPS, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Repeat, Trial
-from search.views.format import number, one_line
+from search.views.format import format_number, one_line
 
 MOST_NAMED: Final = 8
 Said: TypeAlias = tuple[str, tuple[int, ...]]
@@ -267,10 +267,10 @@ def _per_token(seen: Audited, best: Trial) -> str:
         return ""
     fastest = max(rates, key=lambda ordinal: rates[ordinal])
     if fastest == best.ordinal:
-        return f", and per token it leads as well with {number(rates[fastest])} tokens/s"
+        return f", and per token it leads as well with {format_number(rates[fastest])} tokens/s"
     return (
-        f"; per token trial {fastest} leads with {number(rates[fastest])} tokens/s, "
-        f"where trial {best.ordinal} has {number(rates[best.ordinal])}"
+        f"; per token trial {fastest} leads with {format_number(rates[fastest])} tokens/s, "
+        f"where trial {best.ordinal} has {format_number(rates[best.ordinal])}"
     )
 
 
@@ -287,8 +287,8 @@ def dominant_term(seen: Audited) -> Said | None:
         if found / total > DOMINANT:
             return (
                 f"The term {term.text} makes up most of the score: between trials it differs by "
-                f"{number(found)}, all other terms by {number(total - found)}, so fewer devices "
-                f"win almost whatever a step takes.",
+                f"{format_number(found)}, all other terms by {format_number(total - found)}, so "
+                f"fewer devices win almost whatever a step takes.",
                 (seen.best.ordinal,),
             )
     return None
@@ -375,7 +375,7 @@ def other_score(seen: Audited) -> Said | None:
     return (
         f"The scores on record of {listed(ordinals)} are not what "
         f"{seen.study.objective.expression} gives: that of trial {trial.ordinal} is "
-        f"{number(score)} instead of {number(value(trial))}.",
+        f"{format_number(score)} instead of {format_number(value(trial))}.",
         tuple(ordinals),
     )
 
@@ -414,8 +414,9 @@ def best_of_noise(seen: Audited) -> Said | None:
     spread = "" if apart is None else f", {_percent(apart)} apart"
     words = (
         f"{listed([trial.ordinal for trial in same]).capitalize()} set effectively the same and "
-        f"got {number(values[0])} to {number(values[-1])}{spread}; the best, trial {best.ordinal}, "
-        f"is the luckiest of these {len(same)}, whose median is {number(middle)}{_by_median(seen)}."
+        f"got {format_number(values[0])} to {format_number(values[-1])}{spread}; the best, "
+        f"trial {best.ordinal}, is the luckiest of these {len(same)}, whose median is "
+        f"{format_number(middle)}{_by_median(seen)}."
     )
     return words, tuple(trial.ordinal for trial in same)
 

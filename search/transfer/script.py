@@ -11,7 +11,7 @@ from records.store.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
 from search.loop.trial import CONTEXTS_FOLDER, outcome_in
 from search.storage import kept_text
-from search.views.format import number, one_line
+from search.views.format import format_number, one_line
 from search.views.machine import machine_line, machine_of
 
 COMMENT_CHARS = 300
@@ -103,7 +103,7 @@ def _told(trial: Trial, row: StudyRow, outcome: Outcome, machine: Machine | None
     match outcome:
         case Measured(metrics=metrics):
             shown = [m for m in metrics if m.name in ("step_time", "tokens_per_second")]
-            came = ", ".join(f"{m.name} {number(m.value)} {m.unit}" for m in shown)
+            came = ", ".join(f"{m.name} {format_number(m.value)} {m.unit}" for m in shown)
             yield f"What came of it: {came or 'it was measured'}."
         case Failed():
             yield f"What came of it: {outcome}"

@@ -1,19 +1,4 @@
-"""All charts.
-
-A search as a chart: what every trial reached, in order, and the best so far.
-
-Two values of every trial against each other, with those that no other beats in both.
-
-Configurations as lines over parallel axes, one for each knob, and what they cost at the end.
-
-Values with names as bars: one value each, or parts that add up.
-
-How far several searches were after each trial, as step lines over each other.
-
-Samples as dots in rows below each other, so that their spread is seen and not only a middle.
-
-A search in a word's height: what the best so far was, trial by trial.
-"""
+"""Charts as SVG: history, Pareto front, parallel coordinates, bars, curves, strips, sparkline."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +13,7 @@ from search.views.svg import (
     RIGHT,
     TOP,
     WIDTH,
-    Key,
+    LegendEntry,
     Scale,
     across,
     legend,
@@ -36,20 +21,20 @@ from search.views.svg import (
     upwards,
 )
 
-HEIGHT: Final = 330.0
-KEYS: Final = (
-    Key(name="measured", kind="dot"),
-    Key(name="breaks a limit", kind="limited", shape="cross"),
-    Key(name="failed", kind="failure", shape="tick"),
-    Key(name="best so far", kind="lead", shape="line"),
-    Key(name="best, launched again", kind="best"),
+HISTORY_HEIGHT: Final = 330.0
+HISTORY_LEGEND: Final = (
+    LegendEntry(name="measured", kind="dot"),
+    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
+    LegendEntry(name="failed", kind="failure", shape="tick"),
+    LegendEntry(name="best so far", kind="lead", shape="line"),
+    LegendEntry(name="best, launched again", kind="best"),
 )
 
 Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class TrialMark:
     """A trial: its value, None where it failed, and what to say of it."""
 
     ordinal: int
@@ -59,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class BestInterval:
     """What the best reached over all its launches."""
 
     ordinal: int
@@ -70,24 +55,28 @@ class Interval:
 
 
 def history_chart(
-    points: Sequence[Point], best: Interval | None, *, label: str, lower_is_better: bool
+    points: Sequence[TrialMark], best: BestInterval | None, *, label: str, lower_is_better: bool
 ) -> str:
     """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
     values = [point.value for point in points if point.value is not None]
     ends = (best.centre, best.low, best.high) if best is not None else ()
     values += [value for value in ends if value is not None]
-    y = scale_of(values, HEIGHT - BOTTOM - 12, TOP)
+    y = scale_of(values, HISTORY_HEIGHT - BOTTOM - 12, TOP)
     last = max((point.ordinal for point in points), default=0)
     x = Scale(low=-0.5, high=last + 0.5, start=LEFT, end=WIDTH - RIGHT)
     shown = {point.ended for point in points} | ({"best so far"} if values else set())
-    keys = [key for key in KEYS if key.name in shown or (key.kind == "best" and best is not None)]
+    keys = [
+        key
+        for key in HISTORY_LEGEND
+        if key.name in shown or (key.kind == "best" and best is not None)
+    ]
     return svg.drawing(
         WIDTH,
-        HEIGHT,
+        HISTORY_HEIGHT,
         f"{label} of every trial",
         f"{len(points)} trials in order, {len(points) - _measured(points)} without a value",
         upwards(y, LEFT, label, WIDTH - RIGHT),
-        across(_whole(x, last), HEIGHT - BOTTOM, "trial", HEIGHT - BOTTOM),
+        across(_whole(x, last), HISTORY_HEIGHT - BOTTOM, "trial", HISTORY_HEIGHT - BOTTOM),
         _lead(points, x, y, lower_is_better=lower_is_better),
         *(_mark(point, x, y) for point in points),
         "" if best is None else _interval(best, x, y),
@@ -95,7 +84,7 @@ def history_chart(
     )
 
 
-def _measured(points: Sequence[Point]) -> int:
+def _measured(points: Sequence[TrialMark]) -> int:
     return sum(point.value is not None for point in points)
 
 
@@ -114,17 +103,17 @@ def _whole(x: Scale, last: int) -> Scale:
     return _Counted(low=x.low, high=last + 0.5, start=x.start, end=x.end)
 
 
-def _mark(point: Point, x: Scale, y: Scale) -> str:
+def _mark(point: TrialMark, x: Scale, y: Scale) -> str:
     place = x.place(point.ordinal)
     if point.value is None:
-        bottom = HEIGHT - BOTTOM
+        bottom = HISTORY_HEIGHT - BOTTOM
         return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.tip)
     if point.ended == "breaks a limit":
         return svg.cross(place, y.place(point.value), 3.5, "limited", point.tip)
     return svg.circle(place, y.place(point.value), 4.0, "dot", point.tip)
 
 
-def _lead(points: Sequence[Point], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
+def _lead(points: Sequence[TrialMark], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
     """The best so far as a step line."""
     steps: list[tuple[int, float]] = []
     for point in points:
@@ -143,7 +132,7 @@ def _lead(points: Sequence[Point], x: Scale, y: Scale, *, lower_is_better: bool)
     return svg.polyline(path, "lead")
 
 
-def _interval(best: Interval, x: Scale, y: Scale) -> str:
+def _interval(best: BestInterval, x: Scale, y: Scale) -> str:
     place = x.place(best.ordinal)
     arm = ""
     if best.low is not None and best.high is not None:
@@ -154,17 +143,17 @@ def _interval(best: Interval, x: Scale, y: Scale) -> str:
     return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
 
 
-SCATTER_HEIGHT: Final = 380.0
+FRONT_HEIGHT: Final = 380.0
 NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
-SCATTER_KEYS: Final = (
-    Key(name="measured", kind="dot"),
-    Key(name="breaks a limit", kind="limited", shape="cross"),
-    Key(name="no other beats it", kind="best"),
+FRONT_LEGEND: Final = (
+    LegendEntry(name="measured", kind="dot"),
+    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
+    LegendEntry(name="no other beats it", kind="best"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ErrorBar:
     """A value with its interval, where one is known."""
 
     centre: float
@@ -178,12 +167,12 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class FrontMark:
     """A trial by two values; `name` is written beside it where it is on the front."""
 
     name: str
-    x: Reach
-    y: Reach
+    x: ErrorBar
+    y: ErrorBar
     on_front: bool
     is_limited: bool
     tip: str
@@ -191,10 +180,12 @@ class Pair:
     """Whose marks these are, where they can be selected."""
 
 
-def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool = True) -> str:
+def front_chart(
+    pairs: Sequence[FrontMark], *, x_label: str, y_label: str, line: bool = True
+) -> str:
     """Every pair, those on the front named and joined by steps; labels say which way is better."""
     x = scale_of([v for pair in pairs for v in pair.x.ends], LEFT, WIDTH - RIGHT)
-    y = scale_of([v for pair in pairs for v in pair.y.ends], SCATTER_HEIGHT - BOTTOM, TOP)
+    y = scale_of([v for pair in pairs for v in pair.y.ends], FRONT_HEIGHT - BOTTOM, TOP)
     front = sorted((pair for pair in pairs if pair.on_front), key=lambda pair: pair.x.centre)
     others = [pair for pair in pairs if not pair.on_front]
     named = _apart(front, x, y)
@@ -202,17 +193,17 @@ def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool
     keys = [
         key
         for key, seen in zip(
-            SCATTER_KEYS, (False in shown, True in shown, bool(front)), strict=True
+            FRONT_LEGEND, (False in shown, True in shown, bool(front)), strict=True
         )
         if seen
     ]
     return svg.drawing(
         WIDTH,
-        SCATTER_HEIGHT,
+        FRONT_HEIGHT,
         f"{y_label} against {x_label}",
         f"{len(pairs)} trials, {len(front)} of which no other beats in both",
         upwards(y, LEFT, y_label, WIDTH - RIGHT),
-        across(x, SCATTER_HEIGHT - BOTTOM, x_label, TOP),
+        across(x, FRONT_HEIGHT - BOTTOM, x_label, TOP),
         _steps(front, x, y) if line else "",
         *(_other(pair, x, y) for pair in others),
         *(_member(pair, x, y, named=pair in named) for pair in front),
@@ -220,7 +211,7 @@ def front_chart(pairs: Sequence[Pair], *, x_label: str, y_label: str, line: bool
     )
 
 
-def _steps(front: Sequence[Pair], x: Scale, y: Scale) -> str:
+def _steps(front: Sequence[FrontMark], x: Scale, y: Scale) -> str:
     """Between two members only the worse of both is known."""
     places = [(x.place(pair.x.centre), y.place(pair.y.centre)) for pair in front]
     path = places[:1]
@@ -229,16 +220,16 @@ def _steps(front: Sequence[Pair], x: Scale, y: Scale) -> str:
     return svg.polyline(path, "lead") if len(places) > 1 else ""
 
 
-def _other(pair: Pair, x: Scale, y: Scale) -> str:
+def _other(pair: FrontMark, x: Scale, y: Scale) -> str:
     place = x.place(pair.x.centre), y.place(pair.y.centre)
     if pair.is_limited:
         return svg.cross(*place, 3.5, "limited", pair.tip, pair.trial)
     return svg.circle(*place, 4.0, "dot", pair.tip, pair.trial)
 
 
-def _apart(front: Sequence[Pair], x: Scale, y: Scale) -> list[Pair]:
+def _apart(front: Sequence[FrontMark], x: Scale, y: Scale) -> list[FrontMark]:
     """Members whose names do not lie over those of others."""
-    named: list[Pair] = []
+    named: list[FrontMark] = []
     for pair in front:
         near = (
             abs(x.place(pair.x.centre) - x.place(other.x.centre)) < NAME_WIDTH
@@ -250,7 +241,7 @@ def _apart(front: Sequence[Pair], x: Scale, y: Scale) -> list[Pair]:
     return named
 
 
-def _member(pair: Pair, x: Scale, y: Scale, *, named: bool) -> str:
+def _member(pair: FrontMark, x: Scale, y: Scale, *, named: bool) -> str:
     right, up = x.place(pair.x.centre), y.place(pair.y.centre)
     arms = ""
     if pair.x.low is not None and pair.x.high is not None:
@@ -273,19 +264,19 @@ PARALLEL_HEIGHT: Final = 340.0
 PARALLEL_TOP, PARALLEL_BOTTOM, SIDE = 74.0, 26.0, 56.0
 PARALLEL_NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 7.5
 NAME_CHARS, END_NAME_CHARS = 26, 16
-FEW: Final = 2
+FEW_LINES: Final = 2
 SHADES: Final = 5
 """Classes `shade0` (best) to `shade4` (worst)."""
-PARALLEL_KEYS: Final = (
-    Key(name="best", kind="line best", shape="line"),
-    Key(name="good", kind="line shade1", shape="line"),
-    Key(name="bad", kind="line shade4", shape="line"),
-    Key(name="failed", kind="line broken", shape="line"),
+PARALLEL_LEGEND: Final = (
+    LegendEntry(name="best", kind="line best", shape="line"),
+    LegendEntry(name="good", kind="line shade1", shape="line"),
+    LegendEntry(name="bad", kind="line shade4", shape="line"),
+    LegendEntry(name="failed", kind="line broken", shape="line"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class ParallelAxis:
     """An axis: its name, and its choices from the bottom up."""
 
     name: str
@@ -293,7 +284,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ParallelLine:
     """A configuration: the place of its choice on each axis, None where the knob has no effect.
 
     `rank` is its place among all measured, 0 for the best and 1 for the worst; None for a failure.
@@ -308,7 +299,9 @@ class Tried:
     """Whose line this is, where it can be selected."""
 
 
-def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale, label: str) -> str:
+def parallel_chart(
+    knobs: Sequence[ParallelAxis], tried: Sequence[ParallelLine], values: Scale, label: str
+) -> str:
     """A line for every configuration; `values` is the last axis, from whose ends only it takes.
 
     The best is drawn last, over the others, and the failed first.
@@ -324,8 +317,8 @@ def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale,
     )
     order = sorted(tried, key=lambda one: (one.is_best, -2.0 if one.rank is None else -one.rank))
     kinds = {_kind(one) for one in tried}
-    shaded = len(tried) > FEW
-    keys = [key for key in PARALLEL_KEYS if key.kind in kinds or (shaded and "shade" in key.kind)]
+    shaded = len(tried) > FEW_LINES
+    keys = [key for key in PARALLEL_LEGEND if key.kind in kinds or (shaded and "shade" in key.kind)]
     return svg.drawing(
         WIDTH,
         PARALLEL_HEIGHT,
@@ -339,7 +332,7 @@ def parallel_chart(knobs: Sequence[Knob], tried: Sequence[Tried], values: Scale,
     )
 
 
-def _kind(one: Tried) -> str:
+def _kind(one: ParallelLine) -> str:
     if one.is_best:
         return "line best"
     if one.rank is None:
@@ -347,14 +340,16 @@ def _kind(one: Tried) -> str:
     return f"line shade{min(SHADES - 1, int(one.rank * SHADES))}"
 
 
-def _tried(one: Tried, knobs: Sequence[Knob], axes: Sequence[float], last: Scale) -> str:
+def _tried(
+    one: ParallelLine, knobs: Sequence[ParallelAxis], axes: Sequence[float], last: Scale
+) -> str:
     end = PARALLEL_HEIGHT - PARALLEL_BOTTOM if one.value is None else last.place(one.value)
     heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
     points = list(zip(axes, [*heights, end], strict=True))
     return svg.polyline(points, _kind(one), one.tip, one.trial)
 
 
-def _height(place: int | None, knob: Knob) -> float:
+def _height(place: int | None, knob: ParallelAxis) -> float:
     """That of a choice; below all of them where the knob has no effect."""
     bottom = PARALLEL_HEIGHT - PARALLEL_BOTTOM - 24
     if place is None:
@@ -362,7 +357,7 @@ def _height(place: int | None, knob: Knob) -> float:
     return bottom - place * (bottom - PARALLEL_TOP) / max(1, len(knob.choices) - 1)
 
 
-def _knob(knob: Knob, x: float) -> str:
+def _knob(knob: ParallelAxis, x: float) -> str:
     every = -(-len(knob.choices) // 12)
     return "".join(
         [
@@ -397,9 +392,9 @@ def _last(last: Scale, x: float, *, failed: bool) -> str:
 
 
 BAR, GAP = 17.0, 7.0
-NAMES: Final = 190.0
+BAR_LABEL_WIDTH: Final = 190.0
 BARS_TOP, BARS_BOTTOM = 30.0, 46.0
-BARS_NAME_CHARS: Final = 26
+BAR_NAME_CHARS: Final = 26
 LEAST_WIDTH: Final = 0.05
 
 
@@ -419,20 +414,25 @@ class Bar:
 
 
 def bar_chart(
-    bars: Sequence[Bar], parts: Sequence[Key], *, title: str, label: str, hatched: str = ""
+    bars: Sequence[Bar], parts: Sequence[LegendEntry], *, title: str, label: str, hatched: str = ""
 ) -> str:
     """Bars below each other; `parts` name what they are made of, `hatched` what is `within`."""
     height = BARS_TOP + len(bars) * (BAR + GAP) + BARS_BOTTOM
     ends = [_total(bar) for bar in bars]
     room = 90.0 if any(bar.words for bar in bars) else 0.0
-    x = scale_of(ends, NAMES, WIDTH - RIGHT - room, zero=True)
-    keys = [*parts, *([Key(name=hatched, kind="hatch", shape="hatched box")] if hatched else [])]
+    x = scale_of(ends, BAR_LABEL_WIDTH, WIDTH - RIGHT - room, zero=True)
+    keys = [
+        *parts,
+        *([LegendEntry(name=hatched, kind="hatch", shape="hatched box")] if hatched else []),
+    ]
     drawn = []
     for row, bar in enumerate(bars):
         y = BARS_TOP + row * (BAR + GAP)
         name = "name best-name" if bar.is_best else "label"
         drawn.append(
-            svg.words(NAMES - 8, y + 13, bar.name, anchor="end", kind=name, chars=BARS_NAME_CHARS)
+            svg.words(
+                BAR_LABEL_WIDTH - 8, y + 13, bar.name, anchor="end", kind=name, chars=BAR_NAME_CHARS
+            )
         )
         left = 0.0
         for part, key in zip(bar.parts, parts, strict=True):
@@ -468,11 +468,11 @@ def _total(bar: Bar) -> float:
     return sum(bar.parts)
 
 
-CURVES_HEIGHT: Final = 320.0
+CURVE_HEIGHT: Final = 320.0
 KINDS: Final = 6
 """Classes `curve0` to `curve5`, each of its own colour and its own dashes."""
-ROW: Final = 20.0
-CURVES_NAME_CHARS: Final = 90
+CURVE_ROW: Final = 20.0
+CURVE_NAME_CHARS: Final = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,14 +490,14 @@ def curve_chart(curves: Sequence[Curve], *, title: str, x_label: str, y_label: s
     values = [value for curve in shown for _, value in curve.points]
     starts = [place for curve in shown for place, _ in curve.points[:1]]
     x = scale_of([*starts, *(curve.end for curve in shown)], LEFT, WIDTH - RIGHT)
-    y = scale_of(values, CURVES_HEIGHT - BOTTOM, TOP, zero=True)
+    y = scale_of(values, CURVE_HEIGHT - BOTTOM, TOP, zero=True)
     return svg.drawing(
         WIDTH,
-        CURVES_HEIGHT + ROW * len(shown),
+        CURVE_HEIGHT + CURVE_ROW * len(shown),
         title,
         f"{len(shown)} lines: {y_label} by {x_label}",
         upwards(y, LEFT, y_label, WIDTH - RIGHT),
-        across(x, CURVES_HEIGHT - BOTTOM, x_label, CURVES_HEIGHT - BOTTOM),
+        across(x, CURVE_HEIGHT - BOTTOM, x_label, CURVE_HEIGHT - BOTTOM),
         *(_line(curve, f"curve{place}", x, y) for place, curve in enumerate(shown)),
         *(_name(curve.name, place) for place, curve in enumerate(shown)),
     )
@@ -514,17 +514,20 @@ def _line(curve: Curve, kind: str, x: Scale, y: Scale) -> str:
 
 
 def _name(name: str, place: int) -> str:
-    y = CURVES_HEIGHT + ROW * place + 10
+    y = CURVE_HEIGHT + CURVE_ROW * place + 10
     mark = svg.line(LEFT, y - 4, LEFT + 34, y - 4, f"curve{place}")
-    return mark + svg.words(LEFT + 44, y, name, chars=CURVES_NAME_CHARS)
+    return mark + svg.words(LEFT + 44, y, name, chars=CURVE_NAME_CHARS)
 
 
-STRIPS_ROW: Final = 26.0
+STRIP_ROW: Final = 26.0
 STRIPS_TOP, STRIPS_BOTTOM = 32.0, 46.0
-STRIPS_NAME_CHARS: Final = 28
+STRIP_NAME_CHARS: Final = 28
 MOST_DOTS: Final = 200
 LANES: Final = 5
-STRIPS_KEYS: Final = (Key(name="sample", kind="dot"), Key(name="median", kind="lead", shape="tick"))
+STRIP_LEGEND: Final = (
+    LegendEntry(name="sample", kind="dot"),
+    LegendEntry(name="median", kind="lead", shape="tick"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,8 +543,10 @@ class Strip:
 
 def strip_chart(strips: Sequence[Strip], *, title: str, label: str) -> str:
     """Rows of dots over one axis; of very many values in a row some stand for all."""
-    height = STRIPS_TOP + len(strips) * STRIPS_ROW + STRIPS_BOTTOM
-    x = scale_of([value for strip in strips for value in strip.values], NAMES, WIDTH - RIGHT)
+    height = STRIPS_TOP + len(strips) * STRIP_ROW + STRIPS_BOTTOM
+    x = scale_of(
+        [value for strip in strips for value in strip.values], BAR_LABEL_WIDTH, WIDTH - RIGHT
+    )
     return svg.drawing(
         WIDTH,
         height,
@@ -549,12 +554,12 @@ def strip_chart(strips: Sequence[Strip], *, title: str, label: str) -> str:
         f"{len(strips)} rows of samples: {label}",
         across(x, height - STRIPS_BOTTOM, label, STRIPS_TOP - 8),
         *(_row(strip, place, x) for place, strip in enumerate(strips)),
-        legend(STRIPS_KEYS, WIDTH - RIGHT, 14.0),
+        legend(STRIP_LEGEND, WIDTH - RIGHT, 14.0),
     )
 
 
 def _row(strip: Strip, place: int, x: Scale) -> str:
-    middle = STRIPS_TOP + place * STRIPS_ROW + STRIPS_ROW / 2
+    middle = STRIPS_TOP + place * STRIP_ROW + STRIP_ROW / 2
     every = max(1, -(-len(strip.values) // MOST_DOTS))
     dots = (
         svg.circle(x.place(value), middle + _lane(number), 3.0, "dot", strip.tip)
@@ -562,7 +567,12 @@ def _row(strip: Strip, place: int, x: Scale) -> str:
     )
     name = "name best-name" if strip.is_own else "label"
     written = svg.words(
-        NAMES - 10, middle + 4, strip.name, anchor="end", kind=name, chars=STRIPS_NAME_CHARS
+        BAR_LABEL_WIDTH - 10,
+        middle + 4,
+        strip.name,
+        anchor="end",
+        kind=name,
+        chars=STRIP_NAME_CHARS,
     )
     if not strip.values:
         return written

@@ -1,7 +1,7 @@
-"""The last step before a terminal: nothing that others wrote can steer it.
+"""Safe output to a terminal: no text from elsewhere can control it.
 
-What we style goes through `Terminal`, which renders text and its own control codes apart. All else
-goes through the standard streams, which `neutral_streams` replaces while a command runs.
+`Terminal` separates the text that it renders from its own control codes; `neutral_streams` replaces
+the standard streams while a command runs.
 """
 
 import io

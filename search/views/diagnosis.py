@@ -1,14 +1,14 @@
-"""What a diagnosis says: its numbers in a few lines, and two sentences for whoever decides.
+"""Describe a diagnosis: its numbers in a few lines, and a summary in two sentences.
 
-The first sentence says where the step goes, the second what follows from it. Both are chosen from
-the numbers by the rules below; nothing is guessed that was not measured.
+The first sentence says where the step time goes, the second what to do about it. Both follow from
+measured numbers by the rules below.
 """
 
 from collections.abc import Iterator
 
 from records.expression import format_bytes
 from records.trial import CollectiveTime, Diagnosis, Measured, Outcome
-from search.views.format import duration, number
+from search.views.format import format_duration, format_number
 
 TOLD_SHARE, TOLD_OVER = 0.01, 1.01
 """What ranks differ by before a line says so."""
@@ -46,7 +46,7 @@ def diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
         ("idle while the host was late", diagnosis.host_wait_s),
     ]
     told = (f"{name} {_time(part_s, diagnosis)}" for name, part_s in parts if part_s is not None)
-    yield f"a profiled step takes {duration(diagnosis.step_s)}: {', '.join(told)}"
+    yield f"a profiled step takes {format_duration(diagnosis.step_s)}: {', '.join(told)}"
     for one in diagnosis.collectives:
         yield (
             f"{_name(one)}: {_calls(one)} per rank, exposed {_time(one.exposed_s, diagnosis)}, "
@@ -123,7 +123,7 @@ def _on_communication(diagnosis: Diagnosis) -> str:
     if top.bytes and top.call_count >= MANY_CALLS and top.bytes < SMALL_BYTES * top.call_count:
         each = format_bytes(round(top.bytes / top.call_count))
         return (
-            f"It is {number(top.call_count)} calls of {each} each, so fewer and larger ones "
+            f"It is {format_number(top.call_count)} calls of {each} each, so fewer and larger ones "
             "(larger buckets or micro batches) would cost less."
         )
     return _on_overlap(diagnosis, top)
@@ -235,11 +235,11 @@ def _rank_words(ranks: tuple[int, ...]) -> str:
 
 def _calls(one: CollectiveTime) -> str:
     size = "" if not one.bytes else f" with {format_bytes(round(one.bytes))} in all"
-    return f"{number(one.call_count)} call{'s' if one.call_count != 1 else ''}{size}"
+    return f"{format_number(one.call_count)} call{'s' if one.call_count != 1 else ''}{size}"
 
 
 def _time(part_s: float, diagnosis: Diagnosis) -> str:
-    return f"{duration(part_s)} ({_share(part_s, diagnosis)})" if part_s else "0 s"
+    return f"{format_duration(part_s)} ({_share(part_s, diagnosis)})" if part_s else "0 s"
 
 
 def _share(part_s: float, diagnosis: Diagnosis) -> str:

@@ -1,12 +1,6 @@
-"""Section, Table, Facts, Chart: one document model.
+"""The document model: sections of paragraphs, facts, tables, charts and code.
 
-What a report consists of, as values: sections of words, facts, tables, charts and programs.
-
-Every text in them is hostile until it is written: whoever writes a page escapes it.
-
-Values as tables show them.
-
-Fewer marks where there are more than can be told apart.
+Every text in a document is untrusted; the renderer escapes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +10,13 @@ from typing import Literal, Self, TypeAlias, TypeVar
 from evaluator.timing.decision import Spread
 from records.expression import format_bytes
 from records.trial import MetricValue
-from search.views.format import number, reached_words
+from search.views.format import format_number, reached_words
 
 Tone: TypeAlias = Literal["", "best", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -45,7 +39,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """A line of a table, which begins with what it is about."""
 
     cells: tuple[Cell, ...]
@@ -59,7 +53,7 @@ class Table:
 
     about: str
     headings: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     numeric: frozenset[int] = frozenset()
     is_long: bool = False
     """Whether it may be sorted, filtered and shown by and by."""
@@ -100,13 +94,13 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Diff:
     """What one text has changed of another, as the lines of a unified difference."""
 
     lines: tuple[str, ...]
 
 
-Block: TypeAlias = Words | Facts | Table | Chart | Code | Difference
+Block: TypeAlias = Paragraph | Facts | Table | Chart | Code | Diff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +114,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Document:
     """A whole report."""
 
     title: str
@@ -128,9 +122,9 @@ class Page:
     sections: tuple[Section, ...]
 
 
-def words_row(*texts: str) -> Row:
+def words_row(*texts: str) -> TableRow:
     """A row of plain texts."""
-    return Row(cells=tuple(Cell(text=text) for text in texts))
+    return TableRow(cells=tuple(Cell(text=text) for text in texts))
 
 
 def spread_cell(found: Spread) -> Cell:
@@ -142,7 +136,7 @@ def metric_words(metric: MetricValue) -> str:
     """A value with its unit, bytes in the one that people read them in."""
     if metric.unit == "bytes":
         return format_bytes(metric.value)
-    return f"{number(metric.value)} {metric.unit}".rstrip()
+    return f"{format_number(metric.value)} {metric.unit}".rstrip()
 
 
 T = TypeVar("T")

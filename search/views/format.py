@@ -1,13 +1,4 @@
-"""Numbers, durations, sizes, configs as text.
-
-A trial in words, for a reader with few tokens: rows, breakdowns, fenced programs.
-
-Numbers with the unit that a person reads them in.
-
-A configuration in words: as command-line arguments, or as what tells it from another.
-
-A comparison in words: the verdict, the ratio with its interval, and why it is open if it is.
-"""
+"""Format numbers, units, configurations, trials and comparisons as text."""
 
 import re
 import shlex
@@ -45,14 +36,14 @@ def fenced(text: str, language: str = "", *, limit: int) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Four significant digits, without an exponent where that stays readable."""
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def score_words(score: Score) -> str:
     """The value that was asked for, with its unit."""
-    return f"{number(score.value)} {score.unit}".rstrip()
+    return f"{format_number(score.value)} {score.unit}".rstrip()
 
 
 def reached_words(reached: Spread, unit: str = "") -> str:
@@ -62,7 +53,7 @@ def reached_words(reached: Spread, unit: str = "") -> str:
 
 def centre_words(reached: Spread, unit: str = "") -> str:
     """The number of a trial; both values where there are two."""
-    numbers = " and ".join(map(number, reached.both or (reached.centre,)))
+    numbers = " and ".join(map(format_number, reached.both or (reached.centre,)))
     return f"{numbers} {unit}".rstrip()
 
 
@@ -73,7 +64,7 @@ def support_words(reached: Spread) -> str:
     count = f"{reached.launch_count} launches"
     if reached.low is None or reached.high is None:
         return count
-    return f"{number(reached.low)} to {number(reached.high)}, {count}"
+    return f"{format_number(reached.low)} to {format_number(reached.high)}, {count}"
 
 
 def line_words(reached: Spread, unit: str) -> str:
@@ -96,7 +87,7 @@ def remarks(trial: Trial) -> tuple[str, ...]:
     return (*broken, *caveats(trial.outcome))
 
 
-def absences(absent: Mapping[str, str]) -> list[str]:
+def absence_lines(absent: Mapping[str, str]) -> list[str]:
     """Why metrics have no value, a line for each reason."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, reason in absent.items():
@@ -124,7 +115,7 @@ def message_words(message: Message) -> str:
     return " ".join(words)
 
 
-def shares(breakdown: Breakdown) -> str:
+def format_breakdown(breakdown: Breakdown) -> str:
     """Where a step went, in percent of the step; exposed and hidden are communication."""
     step_s = sum(part_s for _, part_s in _parts(breakdown))
     if step_s <= 0:
@@ -133,7 +124,7 @@ def shares(breakdown: Breakdown) -> str:
     return ", ".join(f"{name} {part_s / step_s:.0%}" for name, part_s in parts)
 
 
-def brief_shares(breakdown: Breakdown) -> str:
+def format_breakdown_briefly(breakdown: Breakdown) -> str:
     """The same without names: `60/30/2/8 hidden 10`."""
     step_s = sum(part_s for _, part_s in _parts(breakdown))
     if step_s <= 0:
@@ -157,10 +148,12 @@ def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
     )
 
 
-def row(trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int) -> str:
+def trial_row(
+    trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int
+) -> str:
     """One trial on one line; `metrics` are shown beside the score when it was measured."""
     config = str(trial.config) if trial.config is not None else NO_CONFIG
-    ended = ending(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
+    ended = outcome_words(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
     return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
 
 
@@ -169,7 +162,7 @@ def author(trial: Trial) -> str:
     return one_line(trial.policy.author, AUTHOR_CHARS)
 
 
-def ending(
+def outcome_words(
     trial: Trial,
     reached: Spread | None,
     *,
@@ -194,17 +187,17 @@ def ending(
             parts = [against] if against else []
             parts += [_value_words(trial.score, reached)] if trial.score is not None else []
             parts += [
-                f"{value.name} {number(value.value)} {value.unit}".rstrip()
+                f"{value.name} {format_number(value.value)} {value.unit}".rstrip()
                 for value in measured.metrics
                 if value.name in metrics
             ]
             if measured.breakdown is not None:
-                tell = brief_shares if brief else shares
+                tell = format_breakdown_briefly if brief else format_breakdown
                 parts.append(tell(measured.breakdown))
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
             peak = format_bytes(peak_bytes)
             parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
-            call_times_s = map(number, measured.measurement.message_times_s)
+            call_times_s = map(format_number, measured.measurement.message_times_s)
             told = ", ".join(call_times_s)
             parts += [f"one call of each message takes {told} s"] if told else []
             parts += remarks(trial)
@@ -230,37 +223,39 @@ def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
 ABSENT = "-"
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A time in s, ms or us, or a dash where there is none."""
     if seconds is None:
         return ABSENT
     for unit, size_s in (("s", 1.0), ("ms", 1e-3)):
         if abs(seconds) >= size_s:
-            return f"{number(seconds / size_s)} {unit}"
-    return f"{number(seconds * 1e6)} us" if seconds else "0"
+            return f"{format_number(seconds / size_s)} {unit}"
+    return f"{format_number(seconds * 1e6)} us" if seconds else "0"
 
 
-def change(seconds: float) -> str:
+def format_time_change(seconds: float) -> str:
     """A difference of two times, with its sign."""
-    return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
+    return f"+{format_duration(seconds)}" if seconds > 0 else format_duration(seconds)
 
 
-def size(count: float | None) -> str:
+def format_decimal_bytes(count: float | None) -> str:
     """Bytes in powers of 1000, or a dash where there are none."""
     if count is None:
         return ABSENT
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
-            return f"{number(count / factor)} {unit}"
+            return f"{format_number(count / factor)} {unit}"
     return f"{count:.0f} B"
 
 
-def share(part: float | None) -> str:
-    """A share of 0 to 1 in percent, or a dash where there is none."""
-    return ABSENT if part is None else f"{part:.1%}"
+def format_percent(part: float | None) -> str:
+    """Return a share of 0 to 1 in percent, two digits below 1 %, or a dash where there is none."""
+    if part is None:
+        return ABSENT
+    return f"{100 * part:.2g}%" if 0 < abs(part) < 0.01 else f"{part:.1%}"
 
 
-def share_of(words: str, option: str) -> float:
+def parse_share(words: str, option: str) -> float:
     """The share that a text such as `5%` or `0.05` means; raises `StudyError` for other texts."""
     try:
         found = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
@@ -271,22 +266,22 @@ def share_of(words: str, option: str) -> float:
     return found
 
 
-def many(count: int, one: str, several: str | None = None) -> str:
+def format_count(count: int, one: str, several: str | None = None) -> str:
     """How many of something: `1 launch`, `3 launches`; `several` is one with an s by default."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"
 
 
-def rate(bytes_per_s: float | None) -> str:
+def format_bandwidth(bytes_per_s: float | None) -> str:
     """A bandwidth in GB/s, or a dash where there is none."""
-    return ABSENT if bytes_per_s is None else f"{number(bytes_per_s / 1e9)} GB/s"
+    return ABSENT if bytes_per_s is None else f"{format_number(bytes_per_s / 1e9)} GB/s"
 
 
-def flags(config: Config) -> str:
+def format_flags(config: Config) -> str:
     """The settings as command-line arguments."""
-    return " ".join(f"--{knob.replace('_', '-')}={spelled(config[knob])}" for knob in config)
+    return " ".join(f"--{knob.replace('_', '-')}={format_setting(config[knob])}" for knob in config)
 
 
-def spelled(value: Value) -> str:
+def format_setting(value: Value) -> str:
     """A setting as shells and most programs take it."""
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
@@ -295,17 +290,17 @@ def changed_words(config: Config, against: Config) -> str:
     """What a configuration sets otherwise: `pp=2 tp=4 without schedule`."""
     return " ".join(
         f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
-        for knob in differing(against, config)
+        for knob in differing_knobs(against, config)
     )
 
 
-def differing(one: Config, other: Config) -> Sequence[str]:
+def differing_knobs(one: Config, other: Config) -> Sequence[str]:
     """Knobs that are set differently, or only in one of the two, in alphabetical order."""
     knobs = sorted({*one.values, *other.values})
     return [knob for knob in knobs if one.values.get(knob) != other.values.get(knob)]
 
 
-def difference(config: Config, base: Config) -> str:
+def format_difference(config: Config, base: Config) -> str:
     """The settings that are not those of `base`; `-knob` for one that only `base` has."""
     changed = [
         f"{knob}={value}"
@@ -340,7 +335,7 @@ def comparison_words(comparison: Comparison) -> str:
     if ratio is None:
         return f"undecided, {why}"
     count = comparison.round_count
-    rounds = many(count, "interleaved round")
+    rounds = format_count(count, "interleaved round")
     rounds += disturbed_words(comparison.disturbed_count, count)
     if low is None or high is None:
         return f"{speed_words(ratio)} in {rounds}, but undecided: {why}"
@@ -366,8 +361,3 @@ def disturbed_words(disturbed_count: int, count: int) -> str:
         return ""
     share = "" if count == 1 else "all " if disturbed_count == count else f"{disturbed_count} "
     return f", {share}disturbed by other work"
-
-
-def percent(share: float) -> str:
-    """A share in percent with two digits that count."""
-    return f"{100 * share:.2g} %"

@@ -1,11 +1,4 @@
-"""Document -> HTML.
-
-The frame of a page that is one file: it reaches for nothing, and no text in it can run.
-
-Text without what could steer a reader's program: control characters and halves of pairs.
-
-A report as one HTML file; every text is escaped here and nowhere else.
-"""
+"""Render a document as one self-contained HTML file in which no text can run as code."""
 
 from base64 import b64encode
 from functools import cache
@@ -21,13 +14,13 @@ from search.views.document import (
     Cell,
     Chart,
     Code,
-    Difference,
+    Diff,
+    Document,
     Facts,
-    Page,
-    Row,
+    Paragraph,
     Section,
     Table,
-    Words,
+    TableRow,
 )
 from search.views.format import one_line
 from search.views.svg import chart_style
@@ -35,7 +28,7 @@ from search.views.svg import chart_style
 TITLE_CHARS = 200
 
 
-def framed(title: str, body: str, *, scripted: bool = False) -> str:
+def html_frame(title: str, body: str, *, scripted: bool = False) -> str:
     """A page around a body, which is trusted; its own style and script are all that may run."""
     style = chart_style() + _text("page.css")
     script = _text("page.js") if scripted else ""
@@ -71,7 +64,7 @@ DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """They would show a program in another order than it runs."""
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """The same text with a mark in the place of what cannot be printed; lines and tabs stay."""
     if text.isprintable() and text.isascii():
         return text
@@ -85,7 +78,7 @@ LONG_ROWS = 12
 """Rows from which on a table can be filtered and sorted."""
 
 
-def html_page(page: Page) -> str:
+def render_html(page: Document) -> str:
     """The whole file."""
     links = "".join(
         f'<li><a href="#{escape(each.name)}">{_told(each.heading)}</a></li>'
@@ -98,7 +91,7 @@ def html_page(page: Page) -> str:
         + "\n".join(map(_section, page.sections))
         + "\n</main>"
     )
-    return framed(page.title, body, scripted=True)
+    return html_frame(page.title, body, scripted=True)
 
 
 def table_html(table: Table) -> str:
@@ -135,7 +128,7 @@ def _section(section: Section) -> str:
 
 def _block(block: Block) -> str:
     match block:
-        case Words(text=text):
+        case Paragraph(text=text):
             return f"<p>{_told(text)}</p>"
         case Facts():
             return facts_html(block)
@@ -146,13 +139,13 @@ def _block(block: Block) -> str:
             return f'<figure><div class="wide">{drawn}</div>{label}</figure>'
         case Code(text=text):
             return f"<pre><code>{_told(text)}</code></pre>"
-        case Difference(lines=lines):
+        case Diff(lines=lines):
             return f"<pre>{''.join(map(_changed, range(len(lines)), lines))}</pre>"
         case _:
             assert_never(block)
 
 
-def _row(row: Row, table: Table) -> str:
+def _row(row: TableRow, table: Table) -> str:
     anchor = "" if row.anchor is None else f' id="{escape(row.anchor)}"'
     cells = "".join(_cell(cell, place, table) for place, cell in enumerate(row.cells))
     return f"<tr{anchor}{_class(row.tone)}>{cells}</tr>"
@@ -184,4 +177,4 @@ def _class(name: str) -> str:
 
 
 def _told(text: str) -> str:
-    return escape(plain(text))
+    return escape(printable(text))

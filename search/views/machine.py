@@ -1,13 +1,4 @@
-"""Machines, launches, conditions as text.
-
-Machines on record in words: one in a line, and what differs between two.
-
-A launch on record in lines: how it was started, where, and how its ranks ended.
-
-The conditions of a launch in words, for a person.
-
-The machine that a launch on record was made on.
-"""
+"""Describe machines, launches and the conditions of launches as text."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +10,7 @@ from records.errors import StoreError
 from records.machine import Checkout, Conditions, Gpu, GpuConditions, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import Measured, Outcome
-from search.views.format import many, number, one_line
+from search.views.format import format_count, format_number, one_line
 
 GIB = 1 << 30
 SHOWN_CHARS = 100
@@ -136,7 +127,7 @@ def _lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
     elif launched.machine is not None:
         yield "ran on: a machine whose description is not here any more"
     ranks = f"; {', '.join(_ends(launched.ranks))}" if launched.ranks else ""
-    yield f"ended: {launched.reason} after {number(launched.wall_s)} s{ranks}"
+    yield f"ended: {launched.reason} after {format_number(launched.wall_s)} s{ranks}"
     for end in launched.ranks:
         if end.first_error is not None:
             yield f"first error of {_who((end,))}: {end.first_error}"
@@ -192,7 +183,8 @@ class Disturbed:
     @property
     def count_words(self) -> str:
         """How many, short: `disturbed: 4 of 5 launches`."""
-        return f"disturbed: {self.launch_count} of {many(self.watched_count, 'launch', 'launches')}"
+        watched = format_count(self.watched_count, "launch", "launches")
+        return f"disturbed: {self.launch_count} of {watched}"
 
     @property
     def caveat(self) -> str:

@@ -1,4 +1,4 @@
-"""A report as Markdown: the same facts and tables, charts in letters."""
+"""Render a document as Markdown, with charts as text."""
 
 import re
 from collections.abc import Iterator
@@ -9,22 +9,22 @@ from search.views.document import (
     Cell,
     Chart,
     Code,
-    Difference,
+    Diff,
+    Document,
     Facts,
-    Page,
+    Paragraph,
     Section,
     Table,
-    Words,
 )
 from search.views.format import fenced
-from search.views.html import plain
+from search.views.html import printable
 
 CODE_CHARS = 200_000
 _MARKS = re.compile(r"([\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=www)\.|:(?=//))")
 _FIRST = re.compile(r"^(\d*)([#+\-.)])(?!\d)", re.ASCII)
 
 
-def markdown_page(page: Page) -> str:
+def render_markdown(page: Document) -> str:
     """The whole file."""
     parts = [f"# {_told(page.title)}", _told(page.lead)]
     for section in page.sections:
@@ -41,7 +41,7 @@ def _section(section: Section) -> Iterator[str]:
 
 def _block(block: Block) -> str:
     match block:
-        case Words(text=text):
+        case Paragraph(text=text):
             return _told(text)
         case Facts(lines=lines):
             return "\n".join(f"- {_told(label)}: {_told(text)}" for label, text in lines)
@@ -53,7 +53,7 @@ def _block(block: Block) -> str:
             return f"{_told(about)}:\n\n{_code(letters)}"
         case Code(text=text, language=language):
             return _code(text, language)
-        case Difference(lines=lines):
+        case Diff(lines=lines):
             return _code("\n".join(lines), "diff")
         case _:
             assert_never(block)
@@ -73,15 +73,15 @@ def _line(cells: Iterator[str]) -> str:
 def _cell(cell: Cell) -> str:
     """Text of a cell; settings as code, where that needs no escaping."""
     if cell.is_code and cell.text and not set(cell.text) & set("`|\n"):
-        return f"`{plain(cell.text)}`"
+        return f"`{printable(cell.text)}`"
     return _told(cell.text)
 
 
 def _code(text: str, language: str = "") -> str:
-    return fenced(plain(text), language, limit=CODE_CHARS)
+    return fenced(printable(text), language, limit=CODE_CHARS)
 
 
 def _told(text: str) -> str:
     """The text on one line, in which nothing is a mark of Markdown, a link or HTML."""
-    line = _MARKS.sub(r"\\\1", " ".join(plain(text).split()))
+    line = _MARKS.sub(r"\\\1", " ".join(printable(text).split()))
     return _FIRST.sub(r"\1\\\2", line)

@@ -1,15 +1,4 @@
-"""Objectives, contexts, repeats, model use as text.
-
-What a study wants and how far it got with it, in words: limits, baselines, fronts.
-
-Launches that were made again, in words: what for, and what they told.
-
-The contexts of a study in words: what tells them apart, and how a trial did in each.
-
-What a search asked of models and what that cost, in words and for programs.
-
-A metric's definition for programs.
-"""
+"""Describe what a study searches for and what it found: objectives, races, contexts, model use."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +18,10 @@ from search.study.spaces import parts, study_in
 from search.views.format import (
     centre_words,
     comparison_words,
-    flags,
-    number,
+    format_flags,
+    format_number,
+    format_percent,
     one_line,
-    percent,
     score_words,
 )
 
@@ -77,7 +66,9 @@ def front_words(front: tuple[FrontMember, ...], history: History) -> Iterator[st
         trial = history.find(member.ordinal)
         config = None if trial is None else trial.config
         reached = ", ".join(_reached_words(each) for each in member.reached)
-        yield f"trial {member.ordinal}: {reached}: {flags(config) if config else ''}".rstrip(": ")
+        yield f"trial {member.ordinal}: {reached}: {format_flags(config) if config else ''}".rstrip(
+            ": "
+        )
 
 
 def _reached_words(reached: ObjectiveValue) -> str:
@@ -92,7 +83,8 @@ def _interval(value: Spread) -> str:
         return f" ({value.launch_count} launches)"
     if value.low == value.high:
         return ""
-    return f" ({number(value.low)} to {number(value.high)}, {value.launch_count} launches)"
+    low, high = format_number(value.low), format_number(value.high)
+    return f" ({low} to {high}, {value.launch_count} launches)"
 
 
 PURPOSES: Mapping[Purpose, str] = {
@@ -107,11 +99,11 @@ PURPOSES: Mapping[Purpose, str] = {
 def noise_words(noise: Noise, measure: Measure) -> str:
     """How much equal launches differ, and what that lets the study see."""
     rule = claim_rule(measure)
-    told = f"rounds of equal launches differ by {percent(noise.sd)} (standard deviation)"
+    told = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
     ratio = detectable(noise, rule)
     if ratio is None:
         return told
-    return f"{told}; {rule.max_rounds} rounds show differences from {percent(ratio - 1)}"
+    return f"{told}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
 
 
 def race_words(race: Race) -> str:
@@ -157,9 +149,9 @@ def results_in_contexts(
 def settings_words(config: Config, study: Study) -> str:
     """What a trial sets, as command-line arguments; in each context that is launched."""
     own, *others = parts(study, config)
-    settings = flags(own.config)
+    settings = format_flags(own.config)
     for part in others:
-        there = "the same" if part.config == own.config else flags(part.config)
+        there = "the same" if part.config == own.config else format_flags(part.config)
         settings += f"; in {part.name}: {there}"
     return settings
 

@@ -1,13 +1,4 @@
-"""Drawing primitives.
-
-The letters of a chart: escaped elements, words, marks that tell what they stand for.
-
-Where values lie along an axis, and which of them are written beside it.
-
-The frame of a chart: axes with ticks and words, a key of what is what.
-
-How charts look: colours that the colour-blind tell apart, for light and for dark pages.
-"""
+"""SVG primitives of charts: escaped elements, scales, axes, legends and their style."""
 
 import math
 import sys
@@ -18,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Final, TypeAlias
 
-from search.views.format import number, one_line
+from search.views.format import format_number, one_line
 
 Attribute: TypeAlias = str | float | None
 
@@ -173,7 +164,7 @@ def brief(value: float) -> str:
     if FEW_DIGITS <= abs(value) < MANY_DIGITS:
         letter, size = next((name, size) for name, size in SIZES if abs(value) >= size)
         return f"{value / size:.4g} {letter}"
-    return number(value)
+    return format_number(value)
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -211,7 +202,7 @@ CHAR_WIDTH: Final = 6.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class LegendEntry:
     """What a mark stands for; `shape` is drawn in its `kind`."""
 
     name: str
@@ -250,7 +241,7 @@ def upwards(scale: Scale, x: float, label: str, right: float) -> str:
     )
 
 
-def legend(keys: Sequence[Key], right: float, y: float) -> str:
+def legend(keys: Sequence[LegendEntry], right: float, y: float) -> str:
     """What is what, in one line that ends at `right`."""
     parts, x = [], right
     for key in reversed(keys):
@@ -262,7 +253,7 @@ def legend(keys: Sequence[Key], right: float, y: float) -> str:
     return "".join(parts)
 
 
-def _shape(key: Key, x: float, y: float) -> str:
+def _shape(key: LegendEntry, x: float, y: float) -> str:
     match key.shape:
         case "line":
             return line(x - 7, y, x + 5, y, key.kind)

@@ -1,13 +1,4 @@
-"""Tables and live progress in a terminal.
-
-Aligned columns of text, for terminals and pipes alike.
-
-Progress for pipes and programs: one plain line per trial, or one JSON event per line.
-
-Progress for a terminal: one row per trial that stays, and below it what is under way.
-
-Rows are printed once and scroll away like any output, so a long search stays readable.
-"""
+"""Text tables, and the progress of a search as live rows, plain lines or JSON events."""
 
 import json
 import sys
@@ -47,13 +38,13 @@ from search.loop.leader import Race, claim_rule
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
     caveats,
-    difference,
+    format_breakdown,
+    format_difference,
+    format_number,
     line_words,
-    number,
     one_line,
     reached_words,
     remarks,
-    shares,
 )
 from search.views.study import PURPOSES, noise_words, objective_words, race_words
 
@@ -66,7 +57,7 @@ Align: TypeAlias = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TerminalColumn:
     """A heading and its cells; cells that do not fit in a page are cut in the `yielding` column."""
 
     heading: str
@@ -80,7 +71,7 @@ def page_cells() -> int:
     return Terminal().width if on_terminal() else PAGE_CELLS
 
 
-def table_lines(columns: Sequence[Column], width: int) -> list[str]:
+def table_lines(columns: Sequence[TerminalColumn], width: int) -> list[str]:
     """The columns side by side under their headings, no line wider than `width` if one yields."""
     texts = [
         [column.heading, *(one_line(cell, CELL_CHARS) for cell in column.cells)]
@@ -98,19 +89,19 @@ def table_lines(columns: Sequence[Column], width: int) -> list[str]:
     return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
-def print_table(*columns: Column) -> None:
+def print_table(*columns: TerminalColumn) -> None:
     """Print columns side by side; a pipe gets them as wide as a page."""
     for line in table_lines(columns, page_cells()):
         typer.echo(line)
 
 
-def print_words(line: str) -> None:
+def print_wrapped(line: str) -> None:
     """Print a line of words, going on below its first word's end where the page ends."""
     indent = " " * (len(line) - len(line.split(" ", 1)[-1].lstrip()))
     typer.echo("\n".join(textwrap.wrap(line, page_cells(), subsequent_indent=indent)))
 
 
-def echo_words(line: str, indent: int | None = None) -> None:
+def echo_wrapped(line: str, indent: int | None = None) -> None:
     """Print a line, on a terminal continued below where the page ends; no word is ever broken.
 
     A command to copy stays whole.
@@ -132,9 +123,9 @@ def echo_words(line: str, indent: int | None = None) -> None:
     )
 
 
-def numbers(heading: str, cells: Sequence[str]) -> Column:
+def number_column(heading: str, cells: Sequence[str]) -> TerminalColumn:
     """A column whose cells end at one place."""
-    return Column(heading=heading, cells=cells, align="right")
+    return TerminalColumn(heading=heading, cells=cells, align="right")
 
 
 def _cell(text: str, cells: int, align: Align) -> str:
@@ -182,7 +173,11 @@ class PlainProgress:
             went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
         else:
             step_time_s = outcome.metric("step_time")
-            went = f"step_time {number(step_time_s)} s" if step_time_s is not None else "measured"
+            went = (
+                f"step_time {format_number(step_time_s)} s"
+                if step_time_s is not None
+                else "measured"
+            )
             went += _in_parentheses(caveats(outcome))
         what_for = PURPOSES[repeat.purpose]
         self._say(f"trial {repeat.ordinal} again, {what_for}, round {repeat.round + 1}: {went}")
@@ -209,7 +204,7 @@ def trial_line(trial: Trial, history: History) -> str:
     score = result_words(trial, history)
     front = "  on the front" if trial.ordinal in history.front else ""
     best = "  best so far" if history.best is trial else front
-    parts = f"  ({shares(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
+    parts = f"  ({format_breakdown(trial.outcome.breakdown)})" if trial.outcome.breakdown else ""
     return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
 
 
@@ -536,7 +531,9 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
         told = Group(Text(words), cause) if words else cause
         return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
     found, unit = trial_spread(trial, history), trial.score.unit if trial.score else ""
-    result = Text("" if found is None else f"{number(found.centre)} {unit}".rstrip(), style=style)
+    result = Text(
+        "" if found is None else f"{format_number(found.centre)} {unit}".rstrip(), style=style
+    )
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
     told = Text(words, style=style)
     several = [] if found is None or found.launch_count == 1 else [reached_words(found, unit)]
@@ -548,7 +545,7 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
 def _settings(config: Config, history: History) -> str:
     """What tells a configuration from the first one decided, which is told in full."""
     base = next((trial.config for trial in history if trial.config is not None), config)
-    return str(config) if config == base else difference(config, base)
+    return str(config) if config == base else format_difference(config, base)
 
 
 def _to_seed(trial: Trial, history: History) -> str:

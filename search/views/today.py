@@ -1,4 +1,4 @@
-"""What the machine is like today, in lines for a model: noise, load, drift, and shared cores."""
+"""Describe the measurement conditions for a model: noise, load, drift and shared cores."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from records.study import Environment, Study
 from records.trial import History, Measured, Outcome
 from search.loop.leader import noise_of, took_turns
 from search.loop.scale import Scale
-from search.views.format import many
+from search.views.format import format_count
 from search.views.study import noise_words
 
 SIDE_BY_CHANCE = 1.96
@@ -51,8 +51,8 @@ def crowding_words(environment: Environment) -> str | None:
     if cores is None or ranks <= cores:
         return None
     return (
-        f"Up to {ranks} ranks share {many(cores, 'core')} of a node: what one rank computes, "
-        "another waits for, and where one is idle, another may be at work."
+        f"Up to {ranks} ranks share {format_count(cores, 'core')} of a node, so one rank's "
+        "compute shows up as another's waiting, and an idle rank may leave its core to another."
     )
 
 
@@ -68,7 +68,7 @@ def _noise_line(noise: Noise | None, study: Study) -> str:
 
 def _load_line(conditions: Sequence[Conditions]) -> str:
     disturbed = [each.disturbances for each in conditions if each.disturbances]
-    count = many(len(conditions), "launch", "launches")
+    count = format_count(len(conditions), "launch", "launches")
     line = f"- load: {len(disturbed)} of {count} disturbed"
     shares = [c.others_cpu_share for c in conditions if c.others_cpu_share is not None]
     if len(shares) > LAST:

@@ -33,8 +33,8 @@ from search.service.access import Reader, caller_in
 from search.service.auth import Role
 from search.service.service import MissingError, Service
 from search.views.charts import sparkline
-from search.views.format import many, number, one_line, size
-from search.views.html import plain
+from search.views.format import format_count, format_decimal_bytes, format_number, one_line
+from search.views.html import printable
 from search.views.machine import disturbed_words
 from search.views.svg import chart_style
 
@@ -95,9 +95,9 @@ def _templates() -> Environment:
         finalize=_printable,
     )
     made.filters.update(
-        number=number,
-        many=lambda count, one, several=None: many(int(count), one, several),
-        size=size,
+        number=format_number,
+        many=lambda count, one, several=None: format_count(int(count), one, several),
+        size=format_decimal_bytes,
         one_line=lambda text, chars=200: one_line(str(text), chars),
         moment=moment,
         took=took,
@@ -110,7 +110,7 @@ def _templates() -> Environment:
 def _printable(value: object) -> object:
     """Plain texts without control characters; what is markup already stays as it is."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return plain(value)
+        return printable(value)
     return value
 
 
@@ -139,7 +139,7 @@ def took(seconds: float) -> str:
 def settings(config: Mapping[str, object]) -> Markup:
     """A configuration as pairs that wrap as wholes."""
     pairs: Iterable[str] = (
-        Markup("<code>{}={}</code>").format(plain(name), plain(str(value)))
+        Markup("<code>{}={}</code>").format(printable(name), printable(str(value)))
         for name, value in config.items()
     )
     return Markup('<span class="settings">{}</span>').format(Markup(" ").join(pairs))

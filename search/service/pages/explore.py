@@ -20,8 +20,15 @@ from search.service.api.studies import disturbed_in, study_short
 from search.service.data import Axis, FrontPoint, Interval, StudyFront, StudyKnobs, outlines_of
 from search.service.pages.base import drawing, page
 from search.service.service import Service
-from search.views.charts import Knob, Pair, Reach, Tried, front_chart, parallel_chart
-from search.views.format import flags, number, one_line
+from search.views.charts import (
+    ErrorBar,
+    FrontMark,
+    ParallelAxis,
+    ParallelLine,
+    front_chart,
+    parallel_chart,
+)
+from search.views.format import format_flags, format_number, one_line
 from search.views.svg import scale_of
 
 LABEL_CHARS = 50
@@ -56,12 +63,12 @@ def front_charts(front: StudyFront) -> Iterator[tuple[str, str]]:
         yield f"{axis_name(upwards)} against {axis_name(across)}", chart
 
 
-def _pair(point: FrontPoint, front: StudyFront, place: int) -> Pair:
+def _pair(point: FrontPoint, front: StudyFront, place: int) -> FrontMark:
     main, other = (
         _reach(point.values[0], front.axes[0]),
         _reach(point.values[place], front.axes[place]),
     )
-    return Pair(
+    return FrontMark(
         name=str(point.ordinal),
         x=main if front.is_multi_objective else other,
         y=other if front.is_multi_objective else main,
@@ -72,10 +79,10 @@ def _pair(point: FrontPoint, front: StudyFront, place: int) -> Pair:
     )
 
 
-def _reach(value: Interval, axis: Axis) -> Reach:
+def _reach(value: Interval, axis: Axis) -> ErrorBar:
     size = MIB if axis.unit == "bytes" else 1.0
     ends = [None if end is None else end / size for end in (value.low, value.high)]
-    return Reach(centre=value.centre / size, low=ends[0], high=ends[1])
+    return ErrorBar(centre=value.centre / size, low=ends[0], high=ends[1])
 
 
 def axis_name(axis: Axis) -> str:
@@ -95,9 +102,12 @@ def knob_chart(found: StudyKnobs) -> str | None:
         return None
     values = [line.value for line in found.lines if line.value is not None]
     return parallel_chart(
-        [Knob(name=knob.name, choices=tuple(map(str, knob.choices))) for knob in found.knobs],
         [
-            Tried(
+            ParallelAxis(name=knob.name, choices=tuple(map(str, knob.choices)))
+            for knob in found.knobs
+        ],
+        [
+            ParallelLine(
                 places=line.places,
                 value=line.value,
                 rank=line.rank,
@@ -128,15 +138,15 @@ def _rank(of: TrialOutline) -> tuple[bool, bool, float, int]:
 def _row(of: TrialOutline, point: FrontPoint | None, front: StudyFront, best: int | None) -> Shown:
     values = [""] * len(front.axes)
     if of.value is not None:
-        values[0] = number(of.value)
+        values[0] = format_number(of.value)
     if point is not None:
         reached = zip(point.values, front.axes, strict=True)
-        values = [number(_reach(value, axis).centre) for value, axis in reached]
+        values = [format_number(_reach(value, axis).centre) for value, axis in reached]
     return Shown(
         ordinal=of.ordinal,
         values=tuple(values),
         launch_count=of.launch_count,
-        settings="" if of.config is None else flags(of.config),
+        settings="" if of.config is None else format_flags(of.config),
         on_front=point is not None and point.on_front,
         is_best=of.ordinal == best,
         failure=None if of.failure is None else of.failure.value.replace("_", " "),

@@ -36,7 +36,7 @@ from search.loop.budget import cost_usd, with_price
 from search.loop.finding import Finding, final_finding
 from search.loop.leader import Race, study_leader
 from search.report.question import question_facts, work_facts
-from search.report.summary import Line, Record, result_lines, spread_words
+from search.report.summary import Line, StudyRecord, result_lines, spread_words
 from search.service.access import Reader, Submitter, TheService
 from search.service.api.studies import (
     MoreTrials,
@@ -52,9 +52,9 @@ from search.service.data import StudyHistory, are_too_many, repeat_spreads, spre
 from search.service.pages.base import drawing, form_of, one, page, spark_of, took
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
-from search.views.charts import Interval, Point, history_chart
+from search.views.charts import BestInterval, TrialMark, history_chart
 from search.views.document import thinned
-from search.views.format import many, number, one_line, score_words
+from search.views.format import format_count, format_number, one_line, score_words
 from search.views.study import (
     PURPOSES,
     front_words,
@@ -164,7 +164,7 @@ def found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
     named = {0, *finding.ties, *finding.unreliable, *(each.ordinal for each in finding.front)}
     named |= set() if finding.winner is None else {finding.winner}
     trials = (records.trial(row.id, ordinal) for ordinal in sorted(named))
-    record = Record(
+    record = StudyRecord(
         row=row,
         history=History(tuple(trial for trial in trials if trial is not None)),
         launch_count=records.counts(row.id).launches,
@@ -213,14 +213,14 @@ def _drawn_history(history: StudyHistory) -> str:
     points = thinned(history.points, lambda point: point.ordinal in led, MOST_MARKS)
     again, best = history.best_again, None
     if again is not None and history.best is not None:
-        tip = f"trial {history.best} over all its launches: {number(again.centre)}"
-        best = Interval(
+        tip = f"trial {history.best} over all its launches: {format_number(again.centre)}"
+        best = BestInterval(
             ordinal=history.best, centre=again.centre, low=again.low, high=again.high, tip=tip
         )
     unit = f" in {history.axis.unit}" if history.axis.unit else ""
     return history_chart(
         [
-            Point(ordinal=each.ordinal, value=each.value, ended=each.ended, tip=each.words)
+            TrialMark(ordinal=each.ordinal, value=each.value, ended=each.ended, tip=each.words)
             for each in points
         ],
         best,
@@ -254,7 +254,7 @@ def _model(row: StudyRow, records: Store) -> Iterator[Spent]:
         most = budget.max_tokens
         yield Spent(
             name="tokens",
-            used=many(tokens, "token"),
+            used=format_count(tokens, "token"),
             most=None if most is None else str(most),
             share=tokens / most if most else None,
         )
@@ -450,7 +450,7 @@ def _ended(event: Event) -> EventLine:
         return EventLine(
             kind="trial", words=f"{head} FAILED {event.failure_kind}: {cause}", tone="bad"
         )
-    value = f"{number(event.score)} {event.unit or ''}".rstrip()
+    value = f"{format_number(event.score)} {event.unit or ''}".rstrip()
     leads = event.best == event.ordinal
     more = "; ".join([*event.broken_limits, *event.caveats])
     words = f"{head}: {value}{', best so far' if leads else ''}{f' ({more})' if more else ''}"
@@ -467,7 +467,7 @@ def _raced(line: bytes) -> Iterator[EventLine]:
 
 def _step_time(event: Event) -> str:
     found = (event.metrics or {}).get("step_time")
-    return "measured" if found is None else f"step_time {number(found)} s"
+    return "measured" if found is None else f"step_time {format_number(found)} s"
 
 
 def _purpose(event: Event) -> str:

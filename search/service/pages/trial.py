@@ -42,7 +42,14 @@ from search.storage import absence
 from search.views.charts import Strip, strip_chart
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.document import metric_words
-from search.views.format import absences, caveats, duration, many, number, one_line
+from search.views.format import (
+    absence_lines,
+    caveats,
+    format_count,
+    format_duration,
+    format_number,
+    one_line,
+)
 from search.views.machine import conditions_words, machine_line, machine_of
 
 NO_EFFECT = "no effect"
@@ -160,7 +167,7 @@ def _strip(name: str, measured: Measured, inside: str) -> Strip:
     return Strip(
         name=f"{name}{where}",
         values=times_ms,
-        tip=f"{name}{where}: {many(len(times_ms), 'step')}{profiled}",
+        tip=f"{name}{where}: {format_count(len(times_ms), 'step')}{profiled}",
         is_own=name == "own launch",
     )
 
@@ -185,7 +192,7 @@ def _computed(each: ComputedMetric) -> str:
     when = f"version {each.version}, computed {each.computed_at[:10]}"
     if each.value is None:
         return f"{when}: none, {one_line(each.absent or '', 200)}"
-    return f"{when}: {number(each.value)} {each.unit}".rstrip()
+    return f"{when}: {format_number(each.value)} {each.unit}".rstrip()
 
 
 def time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None:
@@ -240,7 +247,7 @@ def _facts(launched: LaunchRecord, store: Store) -> Iterator[tuple[str, str]]:
         yield "machine", machine_line(machine)
     elif launched.machine is not None:
         yield "machine", "its description is not here any more"
-    yield "ended", f"{launched.reason} after {number(launched.wall_s)} s"
+    yield "ended", f"{launched.reason} after {format_number(launched.wall_s)} s"
 
 
 def _rank(end: RankEnd) -> RankLine:
@@ -408,7 +415,7 @@ def _transcripts_facts(exchange: LlmExchange, llm: Llm) -> Iterator[tuple[str, s
         yield "provider", exchange.host
     yield "came of it", exchange.result
     yield "requests", str(exchange.request_count)
-    yield "took", duration(exchange.latency_s)
+    yield "took", format_duration(exchange.latency_s)
     yield "tokens in", str(usage.input_tokens)
     yield "tokens from the cache", str(usage.cache_read_tokens)
     yield "tokens into the cache", str(usage.cache_write_tokens)
@@ -627,7 +634,7 @@ def _routes_trial_measured(trial: Trial) -> MeasuredFacts:
     diagnosis = diagnosis_of(trial.outcome)
     conditions = None if measured is None else measured.measurement.conditions
     return MeasuredFacts(
-        absent=() if measured is None else tuple(absences(measured.absent)),
+        absent=() if measured is None else tuple(absence_lines(measured.absent)),
         diagnosis=None if diagnosis is None else diagnosis_words(diagnosis),
         diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
         conditions=None if conditions is None else conditions_words(conditions),

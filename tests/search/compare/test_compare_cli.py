@@ -88,7 +88,7 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         f"A: {a}  n=0",
         f"B: {b}  n=1",
         "verdict: B is 1.25x faster than A (95 % interval 1.23x to 1.26x, 5 interleaved rounds)",
-        "why: the whole interval is beyond the margin of 2 %",
+        "why: the whole interval is beyond the margin of 2.0%",
         "",
         "step_time, lower is better",
         "    value  95 % interval         launches  steps",
@@ -99,8 +99,8 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         "B  |-o-|",
         "   396.7 ms                                              500 ms",
         "",
-        "could tell: 6 rounds show differences from 1.1 % in four of five cases; a round's ratio "
-        "varies by 0.74 %",
+        "sensitivity: 6 rounds detect differences of 1.1% in 80 % of cases; the ratio of a round "
+        "varies by 0.74%",
         "steps alone: B looks faster (the times lie 25 % apart; no clock rate was recorded that "
         "could confirm it); one launch of each, so no proof",
         f"next: cclsearch trace diff {a} {b} --store {store}",

@@ -85,7 +85,7 @@ def test_a_verdict_says_how_many_of_its_rounds_were_disturbed(disturbed_count, w
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("paired_interval_inside_band", "the whole interval is within the margin of 2 %"),
+        ("paired_interval_inside_band", "the whole interval is within the margin of 2.0%"),
         ("too_few_rounds", "too few rounds to tell, 6 of 4 needed"),
         ("noise_exceeds_band", "launches vary more than these two differ"),
         ("one_sample", "a single value on a side does not tell how much launches vary"),

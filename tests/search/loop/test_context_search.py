@@ -8,7 +8,7 @@ import pytest
 from records.trial import Config, FailureKind, Policy, Purpose
 from search.loop.leader import study_leader
 from search.loop.ports import Proposal
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 from tests.support.evaluator import Fails, Takes
 
 ADAPTIVE = """
@@ -111,7 +111,7 @@ def test_the_report_tells_each_context_and_the_mean_of_those_held_out(finished):
         "last": pytest.approx(1.0),
         "the mean of all held out": pytest.approx(0.5),
     }
-    lines = dict(report_lines(finding, Record.of(search.study_id, search.store), ""))
+    lines = dict(report_lines(finding, StudyRecord.of(search.study_id, search.store), ""))
     assert lines["against the seed in big"].startswith(
         "2.00x better (95 % interval 2.00 to 2.00, 4 interleaved"
     )
@@ -154,7 +154,7 @@ def test_without_launches_left_the_report_says_so(held_out):
 
     finding = search.run()
 
-    lines = dict(report_lines(finding, Record.of(search.study_id, search.store), ""))
+    lines = dict(report_lines(finding, StudyRecord.of(search.study_id, search.store), ""))
     assert (
         lines["against the seed in later (held out)"]
         == "not compared, there were no launches left for it"

@@ -12,7 +12,7 @@ from records.trial import Failed, FailureKind, Purpose, Repeat, Stage
 from search.loop.budget import extend_budget
 from search.loop.finding import ConfirmingRounds
 from search.loop.leader import LEAST_RACE_ROUNDS, MOST_RUN_AGAIN, counted, left_out_rounds
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
 
@@ -165,7 +165,7 @@ def test_the_report_says_how_many_rounds_were_run_again(tabular):
 
     finding = study.run()
 
-    lines = dict(report_lines(finding, Record.of(study.study_id, study.store), ""))
+    lines = dict(report_lines(finding, StudyRecord.of(study.study_id, study.store), ""))
     assert lines["disturbed"].startswith("1 of 8 launches, the last because other processes used")
     assert lines["left out"] == "rounds in which a launch was disturbed, replaced: 1"
 
@@ -175,7 +175,7 @@ def busy(step_time_s):
 
 
 def report_of(study, finding):
-    return dict(report_lines(finding, Record.of(study.study_id, study.store), ""))
+    return dict(report_lines(finding, StudyRecord.of(study.study_id, study.store), ""))
 
 
 def test_the_best_is_found_although_the_budget_ends_before_disturbed_rounds_are_replaced(tabular):

@@ -13,7 +13,7 @@ from records.trial import FailureKind, Repeat, Stage
 from search.loop.budget import launches_used
 from search.loop.finding import Finding, find
 from search.loop.leader import claim_rule, find_leader
-from search.report.summary import Record, report_lines, spread_words
+from search.report.summary import StudyRecord, report_lines, spread_words
 from search.views.format import comparison_words
 from tests.support import records as testing
 
@@ -50,7 +50,7 @@ def record(history, repeats=()):
         study=testing.study(),
         summary=None,
     )
-    return Record(
+    return StudyRecord(
         row=row,
         history=history,
         launch_count=launches_used(history, repeats),

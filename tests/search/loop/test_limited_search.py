@@ -8,7 +8,7 @@ from records.study import Budget, Measure
 from records.trial import FailureKind, Score
 from search.llm.prompt import PromptWriter
 from search.loop.leader import study_leader
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 from tests.support.evaluator import Fails, Takes
 
 BUDGET = Budget(trials=4, patience=9)
@@ -33,7 +33,7 @@ BROKEN = "peak_memory < 500 KiB is broken: peak_memory is 900 KiB"
 
 
 def reported(made, finding):
-    record = Record.of(made.study_id, made.store)
+    record = StudyRecord.of(made.study_id, made.store)
     return [f"{label}: {words}" for label, words in report_lines(finding, record, "")]
 
 

@@ -9,7 +9,7 @@ from records.store.store import Store
 from records.study import Dimension, Study
 from records.trial import Breakdown, Config, FailureKind, MetricValue, Policy, Repeat, Trial
 from search.report.report import study_report
-from search.views.document import Page
+from search.views.document import Document
 from tests.support import records as testing
 
 KNOBS = (
@@ -80,10 +80,10 @@ def store(tmp_path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def reported(store) -> Callable[..., Page]:
+def reported(store) -> Callable[..., Document]:
     """Puts a study of so many trials on record and gives its report."""
 
-    def report(count: int, words: str = "because", **fields: object) -> Page:
+    def report(count: int, words: str = "because", **fields: object) -> Document:
         study: Study = replace(testing.study(*KNOBS), strategy="offline", **fields)
         trials = tuple(made_trial(ordinal, words) for ordinal in range(count))
         study_id = f"study-{len(store.studies())}"

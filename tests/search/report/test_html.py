@@ -8,29 +8,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.views.document import Cell, Code, Difference, Facts, Page, Row, Section, Table, Words
-from search.views.html import framed, html_page, plain
+from search.views.document import (
+    Cell,
+    Code,
+    Diff,
+    Document,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    TableRow,
+)
+from search.views.html import html_frame, printable, render_html
 from tests.support.report import HOSTILE, read_page
 
 
 def page_of(text):
     """A page that says this text in every place that takes one."""
-    row = Row(cells=(Cell(text=text), Cell(text=text, is_code=True), Cell(text=text, value=1.5)))
+    row = TableRow(
+        cells=(Cell(text=text), Cell(text=text, is_code=True), Cell(text=text, value=1.5))
+    )
     blocks = (
-        Words(text=text),
+        Paragraph(text=text),
         Facts(lines=((text, text), (text, text))),
         Table(about=text, headings=(text, text, text), rows=(row,), numeric=frozenset({2})),
         Code(text=text, language="python"),
-        Difference(lines=("--- a", "+++ b", *text.split("\n"))),
+        Diff(lines=("--- a", "+++ b", *text.split("\n"))),
     )
     section = Section(name="one", heading=text, lead=text, blocks=blocks)
-    return Page(title=text, lead=text, sections=(section,))
+    return Document(title=text, lead=text, sections=(section,))
 
 
 @pytest.fixture
 def whole(reported):
     """The page of a study with all sections."""
-    text = html_page(reported(40))
+    text = render_html(reported(40))
     return text, read_page(text)
 
 
@@ -88,7 +100,7 @@ def test_only_its_own_style_and_script_may_run(whole):
 
 
 def test_a_page_without_a_script_lets_none_run():
-    text = framed("traces", "<p>nothing</p>")
+    text = html_frame("traces", "<p>nothing</p>")
 
     assert not list(read_page(text).all("script"))
     assert "script-src 'none'" in text
@@ -120,7 +132,7 @@ def test_a_chart_is_named_and_described(whole):
 
 
 def test_hostile_names_policies_and_messages_are_text(reported):
-    tame, hostile = (read_page(html_page(reported(20, words))) for words in ("x", HOSTILE))
+    tame, hostile = (read_page(render_html(reported(20, words))) for words in ("x", HOSTILE))
 
     def structure(page):
         return [each.name for each in page.find("trials").all()]
@@ -135,7 +147,7 @@ def test_hostile_names_policies_and_messages_are_text(reported):
 
 
 def test_a_hostile_name_of_a_study_is_text(reported):
-    page = read_page(html_page(reported(3, name=HOSTILE)))
+    page = read_page(render_html(reported(3, name=HOSTILE)))
 
     assert next(page.all("h1")).text.startswith("</script><script>alert(1)")
     assert len(list(page.all("script"))) == 1
@@ -143,7 +155,7 @@ def test_a_hostile_name_of_a_study_is_text(reported):
 
 @given(st.text(min_size=1))
 def test_whatever_a_text_says_the_page_keeps_its_form(text):
-    page, tame = read_page(html_page(page_of(text))), read_page(html_page(page_of("x")))
+    page, tame = read_page(render_html(page_of(text))), read_page(render_html(page_of("x")))
 
     def names(root, *without):
         return [each.name for each in root.all() if each.name not in without]
@@ -151,6 +163,6 @@ def test_whatever_a_text_says_the_page_keeps_its_form(text):
     # A difference has an element for each line, and a cell without text no code.
     assert names(page, "span", "code") == names(tame, "span", "code")
     (told,) = (paragraph for paragraph in page.find("one").children[2:3])
-    assert told.text == plain(text).replace("\r", "\n")
+    assert told.text == printable(text).replace("\r", "\n")
     steering = [c for c in page.text if not c.isprintable() and c not in "\n\t"]
     assert not steering

@@ -11,16 +11,16 @@ from records.study import Context, Objective, Origin
 from records.trial import Config, FailureKind
 from search.cli.main import COMMANDS, loaded
 from search.report.report import study_report
-from search.views.document import Chart, Code, Difference, Facts, Table, Words, thinned
-from search.views.html import html_page
-from search.views.markdown import markdown_page
+from search.views.document import Chart, Code, Diff, Facts, Paragraph, Table, thinned
+from search.views.html import render_html
+from search.views.markdown import render_markdown
 from tests.support import records as testing
 from tests.support.evaluator import Fails, Takes
 from tests.support.report import HOSTILE, read_page
 
 ALL = (
-    *("asked", "best", "history", "front", "knobs", "importance", "time", "trials", "failures"),
-    *("cost", "policy", "doubts", "reproduce"),
+    *("study", "best", "history", "front", "knobs", "importance", "time", "trials", "failures"),
+    *("cost", "policy", "warnings", "reproduce"),
 )
 
 
@@ -51,11 +51,11 @@ def texts(page):
         yield from (each.heading, each.lead)
         for block in each.blocks:
             match block:
-                case Words(text=text):
+                case Paragraph(text=text):
                     yield text
                 case Code(text=text):
                     yield from text.splitlines()
-                case Difference(lines=lines):
+                case Diff(lines=lines):
                     yield from lines
                 case Facts(lines=lines):
                     yield from (part for line in lines for part in line)
@@ -80,7 +80,7 @@ def test_a_study_that_can_answer_everything_has_every_section(reported):
 def test_both_forms_tell_the_same(reported, words):
     page = reported(20, words)
 
-    html, markdown = read_page(html_page(page)).text, told(markdown_page(page))
+    html, markdown = read_page(render_html(page)).text, told(render_markdown(page))
     plain = " ".join(html.split())
     for text in texts(page):
         shown = " ".join(re.sub("[\x1b\u202e]", "\N{REPLACEMENT CHARACTER}", text).split())
@@ -89,7 +89,7 @@ def test_both_forms_tell_the_same(reported, words):
 
 
 def test_a_row_of_markdown_has_the_columns_of_its_table(reported):
-    text = markdown_page(reported(12, HOSTILE))
+    text = render_markdown(reported(12, HOSTILE))
 
     found = re.findall(r"(?:^\| .*\n)+", text, re.M)
     widths = [
@@ -127,7 +127,7 @@ def test_numbers_are_those_that_show_prints(cclsearch, tabular):
 def test_a_study_without_a_trial_says_so(reported):
     page = reported(0)
 
-    assert names(page) == ("asked", "best", "trials", "cost", "reproduce")
+    assert names(page) == ("study", "best", "trials", "cost", "reproduce")
     assert section(page, "best").lead == "No trial has ended yet."
 
 
@@ -159,8 +159,8 @@ def test_a_search_under_way_has_a_report_of_what_there_is(store):
     assert page.lead.startswith("Trial 2 leads so far: step_time 0.25 s")
     assert "still running" in page.lead
     assert "was interrupted" in stopped.lead
-    assert "cclsearch resume running" in markdown_page(stopped)
-    assert "cclsearch resume running" not in markdown_page(page)
+    assert "cclsearch resume running" in render_markdown(stopped)
+    assert "cclsearch resume running" not in render_markdown(page)
 
 
 def test_two_objectives_have_a_front_that_is_named(reported):
@@ -186,7 +186,7 @@ def test_an_expression_and_a_limit_are_told(reported):
         limits=("peak_memory < 2 GiB",),
     )
 
-    assert ("limit", "peak_memory < 2 GiB") in facts(page, "asked")
+    assert ("limit", "peak_memory < 2 GiB") in facts(page, "study")
     assert any(
         cell.text.endswith("GiB") for row in tables(page, "trials")[0].rows for cell in row.cells
     )
@@ -201,7 +201,7 @@ def test_contexts_are_named(reported):
     )
     page = reported(6, contexts=(large,))
 
-    words = dict(facts(page, "asked"))["also in context"]
+    words = dict(facts(page, "study"))["also in context"]
     assert words.startswith("large: decoder: training in fp32, global batch 64")
     assert words.endswith("held out until the end")
 
@@ -215,11 +215,11 @@ def test_a_study_from_elsewhere_tells_where_and_offers_no_search(reported):
     )
     page = reported(24, origin=origin)
 
-    assert ("recorded elsewhere", "histories.jsonl (jsonl)") in facts(page, "asked")
-    assert ("taken for granted", "Units were taken for granted.") in facts(page, "asked")
-    assert "cclsearch replay" not in markdown_page(page)
-    assert "dead knob" in {row.cells[0].text for row in tables(page, "doubts")[0].rows}
-    assert "The record shows" in page.lead
+    assert ("imported from", "histories.jsonl (jsonl)") in facts(page, "study")
+    assert ("assumed", "Units were taken for granted.") in facts(page, "study")
+    assert "cclsearch replay" not in render_markdown(page)
+    assert "dead knob" in {row.cells[0].text for row in tables(page, "warnings")[0].rows}
+    assert "1 warning" in page.lead
 
 
 def test_every_command_in_a_report_can_be_typed(reported):
@@ -243,7 +243,7 @@ def _commands(named, prefix=()):
 
 def test_a_thousand_trials_stay_a_small_page(reported):
     page = reported(1000)
-    text = html_page(page)
+    text = render_html(page)
 
     assert len(text) < 2_000_000
     assert len(tables(page, "trials")[0].rows) == 1000

@@ -12,7 +12,7 @@ from records.store.store import Store
 from records.study import Dimension
 from records.trial import Repeat
 from search.loop.finding import Finding
-from search.report.summary import Record
+from search.report.summary import StudyRecord
 from search.views.machine import disturbed_words
 from tests.search.service.conftest import FINISHED, running
 from tests.search.service.reading_pages import get, table
@@ -60,7 +60,7 @@ def busy(tmp_path_factory):
 def test_every_page_of_a_study_says_what_the_terminal_says(busy, address):
     root, client = busy
     with closing(Store(root)) as store:
-        words = disturbed_words(Record.of(STUDY, store).disturbed)
+        words = disturbed_words(StudyRecord.of(STUDY, store).disturbed)
 
     assert words.startswith("2 of 4 launches, the last because other processes used 82%")
     assert words in get(client, f"/studies/{STUDY}{address}").text

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from search.views.charts import (
     Bar,
-    Interval,
-    Knob,
-    Pair,
-    Point,
-    Reach,
-    Tried,
+    BestInterval,
+    ErrorBar,
+    FrontMark,
+    ParallelAxis,
+    ParallelLine,
+    TrialMark,
     bar_chart,
     front_chart,
     history_chart,
     parallel_chart,
 )
 from search.views.format import one_line
-from search.views.svg import Key, brief, scale_of
+from search.views.svg import LegendEntry, brief, scale_of
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(max_size=20)
@@ -63,12 +63,12 @@ points = st.lists(
     unique_by=lambda point: point[0],
 ).map(
     lambda found: [
-        Point(ordinal=n, value=value, ended="failed" if value is None else ended, tip=tip)
+        TrialMark(ordinal=n, value=value, ended="failed" if value is None else ended, tip=tip)
         for n, value, ended, tip in sorted(found)
     ]
 )
 intervals = st.none() | st.builds(
-    Interval,
+    BestInterval,
     ordinal=st.integers(0, 10**6),
     centre=NUMBERS,
     low=st.none() | NUMBERS,
@@ -86,10 +86,10 @@ def test_a_history_stays_in_its_frame(found, best, label, lower_is_better):
     assert len(marked) == sum(bool(one_line(tip, 60)) for tip in tips)
 
 
-reaches = st.builds(Reach, centre=NUMBERS, low=st.none() | NUMBERS, high=st.none() | NUMBERS)
+reaches = st.builds(ErrorBar, centre=NUMBERS, low=st.none() | NUMBERS, high=st.none() | NUMBERS)
 pairs = st.lists(
     st.builds(
-        Pair,
+        FrontMark,
         name=WORDS,
         x=reaches,
         y=reaches,
@@ -109,7 +109,7 @@ def test_a_front_stays_in_its_frame(found, x_label, y_label, line):
 @given(st.lists(st.tuples(st.lists(NUMBERS.map(abs), min_size=2, max_size=2), WORDS), max_size=12))
 def test_bars_stay_in_their_frame(found):
     bars = [Bar(name=name, parts=(a, b), words=name, within=a / 2) for (a, b), name in found]
-    keys = [Key(name="one", kind="part0"), Key(name="two", kind="part1")]
+    keys = [LegendEntry(name="one", kind="part0"), LegendEntry(name="two", kind="part1")]
 
     check(bar_chart(bars, keys, title="bars", label="ms", hatched="hidden"))
 
@@ -117,12 +117,12 @@ def test_bars_stay_in_their_frame(found):
 @given(st.data())
 def test_parallel_coordinates_stay_in_their_frame(data):
     counts = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=4))
-    knobs = [Knob(name="k", choices=tuple(map(str, range(count)))) for count in counts]
+    knobs = [ParallelAxis(name="k", choices=tuple(map(str, range(count)))) for count in counts]
     places = st.tuples(*(st.none() | st.integers(0, count - 1) for count in counts))
     tried = data.draw(
         st.lists(
             st.builds(
-                Tried,
+                ParallelLine,
                 places=places,
                 value=st.none() | NUMBERS,
                 rank=st.none() | st.floats(0, 1),
@@ -143,7 +143,7 @@ def test_parallel_coordinates_stay_in_their_frame(data):
 @pytest.mark.parametrize("count", [1, 3, 7, 14])
 def test_names_of_parallel_axes_do_not_collide(count):
     names = ["activation_checkpointing", "pipeline_schedule"] * 7
-    knobs = [Knob(name=name, choices=("a", "b")) for name in names[:count]]
+    knobs = [ParallelAxis(name=name, choices=("a", "b")) for name in names[:count]]
     root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time (s)"))
     places = {}
     for text in marks(root, "name"):
@@ -156,7 +156,9 @@ def test_names_of_parallel_axes_do_not_collide(count):
 
 
 def test_seven_knobs_have_room_for_their_whole_names():
-    knobs = [Knob(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7]
+    knobs = [
+        ParallelAxis(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7
+    ]
     root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time"))
 
     assert [text.text for text in marks(root, "name")][1:7] == ["activation_checkpointing"] * 6
@@ -166,7 +168,7 @@ def test_lower_values_lie_lower_and_failures_on_the_axis():
     told = [(0, 4.0), (1, None), (2, 2.0)]
     chart = history_chart(
         [
-            Point(ordinal=n, value=v, ended="failed" if v is None else "measured", tip="t")
+            TrialMark(ordinal=n, value=v, ended="failed" if v is None else "measured", tip="t")
             for n, v in told
         ],
         None,
@@ -185,7 +187,7 @@ def test_lower_values_lie_lower_and_failures_on_the_axis():
 @pytest.mark.parametrize(("lower_is_better", "steps"), [(True, [4.0, 2.0]), (False, [4.0, 5.0])])
 def test_the_step_line_follows_the_best_so_far(lower_is_better, steps):
     values = [4.0, 5.0 if not lower_is_better else 2.0, 3.0]
-    found = [Point(ordinal=n, value=v, ended="measured", tip="") for n, v in enumerate(values)]
+    found = [TrialMark(ordinal=n, value=v, ended="measured", tip="") for n, v in enumerate(values)]
     root = check(history_chart(found, None, label="s", lower_is_better=lower_is_better))
 
     (line,) = root.iter("polyline")
@@ -195,8 +197,8 @@ def test_the_step_line_follows_the_best_so_far(lower_is_better, steps):
 
 def test_what_breaks_a_limit_never_leads_the_step_line():
     found = [
-        Point(ordinal=0, value=4.0, ended="measured", tip=""),
-        Point(ordinal=1, value=1.0, ended="breaks a limit", tip=""),
+        TrialMark(ordinal=0, value=4.0, ended="measured", tip=""),
+        TrialMark(ordinal=1, value=1.0, ended="breaks a limit", tip=""),
     ]
 
     (line,) = check(history_chart(found, None, label="s", lower_is_better=True)).iter("polyline")
@@ -206,7 +208,7 @@ def test_what_breaks_a_limit_never_leads_the_step_line():
 
 def test_parts_of_a_bar_are_as_long_as_they_are():
     bars = [Bar(name="a", parts=(1.0, 3.0)), Bar(name="b", parts=(2.0, 0.0))]
-    keys = [Key(name="one", kind="part0"), Key(name="two", kind="part1")]
+    keys = [LegendEntry(name="one", kind="part0"), LegendEntry(name="two", kind="part1")]
 
     root = check(bar_chart(bars, keys, title="bars", label="ms"))
 

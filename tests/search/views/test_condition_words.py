@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from records.machine import Conditions, GpuConditions
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 from search.views.machine import conditions_words, disturbed_among, disturbed_words
 from tests.support import records as testing
 from tests.support.evaluator import Takes
@@ -82,7 +82,7 @@ def test_disturbed_launches_are_counted():
 def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(finished):
     study, finding = finished
 
-    record = Record.of(study.study_id, study.store)
+    record = StudyRecord.of(study.study_id, study.store)
 
     disturbed = [
         words for label, words in report_lines(finding, record, "") if label == "disturbed"

@@ -7,7 +7,7 @@ from evaluator.objective import scoring
 from records.store.store import Store
 from search.loop.finding import find
 from search.loop.leader import study_leader
-from search.report.summary import Record, report_lines
+from search.report.summary import StudyRecord, report_lines
 
 SENTENCE = (
     "46% of the step is compute, and the largest loss is exposed communication (36%), mostly "
@@ -39,6 +39,6 @@ def test_the_report_says_where_the_time_of_the_best_goes(traced_store) -> None:
         (row,) = store.studies()
         led = study_leader(row, store)
         finding = find(led, [], scoring(row.study.objective), row.study.measure, "why")
-        told = dict(report_lines(finding, Record.of(row.id, store), ""))
+        told = dict(report_lines(finding, StudyRecord.of(row.id, store), ""))
 
     assert told["where time goes"].startswith(SENTENCE)

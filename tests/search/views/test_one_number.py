@@ -15,7 +15,7 @@ from search.cli.main import app
 from search.llm.prompt import RatedHistory, trial_rows
 from search.loop.finding import trial_spread
 from search.loop.leader import supported_values
-from search.report.data import Seen
+from search.report.data import ReportData
 from search.report.report import study_report
 from search.views.format import reached_words
 from search.views.frames import trials
@@ -116,7 +116,7 @@ def test_every_command_shows_it(store):
 def test_the_prompt_the_report_and_the_table_of_python_show_it(store):
     with closing(Store(store)) as records:
         row = records.find(STUDY)
-        seen = Seen.of(row, records, "")
+        seen = ReportData.of(row, records, "")
         report = study_report(row, records, "")
         shown = RatedHistory.of(seen.history, scoring_of(row.study), row.study.measure)
         prompt = trial_rows(shown, message_chars=100, dropped=set())

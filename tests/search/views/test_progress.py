@@ -288,8 +288,8 @@ LOST = replace(WON, comparison=replace(WON.comparison, verdict=Verdict.UNDECIDED
 NOISE = Noise(sd=0.0512, freedom=2)
 MEASURE = Measure(max_confirm_rounds=6)
 NOISE_WORDS = (
-    "noise: rounds of equal launches differ by 5.1 % (standard deviation); 6 rounds show "
-    "differences from 7.6 %"
+    "noise: rounds of equal launches differ by 5.1% (standard deviation); 6 rounds show "
+    "differences from 7.6%"
 )
 
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from search.views.charts import (
     MOST_DOTS,
     Curve,
-    Knob,
-    Pair,
-    Reach,
+    ErrorBar,
+    FrontMark,
+    ParallelAxis,
+    ParallelLine,
     Strip,
-    Tried,
     curve_chart,
     front_chart,
     parallel_chart,
@@ -67,12 +67,12 @@ def test_a_search_that_found_nothing_or_one_thing_is_drawn(points):
 
 
 def test_marks_name_their_trials_where_they_can_be_selected():
-    reach = Reach(centre=1.0)
+    reach = ErrorBar(centre=1.0)
     pair = {"x": reach, "y": reach, "is_limited": False, "tip": HOSTILE}
-    pairs = [Pair(name="7", on_front=front, trial=7, **pair) for front in (True, False)]
-    tried = Tried(places=(0,), value=1.0, rank=0.0, is_best=False, tip="", trial=8)
+    pairs = [FrontMark(name="7", on_front=front, trial=7, **pair) for front in (True, False)]
+    tried = ParallelLine(places=(0,), value=1.0, rank=0.0, is_best=False, tip="", trial=8)
     scale = Scale(low=0.0, high=2.0, start=0.0, end=1.0)
-    knobs = [Knob(name="k", choices=("a", "b"))]
+    knobs = [ParallelAxis(name="k", choices=("a", "b"))]
 
     drawn = front_chart(pairs, x_label="x", y_label="y")
     lines = parallel_chart(knobs, [tried], scale, "v")
@@ -81,9 +81,11 @@ def test_marks_name_their_trials_where_they_can_be_selected():
 
 
 def test_names_on_a_front_do_not_lie_over_each_other():
-    def pair(trial: int) -> Pair:
-        reach = Reach(centre=1.0 if trial < 50 else 2.0)
-        return Pair(name=f"t{trial}", x=reach, y=reach, on_front=True, is_limited=False, tip="")
+    def pair(trial: int) -> FrontMark:
+        reach = ErrorBar(centre=1.0 if trial < 50 else 2.0)
+        return FrontMark(
+            name=f"t{trial}", x=reach, y=reach, on_front=True, is_limited=False, tip=""
+        )
 
     page = read_page(front_chart([pair(n) for n in range(60)], x_label="x", y_label="y"))
 

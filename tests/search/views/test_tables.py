@@ -3,13 +3,21 @@
 import pytest
 
 from search.views import terminal as tables
-from search.views.format import absences, change, duration, rate, share, size
-from search.views.terminal import Column, numbers, table_lines
+from search.views.format import (
+    absence_lines,
+    format_bandwidth,
+    format_decimal_bytes,
+    format_duration,
+    format_percent,
+    format_time_change,
+)
+from search.views.terminal import TerminalColumn, number_column, table_lines
 
 
 def test_columns_line_up_and_numbers_end_at_one_place():
     lines = table_lines(
-        [Column(heading="name", cells=["a", "bcd"]), numbers("n", ["1", "1000"])], width=80
+        [TerminalColumn(heading="name", cells=["a", "bcd"]), number_column("n", ["1", "1000"])],
+        width=80,
     )
 
     assert lines == ["name     n", "a        1", "bcd   1000"]
@@ -18,8 +26,8 @@ def test_columns_line_up_and_numbers_end_at_one_place():
 def test_a_yielding_column_is_cut_until_the_page_fits():
     lines = table_lines(
         [
-            numbers("n", ["1"]),
-            Column(heading="name", cells=["kernel" * 30], yielding=True),
+            number_column("n", ["1"]),
+            TerminalColumn(heading="name", cells=["kernel" * 30], yielding=True),
         ],
         width=40,
     )
@@ -30,14 +38,15 @@ def test_a_yielding_column_is_cut_until_the_page_fits():
 
 def test_wide_characters_count_as_wide():
     lines = table_lines(
-        [Column(heading="name", cells=["核心", "ab"]), numbers("n", ["1", "2"])], width=80
+        [TerminalColumn(heading="name", cells=["核心", "ab"]), number_column("n", ["1", "2"])],
+        width=80,
     )
 
     assert lines[1:] == ["核心  1", "ab    2"]
 
 
 def test_control_characters_and_line_ends_are_no_part_of_a_cell():
-    lines = table_lines([Column(heading="name", cells=["a\nb\x1b[2J\tc"])], width=80)
+    lines = table_lines([TerminalColumn(heading="name", cells=["a\nb\x1b[2J\tc"])], width=80)
 
     assert lines[1] == "a b [2J c"
 
@@ -45,20 +54,20 @@ def test_control_characters_and_line_ends_are_no_part_of_a_cell():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (duration(None), "-"),
-        (duration(0.0), "0"),
-        (duration(1.5), "1.5 s"),
-        (duration(0.0123456), "12.35 ms"),
-        (duration(2.5e-6), "2.5 us"),
-        (duration(4e-9), "0.004 us"),
-        (change(-0.5), "-500 ms"),
-        (change(0.5), "+500 ms"),
-        (size(None), "-"),
-        (size(999), "999 B"),
-        (size(2_101_248), "2.101 MB"),
-        (share(0.1234), "12.3%"),
-        (share(None), "-"),
-        (rate(168.8e9), "168.8 GB/s"),
+        (format_duration(None), "-"),
+        (format_duration(0.0), "0"),
+        (format_duration(1.5), "1.5 s"),
+        (format_duration(0.0123456), "12.35 ms"),
+        (format_duration(2.5e-6), "2.5 us"),
+        (format_duration(4e-9), "0.004 us"),
+        (format_time_change(-0.5), "-500 ms"),
+        (format_time_change(0.5), "+500 ms"),
+        (format_decimal_bytes(None), "-"),
+        (format_decimal_bytes(999), "999 B"),
+        (format_decimal_bytes(2_101_248), "2.101 MB"),
+        (format_percent(0.1234), "12.3%"),
+        (format_percent(None), "-"),
+        (format_bandwidth(168.8e9), "168.8 GB/s"),
     ],
 )
 def test_a_quantity_has_its_unit(words, expected):
@@ -68,15 +77,15 @@ def test_a_quantity_has_its_unit(words, expected):
 def test_metrics_that_are_absent_for_one_reason_share_a_line():
     absent = {"a": "no card", "b": "no step", "c": "no card"}
 
-    assert absences(absent) == ["no a, c: no card", "no b: no step"]
+    assert absence_lines(absent) == ["no a, c: no card", "no b: no step"]
 
 
 def test_on_a_terminal_lines_break_between_words(monkeypatch, capsys):
     monkeypatch.setattr(tables, "on_terminal", lambda: True)
     monkeypatch.setattr(tables, "page_cells", lambda: 20)
 
-    tables.echo_words("why: launches_of_one_configuration_vary more than these two")
-    tables.echo_words("next: cclsearch trace diff trial:0 trial:1")
+    tables.echo_wrapped("why: launches_of_one_configuration_vary more than these two")
+    tables.echo_wrapped("next: cclsearch trace diff trial:0 trial:1")
 
     assert capsys.readouterr().out.splitlines() == [
         "why:",

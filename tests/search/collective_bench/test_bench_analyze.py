@@ -76,7 +76,7 @@ def test_one_launch_a_side_does_not_pass_the_gate(analyze, made):
     bold = analyze(sides, *flags, "--unreplicated")
 
     assert (careful.code, bold.code, allowed.code) == (5, 3, 0)
-    assert careful.err.startswith("undecided: a regression may hide at 1 points")
+    assert careful.err.startswith("undecided: 1 points may hide a regression")
     assert (
         "caveat: 1 of 1 points of new were measured too seldom to decide; measure it and the "
         "baseline in turns, 4 rounds or more" in careful.out

@@ -194,7 +194,7 @@ def test_a_page_in_which_one_column_is_asked_for_has_no_other_metric(told):
         (("--workload", "gpt"), "no submission of workload 'gpt'"),
         (("nosuch",), "no study 'nosuch'"),
         (("--entries", "nowhere"), "nowhere: there is no such file or folder of entries"),
-        (("-o", "board.txt"), "name a .csv, .json or .html file"),
+        (("-o", "board.txt"), "use .csv, .json or .html"),
     ],
 )
 def test_what_cannot_be_ranked_ends_in_one_line(cclsearch, root, arguments, words):

@@ -175,7 +175,7 @@ def unjailed(monkeypatch) -> None:
         exec(source, names)
         return names["generate_config"](workload, environment)
 
-    monkeypatch.setattr("policies.contract.run_policy", run_policy)
+    monkeypatch.setattr("policies.sandbox.run_policy", run_policy)
 
 
 Maker: TypeAlias = Callable[..., Recording]

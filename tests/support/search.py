@@ -58,6 +58,7 @@ from search.loop.learned import LearnedConstraint
 from search.strategies.base import Choice, untried
 
 CHARS_PER_TOKEN = 4
+MOST_PIECES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,7 @@ def _pieces(
 
 
 def _cut(text: str, chars: int) -> list[str]:
+    chars = max(chars, len(text) // MOST_PIECES)
     return [text[start : start + chars] for start in range(0, len(text), chars)]
 
 

@@ -128,7 +128,7 @@ def scripted(launched: Callable[[], Collection[object]]) -> Script:
 def searched(study, url: str) -> Finding:
     """Search to the end of the budget with a model at this address, as one run does."""
     settings = LlmSettings(
-        api_key=Secret(KEY), base_url=url, attempts=2, timeout_s=3.0, retry_wait_s=0.001
+        api_key=Secret(KEY), base_url=url, attempts=2, timeout_s=5.0, retry_wait_s=0.001
     )
     with closing(LlmClient(settings, AnthropicTransport(settings))) as client:
         study.proposer = lambda space: LlmProposer(

@@ -1,20 +1,8 @@
-"""BenchRecord, CSV, bus bandwidth.
+"""Records of a collective benchmark: points, bandwidth, columns and result files.
 
-One measured point of a collective benchmark, with all that is needed to judge it, as values.
-
-Message sizes as they are typed, and the sizes of a sweep.
-
-How many bytes a second a collective moved: seen by its caller, and on each rank's link.
-
-From the durations of a point's blocks on all ranks to its latency and bandwidth.
-
-Reads what a benchmark's machine is, beside what its ranks tell.
-
-The columns of a benchmark's results: one definition for files and for the terminal.
-
-The files of a benchmark: a CSV for each collective and reduction, and all records as JSON lines.
-
-A row is in its file as soon as it is known, and none that is there is ever changed.
+A record holds one point of one launch and all that is needed to judge it. Columns are defined once
+for files and for the terminal. Results are a CSV for each collective and reduction, and all records
+as JSON lines; a row is written as soon as it is known, and none that exists is ever changed.
 """
 
 import csv
@@ -52,7 +40,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvInfo:
-    """Where a launch ran, and on what; None for what the machine does not tell."""
+    """Where a launch ran, and on what; None for what the machine does not say."""
 
     device_type: str
     device_name: str | None
@@ -127,7 +115,7 @@ class LaunchPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchMetrics:
-    """What came out, in microseconds a call and decimal GB/s; raw samples are beside.
+    """What was measured, in microseconds a call and decimal GB/s, with the raw samples.
 
     A block of calls takes as long as on its slowest rank. `block_ns` has every rank's duration of
     every block, shaped (ranks, blocks); block b made `block_calls[b]` calls.
@@ -329,7 +317,7 @@ _CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchHost:
-    """The host and the working tree that a benchmark runs on; None for what they do not tell."""
+    """The host and the working tree that a benchmark runs on; None for what is unknown."""
 
     host: str
     cpu_model: str | None
@@ -341,7 +329,7 @@ class BenchHost:
     container: str | None
 
     def environment(self, request: SweepRequest, facts: SweepFacts | None) -> EnvInfo:
-        """With what the ranks of a launch told of themselves, if they came to that."""
+        """Combine with what the ranks of a launch reported of themselves, if they did."""
         return EnvInfo(
             device_type=request.device.value,
             device_name=facts.device_name if facts else None,
@@ -396,7 +384,7 @@ def _interfaces(root: Path) -> tuple[str, ...]:
 
 
 def _container(root: Path) -> str | None:
-    """Id of the container that we run in, or its kind where no id is told."""
+    """Id of the container that we run in, or its kind where no id is known."""
     found = _CONTAINER.search(_text(root / "proc/self/cgroup"))
     if found:
         return found[0]
@@ -417,7 +405,7 @@ DECIMALS, DIGITS = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class BenchColumn:
-    """A column: its name, what of a record it tells, and its width on a terminal if it is there."""
+    """A column: its name, its value in a record, and its width on a terminal if shown there."""
 
     name: str
     value: Callable[[BenchRecord], CellValue]
@@ -535,7 +523,7 @@ LINE_BYTES = 100_000
 class ResultFiles:
     """Appends results to the files of one adapter's folder.
 
-    `swept` tells whether every reduction has a file of its own name.
+    `swept` is whether every reduction has a file of its own name.
     """
 
     def __init__(self, folder: Path, *, adapter: str, swept: bool) -> None:
@@ -587,7 +575,7 @@ def file_name(collective: str, reduce_op: str | None, *, swept: bool) -> str:
 
 
 def _fault(path: Path, adapter: str, *, is_added_to: bool) -> str | None:
-    """Why results of an adapter cannot lie in or beside a file; None if they can."""
+    """Why results of an adapter cannot be in or next to a file; None if they can."""
     if not path.stat().st_size:
         return None
     with path.open("rb") as file:

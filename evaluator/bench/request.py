@@ -1,13 +1,4 @@
-"""What to measure, plan of launches.
-
-What a benchmark was asked to measure, once every word of the question was understood.
-
-Gathers what is wrong with a question while its words are read.
-
-Reads which points a benchmark is asked for: collectives, sizes, number format, reductions.
-
-The question to a collective benchmark as it was typed, and everything that is wrong with it.
-"""
+"""The request to a collective benchmark: options as typed, all their faults, and the plan."""
 
 import difflib
 import math
@@ -51,7 +42,7 @@ class Sampling:
 class BenchPlan:
     """Every point of a benchmark, and how each is measured.
 
-    Without `adapters` nobody chose one. `rank_count` is of all ranks, whoever starts them.
+    `adapters` is empty where none was chosen. `rank_count` is of all ranks, however started.
     """
 
     adapters: tuple[AdapterName, ...]
@@ -63,7 +54,7 @@ class BenchPlan:
     config: BenchConfig
 
     def request(self, adapter: AdapterName, backend: str) -> SweepRequest:
-        """What the ranks of one launch are told."""
+        """The request to the ranks of one launch."""
         return SweepRequest(
             adapter=adapter,
             backend=backend,
@@ -92,7 +83,7 @@ class BenchPlan:
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What of an `all` has no meaning here, in words."""
+        """Which parts of an `all` have no meaning here, as text."""
         reductions = {operation.reduce_op for operation in self.operations}
         if self.config.run_all_reduce_ops and ReduceOp.AVG not in reductions:
             return ("avg is left out: whole numbers have none",)
@@ -191,7 +182,7 @@ def in_plain_text(code: str) -> str:
 
 
 def hint(text: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """What to give instead of a word that nobody knows."""
+    """What to give instead of an unknown word."""
     near = difflib.get_close_matches(text.lower(), list(known), n=1)
     suggestion = f"did you mean {near[0]!r}? " if near else ""
     return f"{suggestion}known are {', '.join(known)}"
@@ -323,7 +314,7 @@ _ADAPTERS: Final = {name.value: name for name in AdapterName}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options as texts, so that all that is wrong with them is told at once; None: not given."""
+    """Options as texts, so that all their faults are reported together; None: not given."""
 
     collective: str = ""
     adapters: tuple[str, ...] = ()

@@ -1,12 +1,6 @@
-"""Launch sweeps, collect points.
+"""Run the plan of a collective benchmark and record its points as they arrive.
 
-Starts the ranks of one launch of a benchmark and follows their points as they come.
-
-Makes the records of one launch while its points arrive.
-
-Carries a plan out: launch after launch in rounds, or inside ranks that somebody else started.
-
-Chooses the libraries that a benchmark measures, among those that can be used here.
+Launches run in rounds, or inside ranks that another launcher has started.
 """
 
 import random
@@ -85,7 +79,7 @@ def run_launch(
 ) -> Failed | None:
     """Run a launch in an empty folder; gives why it failed, or None when every rank finished.
 
-    What the ranks tell is passed on soon after it is known, from another thread, and in whole
+    What the ranks report is passed on soon after, from another thread, and completely
     before this returns. Raises what `on_lines` raised first, once the launch has ended.
     """
     with _following(workdir / POINTS_NAME, on_lines):
@@ -179,7 +173,7 @@ class LaunchRecorder:
         return left[0] if left else None
 
     def facts(self, facts: SweepFacts) -> None:
-        """Take what the ranks tell of themselves, before the first point."""
+        """Take what the ranks report of themselves, before the first point."""
         self._facts = facts
 
     def point(self, samples: PointSamples, conditions: Conditions) -> BenchRecord:
@@ -239,7 +233,7 @@ def _one_line(text: str) -> str:
 
 
 RecordListener: TypeAlias = Callable[[BenchRecord], None]
-"""Is told of each point as it is done, and of one at which a launch broke; by threads in turn."""
+"""Receives each point when done, and one at which a launch broke; by one thread at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +348,7 @@ def _status(failed: Failed) -> Literal["failed", "timeout"]:
 
 
 DEFAULT_ADAPTERS: Final = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.MPI)
-"""Where nobody chose: the first of these that can be used, MPI where mpirun started the ranks."""
+"""Without a choice, the first of these that is usable; MPI where mpirun started the ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

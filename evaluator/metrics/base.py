@@ -1,9 +1,4 @@
-"""Metric, Evidence, Absent.
-
-What a metric is, and the evidence it may look at.
-
-Numbers that only another tool's record tells: never computed here, and named `published_...`.
-"""
+"""What a metric is, and the evidence that it may use."""
 
 import traceback
 from collections.abc import Callable
@@ -19,7 +14,12 @@ from records.workload import Workload
 if TYPE_CHECKING:
     from evaluator.traces.analysis.breakdown import JobSplit
     from evaluator.traces.analysis.collectives import Bandwidths, Matches, Volume
-    from evaluator.traces.analysis.kernels import Coverage, IdleCauses, JobLaunches, KernelTables
+    from evaluator.traces.analysis.kernels import (
+        IdleCauses,
+        JobLaunches,
+        KernelCoverage,
+        KernelTables,
+    )
     from evaluator.traces.model import TraceSet
 
 
@@ -37,7 +37,7 @@ class MetricError(StudyError):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a metric has no value here, in words that end a sentence: `no collective ran`."""
+    """Why a metric has no value here, as the end of a sentence: `no collective ran`."""
 
     reason: str
 
@@ -49,7 +49,7 @@ class Evidence:
 
     `step_times_s` are the untraced timed steps, seconds, each that of its slowest rank.
     `peak_memory_bytes` has one entry per rank. `traces` is None when nothing was profiled,
-    `serving` when nothing was served, `workload` and `environment` when nobody says what ran.
+    `serving` when nothing was served, `workload` and `environment` when it is unknown what ran.
     """
 
     step_times_s: tuple[float, ...] = ()
@@ -76,22 +76,22 @@ class Evidence:
         return top_kernels(self.traces) if self.traces else None
 
     @cached_property
-    def coverage(self) -> "Coverage | None":
-        """How far kernels fill their devices; None where nothing tells."""
+    def coverage(self) -> "KernelCoverage | None":
+        """How far kernels fill their devices; None where no trace says."""
         from evaluator.traces.analysis.kernels import coverage
 
         return coverage(self.traces.ranks) if self.traces else None
 
     @cached_property
     def launches(self) -> "JobLaunches | None":
-        """How hosts hand work to their devices; None where nothing tells."""
+        """How hosts hand work to their devices; None where no trace says."""
         from evaluator.traces.analysis.kernels import launch_statistics
 
         return launch_statistics(self.traces) if self.traces else None
 
     @cached_property
     def idle(self) -> "tuple[IdleCauses, ...] | None":
-        """Why each rank was idle; None where no launch is told or no step is in common."""
+        """Why each rank was idle; None where no launch is known or no step is in common."""
         from evaluator.traces.analysis.kernels import idle_causes
 
         return idle_causes(self.traces) if self.traces else None
@@ -194,7 +194,7 @@ class Formula:
 
 
 def contract_fault(found: Metric) -> str | None:
-    """What a metric declares wrongly, in words that follow its name; None if nothing."""
+    """What a metric declares wrongly, as text after its name; None if nothing."""
     told: dict[str, object] = {key: getattr(found, key) for key in _DECLARED}
     empty = [key for key in _TEXTS if not (isinstance(told[key], str) and told[key])]
     if empty:

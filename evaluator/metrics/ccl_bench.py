@@ -24,7 +24,7 @@ from evaluator.traces.intervals import Intervals, Nanoseconds
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
-    Group,
+    RankGroup,
     RankTrace,
     StepWindows,
 )
@@ -371,7 +371,7 @@ def _rates(trace: RankTrace, kind: CollectiveKind) -> NDArray[np.float64]:
     return np.asarray(sent * factor / GIB / (duration_ns[rows] / 1e9), np.float64)
 
 
-def _size(group: Group) -> int:
+def _size(group: RankGroup) -> int:
     return group.size or len(group.ranks or ())
 
 

@@ -1,34 +1,23 @@
-"""Bandwidth, exposure, volume, stragglers.
-
-How profiled step time divides between compute, communication, copies and idling.
+"""Metrics of communication: shares of step time, bandwidth, volume, stragglers, message steps.
 
 Each share is a ratio of sums over all traced ranks and the steps that all of them profiled, not a
 mean of ratios (see `evaluator.traces.analysis.breakdown` for why, and the parts). Times are unions
 of intervals clipped to the step's window on the device, so nothing is counted twice: two
-collectives at once are one time of communication. Where no rank marks steps, all of a rank's work
-is one window. Origin: Table 3 of CCL-Bench for the names, the temporal breakdown of Holistic
+simultaneous collectives are one time of communication. Where no rank marks steps, all work of a
+rank is one window. Origin: Table 3 of CCL-Bench for the names, the temporal breakdown of Holistic
 Trace Analysis (Meta) and the GPU timeline of TraceLens (AMD) for the definitions.
 
-How fast collectives and transfers move bytes once all of their ranks are there.
+Bandwidth is taken once all ranks of a collective are there. S is as in nccl-tests the whole buffer,
+of an all-gather the gathered one; t is the least duration over the ranks of the group, so that
+waiting for a late rank is not taken for transfer. Bus bandwidth is S f / t with the factors f of
+nccl-tests for n ranks: 2 (n - 1) / n for an all-reduce, (n - 1) / n for an all-gather,
+reduce-scatter or all-to-all, 1 for a transfer. A metric is the sum of S f over the sum of t, over
+the collectives that were traced on all ranks of their group: the rate at which a job of messages of
+several sizes moves its bytes. A median would lie between the bandwidths of small and of large
+messages, where none was ever measured.
 
-S is as in nccl-tests the whole buffer, of an all-gather the gathered one; t is the least duration
-over the ranks of the group, so that waiting for a late rank is not taken for transfer. Bus
-bandwidth is S f / t with the factors f of nccl-tests for n ranks: 2 (n - 1) / n for an
-all-reduce, (n - 1) / n for an all-gather, reduce-scatter or all-to-all, 1 for a transfer. A
-metric is the sum of S f over the sum of t, over the collectives that were traced on all ranks of
-their group: the rate at which a job of messages of several sizes moves its bytes. A median would
-lie between the bandwidths of small and of large messages, where none was ever measured.
-
-How much ranks communicate in a step.
-
-Whom ranks wait for, and how unequally they compute.
-
-A rank that comes last to a collective is in it for the shortest time; what the others take longer
-they wait for it. Only waiting inside collectives is seen, and only by ranks that left a trace.
-
-How fast a step that does nothing but communicate exchanges its messages, from the timed steps.
-
-In training and in inference none of these has an answer.
+The rank that comes last to a collective is in it for the shortest time; the additional time of the
+others is waiting. Only waiting inside collectives is seen, and only by ranks that left a trace.
 """
 
 from collections.abc import Callable

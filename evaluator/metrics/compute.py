@@ -1,28 +1,16 @@
-"""MFU, FLOPs, kernels, launches.
+"""Metrics of computing: model FLOPs and their utilization, kernels, launches from the host.
 
-How many floating-point operations the model of a workload needs, from its sizes alone.
+Model FLOPs follow Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022),
+appendix B: per token of training 6 N + 12 L H Q S, with N the parameters that a token meets, L
+layers, H heads of size Q and sequences of S tokens; a forward pass alone is a third of it. What
+activation checkpointing repeats does not count, and the upper half of attention does, though it may
+be skipped. N excludes the table of embeddings, which is read and not multiplied, and includes only
+those routed experts that one token is sent to, as in the published toolkit. Utilization is these
+operations, not those carried out, over step time and the peak of all ranks' devices.
 
-Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022), appendix B: per token of
-training 6 N + 12 L H Q S, with N the parameters that a token meets, L layers, H heads of size Q
-and sequences of S tokens; a forward pass alone is a third of it. What is computed again, by
-activation checkpointing, does not count, and the upper half of attention does, though it may be
-skipped. N is without the table of embeddings, which is read and not multiplied, and of routed
-experts it holds those that one token is sent to, as the published toolkit's does.
-
-How much a job computes, and how much of what its accelerators could.
-
-Model FLOPs utilization after Chowdhery et al., "PaLM" (2022): operations that the model needs,
-not those that were carried out, over step time and the peak of all ranks' devices.
-
-What kernels do with a device, from their durations, launch geometry, bytes and names.
-
-Each share is a ratio of sums of durations over all kernels of all traced ranks, in marked steps
-or not. Origin: Table 3 of CCL-Bench.
-
-How well the host keeps its device supplied: delays and counts of launches, idling for the host.
-
-Origin: launch statistics and idle breakdown of Holistic Trace Analysis (Meta), redefined in
-`evaluator.traces.analysis.kernels`.
+Each share of kernels is a ratio of sums of durations over all kernels of all traced ranks, in
+marked steps or not. Origin: Table 3 of CCL-Bench; for launches and waits for the host, Holistic
+Trace Analysis (Meta), redefined in `evaluator.traces.analysis.kernels`.
 """
 
 import re
@@ -39,7 +27,12 @@ from evaluator.metrics.communication import UNPROFILED, UNTRACED, fraction
 from evaluator.metrics.throughput import ANY, job_rank_count, per_s, step_seconds, step_tokens
 from evaluator.rank.job import Precision
 from evaluator.rank.job import Workload as Decoder
-from evaluator.traces.analysis.kernels import Coverage, KernelRow, KernelTables, LaunchStatistics
+from evaluator.traces.analysis.kernels import (
+    KernelCoverage,
+    KernelRow,
+    KernelTables,
+    LaunchStatistics,
+)
 from evaluator.traces.model import Activity, RankTrace, TraceSet
 from records.errors import shown
 from records.workload import Workload
@@ -312,7 +305,7 @@ def _from_kernels(
 
 
 def _from_coverage(
-    part: Callable[[Coverage], float | None],
+    part: Callable[[KernelCoverage], float | None],
 ) -> Callable[[Evidence], float | Absent]:
     def formula(evidence: Evidence) -> float | Absent:
         if evidence.traces is None:

@@ -1,17 +1,9 @@
-"""All metrics by name; user metric files; generated docs.
+"""Metrics by name: built in, added by packages, and from the user's file.
 
-Finds metrics by name and asks them: those built in, those that packages add, and the user's own.
-
-Packages add metrics by entry points of the group `cclsearch.metrics`; what a file holds is handed
-in as `added`.
-
-Loads metrics from a Python file of the user's.
-
-The file is run, with all that its user may do: it is no more confined than a program that the
-user starts, so only a file that is trusted may be given. Policies, which a model writes, never
-get here.
-
-Metrics with the digest of what defines them, so that other code under one version is noticed.
+Packages add metrics by entry points of the group `cclsearch.metrics`. The user's file is run and is
+no more confined than a program that the user starts, so only a trusted file may be given; policies,
+which a model writes, never get here. The digest of what defines a metric reveals other code under
+the same version.
 """
 
 import ast
@@ -300,7 +292,7 @@ def _line(path: Path, error: Exception) -> str:
 
 
 TEXT_FIELDS: Final = ("label", "description", "differs")
-"""What a definition tells people; it changes no value."""
+"""Texts of a definition for people; they change no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +371,7 @@ def _of_package(name: str) -> str | None:
     module, _, bound = origin.partition(":")
     try:
         return definition_digest(inspect.getsource(sys.modules[module]), bound)
-    except (OSError, TypeError):  # no source lies beside a compiled module
+    except (OSError, TypeError):  # a compiled module has no source
         return digest(origin)
 
 

@@ -1,4 +1,4 @@
-"""What every metric must keep to, as a test class for whoever writes one.
+"""Conformance suite for metrics, as a test class to subclass.
 
     from evaluator.metrics.testing import MetricConformance
 
@@ -21,7 +21,7 @@ from evaluator.traces.model import (
     Activity,
     CollectiveKind,
     Device,
-    Group,
+    RankGroup,
     RankTrace,
     StepKind,
     TraceSet,
@@ -49,7 +49,7 @@ MIX = (
 MACHINE = Environment(
     name="node", device="cuda", accelerator="NVIDIA H100", world_size=2, ranks_per_node=2
 )
-PAIR = Group("0", (0, 1), 2)
+PAIR = RankGroup("0", (0, 1), 2)
 STEPS = ((1, 0, 1_000), (2, 1_000, 2_100), (3, 2_100, 3_000))
 
 
@@ -81,11 +81,11 @@ class MetricConformance:
                 assert math.isfinite(answer.value), name
 
     def test_it_has_no_value_without_evidence(self) -> None:
-        """What nobody saw has no number."""
+        """Without evidence there is no value."""
         assert isinstance(measure(type(self).metric, Evidence()), Absent)
 
     def test_it_gives_the_same_answer_twice(self) -> None:
-        """For evidence built anew, and for the same evidence asked again."""
+        """For new equal evidence, and for the same evidence asked twice."""
         first, second = evidences(), evidences()
         for name in first:
             asked = self._answer(first[name])
@@ -103,7 +103,7 @@ class MetricConformance:
 
 
 def evidences() -> Mapping[str, Evidence]:
-    """Evidence of every kind that a metric may meet, by what it is, built anew at each call."""
+    """Evidence of every kind that a metric may meet, by what it is, built at each call."""
     gpus = TraceSet(ranks=(_gpu_rank(0), _gpu_rank(1)))
     samples = Evidence(
         step_times_s=(0.2, 0.1, 0.4),

@@ -1,14 +1,7 @@
-"""step_time, tokens/s, TTFT/TPOT, memory, cost.
+"""Metrics of a job's pace and needs: step time, tokens, latency of answers, cost, memory.
 
-How fast a job steps, and on how many ranks: from the timed steps, else from its traces.
-
-How long requests wait for their tokens: from the timed steps, else from a server's traces.
-
-In training none of these has an answer.
-
-What a step costs: time of ranks, whether they work or wait.
-
-How much memory a job needs.
+Values come from the timed steps where there are any, else from traces. Latencies of tokens exist in
+inference only.
 """
 
 from collections.abc import Sequence
@@ -32,7 +25,7 @@ LEAST_TO_TRIM = 3
 def step_seconds(evidence: Evidence) -> float | Absent:
     """Seconds of one step of the workload: of the timed ones, else the period of traced ones.
 
-    The host may run ahead of its device, so its own steps count only where no period is told.
+    The host may run ahead of its device, so its own steps count only where no period is known.
     """
     if evidence.step_times_s:
         return median(evidence.step_times_s)
@@ -45,7 +38,7 @@ def step_seconds(evidence: Evidence) -> float | Absent:
 
 
 def job_rank_count(evidence: Evidence) -> int | Absent:
-    """Ranks of the job, as far as its launch, its traces or else the card tell."""
+    """Ranks of the job, as far as its launch, its traces or else the card say."""
     if evidence.rank_count is not None:
         return evidence.rank_count
     if evidence.traces is not None and evidence.traces.world_size is not None:
@@ -86,7 +79,7 @@ def _step_period_s(evidence: Evidence) -> float | Absent:
 
 
 def host_steps(trace: "RankTrace") -> "StepWindows":
-    """The steps as the host saw them; those on the device where the host's are not told."""
+    """The steps as the host saw them; those on the device where the host's are unknown."""
     return trace.host_steps if trace.host_steps.count else trace.steps
 
 
@@ -226,7 +219,7 @@ def _decode_periods_ns(steps: "StepWindows") -> "Nanoseconds":
 
 
 def _server_steps(trace: "RankTrace") -> "StepWindows":
-    """On the device, where the tokens come to be; as the host saw them where that is not told."""
+    """On the device, where the tokens come to be; as the host saw them where that is unknown."""
     told = trace.steps.of_a_server
     return trace.steps if told else trace.host_steps
 

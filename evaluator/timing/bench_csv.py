@@ -32,7 +32,7 @@ WHOLE_NUMBER = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BenchPoint:
-    """What was measured, whoever carried it out; rows of one point are replicates."""
+    """What was measured, by any benchmark; rows of one point are replicates."""
 
     collective: str
     operation: str
@@ -53,7 +53,7 @@ class BenchPoint:
 class BenchRow:
     """Mean latency of one point in microseconds, None where it was not measured.
 
-    The least and the greatest latency and the bus bandwidth are None where the file tells none.
+    The least and the greatest latency and the bus bandwidth are None where the file has none.
     `columns` holds every cell that is not empty, by the name of its column.
     """
 
@@ -66,7 +66,7 @@ class BenchRow:
 
     @property
     def status(self) -> str:
-        """How it ended, which files without such a column tell for none of their rows."""
+        """How it ended, None in files without such a column."""
         return self.columns.get(STATUS, MEASURED)
 
 

@@ -1,11 +1,8 @@
-"""Timing values, merge, figures.
-
-Units and significant figures: times written in no more digits than are known.
-
-How long calls of a statement took: blocks of calls, by launch, and what they tell.
+"""Timings of a statement: blocks of calls by launch, what they show, and how they are written.
 
 Samples of one launch share its luck, so with several launches only their medians count as
-independent; merging therefore keeps launches apart.
+independent; merging therefore keeps launches separate. Times are written in no more digits than are
+known.
 """
 
 import math

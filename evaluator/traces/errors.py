@@ -1,4 +1,4 @@
-"""What is raised for a file that is no trace that can be measured."""
+"""The error for a file that is not a measurable trace."""
 
 from pathlib import Path
 

@@ -15,7 +15,8 @@ class Intervals:
     """A set of instants as half-open pieces [start, end): sorted, disjoint, none empty.
 
     Both arrays are int64 nanoseconds, shape (pieces,), read-only. Pieces that touch are one piece
-    when made by `union`; other operations may leave touching pieces apart, which changes no total.
+    when made by `union`; other operations may leave touching pieces, which changes no
+    total.
     """
 
     start_ns: Nanoseconds
@@ -174,7 +175,7 @@ def own_time_ns(
 ) -> Nanoseconds:
     """Length of each interval without those directly inside it on its track, shape (intervals,).
 
-    Intervals of a track are nested or apart, like calls of a thread.
+    Intervals of a track are nested or disjoint, like calls of a thread.
     """
     own: Nanoseconds = ends_ns - starts_ns
     real = np.flatnonzero(own > 0)

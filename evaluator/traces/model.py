@@ -1,17 +1,4 @@
-"""Columnar trace model: spans, collectives, steps, ranks, job.
-
-The spans of one rank as columns: what ran, when, on which stream or thread, and its size.
-
-The collectives and transfers of one rank: which, how large, and between whom.
-
-The steps of one rank: when each began and ended, and what kind of step it was.
-
-The trace of one rank.
-
-The traces of one job.
-
-Which rows of several columns differ, and which of these each row is.
-"""
+"""The traces of one job as columns: spans, collectives, steps and memory of each rank."""
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
@@ -52,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Spans:
-    """Columns of shape (spans,), in order of start; what a trace does not tell is 0 or NaN.
+    """Columns of shape (spans,), in order of start; what a trace does not say is 0 or NaN.
 
     Times are nanoseconds since the Unix epoch on the rank's own clock, or since any moment where
     the trace has no such clock. `name_id` indexes `names`, `lane_id` indexes `lanes`, `activity`
@@ -67,13 +54,13 @@ class Spans:
     correlation: NDArray[np.int64]
     """Equal for a launch and the work that it launched; 0 where there is none."""
     bytes: NDArray[np.int64]
-    """Moved by a copy or fill, or read and written by an operation that says so; 0: not told."""
+    """Moved by a copy or fill, or read and written by an operation that says so; 0: unknown."""
     flops: NDArray[np.float64]
-    """Floating-point operations of the span; NaN: not told."""
+    """Floating-point operations of the span; NaN: unknown."""
     blocks_per_sm: NDArray[np.float32]
-    """Blocks of a kernel over the multiprocessors of its device; NaN: not told."""
+    """Blocks of a kernel over the multiprocessors of its device; NaN: unknown."""
     occupancy: NDArray[np.float32]
-    """Estimated share of the warps that fit on a multiprocessor, 0 to 1; NaN: not told."""
+    """Estimated share of the warps that fit on a multiprocessor, 0 to 1; NaN: unknown."""
     names: tuple[str, ...]
     lanes: tuple[Lane, ...]
 
@@ -101,7 +88,7 @@ class Spans:
         blocks_per_sm: NDArray[np.float32] | None = None,
         occupancy: NDArray[np.float32] | None = None,
     ) -> Self:
-        """From columns in order of start; a column that is not given is told by no span."""
+        """From columns in order of start; a column that is not given is unknown for all spans."""
         count = start_ns.size
         return cls(
             start_ns=start_ns,
@@ -179,10 +166,10 @@ class CollectiveKind(IntEnum):
     SEND = 9
     RECV = 10
     SEND_RECV = 11
-    """A transfer between two ranks whose direction is not told."""
+    """A transfer between two ranks of unknown direction."""
     BARRIER = 12
     PUT = 13
-    """A copy into the memory of another rank: one side makes it alone, and waits for nobody."""
+    """A copy into the memory of another rank: one side makes it alone, and waits for no other."""
 
 
 TRANSFERS: Final = (
@@ -204,8 +191,8 @@ SYNCHRONISING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Ranks that communicate: their numbers in order and how many, as far as the trace tells."""
+class RankGroup:
+    """Ranks that communicate: their numbers in order and how many, as far as the trace says."""
 
     name: str
     ranks: tuple[int, ...] | None = None
@@ -225,10 +212,10 @@ class Collectives:
     group_id: NDArray[np.int32]
     bytes: NDArray[np.int64]
     """S of nccl-tests: the whole buffer, that is the input of an all-reduce, reduce-scatter or
-    all-to-all, the output of an all-gather, the message of a transfer; 0: not told."""
+    all-to-all, the output of an all-gather, the message of a transfer; 0: unknown."""
     sequence: NDArray[np.int64]
-    """Number of the collective within its group, equal on all its ranks; -1: not told."""
-    groups: tuple[Group, ...]
+    """Number of the collective within its group, equal on all its ranks; -1: unknown."""
+    groups: tuple[RankGroup, ...]
 
     def __post_init__(self) -> None:
         columns = (self.span, self.kind, self.group_id, self.bytes, self.sequence)
@@ -333,7 +320,7 @@ class StepWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The accelerator that a rank computes on, as far as the trace tells."""
+    """The accelerator that a rank computes on, as far as the trace says."""
 
     name: str
     multiprocessor_count: int | None = None
@@ -353,9 +340,9 @@ class RankTrace:
     """What one rank did, on its own clock.
 
     `steps` are windows on the device: from the first work of a step to the last, where the trace
-    tells. `host_steps` are the same steps as the host saw them; both are equal for a job on CPUs.
+    says. `host_steps` are the same steps as the host saw them; both are equal for a job on CPUs.
     `world_size`, `backend`, `device` and `memory` are None where the trace does not say.
-    `caveats` tell in words what had to be mended or left out, and how often.
+    `caveats` say what had to be repaired or left out, and how often.
     """
 
     rank: int
@@ -436,8 +423,8 @@ class Alignment:
 class TraceSet:
     """The traces of one job, by rising rank; ranks may be missing, none is there twice.
 
-    `alignment` is None where nothing tells how far clocks are apart. `remarks` tell in words what
-    concerns no rank alone.
+    `alignment` is None where nothing says how clocks differ. `remarks` say what concerns no
+    rank alone.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -473,7 +460,7 @@ class TraceSet:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What is wrong with the traces and was mended or left out, in words."""
+        """What is wrong with the traces and was repaired or left out."""
         missing = self.missing_ranks
         lacking = f"{len(missing)} of {self.world_size} ranks left no trace" if missing else None
         told = (f"rank {trace.rank}: {caveat}" for trace in self.ranks for caveat in trace.caveats)

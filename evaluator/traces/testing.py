@@ -1,9 +1,4 @@
-"""Builders for traces.
-
-Traces written by hand, for tests of whatever reads traces.
-
-Kineto traces written by hand, for tests of their reader; times in microseconds.
-"""
+"""Builders for traces in tests: rank traces in ns, and Kineto files in microseconds."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +14,8 @@ from evaluator.traces.model import (
     CollectiveKind,
     Collectives,
     Device,
-    Group,
     Lane,
+    RankGroup,
     RankTrace,
     Spans,
     StepKind,
@@ -28,7 +23,7 @@ from evaluator.traces.model import (
 )
 from evaluator.traces.readers.kineto.reader import read_rank
 
-ALL = Group("0")
+ALL = RankGroup("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +40,7 @@ class Span:
     flops: float = float("nan")
     blocks_per_sm: float = float("nan")
     collective: CollectiveKind | None = None
-    group: Group = ALL
+    group: RankGroup = ALL
     payload_bytes: int = 0
     sequence: int = -1
 

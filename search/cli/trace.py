@@ -12,7 +12,7 @@ import typer
 
 from evaluator.traces.analysis.breakdown import JobSplit, StepSplit
 from evaluator.traces.analysis.collectives import Matches, bandwidths
-from evaluator.traces.analysis.difference import Change, Difference, Taken, difference
+from evaluator.traces.analysis.difference import JobDifference, PartChange, TimeTaken, difference
 from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelRow
 from evaluator.traces.analysis.stragglers import Imbalance, Stragglers, imbalance, stragglers
 from evaluator.traces.model import TraceSet
@@ -604,7 +604,7 @@ def print_difference(before: Traced, after: Traced, top: int, *, as_json: bool) 
     print_caveats(*trace_caveats(before.traces), *trace_caveats(after.traces))
 
 
-def _facts(found: Difference) -> dict[str, object]:
+def _facts(found: JobDifference) -> dict[str, object]:
     sections = {
         "parts": found.parts,
         "kernels": found.kernels,
@@ -616,7 +616,7 @@ def _facts(found: Difference) -> dict[str, object]:
     }
 
 
-def _print_changes(heading: str, changes: Sequence[Change], top: int) -> None:
+def _print_changes(heading: str, changes: Sequence[PartChange], top: int) -> None:
     moved = [each for each in changes if each.change_s] or changes[:1]
     shown = moved[:top]
     if not shown:
@@ -644,11 +644,11 @@ def _print_changes(heading: str, changes: Sequence[Change], top: int) -> None:
         typer.echo(f"{format_time_change(rest)} by {len(moved) - len(shown)} more; --json has all")
 
 
-def _taken(taken: Taken | None) -> str:
+def _taken(taken: TimeTaken | None) -> str:
     return ABSENT if taken is None else format_duration(taken.time_s)
 
 
-def _counts(each: Change) -> str:
+def _counts(each: PartChange) -> str:
     """Return the counts before and after, or one if equal."""
     counts = [
         ABSENT if taken is None or taken.count is None else format_number(taken.count)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from evaluator.traces.analysis.breakdown import JobSplit, StepParts, StepSplit
-from evaluator.traces.analysis.collectives import Bandwidths, Lack, Matches, Volume
+from evaluator.traces.analysis.collectives import Bandwidths, Matches, NoMatch, Volume
 from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelTable, stream_queues
 from evaluator.traces.analysis.stragglers import Stragglers
 from evaluator.traces.model import CollectiveKind, StepKind, TraceSet
@@ -384,7 +384,7 @@ def _kind(matches: Matches, kind: int, group_id: int) -> Row:
 
 def _why(lack: int) -> str | None:
     """Why a call is matched to none, in words that follow `a call`."""
-    return None if lack == Lack.NOTHING else Lack(int(lack)).words
+    return None if lack == NoMatch.NOTHING else NoMatch(int(lack)).words
 
 
 def _speeds(bandwidths: Bandwidths, place: int | None) -> Mapping[str, float | None]:

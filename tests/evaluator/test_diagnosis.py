@@ -8,7 +8,7 @@ import pytest
 from evaluator.evaluate import COLLECTIVES_KEPT, diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import job_split
-from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 from records.codec import from_json, to_json
@@ -21,7 +21,7 @@ REDUCE, GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 
 
 def call(start, end, ranks=(0, 1), kind=REDUCE, size=8):
-    group = Group(",".join(map(str, ranks)), tuple(ranks), len(ranks))
+    group = RankGroup(",".join(map(str, ranks)), tuple(ranks), len(ranks))
     return Span(
         Activity.COMMUNICATION, start, end, collective=kind, group=group, payload_bytes=size
     )
@@ -87,7 +87,7 @@ def test_groups_cross_nodes_by_the_ranks_of_a_node() -> None:
 
 
 def test_a_group_that_lists_no_ranks_is_told_without_them() -> None:
-    unlisted = replace(call(0, 10), group=Group("tp", None, 4))
+    unlisted = replace(call(0, 10), group=RankGroup("tp", None, 4))
     (found,) = diagnosed([unlisted], environment=ENVIRONMENT).collectives
 
     assert (found.group_size, found.ranks, found.crosses_nodes) == (4, None, None)

@@ -1,14 +1,7 @@
-"""Robust comparison of ranges.
+"""Decide whether a candidate launch is faster than a reference by the ranges of their samples.
 
-A verdict on one launch against another, with the reason and the numbers it was taken from.
-
-The same account of both sides, where both have it.
-
-Whether the times of two launches lie clearly apart, and whether their cycles do.
-
-Whether two launches that are not clearly apart took the same time.
-
-Whether a candidate launch is faster than a reference one, by the ranges of their samples.
+First by a clear gap between their times, which their cycles must confirm; without one, by whether
+both measured the same times.
 """
 
 import math

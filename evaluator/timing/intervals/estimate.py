@@ -1,13 +1,4 @@
-"""Range estimate of one measurement file.
-
-What is known of the times of one launch: summary statistics, and the samples behind them.
-
-Centre, interval and noise of both sides, and the change that their intervals guarantee.
-
-How far apart two launches must be to differ, and how close to be the same: presets and TOML.
-
-How much of what one side measured the other side measured too, mode weights apart.
-"""
+"""Statistics of one launch, intervals of two, and the thresholds of their comparison."""
 
 import math
 import sys
@@ -52,7 +43,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSummary:
-    """Statistics of the times of one launch; None is what nobody recorded.
+    """Statistics of the times of one launch; None is what was not recorded.
 
     `stdev_relative` is over the mean, `iqr_relative` over the median; either may be +inf. The raw
     vectors are shaped (samples,), one clock rate for each time; no samples are as good as None.
@@ -228,7 +219,7 @@ TimeRanges: TypeAlias = tuple[TimeRange, TimeRange]  # reference, candidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """One side in seconds; `noise` is relative to the centre, None if nobody can say.
+    """One side in seconds; `noise` is relative to the centre, None if unknown.
 
     Without an interval the centre is as the summary has it, which need not be a time.
     """

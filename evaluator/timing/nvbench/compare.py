@@ -1,13 +1,4 @@
-"""Match and compare two files.
-
-Which benchmarks and states of result files are compared, as said on a command line.
-
-Which devices of two result files are compared with each other, and whether they may differ.
-
-Which states of two result files are runs of the same work.
-
-Compares result files of nvbench, state by state.
-"""
+"""Match the benchmarks, devices and states of two nvbench result files and compare them."""
 
 import re
 from collections import Counter, defaultdict

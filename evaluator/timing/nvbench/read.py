@@ -1,17 +1,8 @@
-"""nvbench JSON.
+"""Read a result file of nvbench, of unknown origin, as values to compare.
 
-The JSON that nvbench writes, field by field; what a comparison does not need is left out.
-
-Numbers that nvbench measured are texts there, so that they lose no digits. Lists without entries
-may be null.
-
-What is raised for results of nvbench that cannot be compared.
-
-Raw samples in files beside a result file, which are read only when they are asked for.
-
-What a result file of nvbench tells, as values to compare.
-
-Reads a result file of nvbench of unknown origin.
+Its JSON is described field by field; what a comparison does not need is left out. Measured numbers
+are texts there, so that they lose no digits, and lists without entries may be null. Raw samples are
+in files next to it, which are read only when needed.
 """
 
 import json

@@ -1,16 +1,7 @@
-"""Match calls of ranks; volume, bandwidth, exposure.
+"""Collectives across ranks: which calls belong together, their volume, bandwidth and exposure.
 
-The collectives and transfers of all ranks as one table, with groups and steps in common.
-
-Sorts calls into cells, within which the k-th of each rank are the same collective.
-
-Which collective of each rank belongs to which: the same instance, seen by all of its ranks.
-
-How many bytes ranks hand to collectives and transfers in a step, by kind and group.
-
-How fast each collective moved its bytes once all of its ranks were there.
-
-What each kind of collective costs in a step, by the shape of its groups: exposed and hidden.
+The calls of all ranks become one table with common groups and steps. They are sorted into cells,
+within which the k-th call of each rank is the same collective.
 """
 
 from collections import defaultdict
@@ -28,7 +19,7 @@ from evaluator.traces.model import (
     TRANSFERS,
     Activity,
     CollectiveKind,
-    Group,
+    RankGroup,
     RankTrace,
     StepWindows,
     TraceSet,
@@ -46,12 +37,12 @@ class JobGroups:
     Arrays have shape (groups,) unless told.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     members: NDArray[np.bool_]
     """Which traced ranks belong: those that the group lists, else those that name it; shape
     (groups, ranks)."""
     size: NDArray[np.int32]
-    """How many ranks belong, traced or not; 0: not told."""
+    """How many ranks belong, traced or not; 0: unknown."""
     clear: NDArray[np.bool_]
     """Whether it is certain who belongs. It is not for a group of part of the job that neither
     lists its ranks nor has a name, nor where more ranks name one than belong to it, so that it must
@@ -148,17 +139,17 @@ class Calls:
         )
 
 
-def _resolved(group: Group, world_size: int | None) -> Group:
-    """The group with its ranks where they are told or follow: two ranks make one group only."""
+def _resolved(group: RankGroup, world_size: int | None) -> RankGroup:
+    """The group with its ranks where they are given or follow: two ranks make one group only."""
     size = group.size if group.size and 0 < group.size < _LARGEST_SIZE else None
     ranks = None if group.ranks is None else tuple(sorted(set(group.ranks)))
     if ranks is None and world_size and world_size <= _LARGEST_LISTED:
         whole = size == world_size or world_size == 2
         ranks = tuple(range(world_size)) if whole else None
-    return Group(group.name, ranks, size if ranks is None else len(ranks))
+    return RankGroup(group.name, ranks, size if ranks is None else len(ranks))
 
 
-def _group_order(group: Group) -> tuple[str, tuple[int, ...], int]:
+def _group_order(group: RankGroup) -> tuple[str, tuple[int, ...], int]:
     return group.name, group.ranks or (), group.size or 0
 
 
@@ -319,7 +310,7 @@ def _profiled(step: NDArray[np.int64], traces: TraceSet) -> NDArray[np.bool_]:
     return np.stack(found, axis=1)
 
 
-class Lack(IntEnum):
+class NoMatch(IntEnum):
     """Why a call belongs to no instance."""
 
     NOTHING = 0
@@ -342,12 +333,12 @@ class Lack(IntEnum):
 
 
 _LACKS: Final = {
-    Lack.NOTHING: "are matched",
-    Lack.STEP: "are outside all profiled steps",
-    Lack.GROUP: "do not tell whom they join",
-    Lack.PEER: "do not tell their peer",
-    Lack.EQUAL_COUNT: "are not equally many on all ranks",
-    Lack.EQUAL_BYTES: "are not of one size on all ranks",
+    NoMatch.NOTHING: "are matched",
+    NoMatch.STEP: "are outside all profiled steps",
+    NoMatch.GROUP: "do not tell whom they join",
+    NoMatch.PEER: "do not tell their peer",
+    NoMatch.EQUAL_COUNT: "are not equally many on all ranks",
+    NoMatch.EQUAL_BYTES: "are not of one size on all ranks",
 }
 
 
@@ -361,16 +352,16 @@ class Matches:
     """
 
     rank_numbers: tuple[int, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     row: NDArray[np.int32]
     kind: NDArray[np.int8]
     """`CollectiveKind` values; SEND for a send with its receive."""
     group_id: NDArray[np.int32]
     """Indexes `groups`."""
     group_size: NDArray[np.int32]
-    """How many ranks the group has, traced or not; 0: not told."""
+    """How many ranks the group has, traced or not; 0: unknown."""
     bytes: NDArray[np.int64]
-    """S of nccl-tests, the largest over the ranks; 0: not told."""
+    """S of nccl-tests, the largest over the ranks; 0: unknown."""
     step: NDArray[np.int64]
     """Number of the step that it belongs to on all its ranks; -1: none, or not one."""
     calls: Calls
@@ -378,7 +369,7 @@ class Matches:
     instance: NDArray[np.int64]
     """The instance of each call, shape (calls,); -1: none."""
     lack: NDArray[np.int8]
-    """`Lack` values, shape (calls,): why a call has no instance."""
+    """`NoMatch` values, shape (calls,): why a call has no instance."""
 
     @property
     def count(self) -> int:
@@ -397,11 +388,11 @@ class Matches:
         complete |= np.count_nonzero(self.present, axis=1) == self.group_size
         return complete
 
-    def unmatched(self, *kinds: CollectiveKind) -> dict[Lack, int]:
+    def unmatched(self, *kinds: CollectiveKind) -> dict[NoMatch, int]:
         """How many calls of these kinds have no instance, by why; without kinds, of all."""
         lack = self.lack[self.calls.doing(*kinds)] if kinds else self.lack
-        counts = np.bincount(lack, minlength=len(Lack)).tolist()
-        return {why: counts[why] for why in Lack if why is not Lack.NOTHING and counts[why]}
+        counts = np.bincount(lack, minlength=len(NoMatch)).tolist()
+        return {why: counts[why] for why in NoMatch if why is not NoMatch.NOTHING and counts[why]}
 
     def unmatched_words(self, *kinds: CollectiveKind) -> str:
         """The same in words, empty if all calls are matched."""
@@ -441,12 +432,12 @@ def match(traces: TraceSet) -> Matches:
     calls = Calls.of(traces)
     role, number = _roles(calls, traces), _numbers(calls)
     lack = _lack(calls, role, number, traces)
-    placed = lack == Lack.NOTHING
+    placed = lack == NoMatch.NOTHING
     cells = Cells.of(calls.kept(placed), role[placed], number[placed])
     even = cells.even(traces)
     alike = cells.alike(even)
-    lack[_places(cells.only(~even).calls, traces)] = Lack.EQUAL_COUNT
-    lack[_places(cells.only(even & ~alike).calls, traces)] = Lack.EQUAL_BYTES
+    lack[_places(cells.only(~even).calls, traces)] = NoMatch.EQUAL_COUNT
+    lack[_places(cells.only(even & ~alike).calls, traces)] = NoMatch.EQUAL_BYTES
     return _joined(cells.only(alike), calls, lack, traces)
 
 
@@ -488,10 +479,10 @@ def _lack(
     groups = calls.groups
     stepped = np.array([profiled_steps(trace).size > 0 for trace in traces.ranks])[calls.rank]
     lack = np.zeros(calls.count, np.int8)
-    lack[stepped & (number < 0) & (calls.step < 0)] = Lack.STEP
-    lack[role < 0] = Lack.PEER
-    lack[~groups.clear[calls.group_id]] = Lack.GROUP
-    lack[~groups.members[calls.group_id, calls.rank]] = Lack.GROUP
+    lack[stepped & (number < 0) & (calls.step < 0)] = NoMatch.STEP
+    lack[role < 0] = NoMatch.PEER
+    lack[~groups.clear[calls.group_id]] = NoMatch.GROUP
+    lack[~groups.members[calls.group_id, calls.rank]] = NoMatch.GROUP
     return lack
 
 
@@ -536,11 +527,11 @@ def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """What is communicated in a step, at the mean over steps.
+class CollectiveTraffic:
+    """What is communicated in a step, mean over steps.
 
     `bytes` adds up S of nccl-tests, each rank's own buffers; it is None where `untold_count` calls
-    (in all steps) do not tell their size. A barrier has none to tell.
+    (in all steps) do not say their size. A barrier has none.
     """
 
     call_count: float
@@ -553,11 +544,11 @@ class GroupTraffic:
     """One kind of collective in one group: of one of its traced ranks at the mean, and of all."""
 
     kind: CollectiveKind
-    group: Group
+    group: RankGroup
     rank_count: int
     """Traced ranks that take part."""
-    per_rank: Traffic
-    traced_ranks: Traffic
+    per_rank: CollectiveTraffic
+    traced_ranks: CollectiveTraffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -569,8 +560,8 @@ class Volume:
 
     step_count: int
     groups: tuple[GroupTraffic, ...]
-    by_rank: tuple[tuple[int, Traffic], ...]
-    traced_ranks: Traffic
+    by_rank: tuple[tuple[int, CollectiveTraffic], ...]
+    traced_ranks: CollectiveTraffic
 
 
 def volume(traces: TraceSet, matches: Matches) -> Volume | None:
@@ -613,11 +604,11 @@ def _group(calls: Calls, step_count: int) -> GroupTraffic:
     )
 
 
-def _traffic(calls: Calls, chosen: NDArray[np.bool_], divisor: int) -> Traffic:
+def _traffic(calls: Calls, chosen: NDArray[np.bool_], divisor: int) -> CollectiveTraffic:
     untold = chosen & (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
     untold_count = int(untold.sum())
     total = float(calls.bytes[chosen].sum(dtype=np.float64))
-    return Traffic(
+    return CollectiveTraffic(
         call_count=int(chosen.sum()) / divisor,
         bytes=None if untold_count else total / divisor,
         untold_count=untold_count,
@@ -653,7 +644,7 @@ class Bandwidths:
     """
 
     rank_numbers: tuple[int, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     instance: NDArray[np.int64]
     """Row among the matches."""
     kind: NDArray[np.int8]
@@ -727,7 +718,7 @@ class Exposure:
     """
 
     kind: CollectiveKind
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     call_count: float
     bytes: float | None
     """None where a call does not tell its size."""
@@ -751,7 +742,7 @@ def exposures(traces: TraceSet, matches: Matches, traffic: Volume) -> tuple[Expo
     )
 
 
-def _shape(kind: CollectiveKind, group: Group) -> _Shape:
+def _shape(kind: CollectiveKind, group: RankGroup) -> _Shape:
     ranks = group.ranks
     apart = tuple(rank - ranks[0] for rank in ranks) if ranks else None
     return kind, group.size, apart

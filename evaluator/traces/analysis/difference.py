@@ -19,10 +19,10 @@ PARTS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TimeTaken:
     """What a part, a kernel or a kind of collective takes: per step and rank, at the mean.
 
-    Of parts it is time that passes; of the others durations added up, which may lie beside other
+    Of parts it is time that passes; of the others durations added up, which may overlap other
     work. `count` is how often it ran, None for parts.
     """
 
@@ -31,12 +31,12 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PartChange:
     """One thing in both jobs; None where a job does not have it."""
 
     name: str
-    before: Taken | None
-    after: Taken | None
+    before: TimeTaken | None
+    after: TimeTaken | None
 
     @property
     def change_s(self) -> float:
@@ -45,15 +45,15 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class JobDifference:
     """Changes from one job to another: parts in their order, of the others the greatest first."""
 
-    parts: tuple[Change, ...]
-    kernels: tuple[Change, ...]
-    collectives: tuple[Change, ...]
+    parts: tuple[PartChange, ...]
+    kernels: tuple[PartChange, ...]
+    collectives: tuple[PartChange, ...]
 
 
-def difference(before: TraceSet, after: TraceSet) -> Difference | None:
+def difference(before: TraceSet, after: TraceSet) -> JobDifference | None:
     """Compare two jobs over the steps that all of their ranks profiled.
 
     Without marked steps all of a rank's work counts as one. None where a job has no step in common,
@@ -63,14 +63,14 @@ def difference(before: TraceSet, after: TraceSet) -> Difference | None:
     if jobs[0] is None or jobs[1] is None:
         return None
     old, new = jobs[0], jobs[1]
-    return Difference(
+    return JobDifference(
         parts=_changes(PARTS, old.parts, new.parts),
         kernels=_by_effect(old.kernels, new.kernels),
         collectives=_by_effect(old.collectives, new.collectives),
     )
 
 
-_Table: TypeAlias = Mapping[str, Taken]
+_Table: TypeAlias = Mapping[str, TimeTaken]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +95,9 @@ class _Job:
         )
 
 
-def _part(mean: StepSplit, name: str) -> Taken:
+def _part(mean: StepSplit, name: str) -> TimeTaken:
     time_s: float = getattr(mean, f"{name}_s")
-    return Taken(time_s=time_s)
+    return TimeTaken(time_s=time_s)
 
 
 def _work_within(trace: RankTrace, windows: StepWindows) -> RankTrace:
@@ -114,7 +114,7 @@ def _kernels(traces: TraceSet, step_count: int) -> _Table:
     """By name; what communicates is told by kind and size instead."""
     rows = top_kernels(traces).job.rows
     return {
-        row.name: Taken(time_s=row.total_s / step_count, count=row.count / step_count)
+        row.name: TimeTaken(time_s=row.total_s / step_count, count=row.count / step_count)
         for row in rows
         if row.activity != Activity.COMMUNICATION
     }
@@ -135,17 +135,17 @@ def _collectives(ranks: Sequence[RankTrace], step_count: int) -> _Table:
             times_ns[name] += duration_ns
             counts[name] += 1
     return {
-        name: Taken(time_s=time_ns / 1e9 / step_count, count=counts[name] / step_count)
+        name: TimeTaken(time_s=time_ns / 1e9 / step_count, count=counts[name] / step_count)
         for name, time_ns in times_ns.items()
     }
 
 
-def _changes(names: Sequence[str], before: _Table, after: _Table) -> tuple[Change, ...]:
+def _changes(names: Sequence[str], before: _Table, after: _Table) -> tuple[PartChange, ...]:
     return tuple(
-        Change(name=name, before=before.get(name), after=after.get(name)) for name in names
+        PartChange(name=name, before=before.get(name), after=after.get(name)) for name in names
     )
 
 
-def _by_effect(before: _Table, after: _Table) -> tuple[Change, ...]:
+def _by_effect(before: _Table, after: _Table) -> tuple[PartChange, ...]:
     changes = _changes(sorted(before.keys() | after.keys()), before, after)
     return tuple(sorted(changes, key=lambda change: -abs(change.change_s)))

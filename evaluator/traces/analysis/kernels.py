@@ -1,18 +1,10 @@
-"""Kernel tables, launch delays, idle causes.
+"""The work of ranks by name, how the host launches it, and why devices are idle.
 
-What the work of ranks consists of, by name: kernels, copies and fills, or operators of a host.
-
-Whole traces count, whether inside marked steps or not. Names tell rows apart and nothing else.
-
-How the host hands work to its device: delays, calls, and what waits on each stream.
-
-A launch and the work that it started share a correlation number. One call may start many kernels
-(a graph); what then counts is the first of them.
-
-Why a device was idle, from what the host had handed over: causes that add up to the idle time.
-
-The idea of telling a slow host from work that waits is that of Holistic Trace Analysis (Meta);
-here every instant is judged, not every gap by its length.
+Kernel tables hold kernels, copies and fills, or operators of a host; whole traces count, inside
+marked steps or not. A launch and the work that it started share a correlation number. One call may
+start many kernels (a graph); then the first of them counts. Causes of idle time add up to it. The
+distinction of a slow host from waiting work is that of Holistic Trace Analysis (Meta); here every
+instant is judged, not every gap by its length.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +32,7 @@ class KernelRow:
 
     `total_s` sums durations, those that overlap too; for operators of a host it is their own time,
     without the operators that they call. `share` is of the total of all work. `bytes` is what they
-    moved, in `bytes_s`, as far as the trace tells.
+    moved, in `bytes_s`, as far as the trace says.
     """
 
     activity: Activity
@@ -81,7 +73,7 @@ class KernelTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class KernelCoverage:
     """How far kernels fill their device, over the kernels whose launch geometry is told.
 
     Coverage is min(blocks per multiprocessor, 1): geometry, not occupancy. `mean` is weighted by
@@ -128,7 +120,7 @@ def top_kernels(traces: TraceSet) -> KernelTables:
     return KernelTables(job=_table(None, job), by_rank=tuple(by_rank))
 
 
-def coverage(traces: Iterable[RankTrace]) -> Coverage | None:
+def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
     """How far kernels fill their devices; None when no trace tells the geometry of a launch."""
     covered_ns = all_ns = compute_ns = compute_bound_ns = memory_bound_ns = 0.0
     for trace in traces:
@@ -145,7 +137,7 @@ def coverage(traces: Iterable[RankTrace]) -> Coverage | None:
         memory_bound_ns += float(duration_ns[computes & (filled < LOW_COVERAGE)].sum())
     if not all_ns:
         return None
-    return Coverage(
+    return KernelCoverage(
         mean=covered_ns / all_ns,
         compute_bound=compute_bound_ns / compute_ns if compute_ns else None,
         memory_bound=memory_bound_ns / compute_ns if compute_ns else None,
@@ -275,7 +267,7 @@ class StreamQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Launched:
+class _LaunchColumns:
     """Columns of one rank, ns: shape (launches,), of kernels (kernels,)."""
 
     call_ns: Nanoseconds
@@ -286,8 +278,8 @@ class _Launched:
     step_count: int
 
 
-def launched(spans: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the work whose launch is told, in order of start, and the row of each one's launch.
+def launch_pairs(spans: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the work whose launch is known, in order of start, and the row of each one's launch.
 
     Both int64 of shape (launched work,).
     """
@@ -304,7 +296,7 @@ def launched(spans: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def launch_statistics(traces: TraceSet) -> JobLaunches | None:
     """Launches of each rank and of all together; None when no trace tells any."""
-    columns = [(trace.rank, _launched(trace)) for trace in traces.ranks]
+    columns = [(trace.rank, _launch_columns(trace)) for trace in traces.ranks]
     told = [(rank, each) for rank, each in columns if each.call_ns.size]
     if not told:
         return None
@@ -317,7 +309,7 @@ def launch_statistics(traces: TraceSet) -> JobLaunches | None:
 def stream_queues(trace: RankTrace) -> tuple[StreamQueue, ...]:
     """The queue of each stream on which anything ever waited, over the whole trace."""
     spans = trace.spans
-    work, calls = launched(spans)
+    work, calls = launch_pairs(spans)
     waits = spans.start_ns[work] > spans.end_ns[calls]
     work, calls = work[waits], calls[waits]
     sweep = Sweep.over(spans.end_ns[calls], spans.start_ns[work], spans.lane_id[work])
@@ -334,15 +326,15 @@ def stream_queues(trace: RankTrace) -> tuple[StreamQueue, ...]:
     )
 
 
-def _launched(trace: RankTrace) -> _Launched:
+def _launch_columns(trace: RankTrace) -> _LaunchColumns:
     spans, steps = trace.spans, trace.host_steps
-    work, calls = launched(spans)
+    work, calls = launch_pairs(spans)
     # Work is in order of start, so the first row of a launch is its earliest work.
     calls, first, work_count = np.unique(calls, return_index=True, return_counts=True)
     call_start_ns = spans.start_ns[calls]
     kernels = spans.doing(Activity.COMPUTE, Activity.COMMUNICATION)
     before = np.searchsorted(call_start_ns, np.stack((steps.start_ns, steps.end_ns)))
-    return _Launched(
+    return _LaunchColumns(
         call_ns=spans.end_ns[calls] - call_start_ns,
         delay_ns=spans.start_ns[work[first]] - call_start_ns,
         work_count=work_count,
@@ -352,7 +344,7 @@ def _launched(trace: RankTrace) -> _Launched:
     )
 
 
-def _statistics(rank: int | None, columns: Sequence[_Launched]) -> LaunchStatistics:
+def _statistics(rank: int | None, columns: Sequence[_LaunchColumns]) -> LaunchStatistics:
     call_ns = np.concatenate([each.call_ns for each in columns])
     delay_ns = np.concatenate([each.delay_ns for each in columns])
     kernel_ns = np.concatenate([each.kernel_ns for each in columns])
@@ -417,7 +409,7 @@ def _causes(trace: RankTrace, windows: StepWindows) -> IdleCauses:
     spans = trace.spans
     bounds = Intervals.union(windows.start_ns.min(keepdims=True), windows.end_ns.max(keepdims=True))
     gaps = bounds.subtract(busy(trace))
-    work, calls = launched(spans)
+    work, calls = launch_pairs(spans)
     known = _known(trace, gaps, work)
     handed_ns = spans.end_ns[calls]
     queued = handed_ns < spans.start_ns[work]

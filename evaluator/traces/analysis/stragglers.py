@@ -1,12 +1,9 @@
-"""Clock alignment, waiting ranks.
+"""Clock alignment, and which rank the others wait for.
 
-Which rank the others wait for, what that costs, and how unequally ranks compute.
-
-Whoever comes last to a collective that all must attend is in it for the shortest time, so its
-duration is the transfer alone and what others take longer is waiting. That needs no common clock.
-Start times name the same rank where the clocks of ranks are known to agree.
-
-Brings the clocks of ranks together by what ends at one moment on all of them: collectives.
+The rank that comes last to a collective that all must attend is in it for the shortest time, so its
+duration is the transfer alone and the additional time of the others is waiting. That needs no
+common clock. Start times name the same rank where the clocks of ranks are known to agree. Clocks
+are aligned by collectives, which end at one moment on all ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -286,7 +283,7 @@ class _GroupEnds:
         return spread_ns
 
 
-def aligned(traces: TraceSet, clocks: Sequence[int] | None = None) -> TraceSet:
+def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> TraceSet:
     """The same traces on one clock, as far as at least five matched collectives of a group tell.
 
     `clocks` numbers the clocks that ranks are known to share, from 0, in the order of the ranks;
@@ -359,7 +356,7 @@ def _ahead_ns(
             equations[pair] += weight * apart
             noise[pair] += weight**2 * variance_ns2 * apart
             right[[clock, unknown]] += weight * deviation_ns * np.array([1, -1])
-    parts = _connected(groups, clock_count)
+    parts = _connected_groups(groups, clock_count)
     free = np.ones(size, np.bool_)
     free[[part[0] for part in parts]] = False  # one clock of each part has to be the measure
     solution = np.zeros((size, size))
@@ -373,7 +370,7 @@ def _ahead_ns(
     return ahead_ns[:clock_count], covariance[:clock_count, :clock_count]
 
 
-def _connected(groups: tuple[_GroupEnds, ...], clock_count: int) -> list[NDArray[np.int64]]:
+def _connected_groups(groups: tuple[_GroupEnds, ...], clock_count: int) -> list[NDArray[np.int64]]:
     """Clocks that groups connect, directly or over others."""
     part = np.arange(clock_count)
     for group in groups:

@@ -1,17 +1,13 @@
-"""Column cache beside traces.
-
-Rank traces as one file of plain columns: written and read as fast as the disk, never trusted.
+"""A cache of columns next to each large trace, so that a trace is parsed once.
 
 A line of JSON holds everything but the arrays, whose bytes follow in the order of the model's
-fields. What is read back has the types that the model declares and the checksum that was written,
-and every number that indexes something does.
+fields. The file is never trusted: what is read back must have the types that the model declares and
+the checksum that was written, and every index must be in range.
 
-What was read from a trace file, kept beside it, so that a trace is parsed once.
-
-A cache belongs to a file of one size, inode and times of change: reading 268 MB only to tell that
-they are still the same would take as long as all the rest. Where these differ (a copied folder, a
-checkout) the content decides, by its digest. It belongs to one version of the readers, too: the
-digest of their source, so that nobody has to remember to count one up.
+A cache belongs to a file of one size, inode and times of change: reading 268 MB only to see that
+they are unchanged would take as long as all the rest. Where these differ (a copied folder, a
+checkout) the content decides, by its digest. It also belongs to one version of the readers, by the
+digest of their source.
 """
 
 import fcntl
@@ -43,7 +39,7 @@ Column: TypeAlias = NDArray[np.generic]
 _LATEST_NS = 1 << 62
 
 
-class Header(msgspec.Struct):
+class CacheHeader(msgspec.Struct):
     """The first line: `label` says what the traces are of, `traces` have lengths for arrays."""
 
     label: msgspec.Raw
@@ -60,11 +56,11 @@ def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: obje
         columns.append(column.view(np.uint8))
         return column.size
 
-    described = [msgspec.json.encode(_described(RankTrace, trace, put)) for trace in traces]
+    described = [msgspec.json.encode(_describe(RankTrace, trace, put)) for trace in traces]
     checksum = _checksum(described)
     for column in columns:
         checksum = isal_zlib.crc32(column.data, checksum)
-    header = Header(
+    header = CacheHeader(
         label=msgspec.Raw(msgspec.json.encode(label)),
         checksum=checksum,
         traces=[msgspec.Raw(text) for text in described],
@@ -73,12 +69,12 @@ def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: obje
     file.writelines(column.data for column in columns)
 
 
-def read_header(file: BufferedReader) -> Header:
+def read_header(file: BufferedReader) -> CacheHeader:
     """Read the first line. Raises OSError, ValueError."""
-    return msgspec.json.decode(file.readline(), type=Header)
+    return msgspec.json.decode(file.readline(), type=CacheHeader)
 
 
-def read_columns(file: BufferedReader, header: Header) -> tuple[RankTrace, ...]:
+def read_columns(file: BufferedReader, header: CacheHeader) -> tuple[RankTrace, ...]:
     """Read what follows the header. Raises OSError, ValueError when it is not what was written."""
     left = os.fstat(file.fileno()).st_size - file.tell()
     checksum = _checksum(header.traces)
@@ -97,7 +93,7 @@ def read_columns(file: BufferedReader, header: Header) -> tuple[RankTrace, ...]:
 
     traces = []
     for described in header.traces:
-        trace = _rebuilt(RankTrace, msgspec.json.decode(described), take)
+        trace = _rebuild(RankTrace, msgspec.json.decode(described), take)
         assert isinstance(trace, RankTrace)  # the type that was asked for
         traces.append(trace)
     if not traces or left or checksum != header.checksum:
@@ -114,7 +110,7 @@ def _checksum(described: Sequence[bytes | msgspec.Raw]) -> int:
     return checksum
 
 
-def _described(
+def _describe(
     hint: object, value: object, put: Callable[[object, np.dtype[np.generic]], int]
 ) -> object:
     hint = _required(hint)
@@ -124,12 +120,12 @@ def _described(
         return put(value, dtype)
     if members := _members(hint):
         return {
-            name: _described(member, getattr(value, name), put) for name, member in members.items()
+            name: _describe(member, getattr(value, name), put) for name, member in members.items()
         }
     return value
 
 
-def _rebuilt(
+def _rebuild(
     hint: object, value: object, take: Callable[[object, np.dtype[np.generic]], Column]
 ) -> object:
     required = _required(hint)
@@ -141,7 +137,7 @@ def _rebuilt(
     if not isinstance(value, dict) or not isinstance(required, type):
         raise ValueError(f"{required} is no object")
     return required(
-        **{name: _rebuilt(member, value.get(name), take) for name, member in members.items()}
+        **{name: _rebuild(member, value.get(name), take) for name, member in members.items()}
     )
 
 
@@ -205,13 +201,13 @@ def _times(trace: RankTrace) -> Iterator[Nanoseconds]:
 
 
 _SMALLEST_SPAN_COUNT = 10_000
-"""Fewer spans are parsed so quickly that nobody wants a file for them."""
+"""Fewer spans are parsed so quickly that a cache is not worth a file."""
 _SMALLEST_SUSPECT_BYTES = 64 << 20
 _DIGEST_PIECE_BYTES = 1 << 20
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """What a file system tells of a file without reading it; it changes with the content."""
+class FileIdentity(msgspec.Struct, frozen=True):
+    """What a file system says of a file without reading it; it changes with the content."""
 
     size: int
     inode: int
@@ -230,7 +226,7 @@ class _Label(msgspec.Struct):
 
     version: str
     only_rank: int | None
-    identity: Identity
+    identity: FileIdentity
     digest: str
 
 
@@ -239,11 +235,13 @@ def cache_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.cclsearch")
 
 
-def cached(path: Path, limits: ReadLimits, only_rank: int | None) -> tuple[RankTrace, ...] | None:
-    """What an earlier `keep` left of this very file; None where it left nothing that holds."""
+def read_cache(
+    path: Path, limits: ReadLimits, only_rank: int | None
+) -> tuple[RankTrace, ...] | None:
+    """Return what an earlier `write_cache` stored for this file; None if that is not valid."""
     try:
         with open_regular(cache_path(path)) as file:
-            identity = Identity.of(path)
+            identity = FileIdentity.of(path)
             largest = max(_SMALLEST_SUSPECT_BYTES, limits.ratio * identity.size)
             if os.fstat(file.fileno()).st_size > largest:
                 return None
@@ -260,11 +258,11 @@ def cached(path: Path, limits: ReadLimits, only_rank: int | None) -> tuple[RankT
     if not was_told_its_rank and label.only_rank != only_rank:
         return None
     if label.identity != identity:
-        keep(path, identity, label.only_rank, traces)
+        write_cache(path, identity, label.only_rank, traces)
     return traces
 
 
-def read_and_keep(
+def read_and_cache(
     path: Path, limits: ReadLimits, only_rank: int | None
 ) -> tuple[tuple[RankTrace, ...], bool]:
     """Read a file, and leave a large one for the next time; whether that is done.
@@ -272,26 +270,26 @@ def read_and_keep(
     Raises TraceError as `read_file`.
     """
     try:
-        identity = Identity.of(path)
+        identity = FileIdentity.of(path)
     except OSError as error:
         raise TraceError(path, f"cannot be read: {error}") from error
     traces = read_file(path, limits, only_rank)
     is_large = sum(trace.spans.count for trace in traces) >= _SMALLEST_SPAN_COUNT
-    return traces, is_large and keep(path, identity, only_rank, traces)
+    return traces, is_large and write_cache(path, identity, only_rank, traces)
 
 
-def keep(
-    path: Path, identity: Identity, only_rank: int | None, traces: tuple[RankTrace, ...]
+def write_cache(
+    path: Path, identity: FileIdentity, only_rank: int | None, traces: tuple[RankTrace, ...]
 ) -> bool:
     """Leave what was read from a file, that was `identity` before, for the next time.
 
-    Gives up silently where that is not possible or the file has changed. Whoever reads sees a whole
+    Gives up silently where that is not possible or the file has changed. A reader sees a whole
     cache or none: it gets its name when it is complete, and has a checksum, as nothing is forced to
     the disk. One process at a time writes; what a killed one left is overwritten by the next.
     """
     try:
         label = _Label(_version(), only_rank, identity, _digest(path))
-        if not label.version or Identity.of(path) != identity:
+        if not label.version or FileIdentity.of(path) != identity:
             return False
         _replace(cache_path(path), traces, label)
     except (OSError, TraceError):
@@ -316,24 +314,23 @@ def _replace(target: Path, traces: tuple[RankTrace, ...], label: _Label) -> None
 
 
 def _refuse_foreign(descriptor: int, path: Path) -> None:
-    """Raise OSError unless this is the only name of a file that nobody has renamed meanwhile."""
+    """Raise OSError unless this is the only name of a file that was not renamed meanwhile."""
     opened, named = os.fstat(descriptor), path.lstat()
     if not (
         stat.S_ISREG(opened.st_mode) and opened.st_nlink == 1 and opened.st_ino == named.st_ino
     ):
-        raise OSError(f"{path} belongs to somebody else")
+        raise OSError(f"{path} belongs to another program")
 
 
-def _holds(label: _Label, path: Path, identity: Identity) -> bool:
-    """Whether the content is still what it was, though the file system tells of a change."""
+def _holds(label: _Label, path: Path, identity: FileIdentity) -> bool:
+    """Whether the content is still what it was, though the file system reports a change."""
     return label.identity.size == identity.size and label.digest == _digest(path)
 
 
 def _digest(path: Path) -> str:
     """A digest of the content: SHA-256 of the CRC-32 of each MiB, at a tenth of SHA-256's cost.
 
-    It tells a file from what it was before, not from a forgery: who could forge one could as well
-    forge the cache, which lies beside it.
+    It detects a change, not a forgery: a forger could as well replace the cache next to it.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:

@@ -1,10 +1,7 @@
-"""Streaming Chrome-trace JSON.
+"""Chrome trace JSON of any layout and size as a stream of typed events in bounded batches.
 
-JSON text of unknown size as a window that slides over it: where it is read, and what is near.
-
-Chrome trace JSON of any layout as a stream: typed events in bounded batches, fields around them.
-
-Knows nothing of what an event means: the caller gives the type of its events.
+Text is read in a window that slides over it. The meaning of an event is unknown here: the caller
+gives the type of its events.
 """
 
 import json
@@ -190,7 +187,7 @@ class ChromeText:
         return [text[a:b] for a, b in zip(starts, [*between, len(text)], strict=True)]
 
 
-def mended(text: bytes) -> bytes:
+def repair_text(text: bytes) -> bytes:
     """Text as JSON allows it, where a profiler wrote what it does not.
 
     Bytes that are no UTF-8 become question marks, backslashes that escape nothing (paths of
@@ -253,7 +250,7 @@ _SHAPE = re.compile(r"(.*?)(?: - at `\$\[(\d+)\](.*)`)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedEvent:
     """An event that cannot be read: what it was, as far as its text says, and its fault.
 
     The fault continues a sentence that begins with the event.
@@ -291,7 +288,7 @@ class ChromeFile(Generic[E]):
         self.text = b""
         self.control_count = 0
         self.mended_count = 0
-        self.damages: list[Damage] = []
+        self.damages: list[DamagedEvent] = []
         self.event_count = 0
         self._mends = mends
         self._path = path
@@ -417,7 +414,7 @@ class ChromeFile(Generic[E]):
     def _single(self, piece: bytes) -> tuple[E, bytes] | None:
         """One event and its text, mended where that is needed; None where that does not help."""
         fault = ""
-        for made in (bytes, mended):
+        for made in (bytes, repair_text):
             text = made(piece)
             try:
                 (event,) = self._decoder.decode(b"[%b]" % text)
@@ -428,9 +425,9 @@ class ChromeFile(Generic[E]):
             except RecursionError as error:
                 raise self._in.error("events nested too deeply stand") from error
             else:
-                self.mended_count += made is mended
+                self.mended_count += made is repair_text
                 return event, text
-        self.damages.append(Damage(_said(_CATEGORY, piece), _said(_NAME, piece), fault))
+        self.damages.append(DamagedEvent(_said(_CATEGORY, piece), _said(_NAME, piece), fault))
         return None
 
     def _likely_end(self) -> tuple[int, bool] | None:
@@ -478,6 +475,6 @@ class ChromeFile(Generic[E]):
 
 
 def _said(field: re.Pattern[bytes], piece: bytes) -> str:
-    """What a damaged event says in a field; empty where that cannot be told."""
+    """What a damaged event says in a field; empty where that is unknown."""
     found = field.search(piece)
     return found[1].decode(errors="replace") if found else ""

@@ -1,4 +1,4 @@
-"""Reads a file of unknown size and origin piece by piece, plain, gzip or zstd, or refuses it."""
+"""Read a file of unknown size and origin in pieces, plain, gzip or zstd, or refuse it."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class ReadLimits:
 
 
 STANDARD_LIMITS = ReadLimits()
-"""For what the job of a trial wrote, and for whatever nobody chose to read."""
+"""For what the job of a trial wrote, and for files that no user chose to read."""
 
 LARGE_LIMITS = ReadLimits(
     file_bytes=64 << 30, decompressed_bytes=256 << 30, event_count=200_000_000
@@ -51,8 +51,8 @@ _Unpack: TypeAlias = Callable[[BufferedReader, int], Generator[bytes, None, None
 def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[bytes, None, None]:
     """What a regular file holds, decompressed, in pieces of about `size` bytes, none empty.
 
-    gzip and zstd are told by how the file begins, whatever it is called. Raises TraceError when it
-    cannot be read, is truncated or damaged, passes a limit, or changes meanwhile.
+    gzip and zstd are recognised by how the file begins, whatever its name. Raises TraceError when
+    it cannot be read, is truncated or damaged, passes a limit, or changes meanwhile.
     """
     try:
         with open_regular(path) as file:
@@ -77,7 +77,7 @@ def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[byt
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file, without waiting for whoever writes into a pipe of that name.
+    """Open a regular file, without waiting for a process that writes into a pipe of that name.
 
     Raises OSError, and TraceError when it is no regular file.
     """

@@ -1,9 +1,4 @@
-"""Which format, which reader.
-
-Tells by its content which profiler wrote a file, and has the reader of that format read it.
-
-Finds the trace files that lie in a folder or below it.
-"""
+"""Find trace files in a folder, recognise their format by content, and read them."""
 
 import codecs
 import os
@@ -147,7 +142,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TraceFiles:
     """The trace files of one folder with their formats, and what is said of its other files."""
 
     folder: Path
@@ -155,7 +150,7 @@ class Found:
     others: tuple[str, ...] = ()
 
 
-def found_at(path: Path, limits: ReadLimits) -> Found:
+def find_traces(path: Path, limits: ReadLimits) -> TraceFiles:
     """What is to be read when a folder, or one file, is named.
 
     Raises TraceError when there is nothing, when it lies in several folders, or when a file that
@@ -163,7 +158,7 @@ def found_at(path: Path, limits: ReadLimits) -> Found:
     """
     try:
         if not path.is_dir():
-            return Found(path.parent, ((path, format_of(path, limits)),))
+            return TraceFiles(path.parent, ((path, format_of(path, limits)),))
         folders = _folders(path)
         here = _in_folder(next(folders), limits)
         if here.files:
@@ -172,17 +167,17 @@ def found_at(path: Path, limits: ReadLimits) -> Found:
     except OSError as error:
         raise TraceError(path, f"cannot be read: {error}") from error
     if len(below) > 1:
-        named = some([str(each.folder.relative_to(path)) for each in below])
+        named = shorten_list([str(each.folder.relative_to(path)) for each in below])
         raise TraceError(path, f"holds traces in several folders, {named}; name one of them")
     if below:
         return below[0]
-    others = f": {some(here.others)}" if here.others else ""
+    others = f": {shorten_list(here.others)}" if here.others else ""
     raise TraceError(
         path, f"holds no *.json, *.sqlite or *.xplane.pb that a profiler wrote{others}"
     )
 
 
-def some(words: Sequence[str]) -> str:
+def shorten_list(words: Sequence[str]) -> str:
     """A list of them to be read by people, cut where it gets long."""
     more = [f"{len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
     return ", ".join([*words[:_MOST_NAMED], *more])
@@ -197,7 +192,7 @@ def _folders(path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _in_folder(folder: Path, limits: ReadLimits) -> Found:
+def _in_folder(folder: Path, limits: ReadLimits) -> TraceFiles:
     files: list[tuple[Path, Format]] = []
     others: list[str] = []
     for path in sorted(folder.iterdir(), key=lambda path: _by_number(path.name)):
@@ -212,7 +207,9 @@ def _in_folder(folder: Path, limits: ReadLimits) -> Found:
             others.append(f"{path.name} {error.kind}")
     exports = _exports(files)
     others += [f"{path.name} {what}" for path, what in exports.items()]
-    return Found(folder, tuple(file for file in files if file[0] not in exports), tuple(others))
+    return TraceFiles(
+        folder, tuple(file for file in files if file[0] not in exports), tuple(others)
+    )
 
 
 def _exports(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:

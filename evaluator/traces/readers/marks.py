@@ -1,9 +1,4 @@
-"""Names that mark steps and collectives.
-
-Steps from ranges that a program marked, which may nest and count from 0 more than once.
-
-Tells device kernels that move data between ranks from those that compute, by their names.
-"""
+"""Steps from marked ranges, which may nest and count from 0 repeatedly; collectives by name."""
 
 import re
 from dataclasses import dataclass

@@ -1,14 +1,6 @@
-"""read_traces(path): find, read in worker processes, check.
+"""Read the traces of all ranks of one job: files of a folder, in parallel, cached.
 
-Reads the traces of all ranks of one job.
-
-What a process runs that reads trace files for another: one request a line, one reply a line.
-
-Reads trace files in processes side by side, each of which reads one after the other.
-
-Reads several trace files, each once: from a cache, here, or in processes side by side.
-
-Reads the traces that lie in a folder as those of one run, whatever wrote them.
+As a program this module reads files for another process: one request a line, one reply a line.
 """
 
 import os
@@ -28,23 +20,23 @@ import msgspec
 import numpy as np
 
 from evaluator.rank.protocol import die_with
-from evaluator.traces.analysis.stragglers import aligned
+from evaluator.traces.analysis.stragglers import align_clocks
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import Activity, Collectives, Group, RankTrace, TraceSet
+from evaluator.traces.model import Activity, Collectives, RankGroup, RankTrace, TraceSet
 from evaluator.traces.readers.cache import (
     cache_path,
-    cached,
-    read_and_keep,
+    read_and_cache,
+    read_cache,
     read_columns,
     read_header,
     write_columns,
 )
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
-from evaluator.traces.readers.formats import Format, found_at, read_file, some
+from evaluator.traces.readers.formats import Format, find_traces, read_file, shorten_list
 
-_NAMELESS = Group("")
+_NAMELESS = RankGroup("")
 _TWO = 2
-_APART = "read each run from a folder of its own"
+_APART = "read each run from a separate folder"
 
 
 def read_traces(
@@ -52,8 +44,8 @@ def read_traces(
 ) -> TraceSet:
     """The traces in these files of one job, in any order, their clocks aligned; at least one.
 
-    A file that names no rank is of `only_rank`, the one rank of a job of one. Nothing that lies
-    beside the files is looked at. Raises TraceError when a file is refused, lacks the device work
+    A file that names no rank is of `only_rank`, the one rank of a job of one. No other file is
+    read. Raises TraceError when a file is refused, lacks the device work
     of a job that ran on devices, two hold the same rank, or they do not agree on the size of the
     job.
     """
@@ -61,10 +53,10 @@ def read_traces(
     for path, traces in read:
         if any(trace.on_device and not trace.has_work for trace in traces):
             raise TraceError(path, "holds no device work, though the job ran on devices")
-    return joined(read)
+    return join_ranks(read)
 
 
-def joined(
+def join_ranks(
     files: Iterable[tuple[Path, Sequence[RankTrace]]], remarks: Sequence[str] = ()
 ) -> TraceSet:
     """What was read from files, as one job; what is in one file is on one clock already.
@@ -84,7 +76,7 @@ def joined(
     _refuse_other_sizes(read.values())
     ranks = [read[rank] for rank in sorted(read)]
     job = TraceSet(ranks=tuple(trace for _, trace in ranks), remarks=tuple(remarks))
-    return aligned(_with_the_whole_job(job), [clocks[path] for path, _ in ranks])
+    return align_clocks(_with_whole_job_groups(job), [clocks[path] for path, _ in ranks])
 
 
 def by_device(trace: RankTrace) -> tuple[RankTrace, ...]:
@@ -159,7 +151,7 @@ def _on(trace: RankTrace, device: str, others: Sequence[str]) -> RankTrace:
     )
 
 
-def _with_the_whole_job(job: TraceSet) -> TraceSet:
+def _with_whole_job_groups(job: TraceSet) -> TraceSet:
     """The job with collectives that name no group as those of all ranks, if all left a trace.
 
     Profilers before torch 2.3 record neither group nor number. Of one rank alone nothing follows;
@@ -170,7 +162,7 @@ def _with_the_whole_job(job: TraceSet) -> TraceSet:
     counts = [_groupless_count(trace) for trace in job.ranks]
     if size is None or size != len(job.ranks) or size == _TWO or not any(counts):
         return job
-    everyone = Group(_NAMELESS.name, tuple(range(size)), size)
+    everyone = RankGroup(_NAMELESS.name, tuple(range(size)), size)
     ranks = (
         replace(
             trace,
@@ -212,7 +204,7 @@ def _refuse_other_sizes(read: Collection[tuple[Path, RankTrace]]) -> None:
             )
 
 
-class Request(msgspec.Struct):
+class ReadRequest(msgspec.Struct):
     """Read a file, leave its cache if that is wanted and worth it, else write `columns`."""
 
     path: bytes
@@ -221,30 +213,30 @@ class Request(msgspec.Struct):
     columns: bytes
 
 
-class Reply(msgspec.Struct):
+class ReadReply(msgspec.Struct):
     """Where the columns of the file are, or why there are none."""
 
     columns: bytes | None = None
     refusal: str = ""
 
 
-def answer(request: Request) -> Reply:
+def answer_request(request: ReadRequest) -> ReadReply:
     """Do what is requested."""
     path, columns = Path(os.fsdecode(request.path)), Path(os.fsdecode(request.columns))
     try:
         if request.use_cache:
-            traces, kept = read_and_keep(path, request.limits, None)
+            traces, kept = read_and_cache(path, request.limits, None)
             if kept:
-                return Reply(columns=os.fsencode(cache_path(path)))
+                return ReadReply(columns=os.fsencode(cache_path(path)))
         else:
             traces = read_file(path, request.limits, None)
         with columns.open("wb") as file:
             write_columns(file, traces)
     except TraceError as error:
-        return Reply(refusal=_printable(str(error).removeprefix(f"{path}: ")))
+        return ReadReply(refusal=_printable(str(error).removeprefix(f"{path}: ")))
     except OSError as error:
-        return Reply(refusal=_printable(f"cannot be handed over: {error}"))
-    return Reply(columns=request.columns)
+        return ReadReply(refusal=_printable(f"cannot be handed over: {error}"))
+    return ReadReply(columns=request.columns)
 
 
 def _printable(text: str) -> str:
@@ -253,19 +245,15 @@ def _printable(text: str) -> str:
 
 
 def main() -> None:
-    """Answer until nobody asks; die with the process that asks, and before it if memory ends."""
+    """Answer requests until input ends; die with the requesting process, or of low memory."""
     die_with(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C means the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the requesting process
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     for line in sys.stdin.buffer:
-        reply = answer(msgspec.json.decode(line, type=Request))
+        reply = answer_request(msgspec.json.decode(line, type=ReadRequest))
         sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
         sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()
 
 
 def read_in_processes(
@@ -280,7 +268,7 @@ def read_in_processes(
         try:
             folder = Path(opened.enter_context(TemporaryDirectory(prefix="cclsearch-")))
             for number in range(min(count, len(files))):
-                process = _Process(folder / str(number), limits, use_cache)
+                process = _ReaderProcess(folder / str(number), limits, use_cache)
                 opened.callback(process.end)
                 selector.register(process.replies, EVENT_READ, process)
         except OSError as error:
@@ -300,7 +288,7 @@ def read_in_processes(
                 yield file, traces
 
 
-class _Process:
+class _ReaderProcess:
     """A process that reads files on request; it dies with this one."""
 
     def __init__(self, place: Path, limits: ReadLimits, use_cache: bool) -> None:
@@ -323,10 +311,10 @@ class _Process:
     def begin(self, file: Path) -> None:
         """Have a file read; its reply can be read when it is."""
         self._file = file
-        request = Request(
+        request = ReadRequest(
             os.fsencode(file), self._limits, self._use_cache, os.fsencode(self._columns)
         )
-        with suppress(BrokenPipeError):  # the missing reply tells
+        with suppress(BrokenPipeError):  # the missing reply reports it
             self._requests.write(msgspec.json.encode(request) + b"\n")
             self._requests.flush()
 
@@ -335,7 +323,7 @@ class _Process:
         line = self.replies.readline()
         if not line.endswith(b"\n"):
             raise TraceError(self._file, self._end_in_words())
-        reply = msgspec.json.decode(line, type=Reply)
+        reply = msgspec.json.decode(line, type=ReadReply)
         if reply.columns is None:
             raise TraceError(self._file, reply.refusal)
         try:
@@ -364,7 +352,7 @@ class _Process:
 
 
 OnFile: TypeAlias = Callable[[int, int, Path], None]
-"""Told after each file: how many are read, of how many, and which one it was."""
+"""Called after each file: how many are read, of how many, and which one it was."""
 
 # What is read in the time that a process takes to start.
 _WORTH_A_PROCESS_BYTES = 64 << 20
@@ -388,7 +376,7 @@ def read_files(
             on_file(len(read), len(files), file)
 
     for file in files if use_cache else ():
-        traces = cached(file, limits, only_rank)
+        traces = read_cache(file, limits, only_rank)
         if traces is not None:
             done(file, traces)
     rest = sorted((file for file in files if file not in read), key=_text_bytes)
@@ -400,7 +388,7 @@ def read_files(
         rest = []
     for file in rest:
         if use_cache:
-            traces, _ = read_and_keep(file, limits, only_rank)
+            traces, _ = read_and_cache(file, limits, only_rank)
         else:
             traces = read_file(file, limits, only_rank)
         done(file, traces)
@@ -408,7 +396,7 @@ def read_files(
 
 
 def _process_count(files: Sequence[Path]) -> int:
-    """How many processes pay, files by rising size; 1 where all but the last are read at once."""
+    """How many processes pay, files by rising size; 1 where all but the last are read quickly."""
     if sum(_text_bytes(file) for file in files[:-1]) < _WORTH_A_PROCESS_BYTES:
         return 1
     return min(len(files), len(os.sched_getaffinity(0)), _MOST_PROCESSES)
@@ -422,7 +410,7 @@ def _text_bytes(file: Path) -> int:
         return 0
 
 
-# Clocks of one job may be seconds apart; a second run starts later than that.
+# Clocks of one job may differ by seconds; a second run starts later than that.
 _FARTHEST_APART_NS = 60 * 10**9
 _IN_1973_NS = 10**17
 
@@ -439,35 +427,39 @@ def read_folder(
     Looks at `*.json`, `*.sqlite` and `*.xplane.pb`, packed or not, in the folder or else in the one
     folder below it that holds any; what no profiler wrote is left out, and so is the export of a
     profile that is there itself, as `TraceSet.remarks` then say. A trace
-    that lies alone and names no rank is of rank 0. What was read from large files is kept beside
-    them and read from there the next time, unless `use_cache` is False.
+    that lies alone and names no rank is of rank 0. What was read from large files is cached next
+    to them and read from there the next time, unless `use_cache` is False.
 
     Raises TraceError when there is no trace, one is damaged, or they are not of one run.
     """
-    found = found_at(path, limits)
-    remarks = [f"left out: {some(found.others)}"] if found.others else []
+    found = find_traces(path, limits)
+    remarks = [f"left out: {shorten_list(found.others)}"] if found.others else []
     if found.folder not in {path, path.parent}:
         remarks.append(f"read from {found.folder}")
     formats = {format_: file.name for file, format_ in found.files}
     if len(formats) > 1:
-        named = some([f"{name} ({format_})" for format_, name in sorted(formats.items())])
+        named = shorten_list([f"{name} ({format_})" for format_, name in sorted(formats.items())])
         raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
     files = [file for file, _ in found.files]
     read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
     if len(files) == 1:
         read = [tuple(part for trace in read[0] for part in by_device(trace))]
     if len(files) > 1 and Format.KINETO not in formats:
-        read = _numbered(found.folder, read)
+        read = _number_devices(found.folder, read)
         remarks.append("devices of several files are numbered in the order of the files' names")
     _refuse_two_runs(files, read)
-    return joined(list(zip(files, read, strict=True)), remarks)
+    return join_ranks(list(zip(files, read, strict=True)), remarks)
 
 
-def _numbered(folder: Path, read: Sequence[tuple[RankTrace, ...]]) -> list[tuple[RankTrace, ...]]:
+def _number_devices(
+    folder: Path, read: Sequence[tuple[RankTrace, ...]]
+) -> list[tuple[RankTrace, ...]]:
     """Devices of all files numbered on, where each file counts its own from 0."""
     names = sorted({trace.device.name if trace.device else "CPU" for own in read for trace in own})
     if len(names) > 1:
-        raise TraceError(folder, f"holds traces of different devices, {some(names)}; name one file")
+        raise TraceError(
+            folder, f"holds traces of different devices, {shorten_list(names)}; name one file"
+        )
     numbered, count = [], 0
     for traces in read:
         numbered.append(
@@ -476,7 +468,7 @@ def _numbered(folder: Path, read: Sequence[tuple[RankTrace, ...]]) -> list[tuple
                     trace,
                     rank=count + place,
                     world_size=None,
-                    collectives=_counted_on(trace.collectives, count),
+                    collectives=_renumber_groups(trace.collectives, count),
                 )
                 for place, trace in enumerate(traces)
             )
@@ -485,7 +477,7 @@ def _numbered(folder: Path, read: Sequence[tuple[RankTrace, ...]]) -> list[tuple
     return numbered
 
 
-def _counted_on(told: Collectives, count: int) -> Collectives:
+def _renumber_groups(told: Collectives, count: int) -> Collectives:
     """With the ranks of groups numbered like those of the file's devices."""
     groups = (
         replace(group, ranks=tuple(rank + count for rank in group.ranks)) if group.ranks else group
@@ -495,7 +487,7 @@ def _counted_on(told: Collectives, count: int) -> Collectives:
 
 
 def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]]) -> None:
-    """Tell runs apart by a pause between them that is longer than either."""
+    """Separate runs by a pause between them that is longer than either."""
     times = sorted(
         (*_extent_ns(trace), file)
         for file, traces in zip(files, read, strict=True)
@@ -511,9 +503,13 @@ def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]
             raise TraceError(
                 file,
                 f"begins {apart_ns / 1e9:.0f} s after {other.name} ended: they are of different "
-                "runs; read each run from a folder of its own",
+                "runs; read each run from a separate folder",
             )
 
 
 def _extent_ns(trace: RankTrace) -> tuple[int, int]:
     return int(trace.spans.start_ns[0]), int(trace.spans.end_ns.max())
+
+
+if __name__ == "__main__":
+    main()

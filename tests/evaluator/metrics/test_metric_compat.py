@@ -8,7 +8,7 @@ from evaluator.metrics.base import Evidence
 from evaluator.metrics.ccl_bench import CCL_BENCH
 from evaluator.metrics.registry import measure_each, metric_names
 from evaluator.metrics.testing import evidences
-from evaluator.traces.model import Activity, CollectiveKind, Device, Group, StepKind, TraceSet
+from evaluator.traces.model import Activity, CollectiveKind, Device, RankGroup, StepKind, TraceSet
 from evaluator.traces.readers.read import read_folder
 from evaluator.traces.testing import Span, rank_trace
 from records.study import Environment
@@ -116,7 +116,7 @@ def test_waiting_hides_an_imbalance():
 def test_an_all_gather_is_sized_by_one_ranks_part():
     told = {
         "collective": CollectiveKind.ALL_GATHER,
-        "group": Group("0", (0, 1, 2, 3), 4),
+        "group": RankGroup("0", (0, 1, 2, 3), 4),
         "payload_bytes": 4 << 30,
     }
     assert values(gpu([gather(0, 10**9, **told)]))["bw_allgather"] == pytest.approx(0.75)

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from evaluator.metrics.base import Evidence
-from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.testing import Span, rank_trace
 from records.errors import StudyError
 from records.study import Environment
@@ -20,8 +20,8 @@ from search.traces.open import Traced, traced
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 MACHINE = Environment(name="m", device="cpu", accelerator="here", world_size=2, ranks_per_node=2)
-WORLD = Group("world", (0, 1, 2, 3), 4)
-PAIR = Group("pair", (0, 1), 2)
+WORLD = RankGroup("world", (0, 1, 2, 3), 4)
+PAIR = RankGroup("pair", (0, 1), 2)
 ONE_STEP = ((0, 0, 1000),)
 
 

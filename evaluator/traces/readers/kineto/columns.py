@@ -1,14 +1,7 @@
-"""Events to columns.
+"""The events of a Kineto trace as columns, before it is known on which side work counts.
 
-What the events of a Kineto trace tell, as columns, before it is known on which side work counts.
-
-Whatever reads events faster than `kineto_columns` may take its place if it gives these.
-
-Microseconds as profilers write them, to whole nanoseconds that lose none.
-
-Makes columns of the events of a Kineto trace: batch by batch, every name looked at once.
-
-What profilers get wrong in times, set right and counted.
+Events come in batches, and every name is looked at once. Microseconds become whole nanoseconds
+without loss. Faulty times are repaired and counted.
 """
 
 from collections import Counter
@@ -25,17 +18,17 @@ from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import Nanoseconds
-from evaluator.traces.readers.chrome import ChromeFile, Damage
+from evaluator.traces.readers.chrome import ChromeFile, DamagedEvent
 from evaluator.traces.readers.kineto.events import (
     Category,
-    Event,
     EventKind,
+    EventPhase,
     GroupKey,
     KindOfName,
+    KinetoEvent,
     MemoryArguments,
     Number,
     OperatorArguments,
-    Phase,
     ThreadArguments,
     WorkArguments,
     header_of,
@@ -50,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkColumns:
-    """What device work and calls to the driver tell, shape (works,); 0 or NaN: not told."""
+    """What device work and calls to the driver tell, shape (works,); 0 or NaN: unknown."""
 
     row: NDArray[np.int64]
     correlation: NDArray[np.int64]
@@ -79,7 +72,7 @@ class CallColumns:
     """What collectives that the host carries out or calls tell, shape (calls,).
 
     `function` numbers calls as they are made; all are equal where the recorder did not count.
-    `bytes` are those of all tensors handed over, `largest_bytes` of the largest one; 0: not told.
+    `bytes` are those of all tensors handed over, `largest_bytes` of the largest one; 0: unknown.
     """
 
     row: NDArray[np.int64]
@@ -252,12 +245,12 @@ class Columns:
         self.groups = Numbered[GroupKey]()
         self.gloo_lanes = set[int]()
         self.mended_argument_count = 0
-        self.damages: list[Damage] = []
+        self.damages: list[DamagedEvent] = []
         self._host_counts = True
         self._path = path
         self._kinds = {category: KindOfName(category) for category in Category}
 
-    def read(self, file: ChromeFile[Event]) -> EventColumns:
+    def read(self, file: ChromeFile[KinetoEvent]) -> EventColumns:
         """Everything that matters of a file, to its end.
 
         Operators of the host do not where the fields before the events say that the job ran on
@@ -275,7 +268,7 @@ class Columns:
         self._refuse_ruins(file)
         return EventColumns.joined(read or [self._batch([], b"[]", host_counts)])
 
-    def caveats(self, file: ChromeFile[Event]) -> Iterator[str]:
+    def caveats(self, file: ChromeFile[KinetoEvent]) -> Iterator[str]:
         """What was mended and left out of a file that has been read."""
         if file.control_count:
             yield f"{file.control_count} control characters in strings were read as spaces"
@@ -299,7 +292,7 @@ class Columns:
             more = f", and {len(named) - _MOST_NAMED} other names" * (len(named) > _MOST_NAMED)
             yield f"{len(lost)} damaged events are left out: {words}{more}"
 
-    def _refuse_ruins(self, file: ChromeFile[Event]) -> None:
+    def _refuse_ruins(self, file: ChromeFile[KinetoEvent]) -> None:
         """One event in a hundred may be missing; what is left of a file with fewer tells little."""
         lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
         total = file.event_count + len(file.damages)
@@ -310,21 +303,21 @@ class Columns:
                 f"{_named(lost[0])}, {lost[0].fault}",
             )
 
-    def _matters(self, damage: Damage) -> bool:
+    def _matters(self, damage: DamagedEvent) -> bool:
         """Whether anything would be computed from an event."""
         kind = self._kinds[Category(damage.category)][damage.name]
         return kind < (EventKind.IGNORED if self._host_counts else EventKind.HOST_OP) or (
             EventKind.HOST_OP < kind < EventKind.IGNORED
         )
 
-    def _batch(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+    def _batch(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
         try:
             return self._columns(events, text, host_counts)
         except TraceError:
             self._set_right(events)
             return self._columns(events, text, host_counts)
 
-    def _set_right(self, events: list[Event]) -> None:
+    def _set_right(self, events: list[KinetoEvent]) -> None:
         """Drop arguments that cannot be read, and events that have no sound time.
 
         Events stay in their places, as others of the kind that counts for nothing.
@@ -334,15 +327,15 @@ class Columns:
             if kind < EventKind.IGNORED or shape is MemoryArguments:
                 fault = _fault_of_times(event, kind)
                 if fault:
-                    self.damages.append(Damage(event.cat.value, event.name, fault))
-                    event.ph = Phase.OTHER
+                    self.damages.append(DamagedEvent(event.cat.value, event.name, fault))
+                    event.ph = EventPhase.OTHER
                     continue
             arguments = sound_arguments(event.args, shape) if shape else None
             if arguments is not None:
                 event.args = arguments
                 self.mended_argument_count += 1
 
-    def _columns(self, events: list[Event], text: bytes, host_counts: bool) -> EventColumns:
+    def _columns(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
         kind = self._kinds_of(events)
         kept = kind < EventKind.IGNORED
         if not host_counts:
@@ -366,11 +359,11 @@ class Columns:
             memory=self._memory(memory),
         )
 
-    def _kinds_of(self, events: list[Event]) -> NDArray[np.int8]:
-        kinds, complete = self._kinds, Phase.COMPLETE
-        others = {phase: int(EventKind.IGNORED) for phase in Phase}
-        others[Phase.INSTANT] = int(EventKind.INSTANT)
-        others[Phase.METADATA] = int(EventKind.METADATA)
+    def _kinds_of(self, events: list[KinetoEvent]) -> NDArray[np.int8]:
+        kinds, complete = self._kinds, EventPhase.COMPLETE
+        others = {phase: int(EventKind.IGNORED) for phase in EventPhase}
+        others[EventPhase.INSTANT] = int(EventKind.INSTANT)
+        others[EventPhase.METADATA] = int(EventKind.METADATA)
         kind = np.array(
             [
                 kinds[event.cat][event.name] if event.ph is complete else others[event.ph]
@@ -383,7 +376,7 @@ class Columns:
         return kind
 
     def _work(
-        self, rows: list[Event], kind: NDArray[np.int8]
+        self, rows: list[KinetoEvent], kind: NDArray[np.int8]
     ) -> tuple[WorkColumns, MessageColumns]:
         """What device work and calls to the driver tell, and which kernels communicate.
 
@@ -409,7 +402,7 @@ class Columns:
         )
 
     def _messages(
-        self, rows: list[Event], row: NDArray[np.int64], told: Sequence[WorkArguments]
+        self, rows: list[KinetoEvent], row: NDArray[np.int64], told: Sequence[WorkArguments]
     ) -> MessageColumns:
         names = [rows[i].name for i in row.tolist()]
         messages = [message(name, one) for name, one in zip(names, told, strict=True)]
@@ -422,7 +415,7 @@ class Columns:
             sequence=np.array([max(one.sequence, -1) for one in told], np.int64),
         )
 
-    def _calls(self, rows: list[Event], kind: NDArray[np.int8]) -> CallColumns:
+    def _calls(self, rows: list[KinetoEvent], kind: NDArray[np.int8]) -> CallColumns:
         row = np.flatnonzero(np.isin(kind, _CALLS))
         told = self._arguments(rows, row, _OPERATORS)
         operands = [operand_bytes(one) for one in told]
@@ -433,7 +426,7 @@ class Columns:
             largest_bytes=np.array([largest for _, largest in operands], np.int64),
         )
 
-    def _memory(self, instants: list[Event]) -> MemoryColumns:
+    def _memory(self, instants: list[KinetoEvent]) -> MemoryColumns:
         reports = [event for event in instants if event.name == _MEMORY]
         told = self._arguments(reports, np.arange(len(reports)), _MEMORY_REPORTS)
         total = self._numbers([one.allocated_bytes for one in told], np.int64)
@@ -446,7 +439,10 @@ class Columns:
         )
 
     def _arguments(
-        self, rows: list[Event], chosen: NDArray[np.int64], decoder: msgspec.json.Decoder[list[A]]
+        self,
+        rows: list[KinetoEvent],
+        chosen: NDArray[np.int64],
+        decoder: msgspec.json.Decoder[list[A]],
     ) -> list[A]:
         """The arguments of the chosen rows, decoded all at once."""
         text = b",".join([rows[i].args for i in chosen.tolist()])
@@ -466,7 +462,7 @@ class Columns:
                 self._path, f"holds an event with arguments of another shape: {error}"
             ) from error
 
-    def _note_thread(self, event: Event) -> None:
+    def _note_thread(self, event: KinetoEvent) -> None:
         """Threads are named more than once; one name that says gloo is enough."""
         if event.name != _THREAD_NAME:
             return
@@ -482,7 +478,7 @@ _THREADS = msgspec.json.Decoder(list[ThreadArguments])
 _CALLS = (EventKind.HOST_WAIT, EventKind.HOST_COLLECTIVE, EventKind.DEVICE_COLLECTIVE_CALL)
 
 
-def _shape_of(event: Event, kind: int) -> type[msgspec.Struct] | None:
+def _shape_of(event: KinetoEvent, kind: int) -> type[msgspec.Struct] | None:
     """The type of the arguments that an event of a kind needs; None for one that needs none."""
     if kind <= EventKind.SYNC:
         return WorkArguments
@@ -495,7 +491,7 @@ def _shape_of(event: Event, kind: int) -> type[msgspec.Struct] | None:
     return None
 
 
-def _fault_of_times(event: Event, kind: int) -> str:
+def _fault_of_times(event: KinetoEvent, kind: int) -> str:
     """What is wrong with the times of an event; empty where nothing is."""
     if not is_time(event.ts):
         return f"has no start or an absurd one: {shown(event.ts)}"
@@ -504,7 +500,7 @@ def _fault_of_times(event: Event, kind: int) -> str:
     return ""
 
 
-def _named(damage: Damage) -> str:
+def _named(damage: DamagedEvent) -> str:
     name = "".join(letter if letter.isprintable() else "?" for letter in damage.name)
     return f"{damage.category or 'an event'} {name[:_LONGEST_NAMED]}".strip()
 
@@ -520,10 +516,12 @@ _ROCM_REACH_NS = 1_000
 _REACH_NS = 1_000_000_000
 
 
-def mended(events: EventColumns, base_ns: int, is_rocm: bool) -> tuple[EventColumns, list[str]]:
+def repair_times(
+    events: EventColumns, base_ns: int, is_rocm: bool
+) -> tuple[EventColumns, list[str]]:
     """The events on the clock of 1970, none lasting less than nothing or beyond its stream's next.
 
-    Gives what was mended, in words, too.
+    Also returns what was repaired, as text.
     """
     start_ns = events.start_ns + base_ns
     duration_ns = np.maximum(events.duration_ns, 0)

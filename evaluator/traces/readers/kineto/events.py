@@ -1,10 +1,7 @@
-"""Event schema and kinds.
+"""Events and header of Kineto JSON in every era of the format, and what each event means.
 
-Events and header fields of Kineto JSON as they lie on disk, in every era of the format.
-
-What an event of a Kineto trace is, told by its category and name.
-
-How large a collective is and who takes part, from the arguments of Kineto events.
+An event is recognised by category and name; its arguments give the size and ranks of a
+collective.
 """
 
 import math
@@ -18,8 +15,8 @@ import msgspec
 import numpy as np
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import CollectiveKind, Group
-from evaluator.traces.readers.chrome import mended
+from evaluator.traces.model import CollectiveKind, RankGroup
+from evaluator.traces.readers.chrome import repair_text
 from evaluator.traces.readers.marks import collective_kind, communicates
 
 T = TypeVar("T")
@@ -32,7 +29,7 @@ Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _LARGEST_BASE_NS = 1 << 62
 
 
-class Phase(StrEnum):
+class EventPhase(StrEnum):
     """Sorts of Chrome events. Decoding makes members of what is listed, at no cost."""
 
     COMPLETE = "X"
@@ -44,7 +41,7 @@ class Phase(StrEnum):
     OTHER = ""
 
     @classmethod
-    def _missing_(cls, _value: object) -> "Phase":
+    def _missing_(cls, _value: object) -> "EventPhase":
         return cls.OTHER
 
 
@@ -80,13 +77,13 @@ class Category(StrEnum):
         return cls.OTHER
 
 
-class Event(msgspec.Struct, gc=False):
+class KinetoEvent(msgspec.Struct, gc=False):
     """One trace event; `ts` and `dur` in microseconds, None where the event has none.
 
     Arguments are decoded only for the events that need them, with one of the types below.
     """
 
-    ph: Phase = Phase.OTHER
+    ph: EventPhase = EventPhase.OTHER
     cat: Category = Category.OTHER
     name: str = ""
     pid: Number | None = None
@@ -141,7 +138,7 @@ _FLOATS = ("blocks per SM", "est. achieved occupancy %")
 
 def sound_arguments(args: msgspec.Raw, shape: type[msgspec.Struct]) -> msgspec.Raw | None:
     """Those arguments of an event that can be read as the shape has them; None where all can."""
-    text = mended(bytes(args))
+    text = repair_text(bytes(args))
     try:
         told = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -194,7 +191,7 @@ class DeviceProperties(msgspec.Struct):
     memory_bytes: int | None = msgspec.field(name="totalGlobalMem", default=None)
 
 
-class Header(msgspec.Struct, kw_only=True):
+class KinetoHeader(msgspec.Struct, kw_only=True):
     """The fields around the events; None or empty where the trace has none."""
 
     base_ns: int = 0
@@ -209,7 +206,7 @@ class Header(msgspec.Struct, kw_only=True):
         return "gloo" not in backend and ("nccl" in backend or bool(self.devices))
 
 
-def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> Header:
+def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> KinetoHeader:
     """The header as far as it has been read. Raises TraceError when it is of another shape."""
 
     def field(name: str, shape: type[T], default: T) -> T:
@@ -223,7 +220,7 @@ def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> Header:
     base_ns = field("baseTimeNanoseconds", int, 0)
     if not 0 <= base_ns < _LARGEST_BASE_NS:
         raise TraceError(path, f"has an absurd base time: {base_ns}")
-    return Header(
+    return KinetoHeader(
         base_ns=base_ns,
         distributed=field("distributedInfo", DistributedInfo, DistributedInfo()),
         devices=field("deviceProperties", list[DeviceProperties], []),
@@ -404,7 +401,7 @@ def type_bytes(dtype: str) -> int:
 
 
 def message(kernel_name: str, arguments: WorkArguments) -> tuple[CollectiveKind, int]:
-    """What the collective of a kernel does, and its bytes S as nccl-tests count them; 0: not told.
+    """What the collective of a kernel does, and its bytes S as nccl-tests count them; 0: unknown.
 
     What a rank puts in is the whole buffer of an all-reduce, reduce-scatter or all-to-all (of one
     with lists of sizes, too). Else that is the larger of both sides: what an all-gather gets, and
@@ -437,13 +434,13 @@ def _element_count(shape: Sequence[int | list[int]]) -> int:
     return math.prod(part for part in shape if isinstance(part, int))
 
 
-def group_of(key: GroupKey, known: Mapping[str, ProcessGroup]) -> Group:
+def group_of(key: GroupKey, known: Mapping[str, ProcessGroup]) -> RankGroup:
     """The group as far as event and header tell; a list of ranks cut short counts as none."""
     name, ranks_text, size = key
     told = known.get(name, ProcessGroup())
     size = _group_size(size) or _group_size(told.size)
     ranks = _ranks(ranks_text, size) or _ranks(str(told.ranks), size)
-    return Group(name, ranks, len(ranks) if ranks else size)
+    return RankGroup(name, ranks, len(ranks) if ranks else size)
 
 
 def only_group(known: Mapping[str, ProcessGroup]) -> GroupKey:

@@ -1,12 +1,7 @@
-"""Columns to RankTrace.
+"""Read the trace of one rank that the PyTorch profiler wrote: Kineto JSON of every era.
 
-The collectives of a Kineto trace: what kernels tell of theirs, and what the host's calls add.
-
-The steps of a Kineto trace, as the host and as the device saw them.
-
-The columns of a Kineto file as the trace of one rank: what counts, in order, with its device.
-
-Reads the trace of one rank that the PyTorch profiler wrote: Kineto JSON of every era.
+Collectives combine what kernels say of theirs and what the host's calls add. Steps are those of the
+host and of the device.
 """
 
 import re
@@ -26,9 +21,9 @@ from evaluator.traces.model import (
     CollectiveKind,
     Collectives,
     Device,
-    Group,
     Lane,
     MemoryUse,
+    RankGroup,
     RankTrace,
     Spans,
     StepKind,
@@ -43,16 +38,16 @@ from evaluator.traces.readers.kineto.columns import (
     MessageColumns,
     Numbered,
     launch_starts,
-    mended,
+    repair_times,
 )
 from evaluator.traces.readers.kineto.events import (
     ENGINE_STEP,
     ITERATION,
     PROFILER_STEP,
     WHOLE_IS_PUT_IN,
-    Event,
     EventKind,
-    Header,
+    KinetoEvent,
+    KinetoHeader,
     Number,
     group_of,
     header_of,
@@ -309,13 +304,13 @@ _NO_WORK = "no work of its device was recorded"
 class RankReading:
     """One file that has been read, about to become the trace of a rank."""
 
-    def __init__(self, header: Header, columns: Columns, events: EventColumns) -> None:
+    def __init__(self, header: KinetoHeader, columns: Columns, events: EventColumns) -> None:
         self._header = header
         self._columns = columns
         self._names = tuple(columns.names)
         self._has_work = bool(np.any(events.kind <= EventKind.FILL))
         self._on_device = self._has_work or header.ran_on_devices
-        self._events, self._caveats = mended(events, header.base_ns, self._is_rocm())
+        self._events, self._caveats = repair_times(events, header.base_ns, self._is_rocm())
         self._launched_ns = launch_starts(self._events)
         self._activity = self._activities()
         self._order = self._kept_in_order()
@@ -400,7 +395,7 @@ class RankReading:
         order = np.argsort(span)
         key_id = np.concatenate([one.group for one in messages])[order]
         used, used_id = np.unique(key_id, return_inverse=True)
-        groups = Numbered[Group]()
+        groups = Numbered[RankGroup]()
         group_id = np.array([groups[group_of(keys[i], known)] for i in used], np.int32)[used_id]
         return Collectives(
             span=span[order],
@@ -497,10 +492,10 @@ def read_rank(
     in `steps`, collectives in `collectives`. The rank is taken from the trace, else
     from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of one.
 
-    Single damaged events are mended or left out, as caveats say. Raises TraceError when more of the
-    file is damaged, or it passes a limit or names no rank.
+    Single damaged events are repaired or left out, as caveats say. Raises TraceError when more of
+    the file is damaged, or it passes a limit or names no rank.
     """
-    file = open_chrome(path, limits, Event, mends=True)
+    file = open_chrome(path, limits, KinetoEvent, mends=True)
     columns = Columns(path)
     events = columns.read(file)
     header = header_of(path, file.header)
@@ -509,7 +504,7 @@ def read_rank(
     return RankReading(header, columns, events).trace(rank, world_size, caveats)
 
 
-def _place(path: Path, header: Header, only_rank: int | None) -> tuple[int, int | None]:
+def _place(path: Path, header: KinetoHeader, only_rank: int | None) -> tuple[int, int | None]:
     """Rank and world size."""
     rank, world_size = header.distributed.rank, header.distributed.world_size
     if rank is None:

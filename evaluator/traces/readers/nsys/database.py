@@ -1,10 +1,7 @@
-"""SQLite export of Nsight Systems.
+"""The SQLite export of Nsight Systems: bounded reading of plain tables as columns.
 
-Reads columns out of an SQLite file of unknown origin: bounded, and only from plain tables.
-
-Rows of an Nsight Systems export as columns, and what all of its tables have in common.
-
-What the host did in an Nsight Systems export: calls into the runtime, and NVTX ranges.
+The file is of unknown origin. Host calls and NVTX ranges are read here, as all devices share
+them.
 """
 
 import sqlite3
@@ -39,8 +36,8 @@ _USES = 8
 
 
 @contextmanager
-def open_database(path: Path, limits: ReadLimits) -> Iterator["Database"]:
-    """The database in a file, plain or packed; a packed one is unpacked into a folder of its own.
+def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
+    """The database in a file, plain or packed; a packed one is unpacked into a separate folder.
 
     Raises TraceError, then and while it is read, when the file is no SQLite database, is damaged,
     passes a limit, or takes longer to read than any sound one of its size.
@@ -56,14 +53,14 @@ def open_database(path: Path, limits: ReadLimits) -> Iterator["Database"]:
         try:
             with closing(_connection(place, steps)) as connection:
                 # Each text is read once, those of strings that have several uses a few times.
-                yield Database(path, connection, limits.event_count, _USES * size)
+                yield NsysDatabase(path, connection, limits.event_count, _USES * size)
         # SQLite quotes what it refuses, which need not be text.
         except (sqlite3.Error, UnicodeDecodeError) as error:
             told = "takes longer to read than any sound file of its size" if _gave_up(error) else ""
             raise TraceError(path, told or f"cannot be read as SQLite: {error}") from error
 
 
-class Database:
+class NsysDatabase:
     """Tables by their names and columns; what is absent reads as no rows or as a default."""
 
     def __init__(
@@ -185,7 +182,7 @@ def _unpacked(path: Path, to: Path, limits: ReadLimits) -> Path:
 
 
 def _connection(path: Path, step_count: int) -> sqlite3.Connection:
-    """A connection that writes nothing, waits for nobody and gives up after so many steps."""
+    """A connection that writes nothing, never waits and gives up after many steps."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda text: text.decode(errors="replace")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE_BYTES)
@@ -284,7 +281,7 @@ class Labels:
 class Tables:
     """Reads tables one after the other, keeps their names, counts what has to be left out."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: NsysDatabase) -> None:
         self.database = database
         self._names: dict[str, int] = {}
         self._left_out: Counter[str] = Counter()
@@ -296,7 +293,7 @@ class Tables:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What was left out so far, in words."""
+        """What was left out so far, as text."""
         return tuple(
             f"{count} {what} without a proper start and end were left out"
             for what, count in self._left_out.items()
@@ -341,7 +338,7 @@ def _kept(columns: Integers, kept: NDArray[np.bool_]) -> Integers:
 
 
 _THREAD_BITS = (1 << 24) - 1
-# Waits for a stream or a context; the other kinds are also recorded where nobody waits.
+# Waits for a stream or a context; the other kinds are also recorded where nothing waits.
 _WAITS = {3: "Stream sync", 4: "Context sync"}
 _RANGES = (59, 60, 70, 71)  # pushed and popped, or started and ended
 

@@ -1,8 +1,6 @@
-"""NCCL ranges and payloads.
+"""What NCCL's NVTX ranges say of communication launched inside them: sizes and communicators.
 
-What NCCL attaches to its NVTX ranges, sizes and communicators, as JSON or as in memory.
-
-What NCCL's own NVTX ranges tell of the communication that was launched inside them.
+Payloads are JSON or laid out as in memory.
 """
 
 import struct
@@ -16,9 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.model import CollectiveKind, Group
+from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
-from evaluator.traces.readers.nsys.database import Database, Ranges, Tables
+from evaluator.traces.readers.nsys.database import NsysDatabase, Ranges, Tables
 
 _COMMUNICATOR, _SIZE, _RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
 _LARGEST_BYTES = 1 << 50
@@ -32,13 +30,13 @@ _HEADER = struct.Struct("<8xQQ8x")
 _FORMS = {5: "<i", 6: "<I", 7: "<q", 8: "<Q", 9: "<q", 10: "<Q", 15: "<i", 16: "<I", 17: "<q"}
 _FORMS |= {18: "<Q", 22: "<Q"}
 
-_Told: TypeAlias = int | float | str | None
+_PayloadValue: TypeAlias = int | float | str | None
 _Schemas: TypeAlias = Mapping[int, Mapping[str, tuple[struct.Struct, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a range tells: a communicator (empty: none), bytes and ranks (0: not told)."""
+    """What a range tells: a communicator (empty: none), bytes and ranks (0: unknown)."""
 
     communicator: str = ""
     message_bytes: int = 0
@@ -46,9 +44,9 @@ class Payload:
 
 
 class _Written(msgspec.Struct):
-    communicator: _Told = msgspec.field(default=None, name=_COMMUNICATOR)
-    message_bytes: _Told = msgspec.field(default=None, name=_SIZE)
-    rank_count: _Told = msgspec.field(default=None, name=_RANKS)
+    communicator: _PayloadValue = msgspec.field(default=None, name=_COMMUNICATOR)
+    message_bytes: _PayloadValue = msgspec.field(default=None, name=_SIZE)
+    rank_count: _PayloadValue = msgspec.field(default=None, name=_RANKS)
 
 
 _NOTHING = Payload()
@@ -93,7 +91,7 @@ def _unpacked(content: bytes, schemas: _Schemas) -> Payload | None:
     return _payload(told.get(_COMMUNICATOR), told.get(_SIZE), told.get(_RANKS))
 
 
-def _schemas(database: Database) -> _Schemas:
+def _schemas(database: NsysDatabase) -> _Schemas:
     """Where in a payload each of its numbers lies, by the number of its schema."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     columns = database.integers(table, {"rowid": -1, "schemaId": -1, "type": -1, "offset": 0})
@@ -106,7 +104,9 @@ def _schemas(database: Database) -> _Schemas:
     return schemas
 
 
-def _payload(communicator: _Told, message_bytes: _Told, rank_count: _Told) -> Payload:
+def _payload(
+    communicator: _PayloadValue, message_bytes: _PayloadValue, rank_count: _PayloadValue
+) -> Payload:
     return Payload(
         "" if communicator is None else str(communicator)[:_LONGEST_NUMBER],
         _number(message_bytes, _LARGEST_BYTES),
@@ -114,7 +114,7 @@ def _payload(communicator: _Told, message_bytes: _Told, rank_count: _Told) -> Pa
     )
 
 
-def _number(told: _Told, largest: int) -> int:
+def _number(told: _PayloadValue, largest: int) -> int:
     """A count or size, however it is written; 0 where it is none."""
     if isinstance(told, str):
         digits = told.replace(",", "")
@@ -158,11 +158,11 @@ class _Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """What one kernel did, as far as NCCL was asked for it; `bytes` is S, 0: not told."""
+class NcclOperation:
+    """What one kernel did, as far as NCCL was asked for it; `bytes` is S, 0: unknown."""
 
     kind: CollectiveKind
-    group: Group
+    group: RankGroup
     bytes: int
 
 
@@ -175,7 +175,7 @@ class _Call:
 
     start_ns: int
     end_ns: int
-    asked: list[Operation]
+    asked: list[NcclOperation]
     meant: CollectiveKind
 
 
@@ -187,7 +187,7 @@ class NcclCalls:
 
     def operations(
         self, threads: Sequence[int], launched_ns: Sequence[int]
-    ) -> list[Operation | None]:
+    ) -> list[NcclOperation | None]:
         """What each launch did; None where NCCL told nothing or several kernels share a call."""
         calls = [
             self._call(thread, time_ns)
@@ -236,7 +236,7 @@ def _calls(ranges: Sequence[_Range], sizes: Mapping[str, int]) -> Iterator[_Call
     """The calls of one thread from its ranges in order of start."""
     depth, reach_ns = 0, 0
     meant, meant_till_ns = CollectiveKind.OTHER, 0
-    asked: list[Operation] = []
+    asked: list[NcclOperation] = []
     for range_ in ranges:
         if range_.text.startswith(_TORCH):
             meant = collective_kind(range_.text.removeprefix(_TORCH).partition(",")[0])
@@ -251,16 +251,16 @@ def _calls(ranges: Sequence[_Range], sizes: Mapping[str, int]) -> Iterator[_Call
             asked, reach_ns = [], range_.end_ns
 
 
-def _operation(range_: _Range, sizes: Mapping[str, int]) -> Operation:
+def _operation(range_: _Range, sizes: Mapping[str, int]) -> NcclOperation:
     kind = _KINDS[range_.text]
     name = range_.payload.communicator
     size = sizes.get(name, 0)
     part_count = size if kind in _TOLD_BY_PART else 1
     whole_bytes = min(range_.payload.message_bytes * part_count, _LARGEST_BYTES)
-    return Operation(kind, Group(name, size=size or None), whole_bytes)
+    return NcclOperation(kind, RankGroup(name, size=size or None), whole_bytes)
 
 
-def _together(call: _Call) -> Operation | None:
+def _together(call: _Call) -> NcclOperation | None:
     """What the one kernel of a call does: one kind of operation in one group."""
     kinds = {operation.kind for operation in call.asked}
     groups = {operation.group for operation in call.asked}
@@ -270,8 +270,8 @@ def _together(call: _Call) -> Operation | None:
     total_bytes = sum(sizes) if all(sizes) else 0
     [group] = groups
     if kinds != _TRANSFERS:
-        return Operation(min(kinds), group, min(total_bytes, _LARGEST_BYTES))
+        return NcclOperation(min(kinds), group, min(total_bytes, _LARGEST_BYTES))
     # Each message is sent and received, and where all send to all, also from a rank to itself.
     everyone = group.size is not None and len(sizes) == 2 * group.size > 2
     kind = CollectiveKind.ALL_TO_ALL if everyone else call.meant or CollectiveKind.SEND_RECV
-    return Operation(kind, group, min(total_bytes // 2, _LARGEST_BYTES))
+    return NcclOperation(kind, group, min(total_bytes // 2, _LARGEST_BYTES))

@@ -1,15 +1,4 @@
-"""Rows to RankTrace.
-
-The devices of an Nsight Systems export: which process saw which, under what number and name.
-
-Steps of an Nsight Systems export: NVTX ranges that look like steps, on host and devices.
-
-What ran on the devices of an Nsight Systems export: kernels, whole graphs, copies and fills.
-
-The collectives and transfers of one device of an Nsight Systems export.
-
-Reads the traces of all devices of one Nsight Systems export (SQLite, schemas 2.x and 3.x).
-"""
+"""Read the traces of all devices of one Nsight Systems export (SQLite, schemas 2.x and 3.x)."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -27,8 +16,8 @@ from evaluator.traces.model import (
     CollectiveKind,
     Collectives,
     Device,
-    Group,
     Lane,
+    RankGroup,
     RankTrace,
     Spans,
     StepWindows,
@@ -44,9 +33,9 @@ from evaluator.traces.readers.marks import (
     longest_steps,
 )
 from evaluator.traces.readers.nsys.database import (
-    Database,
     Integers,
     Labels,
+    NsysDatabase,
     Ranges,
     Rows,
     Tables,
@@ -55,7 +44,7 @@ from evaluator.traces.readers.nsys.database import (
     open_database,
     process_of,
 )
-from evaluator.traces.readers.nsys.nccl import NcclCalls, Operation, nccl_calls
+from evaluator.traces.readers.nsys.nccl import NcclCalls, NcclOperation, nccl_calls
 
 _LARGEST_BYTES = 1 << 50
 _MOST_MULTIPROCESSORS = 1 << 16
@@ -77,7 +66,7 @@ class Devices:
         return described or seen or Device(name="")
 
 
-def devices(database: Database) -> Devices:
+def devices(database: NsysDatabase) -> Devices:
     """What the file tells of devices, in whichever of its two tables."""
     columns = database.integers(
         "TARGET_INFO_GPU", {"rowid": -1, "id": -1, "cuDevice": -1, "smCount": 0, "totalMemory": 0}
@@ -97,7 +86,7 @@ def devices(database: Database) -> Devices:
     return Devices(by_number, by_own_number, _seen(database))
 
 
-def _seen(database: Database) -> dict[tuple[int, int], tuple[int, Device]]:
+def _seen(database: NsysDatabase) -> dict[tuple[int, int], tuple[int, Device]]:
     columns = database.integers(
         "TARGET_INFO_CUDA_DEVICE", {"pid": -1, "cudaId": -1, "gpuId": -1, "numMultiprocessors": 0}
     )
@@ -285,7 +274,7 @@ def _rows(
     )
 
 
-_UNKNOWN = Group("")
+_UNKNOWN = RankGroup("")
 
 
 def collectives(
@@ -293,7 +282,7 @@ def collectives(
     spans: NDArray[np.int64],
     names: tuple[str, ...],
     ranks: Mapping[tuple[int, int], int],
-    asked: list[Operation | None],
+    asked: list[NcclOperation | None],
 ) -> Collectives:
     """What the communicating rows do; `spans` are their numbers among all spans, rising.
 
@@ -304,7 +293,7 @@ def collectives(
     done = [
         _between(process, source, target, moved, ranks)
         if moved >= 0
-        else operation or Operation(kinds[name], _UNKNOWN, 0)
+        else operation or NcclOperation(kinds[name], _UNKNOWN, 0)
         for process, source, target, moved, name, operation in zip(
             rows.process.tolist(),
             rows.source.tolist(),
@@ -329,12 +318,12 @@ def collectives(
 
 def _between(
     process: int, source: int, target: int, moved: int, ranks: Mapping[tuple[int, int], int]
-) -> Operation:
+) -> NcclOperation:
     """A copy from one device to another of the same process."""
     ends = [ranks.get((process, device)) for device in (source, target)]
     known = tuple(sorted({rank for rank in ends if rank is not None}))
-    group = Group("", known, 2) if len(known) == 2 else _UNKNOWN
-    return Operation(CollectiveKind.PUT, group, moved)
+    group = RankGroup("", known, 2) if len(known) == 2 else _UNKNOWN
+    return NcclOperation(CollectiveKind.PUT, group, moved)
 
 
 _MOST_DEVICES = 1024
@@ -364,7 +353,7 @@ class _Export:
     of the call that launched it, -1: none was recorded.
     """
 
-    def __init__(self, path: Path, database: Database) -> None:
+    def __init__(self, path: Path, database: NsysDatabase) -> None:
         tables = Tables(database)
         work = device_work(tables)
         if not work.count:
@@ -454,7 +443,7 @@ class _Export:
         work = work.where(launched[order])
         return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
 
-    def _operations(self, nccl: NcclCalls) -> list[Operation | None]:
+    def _operations(self, nccl: NcclCalls) -> list[NcclOperation | None]:
         """What NCCL was asked for when it launched each of the communicating rows of work."""
         launch = self._launch[self._communicating]
         threads, start_ns = self._calls.thread, self._calls.start_ns
@@ -545,7 +534,7 @@ def _lane(on_device: int, process: int, device: int, line: int) -> Lane:
     return Lane(str(number), str(line & _NUMBER_BITS), "")
 
 
-def _epoch_ns(database: Database) -> int:
+def _epoch_ns(database: NsysDatabase) -> int:
     """When the file's clock was 0, since the Unix epoch; 0 where it does not say."""
     told = database.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
     return int(told[0]) if told.size and 0 < told[0] < _LATEST_EPOCH_NS else 0

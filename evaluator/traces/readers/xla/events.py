@@ -1,11 +1,7 @@
-"""Events and lines.
+"""Events and lines of an XLA trace: arguments that matter, and what each line is about.
 
-Events of an XLA trace as columns: the arguments that matter, and what processes and threads are.
-
-What a line is about stands only in its name, which may come after its events, so nothing is
-judged here but host frames: only those of functions that may be steps are kept.
-
-What the lines of an XLA trace are: of which device, and whether operations, steps or modules.
+The meaning of a line is in its name, which may come after its events, so nothing is judged
+meanwhile except host frames: only those of functions that may be steps are kept.
 """
 
 import math
@@ -25,8 +21,8 @@ from numpy.typing import NDArray
 from evaluator.traces.readers.chrome import open_chrome
 from evaluator.traces.readers.files import ReadLimits
 
-Told: TypeAlias = str | int | float | bool | None
-Place: TypeAlias = tuple[str, str]
+ArgumentValue: TypeAlias = str | int | float | bool | None
+LineId: TypeAlias = tuple[str, str]
 """Process and thread, by the numbers that the file has for them."""
 Times: TypeAlias = tuple[int, int]
 """Start and end, ns."""
@@ -37,7 +33,7 @@ _MOST_EVENTS = 1_000_000
 _BLOCK_ROWS = 1 << 14
 _MOST_FLOPS = 1e30
 
-MEETING = "Rendezvous"
+RENDEZVOUS = "Rendezvous"
 """A host that plays several devices has them meet in events of this name."""
 
 # `$core.py:985 _process_engine_step`: a Python frame. Never by line: it moves with each release.
@@ -53,40 +49,40 @@ _STEP_FRAMES = {
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What is told beside a name; TPUs write numbers as strings."""
+    """What an event says besides its name; TPUs write numbers as strings."""
 
-    name: Told = None
-    device_offset_ps: Told = None
-    device_duration_ps: Told = None
-    hlo_category: Told = None
-    long_name: Told = None
-    model_flops: Told = None
-    bytes_accessed: Told = None
-    hlo_op: Told = None
-    device_ordinal: Told = None
-    correlation_id: Told = None
-    memcpy_details: Told = None
-    kernel_details: Told = None
-    step_num: Told = None
+    name: ArgumentValue = None
+    device_offset_ps: ArgumentValue = None
+    device_duration_ps: ArgumentValue = None
+    hlo_category: ArgumentValue = None
+    long_name: ArgumentValue = None
+    model_flops: ArgumentValue = None
+    bytes_accessed: ArgumentValue = None
+    hlo_op: ArgumentValue = None
+    device_ordinal: ArgumentValue = None
+    correlation_id: ArgumentValue = None
+    memcpy_details: ArgumentValue = None
+    kernel_details: ArgumentValue = None
+    step_num: ArgumentValue = None
 
 
-class Event(msgspec.Struct, gc=False):
+class XlaEvent(msgspec.Struct, gc=False):
     """One event; the last one of a file is empty."""
 
     ph: str = ""
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: Told = None
-    dur: Told = None
+    ts: ArgumentValue = None
+    dur: ArgumentValue = None
     args: Arguments | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Events:
+class XlaEvents:
     """Columns of shape (events,) in file order, and the tables that they index.
 
-    `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for what is not told.
+    `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for unknown.
     """
 
     line: NDArray[np.int64]
@@ -116,9 +112,9 @@ class Events:
         return int(self.line.size)
 
 
-def read_events(path: Path, limits: ReadLimits) -> Events:
+def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
     """All complete events of a file. Raises TraceError when it is damaged or passes a limit."""
-    file = open_chrome(path, limits, Event)
+    file = open_chrome(path, limits, XlaEvent)
     table = EventTable()
     event_count = 0
     with closing(file.batches()) as batches:
@@ -154,7 +150,7 @@ class EventTable:
         """Say what a process is, before its events where that is possible."""
         self._process_names[process] = name
 
-    def name_thread(self, place: Place, name: str) -> None:
+    def name_thread(self, place: LineId, name: str) -> None:
         """Say what a thread of a process is."""
         self._thread_names[place] = name
 
@@ -164,12 +160,12 @@ class EventTable:
             frame = _FRAME.fullmatch(name)
             return frame is not None and frame["function"] in _STEP_FRAMES
         told = (args.hlo_op, args.correlation_id, args.step_num)
-        if name == MEETING or told != (None, None, None):
+        if name == RENDEZVOUS or told != (None, None, None):
             return True
         # Most of what a host does is nothing but its own; what is no host may be a device.
         return not self._process_names.get(process, "").startswith("/host:")
 
-    def add(self, place: Place, name: str, times_ns: Times | None, args: Arguments) -> None:
+    def add(self, place: LineId, name: str, times_ns: Times | None, args: Arguments) -> None:
         """Keep an event; without times only the count of it."""
         if times_ns is None:
             self._left_out_count += 1
@@ -193,7 +189,7 @@ class EventTable:
         if len(self._rows) >= _BLOCK_ROWS:
             self._pack()
 
-    def add_json(self, event: Event) -> bool:
+    def add_json(self, event: XlaEvent) -> bool:
         """Keep what may matter of an event; whether it counts as one in the file."""
         args, process = event.args or _NO_ARGUMENTS, str(event.pid)
         if event.ph == "M":
@@ -217,14 +213,14 @@ class EventTable:
         details = str(args.hlo_category or ""), str(text or "")
         return self._details.setdefault(details, len(self._details))
 
-    def events(self, caveats: Sequence[str] = ()) -> Events:
+    def events(self, caveats: Sequence[str] = ()) -> XlaEvents:
         """All that was added, of a file with these caveats."""
         self._pack()
         left_out = (
             f"{self._left_out_count} events without a proper start and duration were left out"
         )
         columns = np.ascontiguousarray(np.concatenate(self._blocks).T)
-        return Events(
+        return XlaEvents(
             line=columns[0],
             name=columns[1],
             start_ns=columns[2],
@@ -252,7 +248,7 @@ class EventTable:
 _NO_ARGUMENTS = Arguments()
 
 
-def _times_ns(event: Event) -> Times | None:
+def _times_ns(event: XlaEvent) -> Times | None:
     start_us, duration_us = _real(event.ts), _real(event.dur)
     # Nothing that compares with NaN is true.
     if not (abs(start_us) * 1000 < LATEST_NS and 0 <= duration_us * 1000 < LATEST_NS):
@@ -261,7 +257,7 @@ def _times_ns(event: Event) -> Times | None:
     return start_ns, max(round((start_us + duration_us) * 1000), start_ns)
 
 
-def _real(told: Told) -> float:
+def _real(told: ArgumentValue) -> float:
     """A number, however it is written; NaN where it is none."""
     if told is None:
         return math.nan
@@ -286,7 +282,7 @@ def _is_opaque(args: Arguments | None) -> bool:
     )
 
 
-def _whole(told: Told) -> int:
+def _whole(told: ArgumentValue) -> int:
     """A count from 0 to a limit that sums cannot overflow, however it is written; else -1."""
     if told is None:
         return -1
@@ -299,8 +295,8 @@ _HOST_DEVICE = "CPU"
 _MOST_DEVICES = 4096
 
 
-class Role(IntEnum):
-    """What the events of a line tell."""
+class LineRole(IntEnum):
+    """What the events of a line show."""
 
     NOTHING = 0
     OPERATIONS = 1
@@ -347,7 +343,7 @@ class Lines:
         return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
 
 
-def lines_of(events: Events) -> Lines:
+def lines_of(events: XlaEvents) -> Lines:
     """What each event is part of.
 
     Devices are processes called `/device:TPU:0`. Where no device did anything, operations of the
@@ -360,31 +356,31 @@ def lines_of(events: Events) -> Lines:
     numbers = {chip: number for number, chip in enumerate(chips)}
     chip = np.array([numbers.get(chip, -1) if chip else -1 for _, chip in found], np.int64)
     chip = chip[events.line]
-    working = np.unique(chip[np.isin(role, (Role.OPERATIONS, Role.KERNELS)) & (chip >= 0)])
+    working = np.unique(chip[np.isin(role, (LineRole.OPERATIONS, LineRole.KERNELS)) & (chip >= 0)])
     if working.size:
         return Lines(role, chip, tuple(chips)).only(np.isin(np.arange(len(chips)), working))
-    played = events.is_op & (events.ordinal >= 0) & (role == Role.HOST)
+    played = events.is_op & (events.ordinal >= 0) & (role == LineRole.HOST)
     ordinals, place = np.unique(events.ordinal[played], return_inverse=True)
     chip = np.full(events.count, -1, np.int64)
     chip[played] = np.where(place < _MOST_DEVICES, place, -1)
     return Lines(
-        np.where(played, Role.OPERATIONS, role),
+        np.where(played, LineRole.OPERATIONS, role),
         chip,
         tuple(Chip("", _HOST_DEVICE, number) for number in ordinals[:_MOST_DEVICES].tolist()),
     )
 
 
-def _line(process: str, thread: str) -> tuple[Role, Chip | None]:
+def _line(process: str, thread: str) -> tuple[LineRole, Chip | None]:
     match = _DEVICE.match(process)
     if not match:
-        return Role.HOST, None
+        return LineRole.HOST, None
     chip = Chip(match["host"], match["kind"], int(match["number"]))
     if thread.startswith("XLA Modules"):
-        return Role.MODULES, chip
+        return LineRole.MODULES, chip
     if thread == "Steps" or thread.startswith("Steps -"):
-        return Role.STEPS, chip
+        return LineRole.STEPS, chip
     if chip.kind == "GPU":
         # Every other line of a GPU is derived from these.
-        return (Role.KERNELS if thread.startswith("Stream #") else Role.NOTHING), chip
-    roles = {"XLA Ops": Role.OPERATIONS, "Async XLA Ops": Role.ASYNC_OPERATIONS}
-    return roles.get(thread, Role.NOTHING), chip
+        return (LineRole.KERNELS if thread.startswith("Stream #") else LineRole.NOTHING), chip
+    roles = {"XLA Ops": LineRole.OPERATIONS, "Async XLA Ops": LineRole.ASYNC_OPERATIONS}
+    return roles.get(thread, LineRole.NOTHING), chip

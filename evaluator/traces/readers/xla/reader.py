@@ -1,14 +1,7 @@
-"""HLO operations, collectives, steps to RankTrace.
+"""Read the traces of all devices of one XLA trace: its own profile, or the export to JSON.
 
-What an HLO instruction does, how large its result is and who takes part, told by its text.
-
-What ran on one device of an XLA trace, as spans: asynchronous operations from start to done.
-
-The steps of an XLA trace, as devices and the host tell them.
-
-The collectives of one device of an XLA trace.
-
-Reads the traces of all devices of one XLA trace: its own profile, or the export to JSON.
+The text of an HLO instruction says what it does, how large its result is and who takes part.
+Asynchronous operations are spans from start to done.
 """
 
 import re
@@ -30,8 +23,8 @@ from evaluator.traces.model import (
     CollectiveKind,
     Collectives,
     Device,
-    Group,
     Lane,
+    RankGroup,
     RankTrace,
     Spans,
     distinct_rows,
@@ -46,11 +39,11 @@ from evaluator.traces.readers.marks import (
     longest_steps,
 )
 from evaluator.traces.readers.xla.events import (
-    MEETING,
+    RENDEZVOUS,
     Chip,
-    Events,
+    LineRole,
     Lines,
-    Role,
+    XlaEvents,
     lines_of,
     read_events,
 )
@@ -133,7 +126,7 @@ def half_of(name: str, text: str) -> Half | None:
 
 
 def result_bytes(text: str) -> int:
-    """Size of what an instruction gives, `%name = type operation(...)`; 0 where it is not told."""
+    """Size of what an instruction gives, `%name = type operation(...)`; 0 where it is unknown."""
     result = _result_type(text.partition(" = ")[2])
     total_bits = 0
     for shape in _SHAPE.finditer(result):
@@ -150,7 +143,7 @@ def buffer_bytes(kind: CollectiveKind, text: str, rank_count: int | None) -> int
     return min(size, _LARGEST_BYTES)
 
 
-def taking_part(text: str, device: int) -> tuple[int, ...] | None:
+def participants(text: str, device: int) -> tuple[int, ...] | None:
     """The devices, in order, that an instruction makes communicate, this one among them.
 
     None where the text does not say, as where all devices of the job take part.
@@ -233,7 +226,7 @@ class Operations:
         return type(self)(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
 
 
-def times_ns(events: Events, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nanoseconds]:
+def times_ns(events: XlaEvents, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nanoseconds]:
     """Starts and ends of events of one device.
 
     The device's own picoseconds where all of them tell these, brought to the file's clock by the
@@ -246,7 +239,9 @@ def times_ns(events: Events, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nano
     return offset_ps // 1000 + shift_ns, (offset_ps + duration_ps) // 1000 + shift_ns
 
 
-def operations_of(events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]) -> Operations:
+def operations_of(
+    events: XlaEvents, rows: NDArray[np.int64], role: NDArray[np.int64]
+) -> Operations:
     """The operations among these events of one device.
 
     Operations that contain others are left out, for each of those has its own span. A start and the
@@ -265,15 +260,17 @@ def operations_of(events: Events, rows: NDArray[np.int64], role: NDArray[np.int6
         activity=activity[order],
         bytes=np.maximum(events.bytes[rows[order]], 0),
     )
-    whole = role[order] == Role.ASYNC_OPERATIONS
+    whole = role[order] == LineRole.ASYNC_OPERATIONS
     return _joined(events, found, whole)
 
 
 def _activities(
-    events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]
+    events: XlaEvents, rows: NDArray[np.int64], role: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """What each event does; -1 where it only contains others. Judged once for each distinct one."""
-    distinct, index = distinct_rows(events.name[rows], events.details[rows], role == Role.KERNELS)
+    distinct, index = distinct_rows(
+        events.name[rows], events.details[rows], role == LineRole.KERNELS
+    )
     found = [
         _kernel_activity(events.names[name])
         if is_kernel
@@ -292,7 +289,7 @@ def _kernel_activity(name: str) -> Activity:
     return Activity.FILL if _FILL_KERNEL.search(name) else Activity.COMPUTE
 
 
-def _joined(events: Events, found: Operations, whole: NDArray[np.bool_]) -> Operations:
+def _joined(events: XlaEvents, found: Operations, whole: NDArray[np.bool_]) -> Operations:
     """With each start and its done made one, or left out where the whole is there as well."""
     halves = np.isin(found.activity, _ASYNCHRONOUS) & ~whole
     has_whole = bool(whole.any())
@@ -320,7 +317,7 @@ def _joined(events: Events, found: Operations, whole: NDArray[np.bool_]) -> Oper
     return found.where(kept)
 
 
-def _size_copies(events: Events, found: Operations) -> None:
+def _size_copies(events: XlaEvents, found: Operations) -> None:
     """A copy moves what it gives; what it accesses counts reading and writing."""
     rows = np.flatnonzero(found.activity == Activity.COPY)
     details, index = np.unique(events.details[found.done[rows]], return_inverse=True)
@@ -339,12 +336,12 @@ _STEP_MODULE = re.compile(r"(?:jit|pjit|pmap|xmap)?_*(?:[a-z]+_)*?step(?:_[a-z]+
 _LONGEST_NAME = 200
 
 
-def host_steps(events: Events, role: NDArray[np.int64]) -> MarkedSteps:
+def host_steps(events: XlaEvents, role: NDArray[np.int64]) -> MarkedSteps:
     """Steps that the program marked with a number, else frames of functions that are steps.
 
     Of several threads or functions, the one that covers most time.
     """
-    on_host = role == Role.HOST
+    on_host = role == LineRole.HOST
     marked = np.flatnonzero(on_host & (events.step >= 0))
     if marked.size:
         return _longest(events, marked, events.step[marked])
@@ -353,19 +350,21 @@ def host_steps(events: Events, role: NDArray[np.int64]) -> MarkedSteps:
     return _longest(events, rows, np.full(rows.size, -1))
 
 
-def device_steps(events: Events, rows: NDArray[np.int64], role: NDArray[np.int64]) -> MarkedSteps:
+def device_steps(
+    events: XlaEvents, rows: NDArray[np.int64], role: NDArray[np.int64]
+) -> MarkedSteps:
     """Steps that a device shows: its line of steps, else its runs of the function of a step.
 
     Runs are counted, for their numbers differ between devices.
     """
-    shown = rows[role == Role.STEPS]
+    shown = rows[role == LineRole.STEPS]
     if shown.size:
         texts = [events.names[name] for name in events.name[shown].tolist()]
         told = [int(text) if re.fullmatch(r"\d{1,18}", text) else -1 for text in texts]
         same = np.zeros(shown.size, np.int64)
         return _longest(events, shown, np.array(told, np.int64), same)
     is_step = np.array([_is_step(name) for name in events.names], bool)
-    runs = rows[role == Role.MODULES]
+    runs = rows[role == LineRole.MODULES]
     runs = runs[is_step[events.name[runs]]]
     return _longest(events, runs, np.full(runs.size, -1), events.name[runs])
 
@@ -375,7 +374,7 @@ def _is_step(module: str) -> bool:
 
 
 def _longest(
-    events: Events,
+    events: XlaEvents,
     rows: NDArray[np.int64],
     number: NDArray[np.int64],
     source: NDArray[np.int64] | None = None,
@@ -389,15 +388,15 @@ def _longest(
     return longest_steps(source[order], number[order], start_ns[order], end_ns[order])
 
 
-_THOSE_WHO_MEET = re.compile(r"global_devices=\[([\d, ]{1,100000})\]")
+_PARTICIPANTS = re.compile(r"global_devices=\[([\d, ]{1,100000})\]")
 
 
-class Meetings:
-    """Who met inside the operations of a host that plays devices: it tells that apart from them."""
+class Rendezvous:
+    """Which devices met inside the operations of a host that plays several devices."""
 
-    def __init__(self, events: Events, role: NDArray[np.int64]) -> None:
-        named = np.array([name == MEETING for name in events.names], bool)
-        rows = np.flatnonzero(named[events.name] & (role == Role.HOST))
+    def __init__(self, events: XlaEvents, role: NDArray[np.int64]) -> None:
+        named = np.array([name == RENDEZVOUS for name in events.names], bool)
+        rows = np.flatnonzero(named[events.name] & (role == LineRole.HOST))
         rows = rows[np.lexsort((events.start_ns[rows], events.line[rows]))]
         self._line, self._start_ns = events.line[rows], events.start_ns[rows]
         self._details = events.details[rows]
@@ -417,10 +416,10 @@ class Meetings:
 
 
 def collectives_of(
-    events: Events,
+    events: XlaEvents,
     operations: Operations,
     spans: NDArray[np.int64],
-    meetings: Meetings,
+    meetings: Rendezvous,
     ranks: Mapping[int, int],
     device: int,
 ) -> Collectives:
@@ -429,8 +428,8 @@ def collectives_of(
     Kind, size of the result and who takes part stand in the text of an instruction. `ranks` are
     those of the devices of the same host by their numbers, `device` the number of this one.
     """
-    groups: dict[Group, int] = {}
-    known: dict[tuple[int, int, int], tuple[CollectiveKind, Group, int]] = {}
+    groups: dict[RankGroup, int] = {}
+    known: dict[tuple[int, int, int], tuple[CollectiveKind, RankGroup, int]] = {}
     told: list[tuple[int, int, int]] = []
     for event, done, start_ns, end_ns in zip(
         operations.event.tolist(),
@@ -459,33 +458,33 @@ def collectives_of(
 
 
 def _told(
-    events: Events, key: tuple[int, int, int], ranks: Mapping[int, int], device: int
-) -> tuple[CollectiveKind, Group, int]:
+    events: XlaEvents, key: tuple[int, int, int], ranks: Mapping[int, int], device: int
+) -> tuple[CollectiveKind, RankGroup, int]:
     name, (category, text), (_, result) = (
         events.names[key[0]],
         events.all_details[key[1]],
         events.all_details[key[2]],
     )
     kind = kind_of(name, category)
-    devices = taking_part(text, device)
-    group = _group(devices, ranks) if devices else Group("")
+    devices = participants(text, device)
+    group = _group(devices, ranks) if devices else RankGroup("")
     return kind, group, buffer_bytes(kind, result, group.size)
 
 
-def _group(devices: tuple[int, ...], ranks: Mapping[int, int]) -> Group:
+def _group(devices: tuple[int, ...], ranks: Mapping[int, int]) -> RankGroup:
     """Devices as ranks; by their own numbers, as a name, where the file lacks some of them."""
     if all(device in ranks for device in devices):
-        return Group("", tuple(sorted(ranks[device] for device in devices)), len(devices))
-    return Group(",".join(map(str, devices)), None, len(devices))
+        return RankGroup("", tuple(sorted(ranks[device] for device in devices)), len(devices))
+    return RankGroup(",".join(map(str, devices)), None, len(devices))
 
 
 def _met(text: str) -> tuple[int, ...] | None:
-    told = _THOSE_WHO_MEET.search(text)
+    told = _PARTICIPANTS.search(text)
     numbers = re.findall(r"\d+", told[1]) if told else []
     return tuple(sorted({int(number[:9]) for number in numbers})) or None
 
 
-_OPERATIONS = (Role.OPERATIONS, Role.ASYNC_OPERATIONS, Role.KERNELS)
+_OPERATIONS = (LineRole.OPERATIONS, LineRole.ASYNC_OPERATIONS, LineRole.KERNELS)
 _WORK = (Activity.COMPUTE, Activity.COMMUNICATION)
 
 
@@ -511,22 +510,22 @@ def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[Rank
     return traces if known else tuple(replace(one, world_size=None) for one in traces)
 
 
-def _groups(traces: Sequence[RankTrace]) -> Iterator[Group]:
+def _groups(traces: Sequence[RankTrace]) -> Iterator[RankGroup]:
     return chain.from_iterable(trace.collectives.groups for trace in traces)
 
 
 class _Trace:
     """All events of a file, and what its devices share."""
 
-    def __init__(self, events: Events, lines: Lines) -> None:
+    def __init__(self, events: XlaEvents, lines: Lines) -> None:
         self._events, self._lines = events, lines
         self._host_steps = host_steps(events, lines.role)
-        self._meetings = Meetings(events, lines.role)
+        self._meetings = Rendezvous(events, lines.role)
         self._rows = lines.rows()
         self._operations = [self._operations_among(rows) for rows in self._rows]
         self._caveats = events.caveats
         self._leave_out_movers()
-        called = np.flatnonzero((lines.role == Role.HOST) & (events.correlation > 0))
+        called = np.flatnonzero((lines.role == LineRole.HOST) & (events.correlation > 0))
         numbers, first = np.unique(events.correlation[called], return_index=True)
         self._called, self._calls = numbers, called[first]
 

@@ -1,9 +1,9 @@
-"""Reads XLA's own profile, `.xplane.pb`: every event, where its export to JSON stops at a million.
+"""Read XLA's own profile, `.xplane.pb`: every event, where its JSON export stops at a million.
 
-A file is an XSpace: planes (the host, each device) of lines of events. What events are called and
-told stands in tables of their plane, behind its lines. The schema is `xplane.proto` of XLA, of
-which the fields below are read; messages are at most five deep, so nothing here recurses. The names
-of processes, threads and arguments become those that XLA's export to JSON would give them.
+A file is an XSpace: planes (the host, each device) of lines of events. Names and arguments of
+events are in tables of their plane, behind its lines. The schema is `xplane.proto` of XLA, of which
+the fields below are read; messages are at most five deep, so nothing here recurses. The names of
+processes, threads and arguments become those that XLA's export to JSON would give them.
 """
 
 import re
@@ -23,11 +23,11 @@ from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
 from evaluator.traces.readers.xla.events import (
     LATEST_NS,
     Arguments,
-    Events,
+    ArgumentValue,
     EventTable,
-    Place,
+    LineId,
     Times,
-    Told,
+    XlaEvents,
 )
 
 _MESSAGE_BYTES = (1 << 31) - 1  # protobuf's own limit
@@ -88,15 +88,15 @@ class _DamagedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _EventKind:
     """What all events of one metadata share."""
 
     name: str
-    told: dict[str, Told]
+    told: dict[str, ArgumentValue]
     args: Arguments
 
 
-_UNTOLD = _Kind("", {}, Arguments())
+_UNTOLD = _EventKind("", {}, Arguments())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +108,7 @@ class _Block:
     offset_ps: NDArray[np.int64]
     duration_ps: NDArray[np.int64]
     is_timed: NDArray[np.bool_]
-    told: dict[int, dict[str, Told]]
+    told: dict[int, dict[str, ArgumentValue]]
 
 
 def is_xspace(start: bytes) -> bool:
@@ -121,7 +121,7 @@ def holds_xspace(path: Path, limits: ReadLimits) -> bool:
     return is_xspace(next(pieces(path, limits, 1 << 10), b""))
 
 
-def read_xspace(path: Path, limits: ReadLimits) -> Events:
+def read_xspace(path: Path, limits: ReadLimits) -> XlaEvents:
     """All events of a file. Raises TraceError when it is damaged or passes a limit."""
     limits = replace(
         limits,
@@ -144,7 +144,7 @@ class _Space:
         self._left = {"events": most_events, "lines": _MOST_LINES, "names": _MOST_NAMES}
         self._most = dict(self._left)
 
-    def events(self) -> Events:
+    def events(self) -> XlaEvents:
         """Those of the host, and of the kind of devices that the job ran on."""
         data = self._data
         planes: list[tuple[str, Span]] = []
@@ -206,7 +206,7 @@ class _Space:
             events = plane.events(np.array(starts[block]), np.array(ends[block]))
             self._add(place, line_ps, events)
 
-    def _add(self, place: Place, line_ps: int, events: "_Block") -> None:
+    def _add(self, place: LineId, line_ps: int, events: "_Block") -> None:
         """Keep what may matter of a block of events."""
         numbers, kind = np.unique(events.kind, return_inverse=True)
         kinds = [events.plane.kind(number) for number in numbers.tolist()]
@@ -236,12 +236,12 @@ class _Plane:
     def __init__(self, data: bytearray, kinds: dict[int, Span], stats: dict[int, Span]) -> None:
         self._data, self._kind_spans, self._stat_spans = data, kinds, stats
         self._bytes = np.frombuffer(data, np.uint8)
-        self._kinds: dict[int, _Kind] = {}
+        self._kinds: dict[int, _EventKind] = {}
         self._texts: dict[int, str] = {}
         names = ((number, _name(data, span)) for number, span in stats.items())
         self._wanted = {number: name for number, name in names if name in _ARGUMENTS}
 
-    def kind(self, number: int) -> _Kind:
+    def kind(self, number: int) -> _EventKind:
         """What the events of this metadata share."""
         found = self._kinds.get(number)
         if found is None:
@@ -273,13 +273,13 @@ class _Plane:
 
     def _told(
         self, owner: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> dict[int, dict[str, Told]]:
+    ) -> dict[int, dict[str, ArgumentValue]]:
         """The arguments that matter, by the row that each of these stats belongs to."""
         stat, key, value, end = _fields_of_many(self._bytes, starts, ends)
         number = np.full(starts.size, _UNNAMED)
         number[stat[key == _ID]] = value[key == _ID]
         rows = np.flatnonzero((key != _ID) & np.isin(number, list(self._wanted))[stat])
-        told: dict[int, dict[str, Told]] = {}
+        told: dict[int, dict[str, ArgumentValue]] = {}
         for row in rows.tolist():
             found = self._value(int(key[row]), int(value[row]), int(end[row]))
             if found is not None:
@@ -287,7 +287,7 @@ class _Plane:
                 own[self._wanted[int(number[stat[row]])]] = found
         return told
 
-    def _read_kind(self, span: Span) -> _Kind:
+    def _read_kind(self, span: Span) -> _EventKind:
         header = _header(self._data, span, _NAME, _DISPLAY_NAME)
         name, display_name = (_text(self._data, where) for where in header.values())
         fields = _fields(self._data, *span)
@@ -301,15 +301,15 @@ class _Plane:
         if display_name:
             told["long_name"] = name
         shown = str(told.pop(_STEP_NAME, display_name or name))
-        return _Kind(shown, told, Arguments(**told))
+        return _EventKind(shown, told, Arguments(**told))
 
-    def _referred(self, number: int) -> Told:
+    def _referred(self, number: int) -> ArgumentValue:
         """A text that stands once for many arguments."""
         if number not in self._texts and number in self._stat_spans:
             self._texts[number] = _name(self._data, self._stat_spans[number])
         return self._texts.get(number)
 
-    def _value(self, key: int, start: int, end: int) -> Told:
+    def _value(self, key: int, start: int, end: int) -> ArgumentValue:
         if key == _REFERENCE:
             return self._referred(start)
         if key == _TEXT:

@@ -10,12 +10,12 @@ import pytest
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.registry import metric
 from evaluator.traces.analysis.collectives import bandwidths, match, volume
-from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 
 TRACES = Path(__file__).parents[3] / "data" / "traces"
-WORLD = Group("0", (0, 1, 2, 3))
+WORLD = RankGroup("0", (0, 1, 2, 3))
 KINDS = {
     "bw_allreduce": CollectiveKind.ALL_REDUCE,
     "bw_allgather": CollectiveKind.ALL_GATHER,
@@ -70,7 +70,7 @@ def test_waiting_is_in_the_bandwidth_by_own_duration_only():
 
 
 def test_a_transfer_moves_its_message_once():
-    pair = Group("1", (0, 1))
+    pair = RankGroup("1", (0, 1))
     traces = job(
         [call(CollectiveKind.SEND, 0, 500, group=pair)],
         [call(CollectiveKind.RECV, 400, 500, group=pair)],
@@ -79,7 +79,7 @@ def test_a_transfer_moves_its_message_once():
 
 
 def test_a_put_moves_its_bytes_in_its_own_time():
-    puts = [call(CollectiveKind.PUT, 0, 100, group=Group("", (0, 1)))]
+    puts = [call(CollectiveKind.PUT, 0, 100, group=RankGroup("", (0, 1)))]
     assert measured("bw_peertopeer", job(puts, [], world_size=2)) == pytest.approx(10)
 
 
@@ -104,7 +104,7 @@ def test_small_and_large_messages_give_the_rate_of_all_their_bytes():
 
 
 def test_groups_of_two_sizes_have_factors_of_their_own():
-    left, right = Group("1", (0, 1)), Group("1", (2, 3))
+    left, right = RankGroup("1", (0, 1)), RankGroup("1", (2, 3))
     traces = job(
         *([call(CollectiveKind.ALL_REDUCE, 0, 100, group=g)] for g in (left, left, right, right))
     )
@@ -125,7 +125,7 @@ def test_ranks_without_a_trace_make_it_a_lower_bound():
 
 
 def test_what_is_whole_counts_where_other_instances_are_not():
-    pair = Group("1", (0, 1))
+    pair = RankGroup("1", (0, 1))
     calls = [
         call(CollectiveKind.ALL_REDUCE, 0, 10),
         call(CollectiveKind.ALL_REDUCE, 100, 200, group=pair),
@@ -140,10 +140,10 @@ def test_every_lack_of_bandwidth_has_its_reason():
         "nothing was profiled": None,
         "no all-reduce ran": job([], []),
         "do not tell how large": job(*[[call(kind, 0, 100, size=0)]] * 4),
-        "do not tell whom they join": job(*[[call(kind, 0, 100, group=Group(""))]] * 4),
+        "do not tell whom they join": job(*[[call(kind, 0, 100, group=RankGroup(""))]] * 4),
         "not equally many": job(lone, lone, lone, []),
         "outside all profiled steps": job(*[lone] * 4, steps=((0, 500, 900),)),
-        "how many ranks take part": job(*[[call(kind, 0, 100, group=Group("a"))]] * 4),
+        "how many ranks take part": job(*[[call(kind, 0, 100, group=RankGroup("a"))]] * 4),
     }
     for words, traces in reasons.items():
         assert words in measured("bw_allreduce", traces).reason
@@ -163,7 +163,7 @@ def test_collectives_with_a_root_are_not_timed_by_who_leaves_first():
 
 
 def test_volume_is_by_kind_and_group_and_step():
-    pair = Group("1", (0, 1))
+    pair = RankGroup("1", (0, 1))
     calls = [
         call(CollectiveKind.ALL_GATHER, 0, 10, size=100),
         call(CollectiveKind.ALL_REDUCE, 20, 30, size=7, group=pair),
@@ -183,7 +183,7 @@ def test_volume_is_by_kind_and_group_and_step():
 
 
 def test_a_message_counts_where_it_is_sent():
-    pair = Group("1", (0, 1))
+    pair = RankGroup("1", (0, 1))
     traces = job(
         [call(CollectiveKind.SEND, 0, 10, group=pair)],
         [call(CollectiveKind.RECV, 0, 10, group=pair)],

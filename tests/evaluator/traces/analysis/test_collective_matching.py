@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.analysis.collectives import Lack, match
-from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.analysis.collectives import NoMatch, match
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.testing import Span, rank_trace
 
 REDUCE, GATHER, BARRIER = (
@@ -17,7 +17,7 @@ REDUCE, GATHER, BARRIER = (
     CollectiveKind.BARRIER,
 )
 SEND, RECV = CollectiveKind.SEND, CollectiveKind.RECV
-WORLD = Group("0", (0, 1), 2)
+WORLD = RankGroup("0", (0, 1), 2)
 
 
 def call(kind, start, end, group=WORLD, size=8, sequence=-1, correlation=0):
@@ -77,7 +77,7 @@ def test_a_number_joins_what_order_would_not():
 
 def test_a_number_that_a_rank_uses_twice_is_not_guessed_at():
     once, twice = [call(REDUCE, 0, 9, sequence=4)], [call(REDUCE, i, 9, sequence=4) for i in (0, 5)]
-    assert match(job(once, twice)).unmatched() == {Lack.EQUAL_COUNT: 3}
+    assert match(job(once, twice)).unmatched() == {NoMatch.EQUAL_COUNT: 3}
 
 
 def test_barriers_are_instances():
@@ -85,7 +85,7 @@ def test_barriers_are_instances():
 
 
 def test_groups_of_one_name_with_other_ranks_are_apart():
-    left, right = Group("1", (0, 1)), Group("1", (2, 3))
+    left, right = RankGroup("1", (0, 1)), RankGroup("1", (2, 3))
     found = match(job(*([call(REDUCE, 0, 9, group=group)] for group in (left, left, right, right))))
     assert found.row.tolist() == [[0, 0, -1, -1], [-1, -1, 0, 0]]
     assert [found.groups[i].ranks for i in found.group_id] == [(0, 1), (2, 3)]
@@ -93,7 +93,7 @@ def test_groups_of_one_name_with_other_ranks_are_apart():
 
 
 def test_a_rank_that_left_no_trace_leaves_instances_incomplete():
-    group = Group("0", (0, 1, 2))
+    group = RankGroup("0", (0, 1, 2))
     found = match(
         job(*([call(REDUCE, 0, 9, group=group)] for _ in range(2)), ranks=(0, 2), world_size=3)
     )
@@ -103,14 +103,16 @@ def test_a_rank_that_left_no_trace_leaves_instances_incomplete():
 
 
 def test_a_group_of_which_only_the_name_is_told_is_all_ranks_that_name_it():
-    found = match(job(*([call(REDUCE, 0, 9, group=Group("a"))] for _ in range(3)), world_size=3))
+    found = match(
+        job(*([call(REDUCE, 0, 9, group=RankGroup("a"))] for _ in range(3)), world_size=3)
+    )
     assert found.row.tolist() == [[0, 0, 0]]
     assert found.group_size.tolist() == [0]
     assert not found.complete.any()
 
 
 def test_in_a_world_of_two_every_group_is_both_ranks():
-    found = match(job(*([call(REDUCE, 0, 9, group=Group(""))] for _ in range(2)), world_size=2))
+    found = match(job(*([call(REDUCE, 0, 9, group=RankGroup(""))] for _ in range(2)), world_size=2))
     assert found.group_size.tolist() == [2]
 
 
@@ -137,13 +139,13 @@ def test_a_profile_that_begins_amid_a_step_loses_that_step_only():
     whole = [call(REDUCE, at, at + 5) for at in (10, 30, 110, 130)]
     found = match(job(whole, whole[1:], steps=((1, 0, 100), (2, 100, 200))))
     assert found.row.tolist() == [[2, 1], [3, 2]]
-    assert found.unmatched() == {Lack.EQUAL_COUNT: 3}
+    assert found.unmatched() == {NoMatch.EQUAL_COUNT: 3}
 
 
 def test_one_kind_too_many_does_not_unmatch_the_others():
     found = match(job([call(REDUCE, 0, 9), call(GATHER, 10, 19)], [call(REDUCE, 0, 9)]))
     assert found.kind.tolist() == [REDUCE]
-    assert found.unmatched() == {Lack.EQUAL_COUNT: 1}
+    assert found.unmatched() == {NoMatch.EQUAL_COUNT: 1}
 
 
 def test_what_is_not_of_one_size_is_not_one_all_reduce():
@@ -154,7 +156,7 @@ def test_what_is_not_of_one_size_is_not_one_all_reduce():
         )
     )
     assert found.count == 0
-    assert found.unmatched() == {Lack.EQUAL_BYTES: 4}
+    assert found.unmatched() == {NoMatch.EQUAL_BYTES: 4}
 
 
 def test_a_size_that_one_rank_does_not_tell_is_that_of_the_others():
@@ -170,7 +172,7 @@ def test_ranks_of_an_all_to_all_may_send_unequally_much():
 def test_collectives_outside_all_steps_are_counted():
     found = match(job(*([call(REDUCE, 300, 309)] for _ in range(2))))
     assert found.count == 0
-    assert found.unmatched() == {Lack.STEP: 2}
+    assert found.unmatched() == {NoMatch.STEP: 2}
 
 
 def test_without_steps_the_whole_trace_is_one():
@@ -186,20 +188,20 @@ def test_only_ranks_that_profiled_a_step_must_show_it():
 
 
 def test_more_ranks_than_a_group_has_are_not_guessed_at():
-    found = match(job(*([call(REDUCE, 0, 9, group=Group("1", None, 2))] for _ in range(4))))
+    found = match(job(*([call(REDUCE, 0, 9, group=RankGroup("1", None, 2))] for _ in range(4))))
     assert found.count == 0
-    assert found.unmatched() == {Lack.GROUP: 4}
+    assert found.unmatched() == {NoMatch.GROUP: 4}
 
 
 def test_a_group_of_which_nothing_is_told_may_be_any_ranks():
-    found = match(job(*([call(REDUCE, 0, 9, group=Group(""))] for _ in range(3)), world_size=3))
+    found = match(job(*([call(REDUCE, 0, 9, group=RankGroup(""))] for _ in range(3)), world_size=3))
     assert found.count == 0
-    assert found.unmatched() == {Lack.GROUP: 3}
+    assert found.unmatched() == {NoMatch.GROUP: 3}
 
 
 def test_a_group_as_large_as_the_job_is_all_of_it():
     for world_size in (3, 10**7):
-        group = Group("", None, world_size)
+        group = RankGroup("", None, world_size)
         found = match(job(*[[call(REDUCE, 0, 9, group=group)]] * 3, world_size=world_size))
         assert found.row.tolist() == [[0, 0, 0]]
         assert found.group_size.tolist() == [world_size]
@@ -207,14 +209,14 @@ def test_a_group_as_large_as_the_job_is_all_of_it():
 
 @pytest.mark.parametrize("size", [-1, 0, 1 << 31, 1 << 70])
 def test_an_absurd_group_size_is_not_told(size):
-    found = match(job(*[[call(REDUCE, 0, 9, group=Group("a", None, size))]] * 3))
+    found = match(job(*[[call(REDUCE, 0, 9, group=RankGroup("a", None, size))]] * 3))
     assert found.group_size.tolist() == [0]
 
 
 def test_a_group_that_does_not_list_its_user_is_unclear():
     found = match(job([call(REDUCE, 0, 9)], [call(REDUCE, 0, 9)], [call(REDUCE, 0, 9)]))
     assert found.row.tolist() == [[0, 0, -1]]
-    assert found.unmatched() == {Lack.GROUP: 1}
+    assert found.unmatched() == {NoMatch.GROUP: 1}
 
 
 # Transfers.
@@ -239,9 +241,9 @@ def test_a_put_is_made_by_one_side_alone():
 
 
 def test_transfers_in_larger_groups_do_not_tell_their_peers():
-    found = match(job(*([call(SEND, 0, 9, group=Group("0", (0, 1, 2)))] for _ in range(3))))
+    found = match(job(*([call(SEND, 0, 9, group=RankGroup("0", (0, 1, 2)))] for _ in range(3))))
     assert found.count == 0
-    assert found.unmatched() == {Lack.PEER: 3}
+    assert found.unmatched() == {NoMatch.PEER: 3}
 
 
 # Whatever is asked of all.
@@ -262,7 +264,12 @@ def test_times_are_those_of_the_rows_on_clocks_as_they_are():
     assert end_ns.tolist() == [[109, 9, 0]]
 
 
-GROUPS = (Group("w", (0, 1, 2, 3)), Group("t", (0, 1)), Group("t", (2, 3)), Group("p", (1, 2)))
+GROUPS = (
+    RankGroup("w", (0, 1, 2, 3)),
+    RankGroup("t", (0, 1)),
+    RankGroup("t", (2, 3)),
+    RankGroup("p", (1, 2)),
+)
 STEPS = ((0, 0, 1000), (1, 1000, 2000))
 
 
@@ -326,7 +333,9 @@ def test_the_clocks_of_ranks_do_not_matter(calls, offsets):
 @given(jobs(), st.permutations(range(4)))
 def test_how_ranks_are_numbered_does_not_matter(calls, order):
     def renamed(row):
-        return replace(row, group=Group(row.group.name, tuple(order[r] for r in row.group.ranks)))
+        return replace(
+            row, group=RankGroup(row.group.name, tuple(order[r] for r in row.group.ranks))
+        )
 
     moved = [[renamed(row) for row in calls[order.index(rank)]] for rank in range(4)]
     names = {order[rank]: rank for rank in range(4)}

@@ -13,7 +13,7 @@ from evaluator.metrics.registry import metric
 from evaluator.traces.analysis.breakdown import job_split
 from evaluator.traces.analysis.collectives import match
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
-from evaluator.traces.model import Activity, Alignment, CollectiveKind, Group, TraceSet
+from evaluator.traces.model import Activity, Alignment, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 
@@ -27,7 +27,7 @@ def call(start, end, kind=REDUCE, group=None):
         start,
         end,
         collective=kind,
-        group=group or Group("0", (0, 1, 2)),
+        group=group or RankGroup("0", (0, 1, 2)),
         payload_bytes=8,
     )
 
@@ -66,7 +66,7 @@ def test_the_rank_that_is_in_a_collective_shortest_came_last():
 
 
 def test_shares_are_of_the_collectives_that_a_rank_joins():
-    pair = Group("1", (0, 1))
+    pair = RankGroup("1", (0, 1))
     told = found(
         job(
             [call(0, 30), call(40, 45, group=pair)],
@@ -99,7 +99,7 @@ def test_where_nobody_waits_nobody_straggles():
 
 
 def test_waits_at_once_are_one_time_of_the_step():
-    other = Group("1", (0, 1))
+    other = RankGroup("1", (0, 1))
     told = found(
         job(
             [call(0, 50), replace(call(10, 50, group=other), lane=1)],

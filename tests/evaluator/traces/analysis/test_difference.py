@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.traces.analysis.difference import Taken, difference
+from evaluator.traces.analysis.difference import TimeTaken, difference
 from evaluator.traces.model import Activity, CollectiveKind, TraceSet
 from evaluator.traces.testing import Span, rank_trace
 
@@ -31,7 +31,7 @@ def test_parts_are_those_of_the_mean_step():
     found = difference(job(gemm(0, 40), gemm(100, 140)), job(gemm(0, 60), gemm(100, 160)))
 
     parts = {each.name: each for each in found.parts}
-    assert parts["compute"].before == Taken(time_s=pytest.approx(40e-9))
+    assert parts["compute"].before == TimeTaken(time_s=pytest.approx(40e-9))
     assert parts["compute"].change_s == pytest.approx(20e-9)
     assert parts["idle"].change_s == pytest.approx(-20e-9)
     assert parts["window"].change_s == 0
@@ -44,7 +44,7 @@ def test_a_kernel_counts_per_step_and_rank_however_many_ranks_there_are():
     (kernel,) = difference(one, four).kernels
 
     assert (kernel.name, kernel.change_s) == ("gemm", 0)
-    assert kernel.after == Taken(time_s=pytest.approx(40e-9), count=1)
+    assert kernel.after == TimeTaken(time_s=pytest.approx(40e-9), count=1)
 
 
 def test_what_ran_outside_of_all_steps_does_not_count():

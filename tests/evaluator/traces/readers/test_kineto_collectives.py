@@ -5,7 +5,7 @@ import pytest
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import metric
 from evaluator.traces.analysis.collectives import match
-from evaluator.traces.model import CollectiveKind, Group
+from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
@@ -45,14 +45,14 @@ def only(trace):
 def test_arguments_tell_what_a_kernel_does_and_how_much(tmp_path, name, puts, gets, kind, elements):
     trace = trace_of(tmp_path, nccl(name, puts, gets, Seq=7), distributed=NCCL)
     assert only(trace) == (kind, 2 * elements)
-    assert trace.collectives.groups == (Group("3", (0, 4), 2),)
+    assert trace.collectives.groups == (RankGroup("3", (0, 4), 2),)
     assert trace.collectives.sequence.tolist() == [7]
 
 
 def test_what_is_not_told_is_not_made_up(tmp_path):
     trace = trace_of(tmp_path, kernel("ncclDevKernel_AllReduce_Sum_f32", 0, 5), distributed=NCCL)
     assert only(trace) == (CollectiveKind.ALL_REDUCE, 0)
-    assert trace.collectives.groups == (Group("", None, None),)
+    assert trace.collectives.groups == (RankGroup("", None, None),)
     assert trace.collectives.sequence.tolist() == [-1]
 
 
@@ -66,9 +66,9 @@ def test_a_list_of_ranks_cut_short_is_taken_from_the_header_or_none(tmp_path, ra
     event = nccl("allreduce", 9, 9, **{"Process Group Ranks": ranks, "Group size": 3})
     known = {"pg_name": "3", "pg_size": 3, "ranks": [0, 4, 8]}
     told = trace_of(tmp_path, event, distributed={**NCCL, "pg_config": [known]})
-    assert told.collectives.groups == (Group("3", (0, 4, 8), 3),)
+    assert told.collectives.groups == (RankGroup("3", (0, 4, 8), 3),)
     untold = trace_of(tmp_path, event, distributed=NCCL)
-    assert untold.collectives.groups == (Group("3", None, 3),)
+    assert untold.collectives.groups == (RankGroup("3", None, 3),)
 
 
 def test_the_call_around_the_launch_tells_of_a_kernel_that_does_not(tmp_path):
@@ -229,7 +229,7 @@ def test_reduce_scatters_of_gloo_are_told_from_its_all_reduces(tmp_path, numbere
     kinds = [CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER]
     assert trace.collectives.kind.tolist() == kinds
     assert trace.collectives.bytes.tolist() == [1200, 800, 800]
-    assert trace.collectives.groups == (Group("0", (0, 1), 2),)
+    assert trace.collectives.groups == (RankGroup("0", (0, 1), 2),)
 
 
 def test_spans_of_calls_before_the_profile_do_not_shift_the_others(tmp_path):

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from evaluator.traces.model import CollectiveKind, Group
+from evaluator.traces.model import CollectiveKind, RankGroup
 
 
 def payload(size=None, *, communicator=77, ranks=None):
@@ -52,7 +52,7 @@ def test_the_range_around_a_launch_tells_kind_group_and_whole_buffer(
     found = told([nsys.ALL_REDUCE], [nsys.marked(10, 15, operation, payload=payload(1024))])
     assert found.kind.tolist() == [kind]
     assert found.bytes.tolist() == [whole_bytes]
-    assert found.groups == (Group("77", None, 4),)
+    assert found.groups == (RankGroup("77", None, 4),)
 
 
 def test_a_part_of_a_group_of_unknown_size_tells_no_whole(nsys, told):
@@ -128,7 +128,7 @@ def test_a_payload_as_it_lay_in_memory_is_read_by_its_schema(nsys):
         NVTX_PAYLOAD_SCHEMA_ENTRIES=entries,
     )
     assert trace.collectives.bytes.tolist() == [2048]
-    assert trace.collectives.groups == (Group("77"),)
+    assert trace.collectives.groups == (RankGroup("77"),)
 
 
 @pytest.mark.parametrize("binary", [b"", 31 * b"x", 32 * b"x", 33 * b"\xff", 48 * b"\0"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import Activity, CollectiveKind, Group
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup
 from evaluator.traces.readers.nsys.reader import read_devices
 
 
@@ -233,7 +233,7 @@ def test_a_copy_between_devices_communicates(nsys):
     told = traces[0].collectives
     assert told.kind.tolist() == [CollectiveKind.PUT]
     assert told.bytes.tolist() == [4096]
-    assert told.groups == (Group("", (0, 1), 2),)
+    assert told.groups == (RankGroup("", (0, 1), 2),)
     assert named(traces[0], Activity.COPY) == ["Memcpy HtoD"]
 
 

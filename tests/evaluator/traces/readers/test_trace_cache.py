@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.model import Activity, CollectiveKind, Device, Group, MemoryUse
+from evaluator.traces.model import Activity, CollectiveKind, Device, MemoryUse, RankGroup
 from evaluator.traces.readers.cache import (
-    Identity,
+    FileIdentity,
     cache_path,
-    cached,
-    keep,
-    read_and_keep,
+    read_and_cache,
+    read_cache,
     read_columns,
     read_header,
+    write_cache,
     write_columns,
 )
 from evaluator.traces.readers.files import LARGE_LIMITS
@@ -56,14 +56,14 @@ def same(one, other):
 
 
 def load(path):
-    return cached(path, LARGE_LIMITS, None)
+    return read_cache(path, LARGE_LIMITS, None)
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A trace with its cache, and what is in it."""
     path = write_trace(tmp_path_factory.mktemp("original"))
-    traces, kept = read_and_keep(path, LARGE_LIMITS, None)
+    traces, kept = read_and_cache(path, LARGE_LIMITS, None)
     assert kept
     return path, traces
 
@@ -86,7 +86,7 @@ EVERYTHING = rank_trace(
             8,
             'nccl "\n\u00e9',
             collective=CollectiveKind.ALL_TO_ALL,
-            group=Group("tp", (0, 2), 2),
+            group=RankGroup("tp", (0, 2), 2),
             payload_bytes=1 << 40,
         ),
     ],
@@ -144,7 +144,7 @@ def test_the_cache_is_read_instead_of_the_trace(tmp_path):
     path = write_trace(tmp_path)
     first = read_folder(tmp_path)
     (trace,) = first.ranks
-    keep(path, Identity.of(path), 0, (replace(trace, caveats=("from the cache",)),))
+    write_cache(path, FileIdentity.of(path), 0, (replace(trace, caveats=("from the cache",)),))
     assert read_folder(tmp_path).caveats == ("rank 0: from the cache",)
     assert read_folder(tmp_path, use_cache=False).caveats == ()
 
@@ -176,7 +176,7 @@ def test_a_trace_that_was_replaced_is_read_again(copied):
     write_trace(path.parent, kernel="conv")  # of the same size
     assert load(path) is None
     assert read_folder(path).ranks[0].spans.names == ("conv",)
-    assert cached(path, LARGE_LIMITS, 0)[0].spans.names == ("conv",)
+    assert read_cache(path, LARGE_LIMITS, 0)[0].spans.names == ("conv",)
 
 
 def test_a_change_that_hides_its_time_is_seen(copied):
@@ -200,24 +200,24 @@ def test_an_upgrade_reads_no_columns_of_another_version(copied):
 
 def test_a_file_that_names_its_rank_has_the_same_cache_alone_and_among_others(copied):
     path, _ = copied
-    assert cached(path, LARGE_LIMITS, 0) is not None
+    assert read_cache(path, LARGE_LIMITS, 0) is not None
 
 
 def test_a_rank_that_was_given_to_a_lonely_file_is_not_its_own(copied):
     path, traces = copied
-    assert keep(path, Identity.of(path), 0, traces)
-    assert cached(path, LARGE_LIMITS, 0) is not None
-    assert cached(path, LARGE_LIMITS, None) is None
-    assert keep(path, Identity.of(path), 3, traces)
-    assert cached(path, LARGE_LIMITS, None) is not None
+    assert write_cache(path, FileIdentity.of(path), 0, traces)
+    assert read_cache(path, LARGE_LIMITS, 0) is not None
+    assert read_cache(path, LARGE_LIMITS, None) is None
+    assert write_cache(path, FileIdentity.of(path), 3, traces)
+    assert read_cache(path, LARGE_LIMITS, None) is not None
 
 
 def test_a_trace_that_changes_while_it_is_read_is_not_kept(copied):
     path, traces = copied
-    identity = Identity.of(path)
+    identity = FileIdentity.of(path)
     write_trace(path.parent, kernel="conv")
     cache_path(path).unlink()
-    assert not keep(path, identity, None, traces)
+    assert not write_cache(path, identity, None, traces)
     assert not cache_path(path).exists()
 
 
@@ -256,9 +256,9 @@ def test_one_process_writes_at_a_time(copied):
         fcntl.flock(other, fcntl.LOCK_EX)
         other.write(b"in work")
         other.flush()
-        assert not keep(path, Identity.of(path), None, traces)
+        assert not write_cache(path, FileIdentity.of(path), None, traces)
         assert part.read_bytes() == b"in work"
-    assert keep(path, Identity.of(path), None, traces)
+    assert write_cache(path, FileIdentity.of(path), None, traces)
     assert not part.exists()
 
 
@@ -274,7 +274,7 @@ def test_nothing_else_is_overwritten(copied, plant):
         part.symlink_to(precious)
     else:
         os.mkfifo(part)
-    assert not keep(path, Identity.of(path), None, traces)
+    assert not write_cache(path, FileIdentity.of(path), None, traces)
     assert precious.read_text() == "my work"
 
 
@@ -301,7 +301,7 @@ def test_a_truncated_cache_is_ignored_and_rewritten(copied, part):
     content = cache_path(path).read_bytes()
     cache_path(path).write_bytes(content[: int(part * len(content))])
     assert load(path) is None
-    assert read_and_keep(path, LARGE_LIMITS, None)[1]
+    assert read_and_cache(path, LARGE_LIMITS, None)[1]
     assert all(map(same, load(path), traces))
 
 
@@ -373,7 +373,7 @@ def test_a_description_that_does_not_fit_is_ignored(copied, change):
 
 def test_a_cache_of_no_trace_is_ignored(copied):
     path, _ = copied
-    assert keep(path, Identity.of(path), None, ())
+    assert write_cache(path, FileIdentity.of(path), None, ())
     assert load(path) is None
 
 
@@ -402,9 +402,11 @@ def with_column(trace, part, name, value):
 )
 def test_a_cache_whose_numbers_lead_nowhere_is_ignored(tmp_path, part, name, value):
     path = write_trace(tmp_path, count=1)
-    assert keep(path, Identity.of(path), None, (EVERYTHING,))
+    assert write_cache(path, FileIdentity.of(path), None, (EVERYTHING,))
     assert load(path) is not None
-    assert keep(path, Identity.of(path), None, (with_column(EVERYTHING, part, name, value),))
+    assert write_cache(
+        path, FileIdentity.of(path), None, (with_column(EVERYTHING, part, name, value),)
+    )
     assert load(path) is None
 
 
@@ -428,12 +430,12 @@ def test_a_cache_far_larger_than_its_trace_is_not_looked_at(copied):
 WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
-from evaluator.traces.readers.cache import Identity, cached, keep
+from evaluator.traces.readers.cache import FileIdentity, read_cache, write_cache
 from evaluator.traces.readers.files import LARGE_LIMITS
 path = Path(sys.argv[1])
-traces = cached(path, LARGE_LIMITS, None)
+traces = read_cache(path, LARGE_LIMITS, None)
 print("ready", flush=True)
-while keep(path, Identity.of(path), None, traces):
+while write_cache(path, FileIdentity.of(path), None, traces):
     pass
 """
 
@@ -449,5 +451,5 @@ def test_a_kill_leaves_a_whole_cache_or_none(copied):
             time.sleep(random.uniform(0, 0.02))
             writer.kill()
         assert all(map(same, load(path), traces))
-    assert keep(path, Identity.of(path), None, traces)
+    assert write_cache(path, FileIdentity.of(path), None, traces)
     assert list(path.parent.glob(".*-part")) == []

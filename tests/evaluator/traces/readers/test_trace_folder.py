@@ -169,7 +169,7 @@ def test_what_is_not_there_or_no_trace_is_refused(tmp_path):
 def test_two_files_of_one_rank_are_refused(tmp_path):
     write(tmp_path, "a.json", rank=0, world_size=2)
     write(tmp_path, "b.json", rank=0, world_size=2)
-    with pytest.raises(TraceError, match=r"b\.json: holds rank 0, and so does .*a\.json.*own"):
+    with pytest.raises(TraceError, match=r"b\.json: holds rank 0, and so does .*a\.json.*separate"):
         read(tmp_path)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from evaluator.traces.model import Activity, CollectiveKind, Group
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup
 from evaluator.traces.readers.read import read_folder
-from evaluator.traces.readers.xla.reader import activity_of, kind_of, result_bytes, taking_part
+from evaluator.traces.readers.xla.reader import activity_of, kind_of, participants, result_bytes
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_size_of_a_result_is_that_of_its_shapes(text, size):
     ],
 )
 def test_those_who_take_part_are_told_in_every_notation(text, device, devices):
-    assert taking_part(text, device) == devices
+    assert participants(text, device) == devices
 
 
 def one_collective(read_tpus, text, count=2):
@@ -112,7 +112,7 @@ def test_a_group_with_devices_of_other_files_is_named_and_the_world_unknown(read
     trace = one_collective(
         read_tpus, "%c.1 = f32[8] reduce-scatter(f32[16] %x), replica_groups={{0,5}}"
     )
-    assert trace.collectives.groups == (Group("0,5", None, 2),)
+    assert trace.collectives.groups == (RankGroup("0,5", None, 2),)
     assert trace.world_size is None
 
 
@@ -122,4 +122,4 @@ def test_groups_in_a_second_file_are_numbered_on_with_its_devices(read_tpus, tmp
     (tmp_path / f"later.{xla_form}").write_bytes(first.read_bytes())
     traces = read_folder(tmp_path, use_cache=False)
     groups = [trace.collectives.groups for trace in traces.ranks]
-    assert groups == 2 * [(Group("", (0, 1), 2),)] + 2 * [(Group("", (2, 3), 2),)]
+    assert groups == 2 * [(RankGroup("", (0, 1), 2),)] + 2 * [(RankGroup("", (2, 3), 2),)]

@@ -10,7 +10,7 @@ import pytest
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.registry import measure, metric
 from evaluator.traces.analysis.breakdown import job_split
-from evaluator.traces.model import Activity, CollectiveKind, Group, TraceSet
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.xla.reader import read_devices
 
 OURS = Path(__file__).parents[3] / "data" / "traces" / "xla"
@@ -127,7 +127,7 @@ def test_tpus_agree_with_plain_json(recorded_data):
         told = trace.collectives
         assert np.bincount(told.kind).tolist() == [0, 129, 2]
         assert np.unique(told.bytes).tolist() == [2 * 8 * 2, 2 * 8 * 4, 1024 * 5120 * 2]
-        assert told.groups == (Group("", (0, 1), 2),)
+        assert told.groups == (RankGroup("", (0, 1), 2),)
         modules = [event for *_, event in events if event["name"].startswith("jit_step_fun")]
         ran_ns = 1000 * modules[trace.rank]["dur"]
         assert trace.steps.duration_ns.tolist() == [pytest.approx(ran_ns, abs=1)]

@@ -477,7 +477,7 @@ def _config(
     if rounds is not None and rounds > 1 and here.started_ranks is not None:
         faults.add(
             "rounds",
-            "--rounds starts ranks anew, which a launcher above us keeps us from; leave it out and "
+            "--rounds starts ranks again, which another launcher prevents; leave it out and "
             "start the command once a round",
         )
     if not sizes or convention is None or rounds is None:

@@ -228,4 +228,4 @@ def published(name: str) -> Formula:
 
 
 def _not_computed(_: Evidence) -> Absent:
-    return Absent("it is only told by records of other tools")
+    return Absent("only records of other tools have it")

@@ -183,7 +183,7 @@ def _high_coverage(rank: Kernels) -> NDArray[np.bool_]:
 def _with_blocks(formula: KernelFormula) -> KernelFormula:
     def checked(ranks: tuple[Kernels, ...]) -> float | Absent:
         if not any(np.any(np.isfinite(rank.blocks_per_sm)) for rank in ranks):
-            return Absent("the published tool gives -1: no kernel tells its blocks")
+            return Absent("the published tool gives -1: no kernel says its blocks")
         return formula(ranks)
 
     return checked
@@ -346,7 +346,7 @@ def _bandwidth(name: str, label: str, kind: CollectiveKind, sent: str, wrong: st
             rates = _rates(trace, kind)
             if rates.size:
                 return float(np.median(rates))
-        return Absent("the published tool gives nan: no such collective tells its size")
+        return Absent("the published tool gives nan: no such collective says its size")
 
     formula.__doc__ = (
         f"Median over the kernels of the first rank of {sent} over its own duration.\n\n"

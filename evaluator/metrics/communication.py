@@ -222,7 +222,7 @@ class _Rate:
         least = _gb_per_s(table, chosen)
         return Absent(
             f"no {self.word} is in the traces of all ranks of its group; as others may have come "
-            f"later, those with a trace only tell that it is at least {least:.4g} GB/s"
+            f"later, those with a trace only show that it is at least {least:.4g} GB/s"
         )
 
     def _why_none(self, matches: Matches) -> str:
@@ -233,8 +233,8 @@ class _Rate:
             words = matches.unmatched_words(*self.kinds)
             return f"no {self.word} could be matched over the ranks ({words})"
         if not matches.calls.bytes[calls].any():
-            return f"the traces do not tell how large any {self.word} was"
-        return f"the traces do not tell how many ranks take part in any {self.word}, or how long"
+            return f"the traces do not say how large any {self.word} was"
+        return f"the traces do not say how many ranks take part in any {self.word}, or how long"
 
 
 def _gb_per_s(table: Bandwidths, chosen: NDArray[np.bool_]) -> float:

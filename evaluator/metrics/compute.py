@@ -131,7 +131,7 @@ def _counted(decoder: Decoder) -> float:
 
 
 def _untold(*sizes: str) -> Absent:
-    return Absent(f"the workload does not tell its {', '.join(sizes)}")
+    return Absent(f"the workload does not say its {', '.join(sizes)}")
 
 
 NAMED = 3
@@ -149,7 +149,7 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
 
 def _by_sizes(evidence: Evidence) -> float | Absent:
     if evidence.workload is None:
-        return Absent("nobody says which model ran; give its card")
+        return Absent("the model that ran is unknown; give its card")
     per_token, tokens = flops_per_token(evidence.workload), step_tokens(evidence)
     ranks, seconds = job_rank_count(evidence), step_seconds(evidence)
     if isinstance(per_token, Absent):
@@ -204,7 +204,7 @@ def peak_per_rank(evidence: Evidence) -> float | Absent:
     names = device_names(evidence)
     known = next((found for found in map(accelerator, names) if found is not None), None)
     if known is None:
-        of_what = " or ".join(map(shown, names[:NAMED])) or "a device that nobody names"
+        of_what = " or ".join(map(shown, names[:NAMED])) or "an unnamed device"
         return Absent(
             f"the peak of {of_what} is not known; name a known accelerator as accelerator in "
             "[environment], or in the card"
@@ -313,9 +313,9 @@ def _from_coverage(
         if not any(trace.on_device for trace in evidence.traces.ranks):
             return ON_HOST
         if evidence.coverage is None:
-            return Absent("no trace tells how many blocks its kernels have")
+            return Absent("no trace says how many blocks its kernels have")
         share = part(evidence.coverage)
-        return Absent("no kernel that computes tells its blocks") if share is None else share
+        return Absent("no kernel that computes says its blocks") if share is None else share
 
     return formula
 
@@ -338,7 +338,7 @@ def _copy_bandwidth(tables: KernelTables) -> float | Absent:
         return Absent("nothing was copied between host and device")
     lasting_s = sum(row.bytes_s for row in copies)
     if not lasting_s:
-        return Absent("no copy between host and device tells its bytes")
+        return Absent("no copy between host and device says its bytes")
     return sum(row.bytes for row in copies) / lasting_s / 1e9
 
 
@@ -423,7 +423,7 @@ average_memory_bandwidth = Formula(
 
 
 LAUNCHES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
-NO_LAUNCH: Final = Absent("no trace tells which call launched what")
+NO_LAUNCH: Final = Absent("no trace says which call launched what")
 
 
 def _from_launches(

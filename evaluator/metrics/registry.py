@@ -322,7 +322,7 @@ def definitions(metrics_file: Path | None, names: Sequence[str] = ()) -> Definit
     asked = [metric(name, added) for name in names]
     for told in (one.name for one in asked):
         if told.startswith(PUBLISHED_PREFIX):
-            raise MetricError(f"{told} is told by records of other tools only, and never computed")
+            raise MetricError(f"{told} is only in records of other tools, and never computed")
     found, broken = loaded_metrics(added)
     if names:
         found, broken = {one.name: one for one in asked}, {}

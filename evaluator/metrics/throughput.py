@@ -45,7 +45,7 @@ def job_rank_count(evidence: Evidence) -> int | Absent:
         return evidence.traces.world_size
     if evidence.environment is not None:
         return evidence.environment.world_size
-    return Absent("nothing tells how many ranks the job had")
+    return Absent("it is unknown how many ranks the job had")
 
 
 def step_tokens(evidence: Evidence) -> int | Absent:
@@ -54,7 +54,7 @@ def step_tokens(evidence: Evidence) -> int | Absent:
     if tokens is None and evidence.workload is not None:
         tokens = evidence.workload.tokens_per_step
     if tokens is None:
-        return Absent("nothing tells how many tokens a step processes")
+        return Absent("it is unknown how many tokens a step processes")
     return tokens or Absent("a step processes no tokens")
 
 
@@ -377,7 +377,7 @@ def _peak_bytes(evidence: Evidence) -> float | Absent:
     traced = evidence.traces.ranks if evidence.traces else ()
     told = [trace.memory.allocated_bytes for trace in traced if trace.memory is not None]
     peaks = [int(allocated.max()) for allocated in told if allocated.size]
-    return float(max(peaks)) if peaks else Absent("nothing told how much memory ranks took")
+    return float(max(peaks)) if peaks else Absent("it is unknown how much memory ranks took")
 
 
 peak_memory = Formula(

@@ -106,7 +106,7 @@ def check_one_adapter(path: Path, rows: Sequence[BenchRow]) -> None:
     if len(adapters) > 1:
         raise StudyError(
             f"{path}: holds results of several adapters ({', '.join(adapters)}); "
-            "give those of one, in a file or folder of its own"
+            "give those of one, in a separate file or folder"
         )
 
 

@@ -57,9 +57,9 @@ def test_a_model_of_unknown_sizes_is_told_by_its_parameters():
 
 def test_what_is_missing_is_named():
     told = replace(workload(), ffn_size=None, head_count=None, parameter_count=None)
-    assert active_parameters(told) == Absent("the workload does not tell its head_count, ffn_size")
+    assert active_parameters(told) == Absent("the workload does not say its head_count, ffn_size")
     experts = replace(workload("mixtral-8x7b"), experts_per_token=None)
-    assert active_parameters(experts) == Absent("the workload does not tell its experts_per_token")
+    assert active_parameters(experts) == Absent("the workload does not say its experts_per_token")
 
 
 def test_training_costs_three_forward_passes():
@@ -171,7 +171,7 @@ def test_more_than_the_peak_is_no_utilization():
 
 
 def test_without_a_card_there_is_no_model():
-    assert answer("mfu", step_times_s=(2.0,)) == "nobody says which model ran; give its card"
+    assert answer("mfu", step_times_s=(2.0,)) == "the model that ran is unknown; give its card"
 
 
 def test_steps_of_a_server_are_not_those_of_the_workload():

@@ -75,7 +75,7 @@ def test_the_card_tells_the_ranks_where_nothing_else_does():
     card = Environment(name="m", device="cuda", accelerator="x", world_size=4, ranks_per_node=4)
     assert answer("rank_count", rank_trace([]), environment=card) == 4
     assert answer("rank_count", rank_trace([], world_size=2), environment=card) == 2
-    assert answer("rank_count", rank_trace([])) == "nothing tells how many ranks the job had"
+    assert answer("rank_count", rank_trace([])) == "it is unknown how many ranks the job had"
 
 
 def test_timed_steps_win_over_profiled_ones():
@@ -133,4 +133,4 @@ def test_traces_tell_the_peak_of_the_rank_that_needs_most():
     ranks = remembering(0, 5, 9, 2), remembering(1, 7), remembering(2)
     assert answer("peak_memory", *ranks) == 9
     assert answer("peak_memory", *ranks, peak_memory_bytes=(4, 3)) == 4
-    assert answer("peak_memory", remembering(0)) == "nothing told how much memory ranks took"
+    assert answer("peak_memory", remembering(0)) == "it is unknown how much memory ranks took"

@@ -71,7 +71,7 @@ def test_values_and_reasons_cover_every_metric(computed):
 
     assert list(metrics) == list(metric_names())
     assert all((each["value"] is None) == (each["absent"] is not None) for each in metrics.values())
-    assert metrics["mfu"]["absent"] == "nobody says which model ran; give its card"
+    assert metrics["mfu"]["absent"] == "the model that ran is unknown; give its card"
 
 
 def test_values_are_those_that_the_generator_of_the_traces_knew(computed):
@@ -106,7 +106,7 @@ def test_where_nothing_asked_for_has_a_value_the_exit_code_is_3(cclsearch):
     ended = cclsearch("metrics", "compute", SYNTHETIC, "mfu", "--no-cache")
 
     assert ended.code == 3
-    assert "no mfu: nobody says which model ran; give its card\n" in ended.out
+    assert "no mfu: the model that ran is unknown; give its card\n" in ended.out
 
 
 def test_a_card_tells_what_ran_and_where_it_does_not_fit_that_is_said(cclsearch):

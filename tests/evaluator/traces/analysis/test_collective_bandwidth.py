@@ -139,7 +139,7 @@ def test_every_lack_of_bandwidth_has_its_reason():
     reasons = {
         "nothing was profiled": None,
         "no all-reduce ran": job([], []),
-        "do not tell how large": job(*[[call(kind, 0, 100, size=0)]] * 4),
+        "do not say how large": job(*[[call(kind, 0, 100, size=0)]] * 4),
         "do not tell whom they join": job(*[[call(kind, 0, 100, group=RankGroup(""))]] * 4),
         "not equally many": job(lone, lone, lone, []),
         "outside all profiled steps": job(*[lone] * 4, steps=((0, 500, 900),)),

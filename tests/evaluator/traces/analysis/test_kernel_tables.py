@@ -133,7 +133,7 @@ def test_kernels_that_communicate_are_not_bound_by_memory():
 def test_geometry_that_nothing_tells_has_no_coverage():
     assert coverage(job(kernel("a", 0, 30)).ranks) is None
     absent = measured("mean_sm_coverage", job(kernel("a", 0, 30)))
-    assert absent == Absent("no trace tells how many blocks its kernels have")
+    assert absent == Absent("no trace says how many blocks its kernels have")
 
 
 def test_communication_alone_is_bound_by_nothing():

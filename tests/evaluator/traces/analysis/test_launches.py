@@ -103,7 +103,7 @@ def test_ranks_that_tell_no_launch_are_left_out():
 def test_without_launches_there_are_no_statistics():
     assert launch_statistics(TraceSet(ranks=(traced(work(0, 5, 0)),))) is None
     assert measured("kernel_launch_delay", work(0, 5, 0)) == Absent(
-        "no trace tells which call launched what"
+        "no trace says which call launched what"
     )
 
 

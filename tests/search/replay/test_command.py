@@ -72,7 +72,7 @@ def test_a_study_without_a_trial_cannot_be_replayed(tmp_path, cclsearch):
         (("replay", "--store", "elsewhere"), 4, "no records in"),
         (("run", "--from", "nope"), 2, "no study 'nope'"),
         (("run", "--strategy", "replay"), 2, "name it with --from STUDY"),
-        (("run", "--strategy", "grid", "--from", "2026"), 2, "leave out one of them"),
+        (("run", "--strategy", "grid", "--from", "2026"), 2, "leave one out"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_the_words_of_the_user(

@@ -71,7 +71,7 @@ def machine(monkeypatch):
                 sleep=lambda _: None,
             )
 
-        monkeypatch.setattr("search.cli.replay.here", here)
+        monkeypatch.setattr("search.cli.replay.local_backend", here)
         return evaluator.launches
 
     return put

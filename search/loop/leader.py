@@ -1,23 +1,11 @@
-"""Who leads, from records alone; Pareto front; rounds.
+"""Who leads a study, from its records alone: races, confirmation, noise and the Pareto front.
 
-How sure the search wants to be: while it looks around, and when it claims.
+Launches are compared by cost: the objective where lower is better, its inverse where higher is
+better. Only a positive objective has one.
 
-Which rounds count: one that something else on the machine disturbed is run again, a few times.
-
-Whether it was disturbed is read from the machine alone, never from the times: leaving out what
-looks slow would be choosing the result. A disturbed round is left out whole, and only once it was
-replaced: where no launch is left for that, or nothing comes out undisturbed, it counts.
-
-Re-measuring launches as rounds that can be compared: what each launch is worth, and with whom.
-
-What is compared is a launch's burden: the objective where less is better, its inverse where more
-is. Only a positive objective has one.
-
-Who wins among the finalists, from the launches that were made to confirm it.
-
-The front of several objectives: the trials that no other trial beats in all of them.
-
-Who leads a study, decided from records alone: a trial leads once it was shown to be faster.
+A round that other work on the machine disturbed is repeated, a few times. Whether it was disturbed
+is read from the machine only, never from the times: omitting what looks slow would choose the
+result. A disturbed round is omitted as a whole, and only once it was replaced.
 """
 
 import math
@@ -63,7 +51,7 @@ LEAST_RACE_ROUNDS = 2
 
 
 def race_rule(measure: Measure) -> DecisionRule:
-    """How a challenger is judged while searching: on few rounds, with the noise of earlier ones."""
+    """Return the rule for races: few rounds, with the noise of earlier ones."""
     return DecisionRule(
         margin=measure.margin,
         alpha=measure.alpha,
@@ -73,7 +61,7 @@ def race_rule(measure: Measure) -> DecisionRule:
 
 
 def claim_rule(measure: Measure) -> DecisionRule:
-    """How a claim is judged at the end: on fresh launches that have to speak for themselves."""
+    """Return the rule for the final claim: new launches only."""
     least = max(measure.confirm_rounds, 1)
     return DecisionRule(
         margin=measure.margin,
@@ -84,7 +72,7 @@ def claim_rule(measure: Measure) -> DecisionRule:
 
 
 def least_rounds(purpose: Purpose, measure: Measure) -> int:
-    """Rounds without which a contest decides nothing, or one where it is only thinned out."""
+    """Return the rounds needed for a decision; halving and self-tests need one."""
     match purpose:
         case Purpose.RACE:
             return race_rule(measure).min_rounds
@@ -97,20 +85,20 @@ def least_rounds(purpose: Purpose, measure: Measure) -> int:
 
 
 MOST_RUN_AGAIN = 2
-"""Rounds of a contest; on a machine that is always disturbed the later ones count all the same."""
+"""Rounds of a series that are repeated; on a machine always disturbed, later rounds count."""
 
 Rounds: TypeAlias = Mapping[int, Sequence[Repeat]]
-"""The launches of one contest, by the number of their round."""
+"""The launches of one series, by round."""
 
 
 def counted(repeats: Iterable[Repeat], measure: Measure) -> tuple[Repeat, ...]:
-    """The launches that count where the study searches, so none in contexts that are held out."""
+    """Return the launches that count for the search; those in held-out contexts do not."""
     searched = (r for r in repeats if r.purpose is not Purpose.HELD_OUT)
     return without_replaced(searched, measure)
 
 
 def without_replaced(repeats: Iterable[Repeat], measure: Measure) -> tuple[Repeat, ...]:
-    """The launches whose rounds count, in their order."""
+    """Return the launches whose rounds count, in their order."""
     launches = tuple(repeats)
     left_out = left_out_rounds(launches, measure)
     return tuple(r for r in launches if (r.series, r.purpose, r.round) not in left_out)
@@ -119,18 +107,18 @@ def without_replaced(repeats: Iterable[Repeat], measure: Measure) -> tuple[Repea
 def left_out_rounds(
     launches: Iterable[Repeat], measure: Measure
 ) -> frozenset[tuple[int, Purpose, int]]:
-    """The rounds that do not count: their series, purpose and number."""
+    """Return the rounds that do not count, by series, purpose and number."""
     return frozenset(
         (series, purpose, number)
-        for (series, purpose), rounds in _contests(launches).items()
+        for (series, purpose), rounds in _by_series(launches).items()
         for number in _replaced(rounds, least_rounds(purpose, measure))
     )
 
 
 def run_again(rounds: Rounds) -> tuple[int, ...]:
-    """Rounds of a contest that are to be run again, or were; of a self-test there are none.
+    """Return the rounds of a series to repeat, or repeated; a self-test repeats none.
 
-    A self-test is about the noise, and shows it as it is.
+    A self-test measures the noise, so it includes disturbances.
     """
     first = next((launch for launches in rounds.values() for launch in launches), None)
     if first is None or first.purpose is Purpose.SELF_TEST:
@@ -139,24 +127,24 @@ def run_again(rounds: Rounds) -> tuple[int, ...]:
 
 
 def is_disturbed(outcome: Outcome) -> bool:
-    """Whether something else on the machine may have slowed a launch; a failed one counts not."""
+    """Whether other work on the machine may have slowed a measured launch."""
     return isinstance(outcome, Measured) and any(
         one.conditions is not None and one.conditions.disturbances for one in outcome.measurements
     )
 
 
-def _contests(
+def _by_series(
     launches: Iterable[Repeat],
 ) -> Mapping[tuple[int, Purpose], Mapping[int, list[Repeat]]]:
-    contests: dict[tuple[int, Purpose], dict[int, list[Repeat]]] = defaultdict(dict)
+    by_series: dict[tuple[int, Purpose], dict[int, list[Repeat]]] = defaultdict(dict)
     for repeat in launches:
-        rounds = contests[repeat.series, repeat.purpose]
+        rounds = by_series[repeat.series, repeat.purpose]
         rounds.setdefault(repeat.round, []).append(repeat)
-    return contests
+    return by_series
 
 
 def _replaced(rounds: Rounds, least: int) -> tuple[int, ...]:
-    """Disturbed rounds after which one of the same trials was undisturbed, while `least` remain."""
+    """Return disturbed rounds that a later undisturbed one replaced, while `least` remain."""
     left_out: list[int] = []
     for number in run_again(rounds):
         entrants = _entrants(rounds[number])
@@ -176,7 +164,7 @@ def _entrants(launches: Iterable[Repeat]) -> frozenset[int]:
 
 
 def _is_disturbed(launches: Iterable[Repeat]) -> bool:
-    """Whether all were measured, and some while the machine did something else."""
+    """Whether all were measured and some were disturbed."""
     conditions: list[Conditions | None] = []
     for launch in launches:
         if not isinstance(launch.outcome, Measured):
@@ -186,28 +174,28 @@ def _is_disturbed(launches: Iterable[Repeat]) -> bool:
 
 
 STEP_OBJECTIVES = ("step_time", "tokens_per_s")
-"""Objectives that are the step time, or its inverse, and nothing else."""
+"""Objectives that are the step time or its inverse."""
 
 
 def is_step_time(scoring: Scoring) -> bool:
-    """Whether the objective says nothing but how long steps take."""
+    """Whether the objective is the step time or its inverse."""
     return scoring.expression.text.strip() in STEP_OBJECTIVES
 
 
 def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
-    """What a launch brings to a comparison; None where it has no positive objective."""
+    """Return a launch as a comparison takes it; None without a positive objective."""
     if not isinstance(outcome, Measured):
         return None
     score = scoring.score(outcome.metrics, outcome.absent)
     if not isinstance(score, Score) or score.value <= 0:
         return None
-    burden = score.value if scoring.lower_is_better else 1 / score.value
+    cost = score.value if scoring.lower_is_better else 1 / score.value
     each_steps_s = [measurement.slowest_rank_s for measurement in outcome.measurements]
     to_means = [statistics.fmean(steps_s) / statistics.median(steps_s) for steps_s in each_steps_s]
     to_mean = math.prod(to_means) ** (1 / len(to_means))
     return LaunchValue(
-        value=burden,
-        mean=burden * to_mean if is_step_time(scoring) else None,
+        value=cost,
+        mean=cost * to_mean if is_step_time(scoring) else None,
         steady=took_turns(outcome) or all(_settled(steps) for steps in each_steps_s),
     )
 
@@ -221,7 +209,7 @@ def _settled(steps_s: Sequence[float]) -> bool:
 def rounds_between(
     repeats: Iterable[Repeat], candidate: int, anchor: int, scoring: Scoring
 ) -> tuple[Round, ...]:
-    """The rounds in which both trials were launched and measured, in the order of launches."""
+    """Return the rounds in which both trials were measured, in the order of launches."""
     rounds: dict[tuple[int, int], dict[int, Repeat]] = defaultdict(dict)
     for repeat in repeats:
         rounds[repeat.series, repeat.round][repeat.ordinal] = repeat
@@ -234,21 +222,21 @@ def _round(
 ) -> Round | None:
     if candidate not in launched or anchor not in launched:
         return None
-    ours, theirs = launched[candidate], launched[anchor]
-    launches = launch_of(ours.outcome, scoring), launch_of(theirs.outcome, scoring)
+    own, other = launched[candidate], launched[anchor]
+    launches = launch_of(own.outcome, scoring), launch_of(other.outcome, scoring)
     if launches[0] is None or launches[1] is None:
         return None
-    first = None if ours.position == theirs.position else ours.position < theirs.position
+    first = None if own.position == other.position else own.position < other.position
     return Round(
         candidate=launches[0],
         anchor=launches[1],
         candidate_first=first,
-        disturbed=is_disturbed(ours.outcome) or is_disturbed(theirs.outcome),
+        disturbed=is_disturbed(own.outcome) or is_disturbed(other.outcome),
     )
 
 
 def objective_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, list[float]]:
-    """Objective of each measured launch, by trial."""
+    """Return the objective of each measured launch, by trial."""
     values: dict[int, list[float]] = defaultdict(list)
     for repeat in repeats:
         if isinstance(repeat.outcome, Measured):
@@ -259,11 +247,11 @@ def objective_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, l
 
 
 def supported_launches(repeats: Iterable[Repeat], scoring: Scoring) -> tuple[Repeat, ...]:
-    """The launches that give each trial its one number, of all trials that were launched again.
+    """Return the launches that give each repeated trial its value.
 
-    They are those of the last final that the trial was in, where these are enough for an interval;
-    otherwise all that were made again. The first launch counts only where there is no other: a
-    trial is raced because its first launch came out well.
+    These are the launches of its last final, if they suffice for an interval; otherwise all its
+    repeat launches. The first launch counts only if it is the only one: a trial is raced because
+    its first launch was fast, which biases it.
     """
     launches = tuple(repeats)
     finals: dict[int, list[Repeat]] = defaultdict(list)
@@ -283,13 +271,13 @@ def supported_launches(repeats: Iterable[Repeat], scoring: Scoring) -> tuple[Rep
 
 
 def supported_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, tuple[float, ...]]:
-    """The objective in the launches that `supported_launches` names, by trial."""
+    """Return the objective in the launches of `supported_launches`, by trial."""
     values = objective_values(supported_launches(repeats, scoring), scoring)
     return {ordinal: tuple(found) for ordinal, found in values.items()}
 
 
 def centred_costs(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:
-    """Mean burden of each trial, every launch divided by the median of its round."""
+    """Return the mean cost of each trial, every launch divided by the median of its round."""
     rounds: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for repeat in repeats:
         launch = launch_of(repeat.outcome, scoring)
@@ -304,9 +292,9 @@ def centred_costs(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, floa
 
 
 def noise_of(repeats: Sequence[Repeat], scoring: Scoring, *, together: bool) -> Noise | None:
-    """How much a round's ratio varies by itself; None while nothing was launched twice.
+    """Return the noise of a round's ratio; None while nothing was launched twice.
 
-    Only launches that took turns count, or only those that did not: they differ in noise.
+    Either only interleaved launches count or only the others: they differ in noise.
     """
     values: dict[tuple[int, Purpose], dict[int, dict[int, float]]] = {}
     for repeat in repeats:
@@ -322,14 +310,14 @@ def noise_of(repeats: Sequence[Repeat], scoring: Scoring, *, together: bool) -> 
                 pairs[number // 2].append(list(launched.values()))
             tables += pairs.values()
         else:
-            everyone = max(rounds.values(), key=len).keys()
-            whole = [launched for launched in rounds.values() if launched.keys() == everyone]
-            tables.append([[launched[n] for n in sorted(everyone)] for launched in whole])
+            complete = max(rounds.values(), key=len).keys()
+            whole = [launched for launched in rounds.values() if launched.keys() == complete]
+            tables.append([[launched[n] for n in sorted(complete)] for launched in whole])
     return pooled(tables)
 
 
 def took_turns(outcome: Outcome) -> bool:
-    """Whether a launch took turns with others on the same machine."""
+    """Whether the steps of a launch were interleaved with others."""
     return isinstance(outcome, Measured) and bool(outcome.measurement.turn_steps)
 
 
@@ -337,19 +325,19 @@ SEED = 0
 
 
 def confirming(repeats: Iterable[Repeat], series: int) -> tuple[Repeat, ...]:
-    """Launches that confirm the finalists chosen after `series` trials."""
+    """Return the launches that confirm the finalists chosen after `series` trials."""
     return tuple(r for r in repeats if r.series == series and r.purpose is Purpose.CONFIRM)
 
 
 def winner_of(
     history: History, launches: Sequence[Repeat], scoring: Scoring, measure: Measure
 ) -> int | None:
-    """Ordinal of the trial that wins these confirming launches; None where nothing was measured.
+    """Return the trial that wins these confirmation launches; None where nothing was measured.
 
-    `history` is what was known before them. Who led by it stays, unless another was shown to be
-    faster, or to be the same in less memory or on fewer ranks. Where neither could be shown, what
-    came out better by more than the margin wins over who led, though not over the seed: these are
-    ties, and are named. A finalist that failed by its own doing wins only when no other is left.
+    `history` is the one before them. Its leader stays, unless another trial is shown to be faster,
+    or equal with less memory or fewer ranks. If neither is shown, a trial better by more than the
+    margin wins over the leader, but not over the seed; such ties are reported. A finalist that
+    failed, other than by infrastructure, wins only when no other is left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
     found = objective_values(launches, scoring)
@@ -378,7 +366,7 @@ def winner_of(
 
 
 def _leans(found: Comparison, measure: Measure) -> bool:
-    """Whether a candidate came out better by more than the margin, without being shown to be."""
+    """Whether a candidate is better by more than the margin, but the verdict is undecided."""
     undecided = found.verdict is Verdict.UNDECIDED
     return undecided and found.ratio is not None and found.ratio < 1 - measure.margin
 
@@ -386,12 +374,12 @@ def _leans(found: Comparison, measure: Measure) -> bool:
 def compared(
     launches: Iterable[Repeat], candidate: int, anchor: int, scoring: Scoring, measure: Measure
 ) -> Comparison:
-    """Judge one finalist against another over the rounds that both have."""
+    """Compare two finalists over their common rounds."""
     return decide(rounds_between(launches, candidate, anchor, scoring), claim_rule(measure))
 
 
 def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:
-    """Finalists that failed by their own doing, ordinals in order."""
+    """Return the finalists that failed, other than by infrastructure, in order."""
     failed = {
         launch.ordinal
         for launch in launches
@@ -402,7 +390,7 @@ def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:
 
 
 def _demand(history: History, ordinal: int) -> tuple[int, int]:
-    """What a trial takes: peak memory of its fullest rank, and ranks."""
+    """Return the largest peak memory of a rank, and the rank count."""
     trial = history.find(ordinal)
     if trial is None or not isinstance(trial.outcome, Measured):
         raise ValueError(f"trial {ordinal} was not measured")
@@ -415,7 +403,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveValue:
-    """What a trial reached in one objective, over all its launches."""
+    """The value of a trial in one objective, over all its launches."""
 
     objective: str
     unit: str
@@ -424,7 +412,7 @@ class ObjectiveValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMember:
-    """A trial on the front, by ordinal, and what it reached, the main objective first."""
+    """A trial on the Pareto front and its values, the main objective first."""
 
     ordinal: int
     reached: tuple[ObjectiveValue, ...]
@@ -433,10 +421,10 @@ class FrontMember:
 def front_of(
     history: History, repeats: Sequence[Repeat], scoring: Scoring
 ) -> tuple[FrontMember, ...]:
-    """The front of a study, best in its main objective first; empty where it has but one.
+    """Return the Pareto front, best in the main objective first; empty with one objective.
 
-    A trial speaks by its launches that were made again, or else by the one that it had. One that
-    breaks a limit, or lacks an objective, is not on it.
+    The value of a trial comes from its repeat launches, or else from its first. A trial that
+    breaks a limit or lacks an objective is not on the front.
     """
     if not scoring.more:
         return ()
@@ -448,7 +436,7 @@ def front_of(
 def front_over(
     own: Mapping[int, tuple[float, ...]], repeats: Sequence[Repeat], scoring: Scoring
 ) -> tuple[FrontMember, ...]:
-    """The front of what trials reached in each objective by their own launches."""
+    """Return the front of trials with these values of their first launches."""
     again = [supported_values(repeats, one) for one in scoring.objectives]
     launches = {
         ordinal: tuple(
@@ -475,7 +463,7 @@ def front_over(
 
 
 def own_values(trial: Trial, scoring: Scoring) -> tuple[float, ...] | None:
-    """What a trial's own launch reached in each objective; None where it lacks one."""
+    """Return each objective of a trial's first launch; None where it lacks one."""
     outcome = trial.outcome
     if not isinstance(outcome, Measured):
         return None
@@ -485,27 +473,26 @@ def own_values(trial: Trial, scoring: Scoring) -> tuple[float, ...] | None:
 
 
 def unbeaten(costs: Mapping[Key, tuple[float, ...]]) -> tuple[Key, ...]:
-    """Those that no other beats, lowest first cost first; equal ones are all in.
+    """Return the keys that no other dominates, lowest first cost first; equal ones all stay.
 
-    One is beaten by another that is nowhere worse and somewhere better. Two costs are looked at in
-    the time that sorting takes: among those with a lower first cost the last kept has the lowest
-    second one.
+    With two costs, sorting suffices: of all with a lower first cost, the last on the front has the
+    lowest second cost.
     """
-    kept: list[Key] = []
+    front: list[Key] = []
     for key, cost in sorted(costs.items(), key=lambda item: item[1]):
-        rivals = kept[-1:] if len(cost) == 2 else kept
-        if not any(_beats(costs[rival], cost) for rival in rivals):
-            kept.append(key)
-    return tuple(kept)
+        rivals = front[-1:] if len(cost) == 2 else front
+        if not any(_dominates(costs[rival], cost) for rival in rivals):
+            front.append(key)
+    return tuple(front)
 
 
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """A challenger against the trial that led when it was measured."""
+    """A challenger against the leader at the time it was measured."""
 
     challenger: int
     incumbent: int
@@ -513,12 +500,12 @@ class Race:
 
     @property
     def leader(self) -> int:
-        """Who leads after it: the incumbent, unless the challenger was shown to be faster."""
+        """The incumbent, unless the challenger was shown to be faster."""
         return self.challenger if self.comparison.verdict is Verdict.FAST else self.incumbent
 
     @property
     def raced(self) -> RaceResult:
-        """The same as a value of the history."""
+        """The race as the history records it."""
         return RaceResult(
             challenger=self.challenger,
             incumbent=self.incumbent,
@@ -533,7 +520,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """A study's history with what its re-measuring launches say."""
+    """Who leads, as a history with its races, noise and front; `history.best` is the trial."""
 
     history: History
     races: tuple[Race, ...]
@@ -544,9 +531,9 @@ class Leader:
 def find_leader(
     history: History, repeats: Sequence[Repeat], scoring: Scoring, measure: Measure
 ) -> Leader:
-    """Judge every race and every confirmation in the order in which they were run."""
+    """Decide every race and every confirmation in their order."""
     scoring = scoring.over(history)
-    if scoring.needs_seed:  # trials at once may have been scored before it was clear who stands in
+    if scoring.needs_seed:  # parallel trials may be scored before the reference is known
         history = replace(history, trials=tuple(map(scoring.scored, history)))
     races: list[Race] = []
     incumbent: int | None = None
@@ -558,13 +545,13 @@ def find_leader(
         launches = confirming(repeats, series)
         if launches:
             before = [r for r in repeats if r.series < series or r not in launches]
-            known = _known(history.before(series), before, scoring, incumbent)
-            incumbent = winner_of(known, launches, scoring, measure)
-    known = _known(history, repeats, scoring, incumbent)
+            updated = _with_costs(history.before(series), before, scoring, incumbent)
+            incumbent = winner_of(updated, launches, scoring, measure)
+    updated = _with_costs(history, repeats, scoring, incumbent)
     front = front_of(history, repeats, scoring)
     return Leader(
         history=replace(
-            known,
+            updated,
             raced=tuple(race.raced for race in races),
             repeats=tuple(repeats),
             front=tuple(member.ordinal for member in front),
@@ -576,7 +563,7 @@ def find_leader(
 
 
 def study_leader(row: StudyRow, store: Store) -> Leader:
-    """Judge who leads a study on record."""
+    """Return the leader of a recorded study."""
     history, repeats = store.history(row.id), counted(store.repeats(row.id), row.study.measure)
     return find_leader(history, repeats, scoring_of(row.study), row.study.measure)
 
@@ -584,9 +571,9 @@ def study_leader(row: StudyRow, store: Store) -> Leader:
 def judge_race(
     repeats: Sequence[Repeat], series: int, scoring: Scoring, measure: Measure
 ) -> Race | None:
-    """Judge the race after `series` trials as far as it was run; None where there was none.
+    """Decide the race after `series` trials by its rounds so far; None where there is none.
 
-    The noise comes from what was launched before it.
+    The noise comes from the launches before it.
     """
     raced = [r for r in repeats if r.series == series and r.purpose is Purpose.RACE]
     challenger = series - 1
@@ -601,13 +588,13 @@ def judge_race(
     return Race(challenger=challenger, incumbent=incumbent, comparison=comparison)
 
 
-def _known(
+def _with_costs(
     history: History,
     repeats: Sequence[Repeat],
     scoring: Scoring,
     incumbent: int | None,
 ) -> History:
-    """The trials, with what these launches say of them."""
+    """Return the trials with the costs that these launches give them."""
     values = supported_values(repeats, scoring)
     costs = {ordinal: scoring.sign * median(found) for ordinal, found in values.items()}
     return History(trials=history.trials, costs=costs, incumbent=incumbent, again=values)

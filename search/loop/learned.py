@@ -1,12 +1,8 @@
-"""Constraints learned from failures; dead knobs.
+"""Constraints learned from failures, and dead knobs, from the history alone.
 
-Constraints learned from failures, by the history alone: told to the model, and kept to.
-
-A predicate over at most two knobs is learned once enough trials failed in one way where it holds,
-and none was measured there. The next measured trial that contradicts it takes it away again, and
-so can a person.
-
-Knobs that were varied alone and moved nothing: what a search need not try again.
+A predicate over at most two knobs is learned once enough trials failed in one way where it holds
+and none was measured there. A measured trial that contradicts it removes it, and so can the user.
+A dead knob was varied alone and changed nothing, so the search need not vary it again.
 """
 
 import re
@@ -27,7 +23,7 @@ from records.trial import Config, Failed, FailureKind, History, Trial
 
 LEAST_FAILURES = 3
 CHANCE = 0.01
-"""How likely it may be that all fail by chance, as often as launches fail elsewhere."""
+"""Largest probability that all fail by chance, given how often launches fail elsewhere."""
 LEARNED_KINDS = frozenset({FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG})
 CAUSE_CHARS = 80
 PREFIX = "learned: "
@@ -37,7 +33,7 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedConstraint:
-    """A predicate that every trial broke which failed in one way, and no measured trial did.
+    """A constraint that all trials with one failure violate, and no measured trial.
 
     `ordinals` are those failures.
     """
@@ -47,7 +43,7 @@ class LearnedConstraint:
     ordinals: tuple[int, ...]
 
     def breaks(self, config: Config) -> str | None:
-        """How a configuration breaks it, with its numbers filled in; None where it does not."""
+        """Return how a configuration violates it, with numbers; None where it does not."""
         rule = _rule(self.constraint)
         if not rule.expression.names <= config.values.keys():
             return None
@@ -60,7 +56,7 @@ _rule = cache(Rule.of)
 def learned_constraints(
     space: Space, history: History, revoked: Sequence[str]
 ) -> tuple[LearnedConstraint, ...]:
-    """What the failures so far say about configurations, without what a person took back."""
+    """Return the constraints learned from the failures so far, without revoked ones."""
     failed = [trial for trial in history if _teaches(trial)]
     measured = {trial.config for trial in history.measured}
     if len(failed) < LEAST_FAILURES or not measured:
@@ -107,7 +103,7 @@ class _Finder:
         ]
 
     def all(self, kind: FailureKind, trials: Sequence[Trial]) -> Iterator[LearnedConstraint]:
-        """What failures with one cause teach, the predicate that covers most of them first."""
+        """Yield the constraints from failures with one cause, widest cover first."""
         left = list(trials)
         while (best := self._best(left)) is not None:
             pairs = zip(self._configs, best.holds, strict=True)
@@ -117,17 +113,17 @@ class _Finder:
             left = [trial for trial in left if trial not in covered]
 
     def _best(self, trials: Sequence[Trial]) -> _Predicate | None:
-        """The one that covers most failures, with fewest literals, and as narrow as can be."""
+        """Return the predicate with the most failures, fewest literals and narrowest range."""
         broken = self._mask({trial.config for trial in trials})
         fitting = [
             (-cover, len(each.literals), int(each.holds.sum()), place)
             for place, each in enumerate(self._open)
-            if self._is_no_chance(each, cover := int((each.holds & broken).sum()))
+            if self._is_significant(each, cover := int((each.holds & broken).sum()))
         ]
         return self._open[min(fitting)[-1]] if fitting else None
 
-    def _is_no_chance(self, predicate: _Predicate, cover: int) -> bool:
-        """Whether so many failures are too many, given how often launches fail elsewhere."""
+    def _is_significant(self, predicate: _Predicate, cover: int) -> bool:
+        """Whether this many failures are unlikely by chance."""
         if cover < LEAST_FAILURES:
             return False
         elsewhere = int((self._failed & ~predicate.holds).sum())
@@ -142,12 +138,12 @@ def _learned(
     predicate: _Predicate, kind: FailureKind, trials: Sequence[Trial]
 ) -> LearnedConstraint:
     ordinals = tuple(trial.ordinal for trial in trials)
-    told = ", ".join(f"#{ordinal}" for ordinal in ordinals)
+    listed = ", ".join(f"#{ordinal}" for ordinal in ordinals)
     return LearnedConstraint(
         constraint=Constraint(
             name=f"{PREFIX}{predicate.text}",
             expression=f"not ({predicate.text})",
-            reason=f"ended in {kind} in trials {told} and was measured in none",
+            reason=f"ended in {kind} in trials {listed} and was measured in none",
         ),
         kind=kind,
         ordinals=ordinals,
@@ -162,7 +158,7 @@ def _teaches(trial: Trial) -> bool:
 
 
 def _by_cause(trials: Sequence[Trial]) -> dict[tuple[FailureKind, str], list[Trial]]:
-    """Failures of one kind with one first cause, whatever its numbers; memory has one cause."""
+    """Group failures by kind and cause, ignoring numbers; out of memory is one cause."""
     groups: dict[tuple[FailureKind, str], list[Trial]] = defaultdict(list)
     for trial in trials:
         if isinstance(trial.outcome, Failed):
@@ -173,7 +169,7 @@ def _by_cause(trials: Sequence[Trial]) -> dict[tuple[FailureKind, str], list[Tri
 
 
 def _literals(space: Space) -> Iterator[_Predicate]:
-    """Every condition on one knob that holds for some feasible configurations, but not for all."""
+    """Yield conditions on one knob that hold for some feasible configurations, not all."""
     for knob in space.knobs:
         values = [config.values.get(knob.name) for config in space.feasible]
         for literal, matches in _conditions(knob):
@@ -183,7 +179,7 @@ def _literals(space: Space) -> Iterator[_Predicate]:
 
 
 def _conditions(knob: Knob) -> Iterator[tuple[str, frozenset[object]]]:
-    """Conditions on a knob, narrow ones first, with the choices that satisfy them."""
+    """Yield conditions on a knob, narrow ones first, with the choices that satisfy them."""
     for choice in knob.choices:
         yield f"{knob.name} == {choice!r}", frozenset({choice})
     if isinstance(knob.choices[0], str | bool):
@@ -200,7 +196,7 @@ LEAST_PAIRS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadKnob:
-    """A knob whose change alone was no larger than what equal launches differ by, every time.
+    """A knob that, varied alone, never changed the objective by more than noise.
 
     `pair_count` is how many pairs of measured trials differ in it alone, `largest_share` the
     largest difference of a pair, of the better one; `values` are the choices compared.
@@ -213,7 +209,7 @@ class DeadKnob:
 
 
 def dead_knobs(space: Space, history: History) -> tuple[DeadKnob, ...]:
-    """Knobs that made no difference in at least two pairs of measured trials, in their order.
+    """Return the knobs that made no difference in two or more pairs of measured trials.
 
     None where costs stand for several objectives, of which ties say nothing.
     """
@@ -225,15 +221,15 @@ def dead_knobs(space: Space, history: History) -> tuple[DeadKnob, ...]:
 
 def _dead(name: str, history: History) -> DeadKnob | None:
     pair_count, largest, values = 0, 0.0, list[Value]()
-    for alike in _alike_but_for(name, history):
-        costs = [history.cost(trial) for trial in alike]
+    for group in _differing_only_in(name, history):
+        costs = [history.cost(trial) for trial in group]
         least = min(abs(cost) for cost in costs)
-        apart = max(costs) - min(costs)
-        if apart > TIE_SHARE * least:
+        difference = max(costs) - min(costs)
+        if difference > TIE_SHARE * least:
             return None
-        pair_count += len(alike) * (len(alike) - 1) // 2
-        largest = max(largest, apart / least if least else 0.0)
-        values += (trial.config.values[name] for trial in alike if trial.config is not None)
+        pair_count += len(group) * (len(group) - 1) // 2
+        largest = max(largest, difference / least if least else 0.0)
+        values += (trial.config.values[name] for trial in group if trial.config is not None)
     if pair_count < LEAST_PAIRS:
         return None
     return DeadKnob(
@@ -244,8 +240,8 @@ def _dead(name: str, history: History) -> DeadKnob | None:
     )
 
 
-def _alike_but_for(name: str, history: History) -> list[list[Trial]]:
-    """Measured trials in groups that differ in nothing but this knob, two or more in each."""
+def _differing_only_in(name: str, history: History) -> list[list[Trial]]:
+    """Group measured trials that differ only in this knob, two or more in each group."""
     groups: dict[frozenset[tuple[str, type, Value]], dict[Value, Trial]] = defaultdict(dict)
     for trial in history.measured:
         if trial.config is None or name not in trial.config.values:

@@ -1,7 +1,7 @@
-"""How good trials are against each other, on one scale whatever the machine did meanwhile.
+"""Relative speeds of trials on one scale, independent of the drift of the machine.
 
-Rounds in which both were launched tell it best, directly or by way of trials that were launched
-with either. A trial that was launched alone is set against the launches closest in time to its own.
+Rounds in which both trials were launched decide, directly or through other trials. A trial that was
+only launched alone is compared with the launches closest in time.
 """
 
 import math
@@ -21,7 +21,7 @@ from search.loop.leader import claim_rule, launch_of, rounds_between
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How many times as good one trial is as another: above 1 is better.
+    """The speedup of one trial over another: above 1 is better.
 
     `low` and `high` are an interval of 95 %, None where too few rounds give one.
     """
@@ -30,7 +30,7 @@ class Speed:
     low: float | None = None
     high: float | None = None
     side_by_side: bool = True
-    """Whether rounds say so; else single launches, made as close in time as there are."""
+    """Whether it comes from rounds; else from single launches closest in time."""
 
     def __str__(self) -> str:
         """`1.48x (1.16 to 1.90)`, `~0.78x` by single launches."""
@@ -54,22 +54,22 @@ Links = Mapping[int, Mapping[int, _Step]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What a history says of any two of its trials; `reached` keeps what was worked out."""
+    """The relative speeds of any two trials of a history; `reached` caches results."""
 
     links: Links
     launches: Mapping[int, Sequence[tuple[float, float]]]
-    """When each launch of a trial was made, in trials, and the logarithm of what it took."""
+    """The time of each launch of a trial, in trials, and the logarithm of its cost."""
     reached: dict[int, Mapping[int, _Step]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, history: History, scoring: Scoring, measure: Measure) -> "Scale":
-        """Read a history; where costs stand for several objectives nothing is compared."""
+        """Read a history; with several objectives nothing is compared."""
         if history.weights:
             return cls(links={}, launches={})
         return cls(links=_links(history, scoring, measure), launches=_launches(history, scoring))
 
     def speed(self, trial: int, against: int) -> Speed | None:
-        """How good a trial is against another; None where nothing says so."""
+        """Return the speedup of a trial over another, or None if unknown."""
         linked = self._linked(against)
         if trial in linked:
             log, half = linked[trial]
@@ -82,7 +82,7 @@ class Scale:
         return Speed(ratio=math.exp(log_alone), side_by_side=False)
 
     def _linked(self, against: int) -> Mapping[int, _Step]:
-        """Every trial that rounds lead to, by the fewest others in between."""
+        """Return every trial connected by rounds, through the fewest others."""
         if against not in self.reached:
             found, ahead = {against: _SAME}, [against]
             for here in ahead:
@@ -94,7 +94,7 @@ class Scale:
         return self.reached[against]
 
     def _alone(self, trial: int, linked: Mapping[int, _Step]) -> float | None:
-        """What the launches closest in time say, as if the other had been launched then."""
+        """Return the logarithm of the speedup by the launches closest in time."""
         apart = [
             (abs(at - when), step.log + took - own)
             for when, own in self.launches.get(trial, ())
@@ -112,7 +112,7 @@ def _then(before: _Step, step: _Step) -> _Step:
 
 
 def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
-    """What races and other rounds say of two trials, both ways round."""
+    """Return the speedups from races and other rounds, in both directions."""
     links: dict[int, dict[int, _Step]] = defaultdict(dict)
 
     def link(one: int, other: int, ratio: float, low: float | None, high: float | None) -> None:
@@ -139,20 +139,20 @@ def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
 def _launches(history: History, scoring: Scoring) -> Mapping[int, list[tuple[float, float]]]:
     launches: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for trial in history:
-        burden = _own_burden(trial)
-        if burden is not None:
-            launches[trial.ordinal].append((float(trial.ordinal), math.log(burden)))
+        cost = _first_cost(trial)
+        if cost is not None:
+            launches[trial.ordinal].append((float(trial.ordinal), math.log(cost)))
     for repeat in history.repeats:
         launch = launch_of(repeat.outcome, scoring)
         if launch is not None:
-            # After the last of so many trials, before the next.
+            # Between the last trial of the series and the next.
             when = repeat.series - 0.5
             launches[repeat.ordinal].append((when, math.log(launch.value)))
     return launches
 
 
-def _own_burden(trial: Trial) -> float | None:
-    """What its first launch took, or the inverse of what it reached where more is better."""
+def _first_cost(trial: Trial) -> float | None:
+    """Return the cost of its first launch: the value, or its inverse if higher is better."""
     score = trial.score
     if score is None or score.value <= 0:
         return None

@@ -1,12 +1,7 @@
-"""TrialRunner: decide, launch, score one trial; contexts; pre-check of policies.
+"""TrialRunner: decide, launch and score one trial, in all contexts of a study.
 
-Judges a policy before it becomes a trial: what it decides, or the exact rule that it breaks.
-
-Which phase a launch entered, told to whoever waits for that launch.
-
-Launches of a policy in several contexts, one after the other, as one outcome.
-
-One turn of the search: from an intent on record to a finished trial.
+`PolicyPrecheck` checks a policy before it becomes a trial. `Phases` passes phases to the
+thread that waits for it. `ContextEvaluator` turns launches in several contexts into one outcome.
 """
 
 import math
@@ -51,18 +46,18 @@ from search.loop.leader import is_step_time
 from search.loop.ports import Evaluator
 from search.study.spaces import decide_config, in_context, parts
 
-UNDER_WAY = "same configuration as a trial that is being measured"
+BEING_MEASURED = "same configuration as a trial that is being measured"
 
 
 class PolicyPrecheck:
-    """Runs policies of one study in the sandbox, and launches nothing."""
+    """Runs policies of one study in the sandbox, without a launch."""
 
     def __init__(self, study: Study, space: Space) -> None:
         self._study = study
         self._space = space
 
     def __call__(self, policy: Policy, history: History) -> Config | str:
-        """Give the configuration that a trial would launch, or why there would be none.
+        """Return the configuration that a trial would launch, or why there is none.
 
         Raises `EnvironmentFault` when this machine cannot isolate policies.
         """
@@ -75,7 +70,7 @@ class PolicyPrecheck:
         if earlier is not None:
             return same_as(earlier)
         if config in history.pending:
-            return UNDER_WAY
+            return BEING_MEASURED
         for rule in learned_constraints(self._space, history, self._study.revoked):
             broken = rule.breaks(config)
             if broken is not None:
@@ -85,7 +80,7 @@ class PolicyPrecheck:
 
 
 def same_as(earlier: Trial) -> str:
-    """That a configuration was launched before, and what came of it."""
+    """Return that a configuration was launched before, with its result."""
     match earlier.outcome:
         case Measured():
             score = earlier.score
@@ -102,20 +97,20 @@ def _unusable(failed: Failed) -> str:
 
 
 class Phases:
-    """Passes each phase on to the listener of the thread in which the launch is waited for."""
+    """Passes each phase to the listener of the thread that waits for the launch."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
 
     def __call__(self, name: str) -> None:
-        """A launch that this thread waits for entered a phase."""
+        """Report a phase of the launch that this thread waits for."""
         listener: PhaseListener | None = getattr(self._of_thread, "listener", None)
         if listener is not None:
             listener(name)
 
     @contextmanager
     def listen_with(self, listener: PhaseListener) -> Iterator[None]:
-        """Pass the phases of this thread's launches on to `listener`, until the context is left."""
+        """Pass the phases of this thread's launches to `listener` inside the context."""
         before = getattr(self._of_thread, "listener", None)
         self._of_thread.listener = listener
         try:
@@ -125,22 +120,22 @@ class Phases:
 
 
 CONTEXTS_FOLDER = "contexts"
-"""Where, beside the files of the study's own context, those of the others lie, by their names."""
+"""The folder with the files of the other contexts, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextEvaluator:
-    """Launches a joined configuration in every context, each by the evaluator that it is given.
+    """Launches a configuration in every context of a study.
 
-    A failure in one is the failure of all. Otherwise each metric is the geometric mean over the
-    contexts: then the ratio of two trials is the mean of their ratios. Samples, breakdown and
+    A failure in one context fails the trial. Otherwise each metric is the geometric mean over the
+    contexts, so the ratio of two trials is the mean of their ratios. Samples, breakdown and
     diagnosis are those of the study's own context.
     """
 
     each: Evaluator
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
-        """Launch in `workdir`, an empty folder; where the study has no contexts, as ever."""
+        """Launch in `workdir`, an empty folder."""
         if not study.contexts:
             return self.each.evaluate(study, config, workdir)
         ended: list[tuple[str, Measured]] = []
@@ -157,14 +152,14 @@ class ContextEvaluator:
     def evaluate_together(
         self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
     ) -> tuple[Outcome, ...]:
-        """Launch all at once; raises `ValueError` for a study with several contexts."""
+        """Launch all interleaved; raise `ValueError` for a study with several contexts."""
         if study.contexts:
-            raise ValueError("launches in several contexts do not take turns")
+            raise ValueError("launches in several contexts cannot be interleaved")
         return self.each.evaluate_together(study, configs, workdirs, seed)
 
 
 def mean_outcome(ended: Sequence[tuple[str, Measured]]) -> Measured:
-    """The outcome of the first, with the geometric means over all for metrics."""
+    """Return the first outcome, with the geometric means over all as metrics."""
     own = ended[0][1]
     metrics = tuple(_means(ended))
     return replace(
@@ -176,7 +171,7 @@ def mean_outcome(ended: Sequence[tuple[str, Measured]]) -> Measured:
 
 
 def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -> Failed | None:
-    """Give a failure when the losses of any context differ from those of the reference trial."""
+    """Return a failure when the losses in a context differ from those of the reference."""
     if not study.contexts:
         return other_work(measured.measurement, reference.measurement, study)
     expected = dict(_measured(reference))
@@ -191,7 +186,7 @@ def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -
 
 
 def outcome_in(outcome: Outcome, name: str) -> Outcome | None:
-    """How the launch in the context of this name ended; None where there was none."""
+    """Return the outcome in the context with this name, or None."""
     return next((one.outcome for one in outcome.contexts if one.name == name), None)
 
 
@@ -206,7 +201,7 @@ def _measured(outcome: Measured) -> Iterator[tuple[str, Measured]]:
 
 
 def _means(ended: Sequence[tuple[str, Measured]]) -> Iterator[MetricValue]:
-    """The metrics that are above 0 in every context."""
+    """Yield the means of metrics that are above 0 in every context."""
     for metric in ended[0][1].metrics:
         values = [outcome.metric(metric.name) for _, outcome in ended]
         known = [value for value in values if value is not None and value > 0]
@@ -215,7 +210,7 @@ def _means(ended: Sequence[tuple[str, Measured]]) -> Iterator[MetricValue]:
 
 
 def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping[str, str]:
-    """Why each other metric has no mean: the first context in which it has no value above 0."""
+    """Return why each other metric has no mean: the first context without a value above 0."""
     reasons: dict[str, str] = {}
     for name, outcome in ended:
         for metric in outcome.metrics:
@@ -232,11 +227,11 @@ KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stack
 
 
 Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
-"""Whether launches of a study that took so much on each rank may be on the machine at once."""
+"""Whether launches with these peaks per rank fit on the machine together."""
 
 
 class TrialRunner:
-    """Runs trials of one study in `workdir`, which it empties after each launch."""
+    """Runs trials of one study in `workdir`, which is emptied after each launch."""
 
     def __init__(
         self,
@@ -260,29 +255,29 @@ class TrialRunner:
         self._sleep = sleep
 
     def decide(self, intent: PendingTrial, history: History) -> Config | Trial:
-        """Give the configuration that a proposal chose, or the trial that ends without a launch."""
+        """Return the configuration of a proposal, or the trial if it ends without a launch."""
         answer = decide_config(intent.policy, self._study, self._space)
         if isinstance(answer, Failed):
             return self._ended(intent, None, answer, history)
         if (earlier := history.tried(answer)) is not None:
             return self._ended(intent, answer, _duplicate(same_as(earlier)), history)
         if answer in history.pending:
-            return self._ended(intent, answer, _duplicate(UNDER_WAY), history)
+            return self._ended(intent, answer, _duplicate(BEING_MEASURED), history)
         return answer
 
     def run(
         self, intent: PendingTrial, config: Config, history: History, folder: str = ""
     ) -> Trial:
-        """Launch, measure and score what a proposal chose.
+        """Launch, measure and score a configuration.
 
-        Trials that have a `folder` each may be run at once, each in a thread. Raises `StoreError`
-        when files cannot be written or kept.
+        Trials with different `folder`s may run in parallel threads. Raises `StoreError` when files
+        cannot be written or stored.
         """
         outcome, attempts = self._launch(config, history, folder)
         return self._ended(intent, config, outcome, history, attempts)
 
     def clear(self) -> None:
-        """Remove what launches left in the way, those too of a process that was killed."""
+        """Remove the files of earlier launches, also of a killed process."""
         shutil.rmtree(self._workdir, ignore_errors=True)
 
     def _ended(
@@ -307,7 +302,7 @@ class TrialRunner:
         )
 
     def _launch(self, config: Config, history: History, folder: str) -> tuple[Outcome, int]:
-        """Launch until it is not the infrastructure that fails, or the retries are used."""
+        """Launch, and retry while the infrastructure fails."""
         retries = Retrying(
             retry=retry_if_result(_is_infrastructure),
             stop=stop_after_attempt(1 + self._study.measure.infrastructure_retries),
@@ -315,7 +310,7 @@ class TrialRunner:
             sleep=self._sleep,
             retry_error_callback=_last_outcome,
         )
-        outcome: Outcome = retries(self.launch_once, self._raced(history), config, folder)
+        outcome: Outcome = retries(self.launch_once, self._with_limit(history), config, folder)
         attempts = int(retries.statistics["attempt_number"])
         reference = history.measured[0].outcome if history.measured else None
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
@@ -325,11 +320,11 @@ class TrialRunner:
                 return replace(difference, artifacts=files, launched=launched), attempts
         return outcome, attempts
 
-    def _raced(self, history: History) -> Study:
-        """The study for a launch that may end early, once it is clearly slower than the best.
+    def _with_limit(self, history: History) -> Study:
+        """Return the study with a limit that stops a launch clearly slower than the best.
 
-        The best is as slow as all its launches show, not only the first. In one of several contexts
-        a launch may be slower and still be better in all.
+        The limit uses all launches of the best. With several contexts there is none: a launch may
+        be slower in one and better overall.
         """
         measure, best = self._study.measure, history.best
         if best is None or measure.race_ratio <= 1 or not is_step_time(self._scoring):
@@ -345,24 +340,24 @@ class TrialRunner:
         return replace(self._study, measure=replace(measure, stop_above_s=limit_s))
 
     def launch_once(self, study: Study, config: Config, folder: str = "") -> Outcome:
-        """Launch a configuration as `study` says and keep what it left.
+        """Launch a configuration and store its files.
 
-        Raises `StoreError` when its files cannot be written or kept.
+        Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir / folder, 1) as (place,):
             outcome = self._evaluator.evaluate(study, config, place)
             return replace(outcome, artifacts=self._keep_files(place))
 
     def fits_together(self, study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether launches that took so much on each rank may be on the machine at once."""
+        """Whether launches with these peaks per rank fit on the machine together."""
         return self._fits(study, peak_memory_bytes)
 
     def launch_together(
         self, study: Study, configs: Sequence[Config], seed: int
     ) -> tuple[Outcome, ...]:
-        """Launch configurations at once, whose steps take turns, and keep what each left.
+        """Launch configurations with interleaved steps and store their files.
 
-        Raises `StoreError` when their files cannot be written or kept.
+        Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir, len(configs)) as folders:
             outcomes = self._evaluator.evaluate_together(study, configs, folders, seed)
@@ -373,7 +368,7 @@ class TrialRunner:
 
     @contextmanager
     def _folders(self, root: Path, count: int) -> Iterator[Sequence[Path]]:
-        """Empty folders, one for each launch, that are gone afterwards."""
+        """Create an empty folder for each launch and remove it afterwards."""
         folders = [root / str(number) for number in range(count)] if count > 1 else [root]
         try:
             shutil.rmtree(root, ignore_errors=True)

@@ -145,5 +145,5 @@ def test_launches_in_several_contexts_do_not_take_turns(context, study_with):
     evaluator = ContextEvaluator(_Tables({}))
 
     assert evaluator.evaluate_together(study_with(), [], [], 0) == ()
-    with pytest.raises(ValueError, match="do not take turns"):
+    with pytest.raises(ValueError, match="cannot be interleaved"):
         evaluator.evaluate_together(study_with(context("big")), [], [], 0)

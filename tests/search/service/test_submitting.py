@@ -196,7 +196,7 @@ def test_resuming_that_fails_half_way_leaves_the_study_as_it_was(service, monkey
     def busy(*_):
         raise StoreBusy("somebody was faster")
 
-    monkeypatch.setattr("search.service.service.extended", busy)
+    monkeypatch.setattr("search.service.service.extend_budget", busy)
     with pytest.raises(StoreBusy):
         service.resume(study_id, 5, CI)
 

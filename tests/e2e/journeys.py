@@ -140,7 +140,7 @@ def test_two_trials_are_compared(visit, finished, shoot):
     marks.nth(0).check()
     marks.nth(1).check()
 
-    page.get_by_role("button", name="Compare the chosen").click()
+    page.get_by_role("button", name="Compare selected").click()
 
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     expect(page.get_by_role("heading", name=re.compile("against A"))).to_be_visible()
@@ -249,7 +249,7 @@ def test_a_drag_over_lines_chooses_them_and_a_second_one_narrows_the_choice(visi
 
     chart.scroll_into_view_if_needed()
     drag(page, chart.bounding_box())
-    assert status.text_content() == f"{count} trials are chosen."
+    assert status.text_content() == f"{count} trials selected."
 
     page.get_by_label("narrows").check()
     best = chart.locator(f"[data-trial='{row.get_attribute('data-trial')}']").first

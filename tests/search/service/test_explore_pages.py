@@ -53,7 +53,7 @@ def test_every_mark_and_every_row_names_its_trial(explored):
 def test_rows_say_without_scripts_what_the_charts_show(explored):
     page = get(explored, f"/studies/{STUDY}/explore")
 
-    assert table(page, "4 trials, the best first") == [
+    assert table(page, "4 trials, best first") == [
         ["", "1 ★ the best", "0.25", "4", "1", "--pp=2 --tp=1"],
         ["", "0 on the front", "0.5", "1", "1", "--pp=1 --tp=1"],
         ["", "2", "0.5", "4", "1", "--pp=1 --tp=2"],

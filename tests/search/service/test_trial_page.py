@@ -59,7 +59,7 @@ def test_settings_are_beside_those_of_the_best_and_of_the_parent(served):
     with served.client("read") as client:
         page = get(client, f"/studies/{FINISHED}/trials/3")
 
-    assert table(page, "What differs is marked") == [
+    assert table(page, "Differences are marked") == [
         ["pp", "2", "≠ 1", "≠ 1"],
         ["tp", "2", "2", "2"],
     ]

@@ -58,7 +58,7 @@ def test_only_trials_that_fit_are_shown(served, asked, ordinals):
         page = get(client, f"/studies/{FINISHED}/trials?{asked}")
 
     caption = next(iter(page.all("caption"))).text
-    assert "what is asked" in caption
+    assert "the filter" in caption
     assert [row[1] for row in table(page, caption.split()[0])] == ordinals
 
 
@@ -67,7 +67,7 @@ def test_chosen_columns_are_shown_and_stay_chosen_when_sorted(served):
         page = get(client, f"/studies/{FINISHED}/trials?columns=config.pp")
 
     headings = [each.text for each in page.all("th") if each.attributes.get("scope") == "col"]
-    assert headings == ["Trial", "step_time", "Launches", "pp", "By", "Remarks or first cause"]
+    assert headings == ["Trial", "step_time", "Launches", "pp", "By", "Notes"]
     checked = [each for each in page.all("input") if "checked" in each.attributes]
     assert [each.attributes["value"] for each in checked] == ["config.pp"]
     assert "columns=config.pp" in links(page)["pp"]
@@ -77,7 +77,7 @@ def test_nothing_that_fits_is_said_in_words(served):
     with served.client("read") as client:
         page = get(client, f"/studies/{FINISHED}/trials?author=nobody")
 
-    assert "No trial fits" in page.text
+    assert "No matching trials" in page.text
     assert links(page)["Show all"] == f"/studies/{FINISHED}/trials"
 
 

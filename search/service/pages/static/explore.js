@@ -1,4 +1,4 @@
-// One choice of trials over all charts and the table; without scripts they are read side by side.
+// One selection of trials shared by all charts and the table.
 const root = document.getElementById("charts");
 const table = document.getElementById("shown");
 const MOST_COMPARED = 6;
@@ -24,8 +24,8 @@ function start() {
       row.hidden = hidesOthers && chosen.size > 0 && !is;
       row.cells[0].firstElementChild.checked = is;
     }
-    const words = chosen.size === 1 ? "1 trial is chosen" : `${chosen.size} trials are chosen`;
-    status.textContent = chosen.size === 0 ? "No trial is chosen." : `${words}.`;
+    const words = chosen.size === 1 ? "1 trial selected" : `${chosen.size} trials selected`;
+    status.textContent = chosen.size === 0 ? "No trial selected." : `${words}.`;
     document.getElementById("compare").disabled = chosen.size < 2 || chosen.size > MOST_COMPARED;
     const told = chosen.size > 0 && chosen.size <= 50 ? `#chosen=${[...chosen].join(",")}` : "";
     history.replaceState(null, "", `${location.pathname}${location.search}${told}`);

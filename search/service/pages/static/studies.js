@@ -1,4 +1,4 @@
-// The page of studies: two can be marked for a comparison, and rows change while searches run.
+// The page of studies: rows can be selected for comparison, and change while searches run.
 import { refresh } from "./replace.js";
 
 const EVERY_MS = 5000;
@@ -9,7 +9,7 @@ const hint = document.getElementById("compare-hint");
 function marked() {
   const count = form.querySelectorAll("input[name=side]:checked").length;
   button.disabled = count < 2;
-  hint.textContent = count < 2 ? "Mark two studies to see them side by side." : `${count} marked.`;
+  hint.textContent = count < 2 ? "Select two studies to compare them." : `${count} selected.`;
 }
 
 if (form) {

@@ -47,26 +47,26 @@ function ready(other) {
       else other.postMessage("PING", PERFETTO);
     }, ASK_EVERY_MS);
     const giving = setTimeout(() => {
-      end(reject, new Error("ui.perfetto.dev does not answer, perhaps because this browser has no way there"));
+      end(reject, new Error("ui.perfetto.dev does not answer, perhaps because this browser has no internet access"));
     }, WAIT_MS);
   });
 }
 
 async function fetched(address) {
   const answer = await fetch(address);
-  if (!answer.ok) throw new Error(`the trace cannot be had (${answer.status})`);
+  if (!answer.ok) throw new Error(`the trace cannot be fetched (${answer.status})`);
   return answer.arrayBuffer();
 }
 
 for (const button of document.querySelectorAll("[data-trace]")) {
   button.hidden = false;
   button.addEventListener("click", async () => {
-    const other = open(PERFETTO, "_blank"); // at once, while the click still allows it
+    const other = open(PERFETTO, "_blank"); // now, while the click still allows it
     if (other === null) {
       tell("The browser did not open a window; allow it for this page, or download the trace.", "hold");
       return;
     }
-    tell("Opening Perfetto; the trace goes from this page to that one and nowhere else ...");
+    tell("Opening Perfetto; the trace is not uploaded ...");
     button.disabled = true;
     try {
       const [buffer] = await Promise.all([fetched(button.dataset.trace), ready(other)]);
@@ -74,7 +74,7 @@ for (const button of document.querySelectorAll("[data-trace]")) {
       other.postMessage({ perfetto: { buffer, title, fileName: file } }, PERFETTO, [buffer]);
       tell("");
     } catch (error) {
-      tell(`Not shown: ${error.message}. Download the trace and open it in a Perfetto of your own.`, "bad");
+      tell(`Not shown: ${error.message}. Download the trace and open it in a local Perfetto.`, "bad");
     } finally {
       button.disabled = false;
     }

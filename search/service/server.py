@@ -7,9 +7,11 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from records.errors import EnvironmentFault
 from search.service.config import Listen
@@ -76,6 +78,14 @@ def _set_session_priority(niceness: int) -> None:
         AUTOGROUP.write_text(str(niceness), encoding="ascii")
 
 
+class _UnloggedProtocol(H11Protocol):
+    """HTTP/1.1 that never logs a request, whoever listens: addresses may hold tokens."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False
+
+
 def server_of(app: ASGIApp, listen: Listen, on_stop: Callable[[], None]) -> uvicorn.Server:
     """Return the server of an application, to run on a socket from `listening`.
 
@@ -85,7 +95,7 @@ def server_of(app: ASGIApp, listen: Listen, on_stop: Callable[[], None]) -> uvic
     return _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=_UnloggedProtocol,
             ws="none",
             log_config=None,
             access_log=False,

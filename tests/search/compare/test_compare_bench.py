@@ -233,7 +233,7 @@ def test_a_gate_does_not_pass_what_one_launch_a_side_left_undecided(cclsearch, s
 def test_what_a_gate_may_let_pass_needs_a_gate(cclsearch, sides):
     ended = cclsearch("compare", *sides(rounds(1.0), rounds(1.0)), ALLOWED)
 
-    assert (ended.code, "add --fail-on slow" in ended.err) == (2, True)
+    assert (ended.code, "needs --fail-on slow" in ended.err) == (2, True)
 
 
 def test_results_without_a_common_point_are_refused(cclsearch, sides):

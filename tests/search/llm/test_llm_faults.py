@@ -96,7 +96,7 @@ RUNS = (
         ends("ReadTimeout", stalled(SUBMITTED)),
         ends("peer closed connection", *[interrupted(SUBMITTED)] * 2),
         recovers(tool_use({"code": ""}), tool_use({"code": 7}), tool_use("no object")),
-        ends("sent no message of the Messages API (200)", ScriptedReply(page="<html>")),
+        ends("answered 200 without a message of the Messages API", ScriptedReply(page="<html>")),
         ends("refused to answer (frontier_llm)", refusal()),
         recovers(
             submission(POLICY.format(max(VALUES) + 1)),

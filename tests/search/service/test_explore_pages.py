@@ -60,7 +60,7 @@ def test_rows_say_without_scripts_what_the_charts_show(explored):
         ["", "3", "✗ crash", "", "", "--pp=2 --tp=2"],
     ]
     headings = [each.text for each in page.all("th") if each.attributes.get("scope") == "col"]
-    assert headings == ["Trial", "step_time (s)", "peak_memory (MiB)", "Launches", "Sets"]
+    assert headings == ["Trial", "step_time (s)", "peak_memory (MiB)", "Launches", "Parameters"]
 
 
 def test_a_metric_that_nobody_has_is_said_to_be_missing(explored):
@@ -95,11 +95,11 @@ def test_two_trials_are_judged_and_their_settings_set_beside_each_other(served):
     with served.client("read") as client:
         page = get(client, f"/compare?side={FINISHED}:0&side={FINISHED}")
 
-    rows = {row[0]: row[1:] for row in table(page, "What is not as in A")}
-    assert rows["Trial"] == ["0", "2 its best"]
+    rows = {row[0]: row[1:] for row in table(page, "Differences from A are marked with ≠")}
+    assert rows["Trial"] == ["0", "2 best"]
     assert rows["tp"] == ["1", "≠ 2"]
     assert rows["pp"] == ["1", "1"]
-    assert rows["Reached"][1].startswith("0.25 s in one launch, so its spread is unknown")
+    assert rows["Result"][1].startswith("0.25 s in one launch, so its spread is unknown")
     assert "undecided: B looks 2.00x faster than A" in page.text
     assert "they were not launched in turns" in page.text
 
@@ -114,7 +114,7 @@ def test_each_of_several_sides_is_called_by_its_own_letter(served):
     second, third = page.text.partition("C, trial 3")[::2]
     assert "undecided: B looks 1.25x faster than A" in second
     assert "is called B" not in second
-    assert "In these words C is called B." in third
+    assert "The text below calls C B." in third
     assert "unknown, B failed: it broke" in third
 
 
@@ -129,9 +129,9 @@ def test_studies_show_how_each_search_went(served):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("", "What to compare"),
-        (f"side={FINISHED}", "That is one side"),
-        (f"side={FINISHED}&side=&side=", "That is one side"),
+        ("", "Select sides"),
+        (f"side={FINISHED}", "Add a second side"),
+        (f"side={FINISHED}&side=&side=", "Add a second side"),
         (f"side={FINISHED}&side={FAILED}", "no trial that may lead"),
         (f"side={FINISHED}:2&side={FINISHED}", "give two trials"),
     ],

@@ -24,7 +24,7 @@ def test_policies_are_listed_with_their_trials(served):
         "2 ★ the best: 0.25 s transcript",
         "3: ✗ out of memory transcript",
     ]
-    assert rows[0][2] == "nothing"
+    assert rows[0][2] == "none"
     assert rows[1][2] == rows[0][0]
     assert rows[0][3].startswith("try <img src=x onerror=alert(1)>&'\"")
 
@@ -42,9 +42,9 @@ def test_policies_come_page_by_page(served):
 def test_what_failures_taught_is_worked_out_when_it_is_asked_for(served):
     with served.client("read") as client:
         page = get(client, f"/studies/{FAILED}/policies")
-        taught = get(client, f"/studies/{FAILED}/policies{links(page)['Work them out']}")
+        taught = get(client, f"/studies/{FAILED}/policies{links(page)['Compute them']}")
 
-    assert "Nothing that is sure enough" in taught.text
+    assert "None with enough evidence" in taught.text
 
 
 def test_a_policy_shows_what_it_changes_of_its_parent(served):

@@ -37,7 +37,7 @@ def test_studies_are_found_by_text_and_by_status(client):
 
     assert f"/studies/{FAILED}" in by_text.values()
     assert f"/studies/{FINISHED}" not in by_text.values()
-    assert "No study fits" in none.text
+    assert "No matching study" in none.text
 
 
 def test_a_status_that_is_none_and_a_page_behind_the_last_are_no_errors(client):
@@ -116,7 +116,7 @@ def test_the_leaderboard_ranks_what_did_the_same_work(client):
 
     assert f"/studies/{FINISHED}" in links(page).values()
     assert any("step_time" in text for text in texts(page, "th"))
-    assert "Nothing did that work" in get(client, "/leaderboard?workload=none-such").text
+    assert "No such workload" in get(client, "/leaderboard?workload=none-such").text
 
 
 def test_a_leaderboard_by_a_metric_that_nothing_has_says_so(client):
@@ -127,7 +127,7 @@ def test_health_tells_of_the_queue_the_devices_and_the_disk(client):
     page = get(client, "/health")
     told = texts(page, "dt")
 
-    assert {"version", "up for", "free on disk", "store", "API key"} <= {*told}
+    assert {"version", "uptime", "free on disk", "store", "API key"} <= {*told}
     assert "this machine" in texts(page, "th")
 
 

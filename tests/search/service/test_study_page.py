@@ -63,7 +63,7 @@ def test_failures_are_told_by_kind_with_the_first_cause(client):
     assert "out of memory, 2 trials" in facts(page, "failures")
     assert "it broke <img src=x onerror=alert(1)>" in facts(page, "failures")
     assert f"/studies/{FAILED}/trials/0" in links(page).values()
-    assert "No trial was measured" in facts(page, "best")
+    assert "no configuration could be measured" in facts(page, "best")
     assert "No trial has a value yet" in facts(page, "history")
 
 
@@ -77,8 +77,8 @@ def test_the_history_is_a_chart_with_a_mark_for_every_trial(client):
 def test_an_imported_study_says_that_nothing_was_launched_here(client):
     page = get(client, f"/studies/{IMPORTED}")
 
-    assert "Recorded elsewhere (ccl-search)" in facts(page, "notice")
-    assert "As it was recorded elsewhere" in facts(page, "best")
+    assert "Imported (ccl-search)" in facts(page, "notice")
+    assert "Imported value" in facts(page, "best")
     assert "lost <img src=x onerror=alert(1)>" in page.text
 
 

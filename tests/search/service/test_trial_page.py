@@ -73,7 +73,7 @@ def test_a_measured_trial_shows_samples_time_and_metrics(served):
     charts = [each.text for svg in page.all("svg") for each in svg.children if each.name == "title"]
     assert "Step times of the launches of trial 1" in charts
     assert "Where the step of each trial went" in charts
-    assert table(page, "By its first launch") == [["step_time", "0.4 s", "lower", "1"]]
+    assert table(page, "Values of the first launch, by the newest definition of each metric") == [["step_time", "0.4 s", "lower", "1"]]
     assert "trial 2 is the best of the study" in page.text
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_gone_is_named_with_the_reason(client):
 
     page = get(client(fill), f"{HERE}/0")
 
-    (row,) = table(page, "A trace is opened by")
+    (row,) = table(page, "Traces open in ui.perfetto.dev")
     assert row[:2] == ["rank0.log", "10 B"]
     assert "is missing from" in row[2]
     assert "Download" not in links(page)

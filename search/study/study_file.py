@@ -21,7 +21,7 @@ from evaluator.recipes.collectives import absence
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
-from records.errors import StudyError
+from records.errors import StudyError, shown
 from records.files import read_text
 from records.study import (
     Budget,
@@ -303,7 +303,7 @@ def _dimension(body: object, where: str) -> dict[str, object]:
 
 def _table(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise StudyError(f"[{name}] must be a table, not {value!r}")
+        raise StudyError(f"[{name}] must be a table, not {shown(value)}")
     return value
 
 

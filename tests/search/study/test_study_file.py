@@ -221,6 +221,10 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_place(tmp_path, text, messa
     assert refusal(tmp_path, text).startswith(message)
 
 
+def test_a_long_value_of_the_wrong_kind_is_cut(tmp_path):
+    assert len(refusal(tmp_path, f"[space]\nmicro_batch = {[*range(200_000)]}")) < 300
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -105,9 +105,9 @@ class Writer:
         for stream, (first, last) in streams.items():
             yield self._span("gpu_user_annotation", name, 0, stream, first, last, external)
         waited = step.sync_ns, step.host_end_ns - 1_000
-        told = f'"cbid": 165, "correlation": {step.runs[-1].correlation + 1}'
+        arguments = f'"cbid": 165, "correlation": {step.runs[-1].correlation + 1}'
         yield self._span(
-            "cuda_runtime", "cudaDeviceSynchronize", PROCESS, THREADS[0], *waited, told
+            "cuda_runtime", "cudaDeviceSynchronize", PROCESS, THREADS[0], *waited, arguments
         )
 
     def _run(self, run: Run) -> Iterator[str]:
@@ -116,24 +116,24 @@ class Writer:
         start, end = run.host_start_ns, run.host_end_ns
         for depth in range(self._frames):
             frame = FRAMES[depth % len(FRAMES)]
-            told = f'"Python parent id": {self._frame}, "Python id": {self._frame + 1}'
+            arguments = f'"Python parent id": {self._frame}, "Python id": {self._frame + 1}'
             self._frame += 1
-            told = self._recorded(told)
-            yield self._span("python_function", frame, PROCESS, thread, start, end, told)
+            arguments = self._recorded(arguments)
+            yield self._span("python_function", frame, PROCESS, thread, start, end, arguments)
         outer = self._recorded(self._next_external())
         yield self._span("cpu_op", work.outer, PROCESS, thread, start, end, outer)
         external = self._next_external()
         says = message is not None and self._style.groups_told
-        told = self._recorded(f"{external}, {message.arguments}" if says else external)
+        arguments = self._recorded(f"{external}, {message.arguments}" if says else external)
         inner = start + 1_400, end - 800
-        yield self._span("cpu_op", work.inner, PROCESS, thread, *inner, told)
+        yield self._span("cpu_op", work.inner, PROCESS, thread, *inner, arguments)
         if message:
             note = f"nccl:{message.annotation}"
-            given = told
+            noted = arguments
             if not self._style.groups_told:
-                given = f'{told}, "Input Dims": [[{message.in_elements}]]'
-                given += ', "Input type": ["c10::BFloat16"]'
-            yield self._span("user_annotation", note, PROCESS, thread, *inner, given)
+                noted = f'{arguments}, "Input Dims": [[{message.in_elements}]]'
+                noted += ', "Input type": ["c10::BFloat16"]'
+            yield self._span("user_annotation", note, PROCESS, thread, *inner, noted)
             yield self._span(
                 "gpu_user_annotation", note, 0, run.stream, run.start_ns, run.end_ns, external
             )
@@ -141,9 +141,9 @@ class Writer:
             yield self._passed_on(thread, start, backward=bool(run.thread))
         launched = start + LAUNCH_AFTER_NS
         call, number = CALLS[work.kind]
-        told = f'{external}, "cbid": {number}, "correlation": {run.correlation}'
+        arguments = f'{external}, "cbid": {number}, "correlation": {run.correlation}'
         done = launched + 2_400
-        yield self._span("cuda_runtime", call, PROCESS, thread, launched, done, told)
+        yield self._span("cuda_runtime", call, PROCESS, thread, launched, done, arguments)
         yield self._flow_event("s", run.correlation, PROCESS, thread, launched, "ac2g")
         if self._style.maker == "mtia":
             yield self._wait(run)
@@ -158,23 +158,23 @@ class Writer:
         if work.kind in {"copy", "fill"}:
             category = "gpu_memcpy" if work.kind == "copy" else "gpu_memset"
             rate = work.bytes / (run.end_ns - run.start_ns)
-            told = f'{place}, "bytes": {work.bytes}, "memory bandwidth (GB/s)": {rate:.6f}'
+            arguments = f'{place}, "bytes": {work.bytes}, "memory bandwidth (GB/s)": {rate:.6f}'
         else:
             category = "kernel"
-            told = f'"queued": 0, {place}, {work.arguments}'
+            arguments = f'"queued": 0, {place}, {work.arguments}'
         if run.message and self._style.groups_told:
-            told = f"{told}, {run.message.arguments}"
-        told = f"{external}, {told}"
+            arguments = f"{arguments}, {run.message.arguments}"
+        arguments = f"{external}, {arguments}"
         name = work.name
         if self._style.maker == "mtia":
             category, name = "mtia_ccp_events", MTIA_NAMES.get(work.kind, name)
-        return self._span(category, name, 0, run.stream, run.start_ns, run.end_ns, told)
+        return self._span(category, name, 0, run.stream, run.start_ns, run.end_ns, arguments)
 
     def _wait(self, run: Run) -> str:
         """What a command processor of MTIA records before each piece of work."""
         start_ns = max(run.host_start_ns + LAUNCH_AFTER_NS, run.start_ns - MTIA_WAIT_NS)
-        told = f'"correlation": {run.correlation}'
-        waited = start_ns, run.start_ns, told
+        arguments = f'"correlation": {run.correlation}'
+        waited = start_ns, run.start_ns, arguments
         return self._span("mtia_ccp_events", "wait_for_event", 0, run.stream, *waited)
 
     def _passed_on(self, thread: int, at_ns: int, *, backward: bool) -> str:
@@ -185,9 +185,9 @@ class Writer:
         self._unanswered.append(self._flow)
         return self._flow_event("s", self._flow, PROCESS, thread, at_ns, "fwdbwd")
 
-    def _recorded(self, told: str) -> str:
+    def _recorded(self, arguments: str) -> str:
         self._index += 1
-        return f'{told}, "Record function id": {self._index}, "Ev Idx": {self._index}'
+        return f'{arguments}, "Record function id": {self._index}, "Ev Idx": {self._index}'
 
     def _next_external(self) -> str:
         self._external += 1

@@ -165,8 +165,8 @@ def estimate(
         answer = space.check(dict(_setting(text) for text in settings))
         if not isinstance(answer, Config):
             raise StudyError("; ".join(answer))
-        told_of = estimated(study, space, answer)
-        lines = [json.dumps(told_of.document)] if as_json else parts_lines(told_of)
+        estimate_of = estimated(study, space, answer)
+        lines = [json.dumps(estimate_of.document)] if as_json else parts_lines(estimate_of)
     for line in lines:
         typer.echo(line)
 

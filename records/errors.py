@@ -11,8 +11,10 @@ CclsearchError
 """
 
 import math
+from typing import TYPE_CHECKING
 
-from pydantic import ConfigDict
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
 
 SHOWN_CHARS = 100
 
@@ -72,4 +74,4 @@ def above_zero(section: str, **values: float | None) -> None:
             raise StudyError(f"[{section}] {name} is {value}; it must be finite and above 0")
 
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+STRICT: "ConfigDict" = {"extra": "forbid", "allow_inf_nan": False}

@@ -1,16 +1,6 @@
-"""Environment variables, store location, version.
+"""The only reader of the process environment: store, service, LLM provider, what trials may see.
 
-Which version of cclsearch this is.
-
-Errors that only the search raises.
-
-The error of a language-model provider that cannot be reached as set up.
-
-How a language model is reached, as values; reads no environment.
-
-The only reader of the process environment: store, service, provider, what trials may see.
-
-Opens records that must already be there: reading creates nothing.
+Every command loads this module, so it imports the store only where one is opened.
 """
 
 import os
@@ -20,16 +10,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from records.errors import CclsearchError, StoreError, StudyError, shown
-from records.scrub import Scrubber, own_home
-from records.store.database import DATABASE_NAME
-from records.store.journal import journal_sizes
-from records.store.rows import StudyRow
-from records.store.store import Store
-from records.study import Llm
+
+if TYPE_CHECKING:
+    from records.scrub import Scrubber
+    from records.store.rows import StudyRow
+    from records.store.store import Store
+    from records.study import Llm
 
 
 def installed_version() -> str:
@@ -194,7 +184,7 @@ def key_variable() -> str | None:
     return next((name for name in (API_KEY, AUTH_TOKEN) if os.environ.get(name)), None)
 
 
-def llm_settings(llm: Llm) -> LlmSettings:
+def llm_settings(llm: "Llm") -> LlmSettings:
     """How to reach the model; raises `StudyError` without a key, or for a host that is not ours."""
     variable = key_variable()
     if variable is None:
@@ -221,7 +211,7 @@ def _require_own_host(named: str | None, own: str | None) -> None:
         )
 
 
-def settings_of(llm: Llm, key: Secret, base_url: str | None) -> LlmSettings:
+def settings_of(llm: "Llm", key: Secret, base_url: str | None) -> LlmSettings:
     """How a model is reached with this key at this address."""
     return LlmSettings(
         api_key=key,
@@ -254,11 +244,13 @@ def search_environment() -> Mapping[str, str]:
     return {**trial_environment(), **{n: v for n, v in given if n.startswith("ANTHROPIC_")}}
 
 
-def scrubber() -> Scrubber:
-    """What takes our secrets and home folder out of texts that go on record.
+def scrubber() -> "Scrubber":
+    """Return what removes our secrets and home folder from texts before they are recorded.
 
-    A value that is a number or a path that exists is no secret, however its variable is called.
+    A value that is a number or an existing path is not a secret, whatever its variable is called.
     """
+    from records.scrub import Scrubber, own_home
+
     values = [
         value
         for name, value in os.environ.items()
@@ -302,12 +294,15 @@ def has_rendezvous() -> bool:
 
 def has_records(option: Path | None) -> bool:
     """Whether a store is where the option or the environment says."""
+    from records.store.database import DATABASE_NAME
+    from records.store.journal import journal_sizes
+
     root = store_root(option)
     return (root / DATABASE_NAME).is_file() or bool(journal_sizes(root))
 
 
 @contextmanager
-def open_store(option: Path | None) -> Iterator[Store]:
+def open_store(option: Path | None) -> "Iterator[Store]":
     """The store that the option or the environment names; raises `StoreError` without one."""
     root = store_root(option).absolute()
     if not has_records(option):
@@ -315,11 +310,13 @@ def open_store(option: Path | None) -> Iterator[Store]:
             f"no records in {root}; start with `cclsearch run --objective step_time`, "
             "or name their folder with --store"
         )
+    from records.store.store import Store
+
     with closing(Store(root)) as store:
         yield store
 
 
-def status(row: StudyRow, store: Store) -> str:
+def status(row: "StudyRow", store: "Store") -> str:
     """How far a study is; one whose process was killed is interrupted, whatever it wrote last."""
     if row.status != "running":
         return row.status

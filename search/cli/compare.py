@@ -20,6 +20,7 @@ from search.compare.files import compare_bench, compare_timings
 from search.compare.intervals_view import (
     Display,
     View,
+    bulk_script,
     comparison_facts,
     report_lines,
     report_renderables,
@@ -336,7 +337,6 @@ def _print_nvbench(
     # Imported here: trials are compared without what reads nvbench files.
     from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
     from evaluator.timing.nvbench.read import NvbenchError
-    from search.compare.intervals_view import bulk_script
 
     devices = DeviceChoice.of(
         chosen.reference_devices,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.cells import cell_len
@@ -21,11 +21,14 @@ from rich.text import Text
 from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, Reason
 from evaluator.timing.intervals.estimate import Estimate, is_time, relative_difference
-from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
-from evaluator.timing.nvbench.read import SampleFile
 from records.errors import StudyError
 from search.views.format import one_line
 from search.views.terminal import TerminalColumn, number_column
+
+if TYPE_CHECKING:
+    from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
+    from evaluator.timing.nvbench.read import SampleFile
+
 
 NOT_AVAILABLE: Final = "n/a"
 _UNITS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
@@ -467,7 +470,7 @@ def load(row):
 '''
 
 
-def bulk_script(found: ComparedFiles, view: View) -> str:
+def bulk_script(found: "ComparedFiles", view: View) -> str:
     """The program for the rows that `view` shows, in their order."""
     rows = [
         (section, place, row)
@@ -478,7 +481,7 @@ def bulk_script(found: ComparedFiles, view: View) -> str:
     return f"{_HEAD}ROWS = [\n{entries}]\n{_LOADER}"
 
 
-def _entry(index: int, section: BenchmarkSection, table_index: int, row: StateRow) -> str:
+def _entry(index: int, section: "BenchmarkSection", table_index: int, row: "StateRow") -> str:
     pair = row.pair
     facts: dict[str, object] = {
         "row_index": index,
@@ -494,7 +497,7 @@ def _entry(index: int, section: BenchmarkSection, table_index: int, row: StateRo
     return f"    {{\n{items}    }},\n"
 
 
-def _file(name: str, file: SampleFile | None) -> dict[str, object]:
+def _file(name: str, file: "SampleFile | None") -> dict[str, object]:
     path = None if file is None else file.path
     return {
         f"{name}_file": None if path is None else str(path),

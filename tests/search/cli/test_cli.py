@@ -178,6 +178,7 @@ def test_the_list_of_commands_is_told_without_loading_any():
     printed, _, modules = loaded_by("--help")
 
     assert not modules & {module for module, _ in cli.COMMANDS.values()}
+    assert not modules & {"records.store", "records.study", "records.scrub", "pydantic", "numpy"}
     assert all(f"\n  {name} " in printed for name in cli.COMMANDS)
 
 
@@ -198,6 +199,29 @@ def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, argum
     _, code, modules = loaded_by(*words)
 
     assert (heavy & modules, code) == (set(), 0)
+
+
+def test_comparing_trials_loads_nothing_that_reads_files_of_a_benchmark(tmp_path):
+    study = "20260101-000000-aaaa"
+    with closing(Store(tmp_path / "store")) as records:
+        records.add_study(study, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
+    sides = [f"trial:{study}:0", f"trial:{study}:1"]
+
+    _, code, modules = loaded_by("compare", *sides, "--store", str(tmp_path / "store"))
+
+    assert code == 0
+    assert not modules & {"evaluator.timing.nvbench.read", "evaluator.timing.nvbench.compare"}
+
+
+def test_no_command_spends_its_end_on_collecting_garbage():
+    program = (
+        "import atexit, gc\nfrom search.cli.main import main\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\nmain()\n"
+    )
+
+    printed = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True)
+
+    assert printed.stdout.split()[-1] == b"True"
 
 
 @pytest.mark.parametrize("arguments", ["metrics list", "policy check sharded", "space size"])

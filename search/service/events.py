@@ -1,17 +1,13 @@
-"""Live progress: what a search printed as events, stream_events while it is written.
+"""Live progress: the events that a search prints, streamed while they are written.
 
-The file of a study is looked at once for all who follow it. The newest events are kept for them,
-within a bound; who is too slow for that reads the file on from where they are, which is all that
-is kept of a reader.
+Everyone who follows a study shares one feed, which watches the file. A reader is an offset in it.
 """
 
 import asyncio
 import json
 import os
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from records.errors import CclsearchError
@@ -19,93 +15,68 @@ from records.errors import CclsearchError
 POLL_EVERY_S = 0.5
 ALIVE_EVERY_S = 15.0
 PIECE_BYTES = 1 << 16
-KEPT_BYTES = 1 << 18
 MOST_LINE_BYTES = 1 << 20
-"""What is longer than this is no event; it comes in parts, as noise."""
+"""A longer line is not an event; it is sent in parts, as noise."""
 NOISE, END = "noise", "end"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """An event between two offsets of its file, as it is sent; its id is where the next begins."""
-
-    start: int
-    end: int
-    text: str
-
-
 class Feed:
-    """The newest events of one study, for all who follow it; used by the event loop alone."""
+    """The events of one study, for everyone who follows it; used by the event loop alone."""
 
     def __init__(self, path: Path, is_over: Callable[[], bool]) -> None:
         self.path = path
         self.is_over = False
-        """Whether nothing comes after what has come."""
+        """Whether the search has ended, so that the file no longer grows."""
         self.closes = False
         self.changed = asyncio.Event()
-        """Set, and replaced by another, when something comes or ends."""
-        self._ask_over = is_over
-        self._kept: list[Line] = []
-        self._end = 0
+        """Set, and replaced by another, when the file grows or the search ends."""
+        self._check_over = is_over
+        self._reading = asyncio.Lock()
+        self._last_read = (-1, "", -1)
 
-    def after(self, offset: int) -> list[Line] | None:
-        """Some of what is kept from an offset on; None where that is in the file alone."""
-        if offset >= self._end:
-            return []
-        if not self._kept or offset < self._kept[0].start:
-            return None
-        first = bisect_left(self._kept, offset, key=lambda line: line.start)
-        last, size = first, 0
-        while last < len(self._kept) and size < PIECE_BYTES:
-            size += len(self._kept[last].text)
-            last += 1
-        return self._kept[first:last]
+    async def read(self, offset: int) -> tuple[str, int]:
+        """Return the next events as text, and the offset behind them.
+
+        Readers at the same place share one look at the file.
+        """
+        async with self._reading:
+            if self._last_read[0] != offset:
+                text, end = await asyncio.to_thread(read_events, self.path, offset)
+                if end == offset:
+                    return "", offset
+                self._last_read = offset, text, end
+            return self._last_read[1:]
 
     async def watch(self) -> None:
-        """Take in what is written, for ever."""
-        self._end = await asyncio.to_thread(line_start, self.path, -KEPT_BYTES)
+        """Wake the readers whenever something changes; never return."""
+        size = -1
         while True:
-            over = await asyncio.to_thread(self._over)  # before reading: all that came is read
-            while await self._read():
-                pass
-            if over != self.is_over:
-                self.is_over = over
+            before, over = (size, self.is_over), await asyncio.to_thread(self._over)
+            size = await asyncio.to_thread(line_start, self.path, 1 << 62)
+            self.is_over = over
+            if before != (size, over):
                 self.notify()
             await asyncio.sleep(POLL_EVERY_S)
 
     def close(self) -> None:
-        """Send everyone away who follows; they may come back to another service."""
+        """End all streams; the readers may connect to another service."""
         self.closes = True
         self.notify()
 
     def notify(self) -> None:
-        """Wake everyone who follows."""
+        """Wake all readers."""
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def _read(self) -> bool:
-        lines, end = await asyncio.to_thread(read_lines, self.path, self._end)
-        if end == self._end:
-            return False
-        self._end = end
-        self._kept += lines
-        over, first = sum(len(line.text) for line in self._kept) - KEPT_BYTES, 0
-        while over > 0:
-            over -= len(self._kept[first].text)
-            first += 1
-        del self._kept[:first]
-        self.notify()
-        return True
-
     def _over(self) -> bool:
         try:
-            return self._ask_over()
-        except CclsearchError:  # health tells; nobody is sent away for it
+            return self._check_over()
+        except CclsearchError:  # /health reports it; no stream ends because of it
             return False
 
 
 class Feeds:
-    """A feed for each study that somebody follows; used by the event loop alone."""
+    """A feed for each study that has readers; used by the event loop alone."""
 
     def __init__(self) -> None:
         self._feeds: dict[Path, tuple[Feed, asyncio.Task[None]]] = {}
@@ -114,7 +85,7 @@ class Feeds:
 
     @contextmanager
     def follow(self, path: Path, is_over: Callable[[], bool]) -> Iterator[Feed]:
-        """The feed of a file, while somebody is in here."""
+        """Yield the feed of a file; it ends with its last reader."""
         if path not in self._feeds:
             feed = Feed(path, is_over)
             feed.closes = self._closed
@@ -129,29 +100,26 @@ class Feeds:
                 self._feeds.pop(path)[1].cancel()
 
     def close(self) -> None:
-        """Send everyone away, now and later."""
+        """End all streams, now and later."""
         self._closed = True
         for feed, _ in self._feeds.values():
             feed.close()
 
 
 async def stream_events(feed: Feed, offset: int) -> AsyncIterator[str]:
-    """Server-sent events from a byte offset on, or from so many bytes before the end.
+    """Yield server-sent events from a byte offset, or from -offset bytes before the end.
 
-    The id of an event is the offset behind it, so that whoever comes back goes on there. Ends with
-    an event `end` once nothing more will come.
+    The id of an event is the offset behind it, where a reader that reconnects continues. The last
+    event is `end`, sent once the search has ended.
     """
     yield f"retry: {int(POLL_EVERY_S * 2000)}\n\n"
     offset = await asyncio.to_thread(line_start, feed.path, offset)
     while not feed.closes:
         changed, over = feed.changed, feed.is_over
-        kept = feed.after(offset)
-        lines, behind = kept or [], offset
-        if kept is None or (over and not kept):
-            lines, behind = await asyncio.to_thread(read_lines, feed.path, offset)
-        if lines or behind != offset:
-            offset = lines[-1].end if lines else behind
-            yield "".join(line.text for line in lines)
+        text, end = await feed.read(offset)
+        if end != offset:
+            offset = end
+            yield text
         elif over:
             yield _sse(offset, END, "{}")
             return
@@ -167,31 +135,30 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def read_lines(path: Path, offset: int) -> tuple[list[Line], int]:
-    """Whole lines from an offset on, some at a time, and the offset behind them."""
+def read_events(path: Path, offset: int) -> tuple[str, int]:
+    """Return some whole lines from an offset on as events, and the offset behind them."""
     try:
         with path.open("rb") as file:
             file.seek(min(offset, os.fstat(file.fileno()).st_size))
-            start = file.tell()
+            end = file.tell()
             piece = file.read(PIECE_BYTES)
             if b"\n" not in piece and len(piece) == PIECE_BYTES:
                 piece += file.readline(MOST_LINE_BYTES - PIECE_BYTES)
     except OSError:
-        return [], offset
+        return "", offset
     if len(piece) >= MOST_LINE_BYTES and not piece.endswith(b"\n"):
-        end = start + len(piece)
-        return [Line(start, end, _sse(end, NOISE, _noise("a very long line")))], end
-    found = list[Line]()
+        end += len(piece)
+        return _sse(end, NOISE, _noise("a very long line")), end
+    events = list[str]()
     for line in piece.split(b"\n")[:-1]:
-        end = start + len(line) + 1
+        end += len(line) + 1
         if line.strip():
-            found.append(Line(start, end, _sse(end, *_event(line))))
-        start = end
-    return found, start
+            events.append(_sse(end, *_event(line)))
+    return "".join(events), end
 
 
 def line_start(path: Path, offset: int) -> int:
-    """The offset, within the file; a negative one is where a line begins so near its end."""
+    """Return the offset limited to the file, or the start of the line -offset before the end."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -207,10 +174,10 @@ def line_start(path: Path, offset: int) -> int:
 
 
 def _event(line: bytes) -> tuple[str, str]:
-    """The name of an event and what to send; a line without one is noise, as libraries print it."""
+    """Return the name of an event and its data; any other line, as libraries print it, is noise."""
     text = line.decode("utf-8", "replace").replace("\r", " ")
     try:
-        event = json.loads(text, parse_constant=_refused)
+        event = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return NOISE, _noise(text)
     name = event.get("event") if isinstance(event, dict) else None
@@ -219,8 +186,8 @@ def _event(line: bytes) -> tuple[str, str]:
     return NOISE, _noise(text)
 
 
-def _refused(constant: str) -> None:
-    """Python would read NaN, which browsers do not."""
+def _refuse_constant(constant: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and browsers do not."""
     raise ValueError(constant)
 
 

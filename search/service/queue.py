@@ -1,9 +1,9 @@
 """The queue on disk: submitted studies, idempotency keys and webhook deliveries."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -84,24 +84,20 @@ class RunTable:
                 with hold_opening(path.parent):
                     self._db.execute("PRAGMA journal_mode=WAL")
                     self._db.execute("PRAGMA synchronous=FULL")
-                    self._upgrade()
+                    self._create()
             except BaseException:
                 self._db.close()
                 raise
 
-    def _upgrade(self) -> None:
-        if self._version() == len(MIGRATIONS):
-            return
-        with self._all_or_nothing():
-            version = self._version()
-            if version > len(MIGRATIONS):
-                raise StoreError(f"{self._path} is of a newer cclsearch; use that version")
-            for migrate in MIGRATIONS[version:]:
-                migrate(self._db)
-            self._db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+    def _create(self) -> None:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version not in {0, VERSION}:
+            raise StoreError(
+                f"{self._path} is of another version of cclsearch; use that version, or move the "
+                "file away: the queue is lost then, but no study"
+            )
+        if version == 0:
+            self._db.executescript(SCHEMA)
 
     def close(self) -> None:
         """Close the connection."""
@@ -110,11 +106,11 @@ class RunTable:
     def add(self, submitted: Submitted, key: tuple[str, str, str] | None = None) -> None:
         """Record a study; `key` is the caller, idempotency key and request digest."""
         with self._refusals(), self._all_or_nothing():
-            self._insert("submitted", {**_row(submitted), "notified": 0})
+            self._insert("submitted", {**asdict(submitted), "notified": 0})
             if key is not None:
-                names = ("caller", "key", "request_digest")
-                row = dict(zip(names, key, strict=True))
-                self._insert("idempotency_keys", {**row, "study_id": submitted.study_id})
+                self._db.execute(
+                    "insert into idempotency_keys values (?, ?, ?, ?)", [*key, submitted.study_id]
+                )
 
     def forget(self, study_id: str) -> None:
         """Drop a study that was not recorded, so that it can be submitted again."""
@@ -180,12 +176,12 @@ class RunTable:
         with self._refusals(), self._all_or_nothing():
             self._db.execute("update submitted set notified = 1 where study_id = ?", [study_id])
             for one in deliveries:
-                self._insert("deliveries", {name: getattr(one, name) for name in DELIVERY})
+                self._insert("deliveries", asdict(one))
 
     def deliveries(self) -> tuple[Delivery, ...]:
         """Return the messages to deliver, the next first."""
         rows = self._rows("select * from deliveries order by due_s, rowid")
-        return tuple(map(_delivery, rows))
+        return tuple(Delivery(**dict(row)) for row in rows)
 
     def put_off(self, delivery: Delivery, due_s: float, error: str) -> None:
         """Schedule the next attempt of a delivery."""
@@ -246,40 +242,26 @@ def pending_submission(
     )
 
 
-def _create(db: sqlite3.Connection) -> None:
-    """First schema: submitted studies, idempotency keys and deliveries."""
-    db.execute(
-        "create table submitted (study_id text primary key, environment text not null,"
-        " devices text not null, parallel_studies integer not null, state text not null,"
-        " submitted_by text not null, submitted_at text not null, queued_at text not null,"
-        " crashes integer not null, launches_before integer not null, message text,"
-        " notified integer not null)"
-    )
-    db.execute("create index submitted_by_state on submitted (state, queued_at)")
-    db.execute(
-        "create table idempotency_keys (caller text not null, key text not null,"
-        " request_digest text not null, study_id text not null, primary key (caller, key))"
-    )
-    db.execute(
-        "create table deliveries (id text primary key, study_id text not null, url text not null,"
-        " body text not null, attempts integer not null, due_s real not null, error text)"
-    )
-
-
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_create,)
-"""Append-only: one that has shipped is never edited."""
-SUBMITTED = tuple(Submitted.__dataclass_fields__)
-DELIVERY = tuple(Delivery.__dataclass_fields__)
-
-
-def _row(submitted: Submitted) -> dict[str, Cell]:
-    return {name: getattr(submitted, name) for name in SUBMITTED}
+VERSION = 1
+SCHEMA = f"""
+begin immediate;
+create table if not exists submitted (
+    study_id text primary key, environment text not null, devices text not null,
+    parallel_studies integer not null, state text not null, submitted_by text not null,
+    submitted_at text not null, queued_at text not null, crashes integer not null,
+    launches_before integer not null, message text, notified integer not null);
+create index if not exists submitted_by_state on submitted (state, queued_at);
+create table if not exists idempotency_keys (
+    caller text not null, key text not null, request_digest text not null,
+    study_id text not null, primary key (caller, key));
+create table if not exists deliveries (
+    id text primary key, study_id text not null, url text not null, body text not null,
+    attempts integer not null, due_s real not null, error text);
+PRAGMA user_version={VERSION};
+commit;
+"""
 
 
 def _submitted(row: sqlite3.Row) -> Submitted:
-    facts = {name: row[name] for name in SUBMITTED}
+    facts = {name: row[name] for name in Submitted.__dataclass_fields__}
     return Submitted(**{**facts, "state": State(str(row["state"]))})
-
-
-def _delivery(row: sqlite3.Row) -> Delivery:
-    return Delivery(**{name: row[name] for name in DELIVERY})

@@ -4,19 +4,19 @@ Messages are kept in the queue's database, so they outlive the service. Delivery
 growing pauses until the receiver accepts. A message may arrive twice, with the same id.
 """
 
+import asyncio
 import hmac
 import json
 import logging
 import secrets
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from hashlib import sha256
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from threading import Event, Thread, Timer
-from urllib.parse import urlsplit
+from threading import Event, Thread
+
+import httpx2
 
 from records.codec import utc_now
 from records.errors import CclsearchError, StudyError
@@ -26,12 +26,11 @@ from search.service.queue import Delivery, RunTable, Submitted
 
 POLL_EVERY_S = 1.0
 TAKES_S = 10.0
-"""Time limit for the whole response."""
+"""Time limit for a response."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 3600.0
 MOST_ATTEMPTS = 50
 """About two days."""
 MOST_SECRET_BYTES = 4096
-ANSWER_BYTES = 1 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class WebhookSender:
         for path in self._secret_files.values():
             secret_in(path)
         self._ended = Event()
-        self._thread = Thread(target=self._run, name="messenger", daemon=True)
+        self._thread = Thread(target=self._run, name="webhooks", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -132,8 +131,12 @@ class WebhookSender:
         if path is None:
             return "it is no longer configured"
         try:
-            status = posted(delivery, secret_in(path), int(self._clock()))
-        except (OSError, HTTPException, ValueError, StudyError) as error:
+            status = asyncio.run(post(delivery, secret_in(path), int(self._clock())))
+        except TimeoutError:
+            return f"no response within {TAKES_S:g} s"
+        except httpx2.ConnectError as error:
+            return f"it cannot be reached: {error}"
+        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, StudyError) as error:
             return str(error) or type(error).__name__
         return None if status // 100 == 2 else f"it answered {status}"
 
@@ -160,42 +163,20 @@ def signature(secret: bytes, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, sha256).hexdigest()
 
 
-def posted(delivery: Delivery, secret: bytes, at_s: int) -> int:
+async def post(delivery: Delivery, secret: bytes, at_s: int) -> int:
     """Send a message and return the HTTP status; redirects are not followed."""
-    target, body = urlsplit(delivery.url), delivery.body.encode()
-    kind = HTTPSConnection if target.scheme == "https" else HTTPConnection
-    connection = kind(target.hostname or "", target.port, timeout=TAKES_S)
-    path = (target.path or "/") + (f"?{target.query}" if target.query else "")
-    with closing(connection):
-        connection.connect()
-        # The socket timeout holds for each read, not for a response that trickles in.
-        late = Event()
-        limit = Timer(TAKES_S, _cut, [connection, late])
-        limit.daemon = True
-        limit.start()
-        try:
-            connection.request("POST", path, body, _headers(delivery, secret, str(at_s)))
-            answer = connection.getresponse()
-            answer.read(ANSWER_BYTES)
-        finally:
-            limit.cancel()
-    if late.is_set():
-        raise TimeoutError(f"no complete response within {TAKES_S:g} s")
-    return answer.status
-
-
-def _cut(connection: HTTPConnection, late: Event) -> None:
-    late.set()
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
-
-
-def _headers(delivery: Delivery, secret: bytes, timestamp: str) -> Mapping[str, str]:
-    return {
+    timestamp, body = str(at_s), delivery.body.encode()
+    headers = {
         "Content-Type": "application/json",
         "User-Agent": "cclsearch",
         "X-Cclsearch-Delivery": delivery.id,
         "X-Cclsearch-Timestamp": timestamp,
-        "X-Cclsearch-Signature": signature(secret, timestamp, delivery.body.encode()),
+        "X-Cclsearch-Signature": signature(secret, timestamp, body),
     }
+    # A timeout of the client holds for each read, not for a response that trickles in.
+    async with (
+        asyncio.timeout(TAKES_S),
+        httpx2.AsyncClient(timeout=None, trust_env=False) as client,
+        client.stream("POST", delivery.url, content=body, headers=headers) as response,
+    ):
+        return response.status_code

@@ -19,7 +19,7 @@ END_OF_LINE = """line => {
 
 def fill_in(page, environment, name, trials=None):
     """Say in the form what is searched."""
-    page.get_by_label("Environment", exact=True).select_option(environment)
+    page.get_by_role("combobox", name="Environment", exact=True).select_option(environment)
     page.get_by_label("Name", exact=True).fill(name)
     if trials is not None:
         page.get_by_label("Trials", exact=True).fill(str(trials))
@@ -91,7 +91,7 @@ def test_a_study_is_submitted_in_the_form_and_watched_until_it_is_finished(visit
 
 def test_what_cannot_be_searched_is_said_beside_the_field(visit, shoot):
     page = visit("/studies/new")
-    page.get_by_label("Objective", exact=True).fill("beauty * 2")
+    page.get_by_role("combobox", name="Objective", exact=True).fill("beauty * 2")
 
     page.get_by_role("button", name="Submit").click()
 

@@ -235,7 +235,7 @@ def test_nobody_there_is_a_problem_in_words(office):
     office.tell_instead(url)
     office.look()
 
-    assert "refused" in office.sender.fault
+    assert "cannot be reached" in office.sender.fault
 
 
 def test_an_address_that_is_configured_no_more_is_not_told(office, receiver):

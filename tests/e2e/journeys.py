@@ -251,7 +251,7 @@ def test_a_drag_over_lines_chooses_them_and_a_second_one_narrows_the_choice(visi
     drag(page, chart.bounding_box())
     assert status.text_content() == f"{count} trials selected."
 
-    page.get_by_label("narrows").check()
+    page.get_by_label("intersect").check()
     best = chart.locator(f"[data-trial='{row.get_attribute('data-trial')}']").first
     drag(page, around(best.evaluate(END_OF_LINE)))
 

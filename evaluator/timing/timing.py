@@ -21,7 +21,7 @@ LEAST_UNCERTAINTY_S = 25e-9
 """No clock that is read around a call knows it better."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A unit of time."""
 
@@ -31,10 +31,10 @@ class Unit:
 
 
 UNITS = (
-    Unit(symbol="s", word="seconds", size_s=1.0),
-    Unit(symbol="ms", word="milliseconds", size_s=1e-3),
-    Unit(symbol="us", word="microseconds", size_s=1e-6),
-    Unit(symbol="ns", word="nanoseconds", size_s=1e-9),
+    Unit("s", "seconds", 1.0),
+    Unit("ms", "milliseconds", 1e-3),
+    Unit("us", "microseconds", 1e-6),
+    Unit("ns", "nanoseconds", 1e-9),
 )
 
 
@@ -161,24 +161,14 @@ class Timing:
         return statistics.fmean(self.times)
 
     @property
-    def p25(self) -> float:
-        """First quartile of all blocks."""
-        return self._quantile(0.25)
-
-    @property
-    def p75(self) -> float:
-        """Third quartile of all blocks."""
-        return self._quantile(0.75)
-
-    @property
     def iqr(self) -> float:
         """Interquartile range of all blocks."""
-        return self.p75 - self.p25
+        return self._quantile(0.75) - self._quantile(0.25)
 
     @property
     def relative_iqr(self) -> float:
         """Interquartile range over median."""
-        return relative_iqr(sorted(self.times))
+        return self.iqr / self.median
 
     @property
     def launch_medians(self) -> dict[str, float]:
@@ -254,7 +244,12 @@ class Timing:
         return tuple(time / self.number_per_run for time in group.raw_times_s)
 
     def _quantile(self, share: float) -> float:
-        return quantile(sorted(self.times), share)
+        """Linear between neighbours."""
+        ordered = sorted(self.times)
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        step = ordered[min(below + 1, len(ordered) - 1)] - ordered[below]
+        return ordered[below] + (place - below) * step
 
 
 def merge(timings: Iterable[Timing]) -> list[Timing]:
@@ -266,19 +261,6 @@ def merge(timings: Iterable[Timing]) -> list[Timing]:
     for timing in timings:
         replicates.setdefault(timing.task, []).append(timing)
     return [_merged(group) if len(group) > 1 else group[0] for group in replicates.values()]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Give a quantile of ascending values, linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    step = ordered[min(below + 1, len(ordered) - 1)] - ordered[below]
-    return ordered[below] + (place - below) * step
-
-
-def relative_iqr(ordered: Sequence[float]) -> float:
-    """Give the interquartile range of ascending values over their median."""
-    return (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / quantile(ordered, 0.5)
 
 
 def _merged(replicates: Sequence[Timing]) -> Timing:

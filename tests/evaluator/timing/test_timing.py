@@ -48,7 +48,6 @@ def test_statistics_of_one_launch_are_those_of_torch(times, calls):
     assert ours.mean == pytest.approx(theirs.mean, rel=1e-12)
     assert ours.iqr == pytest.approx(theirs.iqr, rel=1e-9, abs=1e-12 * max(times))
     assert ours.times == pytest.approx(theirs.times)
-    assert ours.p25 <= ours.median <= ours.p75
 
 
 @pytest.mark.parametrize(

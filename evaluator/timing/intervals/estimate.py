@@ -1,23 +1,20 @@
 """Statistics of one launch, intervals of two, and the thresholds of their comparison."""
 
 import math
-import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, JsonValue, ValidationError
 
-from records.errors import StudyError, shown
+from records.codec import first_problem, from_document
+from records.errors import STRICT, StudyError, shown
 from records.files import read_text
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 Samples: TypeAlias = NDArray[np.float64]
 
@@ -87,7 +84,28 @@ def summary_of(
     elif clock_hz is None:
         clock_hz = _mean(clocks)
     known = TimeSummary(clocks_hz=clocks, clock_hz=clock_hz, unusable=unusable)
-    return _with_statistics(known, times) if isinstance(times, np.ndarray) else known
+    if not isinstance(times, np.ndarray):
+        return known
+    ordered = np.sort(times)
+    low, middle, high = (percentile(ordered, percent) for percent in (25, 50, 75))
+    mean, stdev = _mean(times), None
+    if times.size > 1:
+        with np.errstate(over="ignore"):
+            stdev = float(times.std(ddof=1))
+    return replace(
+        known,
+        minimum=float(ordered[0]),
+        maximum=float(ordered[-1]),
+        mean=mean,
+        stdev=stdev,
+        stdev_relative=None if stdev is None else stdev / mean,
+        first_quartile=low,
+        median=middle,
+        third_quartile=high,
+        iqr=high - low,
+        iqr_relative=(high - low) / middle,
+        times_s=times,
+    )
 
 
 def percentile(ordered: Samples, percent: int) -> float:
@@ -154,29 +172,6 @@ def _checked(channel: Channel, numbers: Samples) -> Samples | Unusable:
     bad = int(numbers.size - np.count_nonzero(good))
     why = f"{bad} of {numbers.size} not positive and finite, first {numbers[first]:g} at {first}"
     return Unusable(channel=channel, why=why)
-
-
-def _with_statistics(known: TimeSummary, times: Samples) -> TimeSummary:
-    ordered = np.sort(times)
-    low, middle, high = (percentile(ordered, percent) for percent in (25, 50, 75))
-    mean, stdev = _mean(times), None
-    if times.size > 1:
-        with np.errstate(over="ignore"):
-            stdev = float(times.std(ddof=1))
-    return replace(
-        known,
-        minimum=float(ordered[0]),
-        maximum=float(ordered[-1]),
-        mean=mean,
-        stdev=stdev,
-        stdev_relative=None if stdev is None else stdev / mean,
-        first_quartile=low,
-        median=middle,
-        third_quartile=high,
-        iqr=high - low,
-        iqr_relative=(high - low) / middle,
-        times_s=times,
-    )
 
 
 def _mean(numbers: Samples) -> float:
@@ -264,7 +259,7 @@ def estimates_of(reference: TimeSummary, candidate: TimeSummary) -> Estimates:
         first, second = estimate(reference), estimate(candidate)
         if first is not None and second is not None:
             return Estimates(family=family, reference=first, candidate=second)
-    alike = _estimates_mean if None in (reference.median, candidate.median) else _median
+    alike = _moments if None in (reference.median, candidate.median) else _median
     first, second = alike(reference), alike(candidate)
     if first.centre is None or second.centre is None:
         first, second = _own(reference), _own(candidate)
@@ -339,7 +334,7 @@ def _classical(summary: TimeSummary) -> Estimate | None:
     if is_time(summary.maximum):
         upper = min(upper, summary.maximum)
     interval = interval_of(lower, mean, upper)
-    return None if interval is None else replace(_estimates_mean(summary), interval=interval)
+    return None if interval is None else replace(_moments(summary), interval=interval)
 
 
 def _median(summary: TimeSummary) -> Estimate:
@@ -347,13 +342,13 @@ def _median(summary: TimeSummary) -> Estimate:
     return Estimate(centre=summary.median, noise=noise)
 
 
-def _estimates_mean(summary: TimeSummary) -> Estimate:
+def _moments(summary: TimeSummary) -> Estimate:
     noise = _noise(summary.stdev_relative, summary.stdev, summary.mean)
     return Estimate(centre=summary.mean, noise=noise)
 
 
 def _own(summary: TimeSummary) -> Estimate:
-    return _estimates_mean(summary) if summary.median is None else _median(summary)
+    return _moments(summary) if summary.median is None else _median(summary)
 
 
 def _noise(relative: float | None, absolute: float | None, centre: float | None) -> float | None:
@@ -362,62 +357,52 @@ def _noise(relative: float | None, absolute: float | None, centre: float | None)
     return relative if relative is not None and 0 <= relative < math.inf else None
 
 
-VERSION = 1
-SOURCE = "thresholds"  # what errors call text that came from no file
-
-Table = TypeVar("Table", bound="DataclassInstance")
-
-
-def _ratio(default: float) -> float:
-    """A limit of 0 or more."""
-    return field(default=default, metadata={"most": math.inf})
-
-
-def _share(default: float) -> float:
-    """A limit from 0 to 1."""
-    return field(default=default, metadata={"most": 1.0})
+Ratio: TypeAlias = Annotated[float, Field(ge=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearGap:
     """`relative` is the least distance between two intervals, over the smaller bound."""
 
-    relative: float = _ratio(0.005)
+    relative: Ratio = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Same:
     """How close two centres must be, how much their intervals overlap, how noisy either may be."""
 
-    center_relative: float = _ratio(0.005)
-    overlap_fraction: float = _share(0.5)
-    relative_dispersion_ceiling: float = _ratio(0.02)
+    center_relative: Ratio = 0.005
+    overlap_fraction: Share = 0.5
+    relative_dispersion_ceiling: Ratio = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RareSupport:
     """When a value is too rare to count as support, and how many samples may be left out so."""
 
-    sample_fraction: float = _share(0.001)
-    max_removed_sample_fraction: float = _share(0.01)
+    sample_fraction: Share = 0.001
+    max_removed_sample_fraction: Share = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk:
     """Share of the samples, and of the distinct values, that the other side must have nearby."""
 
-    sample_coverage: float = _share(0.97)
-    support_coverage: float = _share(0.80)
-    rare_support: RareSupport = field(default_factory=RareSupport)
+    sample_coverage: Share = 0.97
+    support_coverage: Share = 0.80
+    rare_support: RareSupport = RareSupport()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """All limits of a judgement."""
 
-    clear_gap: ClearGap = field(default_factory=ClearGap)
-    same: Same = field(default_factory=Same)
-    bulk: Bulk = field(default_factory=Bulk)
+    __pydantic_config__ = STRICT
+
+    clear_gap: ClearGap = ClearGap()
+    same: Same = Same()
+    bulk: Bulk = Bulk()
 
 
 PRESETS: Mapping[str, Thresholds] = {
@@ -443,92 +428,72 @@ PRESETS: Mapping[str, Thresholds] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """The thresholds that a document changes."""
+
+    name: Literal["default", "strict", "permissive"] = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """A TOML document: its tables are laid over a preset."""
+
+    __pydantic_config__ = STRICT
+
+    version: Literal[1]
+    preset: Preset = Preset()
+    clear_gap: Mapping[str, JsonValue] = field(default_factory=dict)
+    same: Mapping[str, JsonValue] = field(default_factory=dict)
+    bulk: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
 def read_thresholds(source: Path | str | None = None, preset: str | None = None) -> Thresholds:
     """Thresholds from TOML, a file or the text itself, laid over a preset.
 
     The preset given here comes before the one that the TOML names; a key in the TOML comes before
-    both.
+    both. Raises `StudyError` naming the first key that is wrong.
     """
-    name = str(source) if isinstance(source, Path) else SOURCE
-    document = {"version": VERSION} if source is None else _document(source, name)
-    tables = dict(document)
-    _check_version(tables.pop("version", None), name)
-    named = _preset(tables.pop("preset", {"name": "default"}), name)
-    base = named if preset is None else _known_preset(preset, "preset", name)
-    return _overridden(base, tables, (), name)
+    if preset not in (None, *PRESETS):
+        raise StudyError(f"preset = {shown(preset)} is unknown; use one of {', '.join(PRESETS)}")
+    if source is None:
+        return PRESETS[preset or "default"]
+    name = str(source) if isinstance(source, Path) else "thresholds"
+    try:
+        text = read_text(source) if isinstance(source, Path) else source
+        document = from_document(_Document, tomllib.loads(text))
+        tables = {"clear_gap": document.clear_gap, "same": document.same, "bulk": document.bulk}
+        base = asdict(PRESETS[preset or document.preset.name])
+        return from_document(Thresholds, _laid_over(base, tables))
+    except ValidationError as error:
+        raise StudyError(f"{name}: {first_problem(error)}") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise StudyError(f"{name}: cannot be read as TOML: {error}") from error
+
+
+def _laid_over(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """The base with the changed values in their place, table by table."""
+    changed = dict(base)
+    for key, value in changes.items():
+        old = base.get(key)
+        inner = isinstance(old, Mapping) and isinstance(value, Mapping)
+        changed[key] = _laid_over(old, value) if inner else value
+    return changed
 
 
 def to_toml(thresholds: Thresholds) -> str:
     """TOML that `read_thresholds` reads back to the same thresholds, over any preset."""
-    return "\n".join((f"version = {VERSION}", *_lines(thresholds, ()))) + "\n"
+    return "\n".join(("version = 1", *_toml_lines(asdict(thresholds), ""))) + "\n"
 
 
-def _lines(table: "DataclassInstance", path: Sequence[str]) -> list[str]:
-    values = {entry.name: getattr(table, entry.name) for entry in fields(table)}
-    numbers = {key: value for key, value in values.items() if not is_dataclass(value)}
-    lines = ["", f"[{'.'.join(path)}]"] if numbers else []
-    lines += [f"{key} = {float(value)!r}" for key, value in numbers.items()]
-    for key, value in values.items():
-        if key not in numbers:
-            lines += _lines(value, (*path, key))
-    return lines
-
-
-def _document(source: Path | str, name: str) -> Mapping[str, object]:
-    try:
-        text = read_text(source) if isinstance(source, Path) else source
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{name}: cannot be read: {error}") from error
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StudyError(f"{name}: not TOML: {error}") from error
-
-
-def _check_version(version: object, name: str) -> None:
-    if version is None:
-        raise StudyError(f"{name}: version is missing; write version = {VERSION}")
-    if type(version) is not int or version != VERSION:
-        raise StudyError(f"{name}: version = {shown(version)} is unknown; write {VERSION}")
-
-
-def _preset(table: object, name: str) -> Thresholds:
-    if not isinstance(table, dict) or table.keys() != {"name"}:
-        raise StudyError(f"{name}: preset = {shown(table)}; write [preset] with a name, no more")
-    return _known_preset(table["name"], "preset.name", name)
-
-
-def _known_preset(value: object, key: str, name: str) -> Thresholds:
-    if isinstance(value, str) and value in PRESETS:
-        return PRESETS[value]
-    raise StudyError(f"{name}: {key} = {shown(value)} is unknown; use one of {', '.join(PRESETS)}")
-
-
-def _overridden(base: Table, table: Mapping[str, object], path: Sequence[str], name: str) -> Table:
-    """The base with the values of a TOML table, and of the tables inside it, in their place."""
-    known = {entry.name: entry for entry in fields(base)}
-    changes: dict[str, object] = {}
+def _toml_lines(table: Mapping[str, object], name: str) -> Iterator[str]:
+    if name and any(not isinstance(value, dict) for value in table.values()):
+        yield from ("", f"[{name}]")
     for key, value in table.items():
-        full, current = ".".join((*path, key)), getattr(base, key, None)
-        if key not in known:
-            allowed = [*known] if path else ["version", "preset", *known]
-            raise StudyError(f"{name}: {full} is unknown; use one of {', '.join(allowed)}")
-        if not is_dataclass(current) or isinstance(current, type):
-            changes[key] = _number(value, known[key], f"{name}: {full}")
-        elif isinstance(value, dict):
-            changes[key] = _overridden(current, value, (*path, key), name)
+        if isinstance(value, dict):
+            yield from _toml_lines(value, f"{name}.{key}".lstrip("."))
         else:
-            raise StudyError(f"{name}: {full} = {shown(value)} is not a table; write [{full}]")
-    return replace(base, **changes)
-
-
-def _number(value: object, entry: "Field[object]", where: str) -> float:
-    most = entry.metadata["most"]
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    if 0 <= number <= min(most, sys.float_info.max):  # an integer may be more than a float holds
-        return float(number)
-    allowed = "from 0 to 1" if most == 1 else "of 0 or more"
-    raise StudyError(f"{where} = {shown(value)} is not allowed; give a number {allowed}")
+            yield f"{key} = {value!r}"
 
 
 LEAST_COUNT = 2  # a value seen once is rare whatever the fraction
@@ -576,23 +541,15 @@ def coverages(
 def worst_shortfall(found: tuple[SampleCoverage, SampleCoverage], bulk: Bulk) -> Shortfall | None:
     """The share that misses its threshold by most; None if none does."""
     missed = [
-        shortfall
-        for side, coverage in zip(("reference", "candidate"), found, strict=True)
-        for shortfall in _shortfalls(side, coverage, bulk)
-    ]
-    return max(missed, key=lambda shortfall: shortfall.size, default=None)
-
-
-def _shortfalls(side: str, coverage: SampleCoverage, bulk: Bulk) -> Sequence[Shortfall]:
-    shares = (
-        ("sampled", coverage.samples, bulk.sample_coverage),
-        ("distinct", coverage.support, bulk.support_coverage),
-    )
-    return [
         Shortfall(side=side, share=share, covered=covered, needed=needed)
-        for share, covered, needed in shares
+        for side, coverage in zip(("reference", "candidate"), found, strict=True)
+        for share, covered, needed in (
+            ("sampled", coverage.samples, bulk.sample_coverage),
+            ("distinct", coverage.support, bulk.support_coverage),
+        )
         if covered < needed
     ]
+    return max(missed, key=lambda shortfall: shortfall.size, default=None)
 
 
 def _near(values: Samples, others: Samples, reach: float) -> NDArray[np.bool_]:
@@ -620,12 +577,11 @@ def _coverage(
 
 def _kept(counts: NDArray[np.intp], rare: RareSupport) -> NDArray[np.bool_]:
     """Which distinct values count as support: all, unless leaving rare ones out costs little."""
-    every = np.ones(counts.size, np.bool_)
     total = int(counts.sum())
     least = max(LEAST_COUNT, math.ceil(rare.sample_fraction * total))
     kept = counts >= least
     removed = int(counts[~kept].sum())
     off = rare.sample_fraction <= 0 or rare.max_removed_sample_fraction <= 0
     if off or not kept.any() or removed / total > rare.max_removed_sample_fraction:
-        return every
+        return np.ones(counts.size, np.bool_)
     return kept

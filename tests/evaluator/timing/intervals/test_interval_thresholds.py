@@ -43,55 +43,39 @@ ANY_THRESHOLDS = st.builds(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "thresholds: version is missing; write version = 1"),
-        ("version = 2", "thresholds: version = 2 is unknown; write 1"),
-        ("version = true", "thresholds: version = True is unknown; write 1"),
-        ("version = 1.0", "thresholds: version = 1.0 is unknown; write 1"),
-        (
-            "version = 1\n[noise]",
-            "thresholds: noise is unknown; use one of version, preset, clear_gap, same, bulk",
-        ),
+        ("", "thresholds: version: Field required"),
+        ("version = 2", "thresholds: version: Input should be 1"),
+        ("version = 1\n[noise]", "thresholds: noise: Unexpected keyword argument"),
         (
             "version = 1\n[bulk]\ncoverage = 1",
-            "thresholds: bulk.coverage is unknown; "
-            "use one of sample_coverage, support_coverage, rare_support",
+            "thresholds: bulk.coverage: Unexpected keyword argument",
         ),
         (
             "version = 1\n[clear_gap.relative]\nx = 1",
-            "thresholds: clear_gap.relative = {'x': 1} is not allowed; give a number of 0 or more",
+            "thresholds: clear_gap.relative: Input should be a valid number",
         ),
         (
             "version = 1\n[bulk]\nsample_coverage = 1.5",
-            "thresholds: bulk.sample_coverage = 1.5 is not allowed; give a number from 0 to 1",
+            "thresholds: bulk.sample_coverage: Input should be less than or equal to 1",
         ),
         (
             "version = 1\n[clear_gap]\nrelative = '0.1'",
-            "thresholds: clear_gap.relative = '0.1' is not allowed; give a number of 0 or more",
+            "thresholds: clear_gap.relative: Input should be a valid number",
         ),
         (
             "version = 1\npreset.name = 'loose'",
-            "thresholds: preset.name = 'loose' is unknown; use one of default, strict, permissive",
+            "thresholds: preset.name: Input should be 'default', 'strict' or 'permissive'",
         ),
-        (
-            "version = 1\npreset = 'strict'",
-            "thresholds: preset = 'strict'; write [preset] with a name, no more",
-        ),
+        ("version = 1\npreset = 'strict'", "thresholds: preset: Input should be an object"),
         (
             "version = 1\n[preset]\nname = 'strict'\nbase = 1",
-            "thresholds: preset = {'name': 'strict', 'base': 1}; "
-            "write [preset] with a name, no more",
+            "thresholds: preset.base: Unexpected keyword argument",
         ),
-        (
-            "version = 1\nclear_gap = 0.1",
-            "thresholds: clear_gap = 0.1 is not a table; write [clear_gap]",
-        ),
-        (
-            "version = 1\n[[bulk]]",
-            "thresholds: bulk = [{}] is not a table; write [bulk]",
-        ),
+        ("version = 1\nclear_gap = 0.1", "thresholds: clear_gap: Input should be an object"),
+        ("version = 1\n[[bulk]]", "thresholds: bulk: Input should be an object"),
         (
             "version = 1\n[bulk]\nrare_support = 0.1",
-            "thresholds: bulk.rare_support = 0.1 is not a table; write [bulk.rare_support]",
+            "thresholds: bulk.rare_support: Input should be an object",
         ),
     ],
 )
@@ -104,12 +88,12 @@ def test_a_document_that_is_not_understood_is_an_error(text: str, says: str) -> 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-0.1", "true", "[]", "1" + "0" * 400])
 def test_a_limit_that_is_no_usable_number_is_an_error(value: str) -> None:
-    with pytest.raises(StudyError, match=r"same\.center_relative = .* number of 0 or more"):
+    with pytest.raises(StudyError, match=r"same\.center_relative: Input should be"):
         read_thresholds(f"version = 1\n[same]\ncenter_relative = {value}")
 
 
 def test_text_that_is_not_toml_is_an_error() -> None:
-    with pytest.raises(StudyError, match="thresholds: not TOML"):
+    with pytest.raises(StudyError, match="thresholds: cannot be read as TOML"):
         read_thresholds("version =")
 
 
@@ -127,7 +111,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "limits.toml"
     path.write_text("version = 3", encoding="utf-8")
 
-    with pytest.raises(StudyError, match=r"limits\.toml: version = 3 is unknown"):
+    with pytest.raises(StudyError, match=r"limits\.toml: version: Input should be 1"):
         read_thresholds(path)
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from evaluator.machine import local_environment
 from policies.contract import decide, seed_policy
+from records.codec import to_json
 from records.study import Objective, Study, choices_of
 from records.trial import Config, FailureKind
-from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated, write_landscape
+from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 
@@ -109,6 +110,31 @@ def entry(config: Config, launches: list[Mapping[str, object]]) -> Entry:
 
 def fault(row: Mapping[str, object]) -> Fault:
     return Fault(kind=FailureKind(row["kind"]), message=str(row["message"]))
+
+
+def write_landscape(landscape: Landscape, path: Path) -> None:
+    """Write the file that `read_landscape` reads, one entry a line."""
+    head = json.loads(to_json(replace(landscape, entries=landscape.entries[:1])))
+    del head["entries"]
+    words = json.dumps(_without_empty(head), indent=1, ensure_ascii=False).removesuffix("\n}")
+    lines = (
+        json.dumps(_without_empty(json.loads(to_json(each))), ensure_ascii=False)
+        for each in landscape.entries
+    )
+    entries = ",\n  ".join(lines)
+    path.write_text(f'{words},\n "entries": [\n  {entries}\n ]\n}}\n', encoding="utf-8")
+
+
+def _without_empty(value: object) -> object:
+    """The document without empty values, so that a person can read it."""
+    match value:
+        case dict():
+            kept = {key: _without_empty(each) for key, each in value.items()}
+            return {key: each for key, each in kept.items() if each not in (None, [], {}, "")}
+        case list():
+            return [_without_empty(each) for each in value]
+        case _:
+            return value
 
 
 if __name__ == "__main__":

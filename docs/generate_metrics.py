@@ -7,35 +7,17 @@ from pathlib import Path
 
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric, metric_names
-from search.traces import frames as trace_frames
-from search.traces import tables as collective_tables
-from search.traces import tables as trace_tables
-from search.traces.tables import Columns
+from search.traces.tables import COLUMNS, Columns
 
 DOCUMENT = Path(__file__).parent / "metrics.md"
 WIDTH = 100
-TABLES = {
-    "ranks": trace_tables.RANK_COLUMNS,
-    "steps": trace_tables.STEP_COLUMNS,
-    "breakdown": trace_tables.BREAKDOWN_COLUMNS,
-    "idle": trace_tables.IDLE_COLUMNS,
-    "kernels": trace_tables.KERNEL_COLUMNS,
-    "launches": trace_tables.LAUNCH_COLUMNS,
-    "queues": trace_tables.QUEUE_COLUMNS,
-    "collectives": collective_tables.COLLECTIVE_COLUMNS,
-    "calls": collective_tables.CALL_COLUMNS,
-    "groups": collective_tables.GROUP_COLUMNS,
-    "traffic": collective_tables.TRAFFIC_COLUMNS,
-    "stragglers": collective_tables.WAIT_COLUMNS,
-    "metrics": trace_frames.METRIC_COLUMNS,
-}
 
 
 def written(document: str) -> str:
     """The document with its generated parts as the code has them now."""
     parts = {
         "definitions": "\n".join(_definition(metric(name)) for name in metric_names()),
-        "columns": "\n".join(_columns(name, columns) for name, columns in TABLES.items()),
+        "columns": "\n".join(_columns(name, columns) for name, columns in COLUMNS.items()),
     }
     for name, text in parts.items():
         mark = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -11,8 +11,8 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -39,8 +39,36 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvInfo:
-    """Where a launch ran, and on what; None for what the machine does not say."""
+class BenchHost:
+    """The host and the working tree that a benchmark runs on; None for what is unknown."""
+
+    host: str
+    core_count: int
+    kernel: str
+    cpu_model: str | None = None
+    governor: str | None = None
+    network_interfaces: tuple[str, ...] = ()
+    commit: str | None = None
+    """Of the working tree that the benchmark was started in."""
+    container: str | None = None
+
+    def environment(self, request: SweepRequest, facts: SweepFacts | None) -> "EnvInfo":
+        """Combine with what the ranks of a launch reported of themselves, if they did."""
+        return EnvInfo(
+            **asdict(self),
+            device_type=request.device.value,
+            device_name=facts.device_name if facts else None,
+            torch_version=facts.torch_version if facts else version("torch"),
+            torchcomms_version=facts.torchcomms_version if facts else None,
+            comm_adapter_name=request.adapter.value,
+            comm_backend_name=facts.backend_name if facts else request.backend,
+            comm_backend_version=facts.backend_version if facts else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvInfo(BenchHost):
+    """Where a launch ran, and on what."""
 
     device_type: str
     device_name: str | None
@@ -49,15 +77,6 @@ class EnvInfo:
     comm_adapter_name: str
     comm_backend_name: str
     comm_backend_version: str | None
-    host: str
-    cpu_model: str | None = None
-    core_count: int | None = None
-    kernel: str | None = None
-    governor: str | None = None
-    network_interfaces: tuple[str, ...] = ()
-    commit: str | None = None
-    """Of the working tree that the benchmark was started in."""
-    container: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +161,11 @@ class BenchMetrics:
     block_calls: tuple[int, ...]
     block_ns: tuple[tuple[int, ...], ...]
 
+    @property
+    def block_count(self) -> int:
+        """Blocks that were timed."""
+        return len(self.block_calls)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRecord:
@@ -156,7 +180,13 @@ class BenchRecord:
     status: Literal["measured", "skipped", "wrong_result", "timeout", "failed"] = "measured"
     reason: str = ""
     conditions: Conditions | None = None
-    schema_version: int = field(default=SCHEMA_VERSION)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def steal_percent(self) -> float | None:
+        """CPU time that other guests of the host took."""
+        share = None if self.conditions is None else self.conditions.steal_share
+        return None if share is None else 100 * share
 
 
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -315,40 +345,6 @@ def _per_call_us(
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchHost:
-    """The host and the working tree that a benchmark runs on; None for what is unknown."""
-
-    host: str
-    cpu_model: str | None
-    core_count: int
-    kernel: str
-    governor: str | None
-    network_interfaces: tuple[str, ...]
-    commit: str | None
-    container: str | None
-
-    def environment(self, request: SweepRequest, facts: SweepFacts | None) -> EnvInfo:
-        """Combine with what the ranks of a launch reported of themselves, if they did."""
-        return EnvInfo(
-            device_type=request.device.value,
-            device_name=facts.device_name if facts else None,
-            torch_version=facts.torch_version if facts else version("torch"),
-            torchcomms_version=facts.torchcomms_version if facts else None,
-            comm_adapter_name=request.adapter.value,
-            comm_backend_name=facts.backend_name if facts else request.backend,
-            comm_backend_version=facts.backend_version if facts else None,
-            host=self.host,
-            cpu_model=self.cpu_model,
-            core_count=self.core_count,
-            kernel=self.kernel,
-            governor=self.governor,
-            network_interfaces=self.network_interfaces,
-            commit=self.commit,
-            container=self.container,
-        )
-
-
 def this_machine(folder: Path, root: Path = Path("/")) -> BenchHost:
     """Look at this machine, mounted at `root`, and at the working tree around `folder`."""
     return BenchHost(
@@ -405,16 +401,23 @@ DECIMALS, DIGITS = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class BenchColumn:
-    """A column: its name, its value in a record, and its width on a terminal if shown there."""
+    """A column: its name, its attribute of a record, and its width on a terminal if shown there."""
 
     name: str
-    value: Callable[[BenchRecord], CellValue]
+    attribute: str
     width: int | None = None
+
+    def value(self, record: BenchRecord) -> CellValue:
+        """What the record has there; None where it lacks it, or the part that it is in."""
+        part, _, name = self.attribute.rpartition(".")
+        owner = attrgetter(part)(record) if part else record
+        value: CellValue = None if owner is None else getattr(owner, name)
+        return value
 
     def exact(self, record: BenchRecord) -> str:
         """The cell of a file: nothing is rounded."""
         value = self.value(record)
-        return ABSENT if value is None else str(value)
+        return ABSENT if value in (None, "") else str(value)
 
     def short(self, record: BenchRecord) -> str:
         """The cell of a terminal; what decimals would hide has significant digits instead."""
@@ -424,68 +427,48 @@ class BenchColumn:
         return f"{value:.{DECIMALS}f}" if abs(value) >= 1 else f"{value:.{DIGITS}g}"
 
 
-def _measured(name: str) -> Callable[[BenchRecord], CellValue]:
-    """Reads what exists of measured points only."""
-    read: Callable[[object], CellValue] = attrgetter(name)
-    return lambda record: None if record.metrics is None else read(record.metrics)
-
-
-def _sample_count(record: BenchRecord) -> int | None:
-    return None if record.metrics is None else len(record.metrics.block_calls)
-
-
-def _condition(name: str) -> Callable[[BenchRecord], CellValue]:
-    read: Callable[[object], CellValue] = attrgetter(name)
-    return lambda record: None if record.conditions is None else read(record.conditions)
-
-
-def _steal_percent(record: BenchRecord) -> float | None:
-    share = None if record.conditions is None else record.conditions.steal_share
-    return None if share is None else 100 * share
-
-
 COLUMNS: Final = (
-    BenchColumn("Collective", attrgetter("params.collective_name"), 21),
-    BenchColumn("DType", attrgetter("params.dtype"), 8),
-    BenchColumn("ReduceOp", attrgetter("params.reduce_op"), 8),
-    BenchColumn("SendMsgSize(B)", attrgetter("message_size_bytes"), 14),
-    BenchColumn("Ranks", attrgetter("params.num_ranks"), 5),
-    BenchColumn("DispatchMode", attrgetter("params.dispatch_mode")),
-    BenchColumn("WarmupIters", attrgetter("params.warmup_iterations")),
-    BenchColumn("MeasureIters", attrgetter("params.measure_iterations")),
-    BenchColumn("SyncInterval", attrgetter("params.sync_interval")),
-    BenchColumn("LatAvg(us)", _measured("avg_time_us"), 12),
-    BenchColumn("LatMin(us)", _measured("min_time_us"), 12),
-    BenchColumn("LatMax(us)", _measured("max_time_us"), 12),
-    BenchColumn("BusBw(GB/s)", _measured("bus_bw_gbps"), 11),
-    BenchColumn("DeviceType", attrgetter("environment.device_type")),
-    BenchColumn("DeviceName", attrgetter("environment.device_name")),
-    BenchColumn("CommAdapter", attrgetter("environment.comm_adapter_name")),
-    BenchColumn("CommBackend", attrgetter("environment.comm_backend_name")),
-    BenchColumn("CommBackendVersion", attrgetter("environment.comm_backend_version")),
-    BenchColumn("TorchVersion", attrgetter("environment.torch_version")),
-    BenchColumn("TorchCommsVersion", attrgetter("environment.torchcomms_version")),
-    BenchColumn("SchemaVersion", attrgetter("schema_version")),
-    BenchColumn("RunId", attrgetter("place.run_id")),
-    BenchColumn("LaunchId", attrgetter("place.launch_id")),
-    BenchColumn("Block", attrgetter("place.round")),
-    BenchColumn("Order", attrgetter("place.order")),
-    BenchColumn("AlgBw(GB/s)", _measured("algorithm_bw_gbps")),
-    BenchColumn("LatMed(us)", _measured("median_time_us")),
-    BenchColumn("LatP25(us)", _measured("p25_time_us")),
-    BenchColumn("LatP75(us)", _measured("p75_time_us")),
-    BenchColumn("LatP99(us)", _measured("p99_time_us")),
-    BenchColumn("Samples", _sample_count),
-    BenchColumn("SlowestRank", _measured("slowest_rank")),
-    BenchColumn("BwConvention", attrgetter("config.bandwidth_convention")),
-    BenchColumn("StartedAt", attrgetter("place.started_at")),
-    BenchColumn("Load1", _condition("load_average")),
-    BenchColumn("CpuPressure", _condition("cpu_pressure_share")),
-    BenchColumn("StealPct", _steal_percent),
-    BenchColumn("Host", attrgetter("environment.host")),
-    BenchColumn("Commit", attrgetter("environment.commit")),
-    BenchColumn("Status", attrgetter("status")),
-    BenchColumn("Reason", lambda record: record.reason or None),
+    BenchColumn("Collective", "params.collective_name", 21),
+    BenchColumn("DType", "params.dtype", 8),
+    BenchColumn("ReduceOp", "params.reduce_op", 8),
+    BenchColumn("SendMsgSize(B)", "message_size_bytes", 14),
+    BenchColumn("Ranks", "params.num_ranks", 5),
+    BenchColumn("DispatchMode", "params.dispatch_mode"),
+    BenchColumn("WarmupIters", "params.warmup_iterations"),
+    BenchColumn("MeasureIters", "params.measure_iterations"),
+    BenchColumn("SyncInterval", "params.sync_interval"),
+    BenchColumn("LatAvg(us)", "metrics.avg_time_us", 12),
+    BenchColumn("LatMin(us)", "metrics.min_time_us", 12),
+    BenchColumn("LatMax(us)", "metrics.max_time_us", 12),
+    BenchColumn("BusBw(GB/s)", "metrics.bus_bw_gbps", 11),
+    BenchColumn("DeviceType", "environment.device_type"),
+    BenchColumn("DeviceName", "environment.device_name"),
+    BenchColumn("CommAdapter", "environment.comm_adapter_name"),
+    BenchColumn("CommBackend", "environment.comm_backend_name"),
+    BenchColumn("CommBackendVersion", "environment.comm_backend_version"),
+    BenchColumn("TorchVersion", "environment.torch_version"),
+    BenchColumn("TorchCommsVersion", "environment.torchcomms_version"),
+    BenchColumn("SchemaVersion", "schema_version"),
+    BenchColumn("RunId", "place.run_id"),
+    BenchColumn("LaunchId", "place.launch_id"),
+    BenchColumn("Block", "place.round"),
+    BenchColumn("Order", "place.order"),
+    BenchColumn("AlgBw(GB/s)", "metrics.algorithm_bw_gbps"),
+    BenchColumn("LatMed(us)", "metrics.median_time_us"),
+    BenchColumn("LatP25(us)", "metrics.p25_time_us"),
+    BenchColumn("LatP75(us)", "metrics.p75_time_us"),
+    BenchColumn("LatP99(us)", "metrics.p99_time_us"),
+    BenchColumn("Samples", "metrics.block_count"),
+    BenchColumn("SlowestRank", "metrics.slowest_rank"),
+    BenchColumn("BwConvention", "config.bandwidth_convention"),
+    BenchColumn("StartedAt", "place.started_at"),
+    BenchColumn("Load1", "conditions.load_average"),
+    BenchColumn("CpuPressure", "conditions.cpu_pressure_share"),
+    BenchColumn("StealPct", "steal_percent"),
+    BenchColumn("Host", "environment.host"),
+    BenchColumn("Commit", "environment.commit"),
+    BenchColumn("Status", "status"),
+    BenchColumn("Reason", "reason"),
 )
 HEADER: Final = tuple(column.name for column in COLUMNS)
 

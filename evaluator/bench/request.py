@@ -3,8 +3,8 @@
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeVar, get_args
 
 from evaluator.bench.record import (
     BenchConfig,
@@ -60,11 +60,7 @@ class BenchPlan:
             backend=backend,
             device=self.device,
             operations=self.operations,
-            warmup_iterations=self.sampling.warmup_iterations,
-            measure_iterations=self.sampling.measure_iterations,
-            sync_interval=self.sampling.sync_interval,
-            async_op=self.sampling.async_op,
-            timeout_s=self.sampling.timeout_s,
+            **asdict(self.sampling),
         )
 
     def params(self, adapter: AdapterName, operation: Operation) -> BenchParams:
@@ -170,15 +166,9 @@ class OptionFaults:
         """What one of the known words means."""
         meaning = meanings.get(text)
         if meaning is None:
-            self.add(
-                code, f"there is no {in_plain_text(code)} {shown(text)}; {hint(text, meanings)}"
-            )
+            what = code.replace("-", " ")
+            self.add(code, f"there is no {what} {shown(text)}; {hint(text, meanings)}")
         return meaning
-
-
-def in_plain_text(code: str) -> str:
-    """A code as words in a sentence."""
-    return code.replace("-", " ")
 
 
 def hint(text: str, known: Mapping[str, object] | Sequence[str]) -> str:
@@ -201,22 +191,8 @@ DTYPES: Final[Mapping[str, DType]] = {
     "int": DType.INT32,
     "long": DType.INT64,
 }
-_COLLECTIVES: Final = {collective.value: collective for collective in Collective}
-_REDUCE_OPS: Final = {op.value: op for op in ReduceOp}
-
-
-def read_collectives(text: str, faults: OptionFaults) -> tuple[Collective, ...]:
-    """The one that is named, or all of them."""
-    known = (*_COLLECTIVES, ALL)
-    if text == ALL:
-        return tuple(Collective)
-    if text in _COLLECTIVES:
-        return (_COLLECTIVES[text],)
-    if text:
-        faults.add("collective", f"there is no collective {shown(text)}; {hint(text, known)}")
-    else:
-        faults.add("collective", f"no collective is given; known are {', '.join(known)}")
-    return ()
+_COLLECTIVES: Final = {each.value: (each,) for each in Collective} | {ALL: tuple(Collective)}
+_REDUCE_OPS: Final = {each.value: (each,) for each in ReduceOp} | {ALL: tuple(ReduceOp)}
 
 
 def read_sizes(
@@ -266,22 +242,16 @@ def read_reduce_ops(
             "reduce-op",
             f"--reduce-op has no effect on {collectives[0]}; leave it out, or name {reducing}",
         )
-    whole_numbers = dtype is not None and dtype.is_integer
-    if text == ALL:
-        return tuple(op for op in ReduceOp if op is not ReduceOp.AVG or not whole_numbers)
-    reduce_op = _REDUCE_OPS.get(text)
-    if reduce_op is None:
-        whose = f" of {collectives[0]}" if len(collectives) == 1 else ""
-        known = (*_REDUCE_OPS, ALL)
-        faults.add("reduce-op", f"there is no reduction {shown(text)}{whose}; {hint(text, known)}")
-        return ()
-    if reduce_op is ReduceOp.AVG and whole_numbers:
+    reduce_ops = faults.word("reduce-op", text, _REDUCE_OPS) or ()
+    if dtype is None or not dtype.is_integer or ReduceOp.AVG not in reduce_ops:
+        return reduce_ops
+    if reduce_ops == (ReduceOp.AVG,):
         faults.add(
             "average",
             f"whole numbers such as {dtype} have no avg; give another --reduce-op, or a --dtype "
             "with fractions",
         )
-    return (reduce_op,)
+    return tuple(each for each in reduce_ops if each is not ReduceOp.AVG)
 
 
 def operations(
@@ -304,10 +274,7 @@ def operations(
 
 DEFAULT_CPU_RANKS = 2
 RANKS = "nproc-per-node"
-_CONVENTIONS: Final[Mapping[str, Convention]] = {
-    "nccl-tests": "nccl-tests",
-    "torchcomms": "torchcomms",
-}
+_CONVENTIONS: Final[Mapping[str, Convention]] = {name: name for name in get_args(Convention)}
 _DEVICES: Final = {kind.value: kind for kind in DeviceKind}
 _ADAPTERS: Final = {name.value: name for name in AdapterName}
 
@@ -355,7 +322,7 @@ class BenchContext:
 def read_plan(asked: BenchOptions, here: BenchContext) -> BenchPlan | tuple[OptionFault, ...]:
     """Give the plan that was asked for, or everything that is wrong with the question."""
     faults = OptionFaults()
-    collectives = read_collectives(asked.collective, faults)
+    collectives = faults.word("collective", asked.collective, _COLLECTIVES) or ()
     adapters = _adapters(asked, here, faults)
     device = _device(asked, here, faults)
     rank_count = _rank_count(asked, here, device, faults)

@@ -127,101 +127,157 @@ class _GrowingFile:
             whole, newline, _ = file.read().rpartition(b"\n")
         is_first = self._read_bytes == 0
         self._read_bytes += len(whole) + len(newline)
-        return tuple(
-            _parsed(line.decode(), is_facts=is_first and not number)
-            for number, line in enumerate(whole.splitlines())
-        )
+        lines = [line.decode() for line in whole.splitlines()]
+        facts = [parse(SweepFacts, line) for line in lines[:is_first]]
+        return (*facts, *(parse(PointSamples, line) for line in lines[is_first:]))
 
 
-def _parsed(line: str, *, is_facts: bool) -> SweepFacts | PointSamples:
-    return parse(SweepFacts, line) if is_facts else parse(PointSamples, line)
+RecordListener: TypeAlias = Callable[[BenchRecord], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchLaunch:
-    """One launch of a plan: which library, and when it has its turn."""
+class BrokenLaunch:
+    """A launch that failed, and why, and at which point if that is known and was not done."""
 
-    request: SweepRequest
+    adapter: AdapterName
+    operation: Operation | None
+    failed: Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRun:
+    """The launches of a plan.
+
+    `on_record` receives each point when done, and the one at which a launch broke; it is called by
+    one thread at a time.
+    """
+
+    plan: BenchPlan
+    requests: Sequence[SweepRequest]
+    machine: BenchHost
     run_id: str
-    launch_id: str
-    round: int
-    order: int
+    on_record: RecordListener
+
+    def launch_ranks(self, launcher: Launcher) -> BrokenLaunch | None:
+        """Launch every request once a round; return the first launch that fails, which ends it.
+
+        In each round all requests are launched in an order that the name of the run decides.
+        """
+        shuffled, count = random.Random(self.run_id), len(self.requests)
+        for round_number in range(self.plan.config.rounds):
+            for order, request in enumerate(shuffled.sample(self.requests, k=count)):
+                place = self._place(round_number * count + order, round_number, order)
+                recorder = LaunchRecorder(self, request, place, owns_ranks=True)
+                with tempfile.TemporaryDirectory(prefix="cclsearch-bench-") as folder:
+                    job = launch_job(request, self.plan.rank_count)
+                    failed = run_launch(launcher, job, Path(folder), recorder.add)
+                if failed is not None:
+                    return recorder.end_broken(failed)
+        return None
+
+    def run_inside_ranks(self, numbers: RankNumbers) -> BrokenLaunch | None:
+        """Run this rank's part of every request in turn; only rank 0 records points.
+
+        After a failure the caller has to end the process with `os._exit`: other ranks may wait.
+        """
+        for order, request in enumerate(self.requests):
+            recorder = LaunchRecorder(self, request, self._place(order, 0, order), owns_ranks=False)
+
+            def add(line: SweepFacts | PointSamples, recorder: LaunchRecorder = recorder) -> None:
+                recorder.add([line])
+
+            try:
+                main.run(request, numbers, add, add)
+            except CclsearchError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure is a value
+                found = read_error(type(error).__name__, str(error))
+                message = f"rank {numbers.rank}: {found}"
+                failed = Failed(stage=Stage.LAUNCH, kind=found.kind, message=message)
+                if numbers.rank:  # only the first rank knows which point it was
+                    return BrokenLaunch(adapter=request.adapter, operation=None, failed=failed)
+                return recorder.end_broken(failed)
+        return None
+
+    def _place(self, number: int, round_number: int, order: int) -> LaunchPlace:
+        return LaunchPlace(
+            run_id=self.run_id,
+            launch_id=f"{self.run_id}-{number}",
+            round=round_number,
+            order=order,
+            started_at=_now(),
+        )
 
 
 class LaunchRecorder:
-    """The records of one launch; points come in the order of the request's operations.
+    """Records one launch; points come in the order of the request's operations.
 
-    `owns_ranks` is false for ranks that are no processes below this one: they would pass for the
+    `owns_ranks` is false for ranks that are not processes below this one: they would pass for the
     work of others.
     """
 
     def __init__(
-        self, plan: BenchPlan, turn: BenchLaunch, machine: BenchHost, *, owns_ranks: bool
+        self, run: BenchRun, request: SweepRequest, place: LaunchPlace, *, owns_ranks: bool
     ) -> None:
-        self._plan = plan
-        self._turn = turn
-        self._machine = machine
+        self._run = run
+        self._request = request
+        self._place = place
         self._owns_ranks = owns_ranks
         self._before: Snapshot = take_snapshot()
         self._facts: SweepFacts | None = None
         self._count = 0
 
-    @property
-    def in_flight(self) -> Operation | None:
-        """The point that the ranks are at; None when all are done."""
-        left = self._turn.request.operations[self._count :]
-        return left[0] if left else None
+    def add(self, lines: Lines) -> None:
+        """Record new points, with conditions of the launch up to now."""
+        points = [line for line in lines if isinstance(line, PointSamples)]
+        for line in lines:
+            if isinstance(line, SweepFacts):
+                self._facts = line
+        if not points:
+            return
+        conditions, plan = self._conditions(len(points)), self._run.plan
+        for point in points:
+            self._count += 1
+            metrics = None
+            if point.status is PointStatus.MEASURED:
+                convention = plan.config.bandwidth_convention
+                metrics = bench_metrics(point, plan.rank_count, convention)
+            record = self._record(point.operation, point.started_at, conditions)
+            reason = _one_line(point.reason)
+            self._run.on_record(
+                replace(record, metrics=metrics, status=point.status.value, reason=reason)
+            )
 
-    def facts(self, facts: SweepFacts) -> None:
-        """Take what the ranks report of themselves, before the first point."""
-        self._facts = facts
-
-    def point(self, samples: PointSamples, conditions: Conditions) -> BenchRecord:
-        """Give the record of the next point; conditions are those of the launch up to now."""
-        self._count += 1
-        measured = samples.status is PointStatus.MEASURED
-        config, ranks = self._plan.config, self._plan.rank_count
-        record = self._record(samples.operation, samples.started_at, conditions)
-        return replace(
-            record,
-            metrics=bench_metrics(samples, ranks, config.bandwidth_convention)
-            if measured
-            else None,
-            status=samples.status.value,
-            reason=_one_line(samples.reason),
+    def end_broken(self, failed: Failed) -> BrokenLaunch:
+        """Record the point that the ranks were at when the launch broke, if one was left."""
+        left = self._request.operations[self._count :]
+        if left:
+            late = failed.kind is FailureKind.HANG or PointTimeoutError.__name__ in failed.message
+            record = self._record(left[0], _now(), self._conditions(1))
+            status: Literal["failed", "timeout"] = "timeout" if late else "failed"
+            self._run.on_record(replace(record, status=status, reason=_one_line(failed.message)))
+        return BrokenLaunch(
+            adapter=self._request.adapter, operation=left[0] if left else None, failed=failed
         )
 
-    def broken(
-        self, operation: Operation, status: Literal["failed", "timeout"], reason: str
-    ) -> BenchRecord:
-        """Give the record of the point at which the launch broke."""
-        record = self._record(operation, datetime.now(UTC).isoformat(), self.conditions())
-        return replace(record, status=status, reason=_one_line(reason))
-
-    def conditions(self, coming: int = 1) -> Conditions:
+    def _conditions(self, coming: int) -> Conditions:
         """What else the machine did since the launch began, up to the points that come next.
 
-        GPUs are asked with the last of them only: their driver's tool takes its time.
+        GPUs are queried with the last of them only: their driver's tool takes its time.
         """
-        is_last = self._count + coming >= len(self._turn.request.operations)
-        on_gpus = self._turn.request.device is DeviceKind.CUDA
+        is_last = self._count + coming >= len(self._request.operations)
+        on_gpus = self._request.device is DeviceKind.CUDA
         gpus = gpu_conditions() if is_last and on_gpus else ()
         found = conditions_between(self._before, take_snapshot(), gpus)
         return found if self._owns_ranks else replace(found, others_cpu_share=None)
 
     def _record(self, operation: Operation, started_at: str, conditions: Conditions) -> BenchRecord:
-        turn = self._turn
+        run = self._run
         return BenchRecord(
-            environment=self._machine.environment(turn.request, self._facts),
-            config=self._plan.config,
-            params=self._plan.params(turn.request.adapter, operation),
-            place=LaunchPlace(
-                run_id=turn.run_id,
-                launch_id=turn.launch_id,
-                round=turn.round,
-                order=turn.order,
-                started_at=started_at,
-            ),
+            environment=run.machine.environment(self._request, self._facts),
+            config=run.plan.config,
+            params=run.plan.params(self._request.adapter, operation),
+            place=replace(self._place, started_at=started_at),
             message_size_bytes=operation.message_bytes,
             metrics=None,
             conditions=conditions,
@@ -232,119 +288,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-RecordListener: TypeAlias = Callable[[BenchRecord], None]
-"""Receives each point when done, and one at which a launch broke; by one thread at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenLaunch:
-    """A launch that failed, and why, and at which point if that is known and was not done."""
-
-    turn: BenchLaunch
-    operation: Operation | None
-    failed: Failed
-
-
-def run_plan(
-    plan: BenchPlan,
-    requests: Sequence[SweepRequest],
-    *,
-    launcher: Launcher,
-    machine: BenchHost,
-    run_id: str,
-    on_record: RecordListener,
-) -> BrokenLaunch | None:
-    """Launch every request once a round; ends with the first launch that fails, and gives it."""
-    for turn in _turns(requests, plan.config.rounds, run_id):
-        recording = LaunchRecorder(plan, turn, machine, owns_ranks=True)
-
-        def take(lines: Lines, recording: LaunchRecorder = recording) -> None:
-            _record_lines(lines, recording, on_record)
-
-        with tempfile.TemporaryDirectory(prefix="cclsearch-bench-") as folder:
-            job = launch_job(turn.request, plan.rank_count)
-            failed = run_launch(launcher, job, Path(folder), take)
-        if failed is not None:
-            return _broken(recording, turn, failed, on_record)
-    return None
-
-
-def run_inside_ranks(
-    plan: BenchPlan,
-    requests: Sequence[SweepRequest],
-    *,
-    numbers: RankNumbers,
-    machine: BenchHost,
-    run_id: str,
-    on_record: RecordListener,
-) -> BrokenLaunch | None:
-    """Run this rank's part of every request, one after the other; only rank 0 records points.
-
-    After a failure the caller has to end the process with `os._exit`: other ranks may wait for it.
-    """
-    for order, request in enumerate(requests):
-        turn = BenchLaunch(
-            request=request, run_id=run_id, launch_id=f"{run_id}-{order}", round=0, order=order
-        )
-        recording = LaunchRecorder(plan, turn, machine, owns_ranks=False)
-
-        def on_point(samples: PointSamples, recording: LaunchRecorder = recording) -> None:
-            on_record(recording.point(samples, recording.conditions()))
-
-        try:
-            main.run(request, numbers, recording.facts, on_point)
-        except CclsearchError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure is a value
-            failed = _failure(error, numbers.rank)
-            if numbers.rank:  # only the first rank knows which point it was
-                return BrokenLaunch(turn=turn, operation=None, failed=failed)
-            return _broken(recording, turn, failed, on_record)
-    return None
-
-
-def _turns(requests: Sequence[SweepRequest], rounds: int, run_id: str) -> Iterator[BenchLaunch]:
-    """Every launch; in each round all requests once, in an order that the run's name decides."""
-    shuffled = random.Random(run_id)
-    for number in range(rounds):
-        for order, request in enumerate(shuffled.sample(requests, k=len(requests))):
-            yield BenchLaunch(
-                request=request,
-                run_id=run_id,
-                launch_id=f"{run_id}-{number * len(requests) + order}",
-                round=number,
-                order=order,
-            )
-
-
-def _record_lines(lines: Lines, recording: LaunchRecorder, on_record: RecordListener) -> None:
-    points = [line for line in lines if isinstance(line, PointSamples)]
-    for line in lines:
-        if isinstance(line, SweepFacts):
-            recording.facts(line)
-    if points:
-        conditions = recording.conditions(len(points))
-        for point in points:
-            on_record(recording.point(point, conditions))
-
-
-def _failure(error: Exception, rank: int) -> Failed:
-    found = read_error(type(error).__name__, str(error))
-    return Failed(stage=Stage.LAUNCH, kind=found.kind, message=f"rank {rank}: {found}")
-
-
-def _broken(
-    recording: LaunchRecorder, turn: BenchLaunch, failed: Failed, on_record: RecordListener
-) -> BrokenLaunch:
-    operation = recording.in_flight
-    if operation is not None:
-        on_record(recording.broken(operation, _status(failed), failed.message))
-    return BrokenLaunch(turn=turn, operation=operation, failed=failed)
-
-
-def _status(failed: Failed) -> Literal["failed", "timeout"]:
-    late = failed.kind is FailureKind.HANG or PointTimeoutError.__name__ in failed.message
-    return "timeout" if late else "failed"
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 DEFAULT_ADAPTERS: Final = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.MPI)
@@ -376,9 +321,10 @@ def choose_adapters(plan: BenchPlan, closed: Mapping[AdapterName, str]) -> Adapt
                 break
     if not usable:
         raise EnvironmentFault("; ".join(left_out))
-    return AdapterChoice(requests=tuple(_requests(plan, usable)), left_out=tuple(left_out))
-
-
-def _requests(plan: BenchPlan, names: list[AdapterName]) -> Iterator[SweepRequest]:
-    for name in names:
-        yield plan.request(name, plan.backend or default_backend(name, plan.device))
+    return AdapterChoice(
+        requests=tuple(
+            plan.request(name, plan.backend or default_backend(name, plan.device))
+            for name in usable
+        ),
+        left_out=tuple(left_out),
+    )

@@ -76,7 +76,7 @@ def analyze(
     without a verdict.
     """
     # Imported here: statistics and plotting take a second to load.
-    from search.collective_bench.analyze import AnalysisAsked
+    from search.collective_bench.analyze import AnalysisOptions
     from search.collective_bench.analyze import analyze as analysed
     from search.collective_bench.output import analysis_facts
     from search.collective_bench.verdicts import UNDECIDED, Limits
@@ -84,7 +84,7 @@ def analyze(
     console = Terminal(stderr=True)
     with console.status("reading") as line:
         found = analysed(
-            AnalysisAsked(
+            AnalysisOptions(
                 folders=tuple(folders),
                 outdir=outdir,
                 baseline=baseline,

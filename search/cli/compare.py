@@ -336,7 +336,6 @@ def _print_nvbench(
         )
     # Imported here: trials are compared without what reads nvbench files.
     from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
-    from evaluator.timing.nvbench.read import NvbenchError
 
     devices = DeviceChoice.of(
         chosen.reference_devices,
@@ -344,10 +343,7 @@ def _print_nvbench(
         ignore_difference=chosen.ignore_devices,
     )
     filters = Filters.of(chosen.filters)
-    try:
-        found = compare_files(a.path, b.path, filters, devices, terms.thresholds)
-    except NvbenchError as error:
-        raise StudyError(str(error)) from error
+    found = compare_files(a.path, b.path, filters, devices, terms.thresholds)
     if chosen.bulk_script is not None:
         _write(chosen.bulk_script, bulk_script(found, view))
     if as_json:

@@ -24,7 +24,7 @@ from search.collective_bench.output import (
     summary,
     text_lines,
 )
-from search.collective_bench.plots import Scene, history_figures, pair_figures
+from search.collective_bench.plots import history_figures, pair_figures
 from search.collective_bench.results import (
     DevicePoint,
     LabelledFolder,
@@ -42,82 +42,66 @@ WORDS: Final = {Standing.REGRESSION: "regressed", Standing.IMPROVEMENT: "improve
 FILES: Final = {Standing.REGRESSION: "perf_regress", Standing.IMPROVEMENT: "perf_improve"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """Files below one folder; raises `StoreError` for what cannot be written."""
+def write_tree(
+    found: Analysis, root: Path, *, summary_only: bool, doing: Callable[[str], None]
+) -> None:
+    """Write everything below `root`; the verdicts come last, so that they stand for a whole tree.
 
-    root: Path
-    doing: Callable[[str], None]
-
-    def write(self, found: Analysis, *, summary_only: bool) -> None:
-        """Write everything; the verdicts come last, so that they stand for a whole tree."""
-        self._forget(VERDICT)
-        for results in found.results:
-            self._table(f"perf_summary_{results.label}", *_summary(found, results))
+    Raises `StoreError` for what cannot be written.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / VERDICT).unlink(missing_ok=True)
+        for name, table, lines in _tables(found, summary_only=summary_only):
+            _write(root / f"{name}.csv", csv_text(table))
+            _write(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
         if summary_only:
             return
-        if found.baseline is not None:
-            lines = (*limit_lines(found.limits), "", *text_lines(comparison(found)))
-            self._table("perf_comparison", comparison(found), lines)
-        for pair in found.pairs:
-            self._pair(found, pair)
-        if len(found.results) >= LEAST_HISTORY:
-            self._table("perf_history", history(found), text_lines(history(found)))
         for name, figure in _figures(found):
-            self.doing(f"drawing {name}")
-            self._figure(name, figure)
+            doing(f"drawing {name}")
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(figure, path)
         facts = json.dumps(analysis_facts(found), indent=1, allow_nan=False)
-        self._text(VERDICT, f"{facts}\n")
+        _write(root / VERDICT, f"{facts}\n")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {error.filename}: {error.strerror}; give another --outdir"
+        ) from error
 
-    def _pair(self, found: Analysis, pair: PairVerdicts) -> None:
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="")
+
+
+def _tables(found: Analysis, *, summary_only: bool) -> Iterator[tuple[str, Table, Iterable[str]]]:
+    """Every table with its place in the tree and the lines of its text."""
+    for results in found.results:
+        table = summary(results, found.names)
+        yield f"perf_summary_{results.label}", table, _summary_lines(results, table)
+    if summary_only:
+        return
+    if found.baseline is not None:
+        table = comparison(found)
+        yield "perf_comparison", table, (*limit_lines(found.limits), "", *text_lines(table))
+    for pair in found.pairs:
         for standing, name in FILES.items():
             table = standing_table(found, pair, standing)
-            self._table(f"{pair.name}/{name}", table, _standing_lines(found, pair, standing, table))
+            yield f"{pair.name}/{name}", table, _standing_lines(found, pair, standing, table)
         lines = highlights_lines(found, pair)
-        self._table(f"{pair.name}/perf_highlights", highlights(found, pair), lines)
-
-    def _table(self, name: str, table: Table, lines: Iterable[str]) -> None:
-        self._text(f"{name}.csv", csv_text(table))
-        self._text(f"{name}.txt", "".join(f"{line}\n" for line in lines))
-
-    def _text(self, name: str, text: str) -> None:
-        path = self._path(name)
-        try:
-            path.write_text(text, encoding="utf-8", newline="")
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
-
-    def _figure(self, name: str, figure: Figure) -> None:
-        save(figure, self._path(name))
-
-    def _path(self, name: str) -> Path:
-        """Where a file goes, in a folder that is there."""
-        path = self.root / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"cannot make {path.parent}: {error.strerror}; give another --outdir"
-            ) from error
-        return path
-
-    def _forget(self, name: str) -> None:
-        """Remove what an earlier analysis said, which would pass for this one's."""
-        path = self._path(name)
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot replace {path}: {error.strerror}") from error
+        yield f"{pair.name}/perf_highlights", highlights(found, pair), lines
+    if len(found.results) >= LEAST_HISTORY:
+        table = history(found)
+        yield "perf_history", table, text_lines(table)
 
 
-def _summary(found: Analysis, results: Results) -> tuple[Table, list[str]]:
-    table = summary(results, found.names)
-    told = (
+def _summary_lines(results: Results, table: Table) -> list[str]:
+    left_out = dict.fromkeys(
         f"not measured: {row.point}, {row.status} ({row.columns.get('Reason', 'no reason')})"
         for row in results.left_out
     )
-    left_out = list(dict.fromkeys(told))
-    return table, [*text_lines(table), *([""] if left_out else []), *left_out]
+    return [*text_lines(table), *([""] if left_out else []), *left_out]
 
 
 def _standing_lines(
@@ -138,42 +122,22 @@ def _figures(found: Analysis) -> Iterator[tuple[str, Figure]]:
     """Every plot with its place in the tree."""
     by_name: dict[tuple[str, str], list[DevicePoint]] = {}
     for point in found.points():
-        by_name.setdefault((point.point.collective, point.point.operation), []).append(point)
+        by_name.setdefault((point.collective, point.operation), []).append(point)
     for key, points in by_name.items():
         folder, name = f"plots/{key[0]}", found.names[key]
         for pair in found.pairs:
-            for kind, figure in _pair_figures(found, pair, name, points):
+            for kind, figure in pair_figures(found, pair, name, points):
                 yield f"{folder}/{name}_{pair.name}_{kind}.png", figure
         if len(found.results) >= LEAST_HISTORY:
-            for kind, figure in history_figures(found, name, tuple(points)):
+            for kind, figure in history_figures(found, name, points):
                 yield f"{folder}/history_{name}_{kind}.png", figure
 
 
-def _pair_figures(
-    found: Analysis, pair: PairVerdicts, name: str, points: list[DevicePoint]
-) -> Iterator[tuple[str, Figure]]:
-    own, baseline = found.named(pair.label), found.named(pair.baseline)
-    here = tuple(point for point in points if point in own.rows or point in baseline.rows)
-    scene = Scene(
-        name=name,
-        own=own,
-        baseline=baseline,
-        verdicts=pair,
-        limits=found.limits,
-        points=here,
-    )
-    yield from pair_figures(scene)
-
-
-def _ignore(_: str) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisAsked:
+class AnalysisOptions:
     """What to analyse, by which limits, and where it goes.
 
-    `warn` is told at once what is left out, `doing` what is under way.
+    `warn` receives what is left out, `doing` what is under way.
     """
 
     folders: tuple[str, ...]
@@ -183,11 +147,11 @@ class AnalysisAsked:
     summary_only: bool = False
     fail_on_regression: bool = False
     allow_undecided: bool = False
-    warn: Callable[[str], None] = _ignore
-    doing: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda _: None
+    doing: Callable[[str], None] = lambda _: None
 
 
-def analyze(asked: AnalysisAsked) -> Analysis:
+def analyze(asked: AnalysisOptions) -> Analysis:
     """Write the tree of an analysis and give what it found.
 
     Raises `StudyError` for what cannot be analysed as asked, also for a gate that would pass
@@ -221,14 +185,14 @@ def analyze(asked: AnalysisAsked) -> Analysis:
         fail_on_regression=asked.fail_on_regression,
         allow_undecided=asked.allow_undecided,
     )
-    Tree(root=asked.outdir, doing=asked.doing).write(found, summary_only=asked.summary_only)
+    write_tree(found, asked.outdir, summary_only=asked.summary_only, doing=asked.doing)
     uncompared = [pair for pair in pairs if not pair.judged_count and not pair.broken]
     if asked.fail_on_regression and uncompared:
         raise StudyError(f"--fail-on-regression: {next(_caveats(uncompared, asked.limits))}")
     return found
 
 
-def _check(asked: AnalysisAsked, folders: Sequence[LabelledFolder]) -> None:
+def _check(asked: AnalysisOptions, folders: Sequence[LabelledFolder]) -> None:
     labels = [folder.label for folder in folders]
     if asked.baseline is not None and asked.baseline not in labels:
         close = get_close_matches(asked.baseline, labels, n=1)

@@ -214,12 +214,11 @@ def _comparison_row(
 
 
 def _name(point: DevicePoint, names: Names) -> str:
-    return names[point.point.collective, point.point.operation]
+    return names[point.collective, point.operation]
 
 
 def _size(point: DevicePoint) -> tuple[Cell, ...]:
-    of = point.point
-    return (of.rank_count, size_words(of.size_bytes), of.size_bytes)
+    return (point.rank_count, size_words(point.size_bytes), point.size_bytes)
 
 
 def _figures(figures: Figures) -> tuple[Cell, ...]:
@@ -227,8 +226,7 @@ def _figures(figures: Figures) -> tuple[Cell, ...]:
 
 
 def _settings(point: DevicePoint) -> tuple[Cell, ...]:
-    of = point.point
-    return (of.operation, of.dtype, of.dispatch_mode, of.sync_interval)
+    return (point.operation, point.dtype, point.dispatch_mode, point.sync_interval)
 
 
 COUNTED: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
@@ -285,8 +283,7 @@ def highlights(found: Analysis, pair: PairVerdicts) -> Table:
     names = found.names
     by_name: dict[str, list[PointVerdict]] = {}
     for point, verdict in pair.points.items():
-        name = names[point.point.collective, point.point.operation]
-        by_name.setdefault(name, []).append(verdict)
+        by_name.setdefault(_name(point, names), []).append(verdict)
     rows = [(name, Tally.of(verdicts)) for name, verdicts in by_name.items()]
     rows.append((ALL, Tally.of(pair.points.values())))
     return Table(
@@ -340,7 +337,7 @@ def _benchmark_lines(sides: Sequence[Results]) -> Iterator[str]:
 
 
 def _sizes(side: Results) -> str:
-    sizes = sorted({point.point.size_bytes for point in side.rows})
+    sizes = sorted({point.size_bytes for point in side.rows})
     if not sizes:
         return "none measured"
     return " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
@@ -385,11 +382,9 @@ def analysis_facts(found: Analysis) -> Mapping[str, object]:
         "exit": found.exit_status,
         "points": [facts for pair in found.pairs for facts in _pair_facts(found, pair)],
         "baseline_only": {
-            pair.label: [_point_facts(point) for point in pair.missing] for pair in found.pairs
+            pair.label: [asdict(point) for point in pair.missing] for pair in found.pairs
         },
-        "broken": {
-            pair.label: [_point_facts(point) for point in pair.broken] for pair in found.pairs
-        },
+        "broken": {pair.label: [asdict(point) for point in pair.broken] for pair in found.pairs},
         "warnings": found.warnings,
         "caveats": found.caveats,
     }
@@ -405,7 +400,7 @@ def _label_facts(results: Results) -> Mapping[str, object]:
         "backend_version": results.told("CommBackendVersion"),
         "not_measured": [
             {
-                **_point_facts(device_point(row)),
+                **asdict(device_point(row)),
                 "status": row.status,
                 "reason": row.columns.get("Reason"),
             }
@@ -421,7 +416,7 @@ def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, ob
         yield {
             "label": pair.label,
             "baseline": pair.baseline,
-            **_point_facts(point),
+            **asdict(point),
             "verdict": verdict.standing.value,
             "reason": verdict.reason,
             "evidence": verdict.evidence.value,
@@ -436,11 +431,3 @@ def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, ob
             "latency_change_high": verdict.high,
             "bandwidth_change": verdict.bandwidth_change,
         }
-
-
-def _point_facts(point: DevicePoint) -> Mapping[str, object]:
-    return {
-        **asdict(point.point),
-        "device_type": point.device_type,
-        "device_name": point.device_name,
-    }

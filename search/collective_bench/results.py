@@ -4,7 +4,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Final
@@ -72,33 +72,31 @@ THEIR_CONVENTION = "torchcomms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePoint:
+class DevicePoint(BenchPoint):
     """A point and the kind of device it was measured on; results are joined on all of it."""
 
-    point: BenchPoint
     device_type: str
     device_name: str
 
     @property
     def place(self) -> tuple[str, str, int, str, int, str, int, str, str]:
         """Where it stands among others: by collective, then by size."""
-        of = self.point
-        what = (of.collective, of.operation, of.size_bytes, of.dtype, of.rank_count)
-        return (*what, of.dispatch_mode, of.sync_interval, self.device_type, self.device_name)
+        what = (self.collective, self.operation, self.size_bytes, self.dtype, self.rank_count)
+        how = (self.dispatch_mode, self.sync_interval, self.device_type, self.device_name)
+        return (*what, *how)
 
     @property
     def variant(self) -> "DevicePoint":
         """The same for all sizes, which a curve is drawn through."""
-        return replace(self, point=replace(self.point, size_bytes=0))
+        return replace(self, size_bytes=0)
 
     @property
     def variant_words(self) -> str:
-        """What a curve stands for, beside its collective."""
-        of = self.point
-        sync = (f"sync interval {of.sync_interval}",) if of.sync_interval else ()
+        """What a curve stands for, beyond its collective."""
+        sync = (f"sync interval {self.sync_interval}",) if self.sync_interval else ()
         device = self.device_type if self.device_name == ABSENT else self.device_name
-        ranks = f"{of.rank_count} rank{'s' if of.rank_count != 1 else ''}"
-        return ", ".join((of.dtype, ranks, of.dispatch_mode, *sync, device))
+        ranks = f"{self.rank_count} rank{'s' if self.rank_count != 1 else ''}"
+        return ", ".join((self.dtype, ranks, self.dispatch_mode, *sync, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,7 @@ class Figures:
 def device_point(row: BenchRow) -> DevicePoint:
     """The point of a row."""
     return DevicePoint(
-        point=row.point,
+        **asdict(row.point),
         device_type=row.columns.get("DeviceType", ABSENT),
         device_name=row.columns.get("DeviceName", ABSENT),
     )
@@ -164,7 +162,7 @@ def base_names(points: Iterable[DevicePoint]) -> Mapping[tuple[str, str], str]:
     """
     operations: dict[str, set[str]] = defaultdict(set)
     for each in points:
-        operations[each.point.collective].add(each.point.operation)
+        operations[each.collective].add(each.operation)
     return {
         (collective, operation): collective
         if operation == ABSENT or (operation == "sum" and len(told) == 1)

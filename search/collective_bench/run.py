@@ -21,11 +21,10 @@ from evaluator.bench.record import (
 from evaluator.bench.request import BenchContext, BenchOptions, BenchPlan, OptionFault, read_plan
 from evaluator.bench.run import (
     AdapterChoice,
+    BenchRun,
     BrokenLaunch,
     RecordListener,
     choose_adapters,
-    run_inside_ranks,
-    run_plan,
 )
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_gpus
@@ -94,7 +93,7 @@ BAD = ("failed", "timeout", "wrong_result")
 
 
 class Output:
-    """What one command prints and writes; raises `StudyError` at once for files it cannot add to.
+    """Prints and writes the records; raises `StudyError` first for files it cannot add to.
 
     `bad` are the points that went wrong.
     """
@@ -128,7 +127,7 @@ class Output:
             self._table.add(record)
 
     def end(self) -> None:
-        """Close the table, and tell where files are and what went wrong."""
+        """Close the table, and print where files are and what went wrong."""
         self._table.end_launch()
         for record in self.bad:
             typer.echo(f"error: {_wrong(record)}", err=True)
@@ -173,12 +172,12 @@ class Started:
 
     @property
     def speaks(self) -> bool:
-        """Whether this process is the one that tells and writes down."""
+        """Whether this process prints and writes; other ranks are silent."""
         return self.numbers is None or self.numbers.rank == 0
 
 
 def how_started() -> Started:
-    """Read it from the environment; raises `EnvironmentFault` if a rank is told only a part."""
+    """Read it from the environment; raises `EnvironmentFault` if a rank knows only a part."""
     launcher = started_as_rank_by()
     if launcher is None:
         return Started()
@@ -201,7 +200,7 @@ SILENT_RANK_S = 5.0
 
 
 def bench_collectives(asked: BenchOptions) -> int:
-    """Measure what was asked for, print it and write it down; gives the exit code."""
+    """Measure what was asked for, print it and write it; return the exit code."""
     started = how_started()
     here = BenchContext(
         gpu_count=len(local_gpus()),
@@ -223,27 +222,18 @@ def bench_collectives(asked: BenchOptions) -> int:
 def _measured(
     plan: BenchPlan, requests: Sequence[SweepRequest], started: Started, on_record: RecordListener
 ) -> BrokenLaunch | None:
-    machine = this_machine(Path.cwd())
-    run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = BenchRun(
+        plan=plan,
+        requests=requests,
+        machine=this_machine(Path.cwd()),
+        run_id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        on_record=on_record,
+    )
     if started.numbers is not None:
-        return run_inside_ranks(
-            plan,
-            requests,
-            numbers=started.numbers,
-            machine=machine,
-            run_id=run_id,
-            on_record=on_record,
-        )
+        return run.run_inside_ranks(started.numbers)
     launcher = LocalLauncher(trial_environment(), requests[0].threads_per_rank)
     try:
-        return run_plan(
-            plan,
-            requests,
-            launcher=launcher,
-            machine=machine,
-            run_id=run_id,
-            on_record=on_record,
-        )
+        return run.launch_ranks(launcher)
     finally:
         launcher.close()
 
@@ -252,8 +242,8 @@ def _ended(broken: BrokenLaunch | None, started: Started) -> int:
     """The exit code; of a rank whose launch broke, the end: a thread may wait for a lost peer."""
     if broken is None:
         return 0
-    if broken.operation is None:  # else its record told it
-        typer.echo(f"error: {broken.turn.request.adapter}: {broken.failed.message}", err=True)
+    if broken.operation is None:  # else its record says it
+        typer.echo(f"error: {broken.adapter}: {broken.failed.message}", err=True)
     if started.numbers is not None:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -299,7 +299,7 @@ def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float 
     """Change of bus bandwidth, None where a side has none or they are reckoned differently."""
     if base.bus_gb_per_s is None or own.bus_gb_per_s is None or base.bus_gb_per_s <= 0:
         return None
-    if own.convention != base.convention and point.point.collective not in ONE_DEFINITION:
+    if own.convention != base.convention and point.collective not in ONE_DEFINITION:
         return None
     change = 100 * ((own.bus_gb_per_s - base.bus_gb_per_s) / base.bus_gb_per_s)
     return change if math.isfinite(change) else None

@@ -278,18 +278,17 @@ def comparison_facts(found: "ComparedFiles") -> dict[str, object]:
 
 def row_facts(section: "BenchmarkSection", row: "StateRow") -> dict[str, object]:
     """One row as JSON takes it, times in seconds."""
-    group, pair, judgement = section.group, row.pair, row.judgement
-    change = judgement.change
+    judgement, change = row.judgement, row.judgement.change
     return {
-        "benchmark": group.benchmark,
-        "state": pair.candidate.name,
-        "axes": {axis.name: axis.value for axis in pair.candidate.axes},
-        "occurrence": pair.occurrence,
-        "occurrence_count": pair.occurrence_count,
-        "reference_file": str(group.reference.path),
-        "candidate_file": str(group.candidate.path),
-        "reference_device": group.reference_device and group.reference_device.id,
-        "candidate_device": group.candidate_device and group.candidate_device.id,
+        "benchmark": section.benchmark,
+        "state": row.candidate.name,
+        "axes": {axis.name: axis.value for axis in row.candidate.axes},
+        "occurrence": row.occurrence,
+        "occurrence_count": row.occurrence_count,
+        "reference_file": str(section.reference.path),
+        "candidate_file": str(section.candidate.path),
+        "reference_device": section.reference_device and section.reference_device.id,
+        "candidate_device": section.candidate_device and section.candidate_device.id,
         "verdict": judgement.verdict.value,
         "reason": judgement.reason.value,
         "message": judgement.message,
@@ -320,24 +319,24 @@ def _estimate_facts(estimate: Estimate | None) -> dict[str, float | None] | None
 
 def _tables(found: "ComparedFiles", view: View) -> Iterator[tuple[str, list[TerminalColumn]]]:
     """Heading and columns of each table that has rows; the last column is the status."""
-    several_files = len({section.group.candidate.path for section in found.sections}) > 1
+    several_files = len({section.candidate.path for section in found.sections}) > 1
     for section in found.sections:
         if rows := view.rows(section):
-            names = [section.group.candidate.path.name] if several_files else []
-            heading = ", ".join([*names, section.group.benchmark, *_device_words(section)])
+            names = [section.candidate.path.name] if several_files else []
+            heading = ", ".join([*names, section.benchmark, *_device_words(section)])
             yield _cell(heading), [*_axis_columns(section, rows), *_judged(rows, view.display)]
 
 
 def _device_words(section: "BenchmarkSection") -> list[str]:
     """The devices of a table, once if they are the same on both sides."""
-    devices = (section.group.reference_device, section.group.candidate_device)
+    devices = (section.reference_device, section.candidate_device)
     words = [f"[{each.id}] {each.name}" for each in devices if each is not None]
     return [" vs. ".join(dict.fromkeys(words))] if words else []
 
 
 def _axis_columns(section: "BenchmarkSection", rows: "Sequence[StateRow]") -> list[TerminalColumn]:
-    places = [{axis.name: axis.shown for axis in row.pair.candidate.axes} for row in rows]
-    names = dict.fromkeys([*section.group.axis_names, *(name for at in places for name in at)])
+    places = [{axis.name: axis.shown for axis in row.candidate.axes} for row in rows]
+    names = dict.fromkeys([*section.axis_names, *(name for at in places for name in at)])
     return [
         TerminalColumn(
             heading=_cell(name), cells=[_cell(at.get(name, "")) for at in places], yielding=True
@@ -482,16 +481,15 @@ def bulk_script(found: "ComparedFiles", view: View) -> str:
 
 
 def _entry(index: int, section: "BenchmarkSection", table_index: int, row: "StateRow") -> str:
-    pair = row.pair
     facts: dict[str, object] = {
         "row_index": index,
         "table_row_index": table_index,
         "status": STATUS_WORDS[row.judgement.verdict],
         **row_facts(section, row),
-        **_file("reference_times", pair.reference.times),
-        **_file("reference_clocks", pair.reference.clocks),
-        **_file("candidate_times", pair.candidate.times),
-        **_file("candidate_clocks", pair.candidate.clocks),
+        **_file("reference_times", row.reference.times),
+        **_file("reference_clocks", row.reference.clocks),
+        **_file("candidate_times", row.candidate.times),
+        **_file("candidate_clocks", row.candidate.clocks),
     }
     items = "".join(f"        {name!a}: {value!a},\n" for name, value in facts.items())
     return f"    {{\n{items}    }},\n"

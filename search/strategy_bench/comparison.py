@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from records.codec import to_json
@@ -17,6 +16,7 @@ from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Asking, Done, Start, Terms, runs_of
 from search.strategy_bench.summary import MARKS, Report, Summary, report
 from search.study.study_file import suggestion
+from search.traces.plots import add_legend, save
 
 COLOURS: Final = (
     *("#d1603d", "#3d5a80", "#5b8e7d", "#8a6fb0", "#c9a227", "#7d7d7d"),
@@ -30,26 +30,13 @@ def draw(reports: Sequence[Report], path: Path, *, reach: float) -> None:
     """Draw all reports into a PNG: left the regret, right the success rates."""
     rows = len(reports)
     figure = Figure(figsize=(11, 0.8 + 3.0 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1))
     colours = _colours(reports)
     for one, (left, right) in zip(reports, axes, strict=True):
         _draw_regret(left, one, colours, reach)
         _draw_success(right, one, colours)
-    handles = {
-        str(line.get_label()): line
-        for left, _ in axes
-        for line in left.get_lines()
-        if not str(line.get_label()).startswith("_")
-    }
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside lower center",
-        ncols=max(1, min(len(handles), 8)),
-        frameon=False,
-    )
-    figure.savefig(path, dpi=110)
+    add_legend(figure, 8)
+    save(figure, path)
 
 
 def _colours(reports: Sequence[Report]) -> dict[str, str]:

@@ -8,19 +8,19 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from pydantic import ValidationError
 
 from evaluator.recipes.catalog import recipe_of
-from policies.space import Derived, Space
-from records.codec import first_problem, from_document, to_json
+from policies.space import Space
+from records.codec import first_problem, from_document
 from records.errors import STRICT, StudyError
 from records.files import read_text
 from records.study import (
@@ -45,9 +45,7 @@ MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """How every launch of a configuration ends that cannot be measured."""
-
-    __pydantic_config__ = STRICT
+    """How every launch of a configuration that cannot be measured ends."""
 
     kind: FailureKind
     message: str
@@ -60,8 +58,6 @@ class Entry:
     `estimate` is the seconds that a step should take, by what takes them, as a cost model has it
     before anything is launched; None where none speaks.
     """
-
-    __pydantic_config__ = STRICT
 
     config: Mapping[str, Value]
     samples: tuple[float, ...] = ()
@@ -136,43 +132,18 @@ def read_landscape(path: Path) -> Landscape:
         raise StudyError(f"{path}: {error}") from error
 
 
-def write_landscape(landscape: Landscape, path: Path) -> None:
-    """Write the file that `read_landscape` reads, one entry a line."""
-    head = json.loads(to_json(replace(landscape, entries=landscape.entries[:1])))
-    del head["entries"]
-    words = json.dumps(_said(head), indent=1, ensure_ascii=False).removesuffix("\n}")
-    lines = (
-        json.dumps(_said(json.loads(to_json(each))), ensure_ascii=False)
-        for each in landscape.entries
-    )
-    entries = ",\n  ".join(lines)
-    path.write_text(f'{words},\n "entries": [\n  {entries}\n ]\n}}\n', encoding="utf-8")
-
-
-def _said(value: object) -> object:
-    """The document without the keys that say nothing, so that a person can read it."""
-    match value:
-        case dict():
-            said = {key: _said(each) for key, each in value.items()}
-            return {key: each for key, each in said.items() if each not in (None, [], {}, "")}
-        case list():
-            return [_said(each) for each in value]
-        case _:
-            return value
-
-
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is no number")
 
 
 class RecordedSpace(Space):
-    """The space of a landscape: feasible is what satisfies the rules and is on record."""
+    """The space of a landscape: feasible is what satisfies the rules and has an entry."""
 
     recorded: frozenset[Config] = frozenset()
 
     @cached_property
     def feasible(self) -> tuple[Config, ...]:
-        """Every configuration on record, in knob order."""
+        """Every configuration with an entry, in knob order."""
         return tuple(sorted(self.recorded, key=self._place))
 
 
@@ -191,9 +162,9 @@ class Ground:
             landscape.space,
             landscape.workload,
             landscape.environment,
-            _derived(landscape, self.study),
+            {} if landscape.launch is None else recipe_of(self.study).derived(self.study),
         )
-        self._entries = {self._checked(entry): entry for entry in landscape.entries}
+        self._entries = {self._config(each.words, each.config): each for each in landscape.entries}
         if len(self._entries) < len(landscape.entries):
             raise StudyError(f"landscape {self.name}: an entry is there twice")
         self.space.recorded = frozenset(self._entries)
@@ -246,9 +217,6 @@ class Ground:
         """The cost of a value of the objective."""
         return value if self.lower_is_better else -value
 
-    def _checked(self, entry: Entry) -> Config:
-        return self._config(entry.words, entry.config)
-
     def _config(self, what: str, values: Mapping[str, object]) -> Config:
         config = self.space.check(values)
         if isinstance(config, tuple):
@@ -271,10 +239,6 @@ def study_of(landscape: Landscape) -> Study:
         launch=landscape.launch or Launch(),
         command=landscape.command,
     )
-
-
-def _derived(landscape: Landscape, study: Study) -> Derived:
-    return {} if landscape.launch is None else recipe_of(study).derived(study)
 
 
 def estimated(landscape: Landscape) -> Landscape:
@@ -537,10 +501,11 @@ PAIRS: Final = (
     ("pipeline_schedule", "micro_batch"),
     ("fsdp_reshard", "dp_shard"),
 )
+_Effects: TypeAlias = Mapping[tuple[tuple[str, str], tuple[Value, Value]], float]
 CORE: Final = ("tp", "pp", "dp_shard", "micro_batch", "activation_checkpointing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Size:
     """How large a generated space is: its ranks, and the knobs that are searched."""
 
@@ -549,12 +514,27 @@ class Size:
 
 
 SIZES: Final[Mapping[str, Size]] = {
-    "small": Size(world_size=16, knobs=CORE),
-    "medium": Size(world_size=16, knobs=(*CORE, "dp_replicate", "pipeline_schedule")),
-    "large": Size(
-        world_size=32, knobs=(*CORE, "dp_replicate", "pipeline_schedule", "fsdp_reshard")
-    ),
+    "small": Size(16, CORE),
+    "medium": Size(16, (*CORE, "dp_replicate", "pipeline_schedule")),
+    "large": Size(32, (*CORE, "dp_replicate", "pipeline_schedule", "fsdp_reshard")),
 }
+INTERLEAVED: Final = "interleaved_layers"
+RULES: Final = (
+    ("ranks", "tp * pp * dp_shard * dp_replicate == world_size", "all ranks work"),
+    (
+        "batch",
+        "global_batch % (dp_shard * dp_replicate * micro_batch) == 0",
+        "each rank takes whole micro-batches",
+    ),
+    ("heads", "head_count % tp == 0", "ranks hold whole heads"),
+    ("layers", "layer_count % pp == 0", "stages of equally many layers"),
+    (
+        INTERLEAVED,
+        "pipeline_schedule == '1f1b' or layer_count % (2 * pp) == 0",
+        "each rank holds two stages",
+    ),
+)
+"""Name, expression and reason of each."""
 SEQUENCES_PER_RANK: Final = 4
 ACCELERATORS: Final[Mapping[str, float]] = {
     "NVIDIA A100-SXM4-40GB": 312e12,
@@ -583,7 +563,7 @@ def _landscape(name: str, size: Size, seed: int) -> Landscape:
     environment = _environment(machine, size, accelerator)
     configs = Space(space, workload, environment).feasible
     memory = _memory(configs, model, draw)
-    effects = _Effects(space, draw)
+    effects = _effects(space, draw)
     entries = [_entry(config, model, machine, memory, effects) for config in configs]
     return estimated(
         Landscape(
@@ -604,39 +584,34 @@ def _landscape(name: str, size: Size, seed: int) -> Landscape:
     )
 
 
-def _entry(
-    config: Config, model: Model, machine: Machine, memory: int, effects: "_Effects"
-) -> Entry:
+def _entry(config: Config, model: Model, machine: Machine, memory: int, effects: _Effects) -> Entry:
     plan = plan_of(config.values)
     needed = memory_bytes(plan, model)
     if needed > memory:
         words = f"out of memory: {needed / GIB:.1f} GiB needed, {memory / GIB:.1f} GiB there"
         fault = Fault(kind=FailureKind.OUT_OF_MEMORY, message=words)
         return Entry(config=config.values, failure=fault)
-    seconds = step_s(plan, model, machine) * effects.factor(config)
+    seconds = step_s(plan, model, machine) * _factor(config, effects)
     return Entry(config=config.values, samples=(float(f"{seconds:.6g}"),))
 
 
-class _Effects:
+def _effects(space: SearchSpace, draw: Random) -> _Effects:
     """How pairs of settings act together, drawn for each pair of choices of two knobs."""
+    choices = {dimension.name: dimension.choices or () for dimension in space.dimensions}
+    return {
+        (knobs, pair): draw.gauss(0, INTERACTION_SIGMA)
+        for knobs in PAIRS
+        if choices.keys() >= {*knobs}
+        for pair in product(choices[knobs[0]], choices[knobs[1]])
+    }
 
-    def __init__(self, space: SearchSpace, draw: Random) -> None:
-        choices = {dimension.name: dimension.choices or () for dimension in space.dimensions}
-        self._logs = {
-            (knobs, pair): draw.gauss(0, INTERACTION_SIGMA)
-            for knobs in PAIRS
-            if choices.keys() >= {*knobs}
-            for pair in product(choices[knobs[0]], choices[knobs[1]])
-        }
 
-    def factor(self, config: Config) -> float:
-        """What the step time is multiplied by, for all pairs that the configuration has."""
-        met = (
-            (knobs, (config[knobs[0]], config[knobs[1]]))
-            for knobs in PAIRS
-            if config.values.keys() >= {*knobs}
-        )
-        return math.exp(math.fsum(self._logs[each] for each in met))
+def _factor(config: Config, effects: _Effects) -> float:
+    """What the step time is multiplied by, for all pairs that the configuration has."""
+    pairs = [knobs for knobs in PAIRS if config.values.keys() >= {*knobs}]
+    return math.exp(
+        math.fsum(effects[knobs, (config[knobs[0]], config[knobs[1]])] for knobs in pairs)
+    )
 
 
 def _model(draw: Random, size: Size) -> Model:
@@ -676,31 +651,13 @@ def _space(size: Size) -> SearchSpace:
         dimensions=tuple(
             Dimension(name=name, choices=choices[name], when=when.get(name)) for name in size.knobs
         ),
-        constraints=tuple(_rules(size)),
+        constraints=tuple(
+            Constraint(name=name, expression=expression, reason=reason)
+            for name, expression, reason in RULES
+            if name != INTERLEAVED or "pipeline_schedule" in size.knobs
+        ),
         defaults={} if "dp_replicate" in size.knobs else {"dp_replicate": 1},
     )
-
-
-def _rules(size: Size) -> Iterator[Constraint]:
-    ranks = "tp * pp * dp_shard * dp_replicate"
-    yield Constraint(name="ranks", expression=f"{ranks} == world_size", reason="all ranks work")
-    yield Constraint(
-        name="batch",
-        expression="global_batch % (dp_shard * dp_replicate * micro_batch) == 0",
-        reason="each rank takes whole micro-batches",
-    )
-    yield Constraint(
-        name="heads", expression="head_count % tp == 0", reason="ranks hold whole heads"
-    )
-    yield Constraint(
-        name="layers", expression="layer_count % pp == 0", reason="stages of equally many layers"
-    )
-    if "pipeline_schedule" in size.knobs:
-        yield Constraint(
-            name="interleaved_layers",
-            expression="pipeline_schedule == '1f1b' or layer_count % (2 * pp) == 0",
-            reason="each rank holds two stages",
-        )
 
 
 def _workload(model: Model) -> Workload:

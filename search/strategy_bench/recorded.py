@@ -84,13 +84,9 @@ class Source:
     """Sequences of a step of a configuration, of which `batch` is the equal work."""
 
 
-def _rule(name: str, expression: str) -> Constraint:
-    return Constraint(name=name, expression=expression)
-
-
 STEP_TIME: Final = Objective(expression="step_time", direction="minimize")
 RANKS: Final = "tp * dp * pp"
-ALL_RANKS: Final = _rule("ranks", f"{RANKS} == world_size")
+ALL_RANKS: Final = Constraint(name="ranks", expression=f"{RANKS} == world_size")
 SOURCES: Final = (
     Source(
         name="ccl-megatron-llama-8b",
@@ -126,9 +122,9 @@ SOURCES: Final = (
             "activation_checkpointing": True,
         },
         rules=(
-            _rule("ranks", f"{RANKS} <= world_size"),
-            _rule("experts", "dp % ep == 0"),
-            _rule("batch", "global_batch % (dp * micro_batch_size) == 0"),
+            Constraint(name="ranks", expression=f"{RANKS} <= world_size"),
+            Constraint(name="experts", expression="dp % ep == 0"),
+            Constraint(name="batch", expression="global_batch % (dp * micro_batch_size) == 0"),
         ),
         takes=lambda trial: trial.workload.model == "deepseek-v2-lite",
         value=lambda trial: trial.step_seconds,
@@ -172,12 +168,13 @@ A100: Final = Environment(
     scale_out=Link(bandwidth_bytes_per_s=25e9),
 )
 SCRIPT: Final = Command(run=("recorded",), rank_count=RANKS)
-"""Whoever ran these ran a script, which is not here."""
+"""The searches ran a script, which is not here."""
 Row = TypeVar("Row", SearchRow, Simulation)
+Result: TypeAlias = float | Fault
 
 
 def recorded(folder: Path) -> tuple[Landscape, ...]:
-    """Every landscape of a folder; raises `StudyError` where it has not the files."""
+    """Every landscape of a folder; raises `StudyError` where it lacks the files."""
     trials = [each for name in TRIALS for each in _rows(folder / name, SearchRow)]
     searches = (_of_trials(source, trials) for source in SOURCES)
     return (*searches, *_of_simulations(_rows(folder / SIMULATIONS, Simulation)))
@@ -189,12 +186,13 @@ def _rows(path: Path, kind: type[Row]) -> Sequence[Row]:
 
 def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
     workload = _workload(source.name, source.batch, source.model)
-    results: dict[Config, list[float | Fault]] = defaultdict(list)
+    results: dict[Config, list[Result]] = defaultdict(list)
     for trial in trials:
         if source.takes(trial) and not trial.served_from_cache:
             result = _result(trial, source.value(trial))
             if result is not None:
-                results[_live(trial)].append(result)
+                dead = () if trial.activation_checkpointing_effective else (DEAD_KNOB,)
+                results[_without(Config(trial.config), dead)].append(result)
     entries = [_entry(config, found) for config, found in results.items()]
     space = _space(entries, source.rules)
     bound = Space(space, workload, A100)
@@ -218,24 +216,17 @@ def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
 
 def _estimated(landscape: Landscape, source: Source) -> Landscape:
     """With estimates for equal work: of another batch they are scaled to the landscape's."""
-    return replace(
-        landscape,
-        entries=tuple(
-            replace(entry, estimate=_of_equal_work(landscape, source, Config(entry.config)))
-            for entry in landscape.entries
-        ),
-    )
 
+    def estimate(config: Config) -> Mapping[str, float] | None:
+        batch = source.real_batch(config)
+        workload = replace(landscape.workload, global_batch=batch)
+        study = study_of(replace(landscape, workload=workload))
+        parts = recipe_of(study).estimate(study, config) or {}
+        scaled = {part: seconds * source.batch / batch for part, seconds in parts.items()}
+        return rounded(scaled or None)
 
-def _of_equal_work(
-    landscape: Landscape, source: Source, config: Config
-) -> Mapping[str, float] | None:
-    batch = source.real_batch(config)
-    study = study_of(replace(landscape, workload=replace(landscape.workload, global_batch=batch)))
-    parts = recipe_of(study).estimate(study, config)
-    if parts is None:
-        return None
-    return rounded({part: seconds * source.batch / batch for part, seconds in parts.items()})
+    entries = (replace(each, estimate=estimate(Config(each.config))) for each in landscape.entries)
+    return replace(landscape, entries=tuple(entries))
 
 
 def _of_simulations(rows: Iterable[Simulation]) -> Iterator[Landscape]:
@@ -270,7 +261,7 @@ def _of_simulation(batch: int, length: int, entries: Sequence[Entry]) -> Landsca
     return estimated(landscape)
 
 
-def _result(trial: SearchRow, value: float | None) -> float | Fault | None:
+def _result(trial: SearchRow, value: float | None) -> Result | None:
     """What a launch says of its configuration; None where it was not its doing."""
     if trial.status == "success":
         return value
@@ -295,13 +286,8 @@ def _simulated(row: Simulation) -> Entry | None:
     return None
 
 
-def _live(trial: SearchRow) -> Config:
-    """The configuration without the knob that did nothing."""
-    dead = () if trial.activation_checkpointing_effective else (DEAD_KNOB,)
-    return Config({knob: value for knob, value in trial.config.items() if knob not in dead})
-
-
-def _entry(config: Config, results: Sequence[float | Fault]) -> Entry:
+def _entry(config: Config, results: Sequence[Result]) -> Entry:
+    """What most launches of it gave: samples, or the first failure where it mostly failed."""
     samples = tuple(result for result in results if not isinstance(result, Fault))
     faults = [result for result in results if isinstance(result, Fault)]
     if len(faults) > len(samples):
@@ -333,18 +319,9 @@ def _workload(name: str, batch: int, model: str) -> Workload:
 
 
 MESSAGE_CHARS: Final = 300
-OTHER_WORK: Final = "did other work per step"
-STORED_SURROUNDINGS: Final = "failed by their surroundings"
 NO_LAUNCH: Final = "came to no launch"
-LIMITS: Final = "break a limit of the study"
-NO_VALUE: Final = "have no objective above 0"
-OUTSIDE: Final = "are outside of the study's space"
 PER_TOKEN: Final = STEP_OBJECTIVES[1]
 """The objective that allows for other work."""
-
-Result: TypeAlias = float | Fault
-Left: TypeAlias = str
-"""Why a launch is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,15 +347,15 @@ def stored(row: StudyRow, store: Store) -> Stored:
         raise StudyError(f"study {row.id} has several contexts, and a landscape has one")
     launches = list(_launches(history, counted(store.repeats(row.id), study.measure)))
     dead = _dead(study, launches)
-    judge = _Judge(study, scoring_of(study).over(history), _usual_tokens(study, launches))
+    scoring, tokens = scoring_of(study).over(history), _usual_tokens(study, launches)
     bound = _stored_space(study, dead)
     results: dict[Config, list[Result]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for config, outcome in launches:
         known = None if config is None else _without(config, dead)
-        found = judge(outcome) if known is not None else NO_LAUNCH
+        found = NO_LAUNCH if known is None else _read(outcome, scoring, tokens)
         if not isinstance(found, str) and known is not None and bound.check(known.values) != known:
-            found = OUTSIDE
+            found = "are outside of the study's space"
         if isinstance(found, str) or known is None:
             left_out[str(found)] += 1
         else:
@@ -386,32 +363,21 @@ def stored(row: StudyRow, store: Store) -> Stored:
     return Stored(landscape=_landscape(row, results, dead), left_out=left_out)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """Says what a launch tells of its configuration, or why it is left out."""
-
-    study: Study
-    scoring: Scoring
-    tokens: int | None
-
-    def __call__(self, outcome: Outcome) -> Result | Left:
-        if isinstance(outcome, Failed):
-            return _fault(outcome)
-        per_token = self.scoring.expression.text.strip() == PER_TOKEN
-        if not per_token and outcome.measurement.tokens_per_step != self.tokens:
-            return OTHER_WORK
-        score = self.scoring.of(outcome)
-        if not isinstance(score, Score) or score.value <= 0:
-            return NO_VALUE
-        return LIMITS if score.broken else score.value
-
-
-def _fault(failed: Failed) -> Fault | Left:
-    if failed.kind is FailureKind.INFRASTRUCTURE:
-        return STORED_SURROUNDINGS
-    if failed.kind in (FailureKind.DUPLICATE, FailureKind.POLICY_ERROR):
-        return NO_LAUNCH
-    return Fault(kind=failed.kind, message=one_line(failed.message, MESSAGE_CHARS))
+def _read(outcome: Outcome, scoring: Scoring, tokens: int | None) -> Result | str:
+    """What a launch says of its configuration, or why it is left out."""
+    if isinstance(outcome, Failed):
+        if outcome.kind is FailureKind.INFRASTRUCTURE:
+            return "failed by their surroundings"
+        if outcome.kind in (FailureKind.DUPLICATE, FailureKind.POLICY_ERROR):
+            return NO_LAUNCH
+        return Fault(kind=outcome.kind, message=one_line(outcome.message, MESSAGE_CHARS))
+    per_token = scoring.expression.text.strip() == PER_TOKEN
+    if not per_token and outcome.measurement.tokens_per_step != tokens:
+        return "did other work per step"
+    score = scoring.of(outcome)
+    if not isinstance(score, Score) or score.value <= 0:
+        return "have no objective above 0"
+    return "break a limit of the study" if score.broken else score.value
 
 
 def _launches(
@@ -420,12 +386,8 @@ def _launches(
     configs = {trial.ordinal: trial.config for trial in history}
     launches: tuple[Trial | Repeat, ...] = (*history, *repeats)
     for each in launches:
-        config = configs.get(each.ordinal)
-        yield (config, each.outcome) if _reached(each) else (None, each.outcome)
-
-
-def _reached(each: Trial | Repeat) -> bool:
-    return each.reached_launch if isinstance(each, Trial) else True
+        reached = isinstance(each, Repeat) or each.reached_launch
+        yield configs.get(each.ordinal) if reached else None, each.outcome
 
 
 def _usual_tokens(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> int | None:
@@ -440,7 +402,7 @@ def _landscape(
     row: StudyRow, results: Mapping[Config, Sequence[Result]], dead: Sequence[str]
 ) -> Landscape:
     study = row.study
-    entries = tuple(_stored_entry(config, found) for config, found in results.items())
+    entries = tuple(_entry(config, found) for config, found in results.items())
     if not any(entry.samples for entry in entries):
         raise StudyError(
             f"study {row.id} has no launch that a landscape could be made of; "
@@ -451,7 +413,7 @@ def _landscape(
     landscape = Landscape(
         version=1,
         name=f"study-{row.id}",
-        about=f"Launches on record of {study.name}, from study {row.id}.",
+        about=f"Recorded launches of {study.name}, from study {row.id}.",
         objective=replace(study.objective, direction="minimize" if lower else "maximize"),
         unit=scoring.unit,
         workload=study.workload,
@@ -463,15 +425,6 @@ def _landscape(
         entries=entries,
     )
     return estimated(landscape)
-
-
-def _stored_entry(config: Config, results: Sequence[Result]) -> Entry:
-    """What most launches of it gave: samples, or the first failure where it mostly failed."""
-    samples = tuple(result for result in results if not isinstance(result, Fault))
-    faults = [result for result in results if isinstance(result, Fault)]
-    if len(faults) > len(samples):
-        return Entry(config=config.values, failure=faults[0])
-    return Entry(config=config.values, samples=samples)
 
 
 def _dead(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> tuple[str, ...]:

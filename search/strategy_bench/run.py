@@ -31,7 +31,6 @@ from records.trial import (
     Trial,
 )
 from search import settings
-from search import settings as reading
 from search.compose import MODEL_TURNS
 from search.llm.client import LlmClient, Transport
 from search.llm.prompt import PromptWriter
@@ -42,15 +41,7 @@ from search.settings import Secret
 from search.strategies.base import Choice, Chooser
 from search.strategies.catalog import chooser_named
 from search.strategies.offline import HybridChooser
-from search.strategy_bench.landscape import (
-    PREFIX as GENERATED,
-)
-from search.strategy_bench.landscape import (
-    Ground,
-    Landscape,
-    generated,
-    read_landscape,
-)
+from search.strategy_bench.landscape import PREFIX, Ground, Landscape, generated, read_landscape
 from search.strategy_bench.recorded import recorded, stored
 from search.study.spaces import decide_config
 
@@ -61,9 +52,9 @@ if TYPE_CHECKING:
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""
 FINALISTS, FINAL_SAMPLES = 4, 4
-"""As many of the best as a search launches again before it announces one, so many times each."""
+"""Configurations that a search repeats before it announces the best, and launches of each."""
 FIRST_FINAL = 1_000_000
-"""Launches of finals are numbered from here: they are none of the search's own."""
+"""Launches of finals are numbered from here: they do not count as the search's."""
 WHEN = "2026-01-01T00:00:00.000+00:00"
 
 
@@ -139,7 +130,7 @@ class _Search:
         self.history = replace(self.history, costs={**self.history.costs, **costs}, incumbent=leads)
 
     def winner(self) -> Config | None:
-        """Who would be announced now: the best of a few, by launches of their own."""
+        """What would be announced now: the best of a few, by separate launches."""
         finalists = [config_of(each) for each in self.history.ranked[:FINALISTS]]
         return min(finalists, key=self.final_cost, default=None)
 
@@ -155,7 +146,7 @@ class _Search:
 def search(
     ground: Ground, chooser: Chooser, seed: int, trial_count: int, start: Config | None = None
 ) -> Run:
-    """Search from `start`, else the landscape's seed, until all is tried or for so many trials."""
+    """Search from `start`, else the landscape's seed, until all or `trial_count` are tried."""
     study = replace(
         ground.study, random_seed=seed, budget=replace(ground.study.budget, trials=trial_count)
     )
@@ -234,10 +225,10 @@ def landscapes_of(
     store: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Landscape, ...]:
-    """The landscapes of these words; raises `StudyError` for one that there is not, or is twice.
+    """The landscapes of these names; raises `StudyError` for one that is missing or named twice.
 
     `generated:NAME` is drawn, `study:ID` is a study of the store, `ccl:FOLDER` reads recorded
-    searches, anything else is a file. `tell` is told what is left out.
+    searches, anything else is a file. `tell` receives what is left out.
     """
     found = [each for words in asked for each in _landscapes(words, store, tell)]
     names = [each.name for each in found]
@@ -251,12 +242,12 @@ def _landscapes(
     words: str, store: Path | None, tell: Callable[[str], None]
 ) -> tuple[Landscape, ...]:
     if words.startswith(STORED):
-        with reading.open_store(store) as records:
+        with settings.open_store(store) as records:
             found = stored(records.find(words.removeprefix(STORED)), records)
         if found.words is not None:
             tell(found.words)
         return (found.landscape,)
-    if words.startswith(GENERATED):
+    if words.startswith(PREFIX):
         return (generated(words),)
     if words.startswith(RECORDED):
         return recorded(Path(words.removeprefix(RECORDED)))
@@ -335,7 +326,7 @@ SEEDS_A_TASK = 5
 TASKS_A_PROCESS = 4
 """Fewer are not worth the seconds that a process takes to begin."""
 Done: TypeAlias = Callable[[str, str, int, int], None]
-"""Is told a landscape and a strategy, and how many of all tasks are done."""
+"""Receives a landscape and a strategy, and how many of all tasks are done."""
 Start: TypeAlias = Literal["seed", "random"]
 """Where searches begin: at the landscape's seed, or at a point that the random seed draws."""
 
@@ -351,13 +342,6 @@ class Terms:
     """How a model is asked, for strategies that ask one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    landscape: Landscape
-    strategy: str
-    terms: Terms
-
-
 def runs_of(
     landscapes: Sequence[Landscape],
     strategies: Sequence[str],
@@ -367,11 +351,16 @@ def runs_of(
     process_count: int | None = None,
 ) -> Mapping[str, Mapping[str, tuple[Run, ...]]]:
     """Every run by landscape and strategy, in the order of the seeds."""
-    tasks = list(_tasks(landscapes, strategies, terms))
-    found: dict[tuple[str, str], list[Run]] = {}
-    for count, (task, runs) in enumerate(_ended(tasks, process_count), start=1):
-        found.setdefault((task.landscape.name, task.strategy), []).extend(runs)
-        done(task.landscape.name, task.strategy, count, len(tasks))
+    tasks = [
+        (landscape, strategy, replace(terms, seeds=terms.seeds[first : first + SEEDS_A_TASK]))
+        for landscape in landscapes
+        for strategy in strategies
+        for first in range(0, len(terms.seeds), SEEDS_A_TASK)
+    ]
+    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for count, (landscape, strategy, runs) in enumerate(_ended(tasks, process_count), start=1):
+        found[landscape, strategy] += runs
+        done(landscape, strategy, count, len(tasks))
     return {
         each.name: {
             strategy: tuple(sorted(found[each.name, strategy], key=lambda run: run.seed))
@@ -379,6 +368,22 @@ def runs_of(
         }
         for each in landscapes
     }
+
+
+def _ended(
+    tasks: Sequence[tuple[Landscape, str, Terms]], process_count: int | None
+) -> Iterator[tuple[str, str, tuple[Run, ...]]]:
+    """Landscape, strategy and runs of each task, in the order in which they end."""
+    count = min(process_count or os.cpu_count() or 1, len(tasks) // TASKS_A_PROCESS)
+    if count <= 1:
+        yield from ((task[0].name, task[1], searched(*task)) for task in tasks)
+        return
+    # Spawned: a process that was forked while the thread of a progress bar runs may hang.
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        tasks_of = {pool.submit(searched, *task): task for task in tasks}
+        for future in as_completed(tasks_of):
+            landscape, strategy, _ = tasks_of[future]
+            yield landscape.name, strategy, future.result()
 
 
 def searched(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
@@ -399,33 +404,3 @@ def _start(ground: Ground, seed: int, start: Start) -> Config:
     if start == "seed":
         return ground.seed
     return Random(f"start/{seed}").choice(ground.space.feasible)
-
-
-def _tasks(
-    landscapes: Sequence[Landscape], strategies: Sequence[str], terms: Terms
-) -> Iterator[_Task]:
-    for landscape in landscapes:
-        for strategy in strategies:
-            for first in range(0, len(terms.seeds), SEEDS_A_TASK):
-                seeds = terms.seeds[first : first + SEEDS_A_TASK]
-                some = replace(terms, seeds=seeds)
-                yield _Task(landscape=landscape, strategy=strategy, terms=some)
-
-
-def _ended(
-    tasks: Sequence[_Task], process_count: int | None
-) -> Iterator[tuple[_Task, tuple[Run, ...]]]:
-    """Each task with its runs, in the order in which they end."""
-    count = min(process_count or os.cpu_count() or 1, len(tasks) // TASKS_A_PROCESS)
-    if count <= 1:
-        yield from ((task, _work(task)) for task in tasks)
-        return
-    # Spawned: a process that was forked beside the thread of a progress bar may hang.
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        tasks_of = {pool.submit(_work, task): task for task in tasks}
-        for future in as_completed(tasks_of):
-            yield tasks_of[future], future.result()
-
-
-def _work(task: _Task) -> tuple[Run, ...]:
-    return searched(task.landscape, task.strategy, task.terms)

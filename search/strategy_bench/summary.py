@@ -206,18 +206,18 @@ def _mean(values: Sequence[int]) -> float:
 
 def curve(runs: Sequence[Run], trial_count: int) -> Curve:
     """Mean regret and its quartiles after each trial; a search that ended keeps its incumbent."""
-    points = [_regrets(runs, number) for number in range(trial_count)]
-    return Curve(
-        mean=tuple(None if some is None else float(np.mean(some)) for some in points),
-        low=tuple(None if some is None else float(np.quantile(some, 0.25)) for some in points),
-        high=tuple(None if some is None else float(np.quantile(some, 0.75)) for some in points),
+    excess = np.array(
+        [
+            [run.steps[min(number, len(run.steps) - 1)].excess for run in runs]
+            for number in range(trial_count)
+        ],
+        dtype=np.float64,  # None is NaN
     )
-
-
-def _regrets(runs: Sequence[Run], number: int) -> list[float] | None:
-    found = [run.steps[min(number, len(run.steps) - 1)].excess for run in runs]
-    known = [excess for excess in found if excess is not None]
-    return known if len(known) == len(found) else None
+    mean, low, high = (
+        tuple(None if math.isnan(value) else value for value in line.tolist())
+        for line in (excess.mean(axis=1), *np.quantile(excess, (0.25, 0.75), axis=1))
+    )
+    return Curve(mean=mean, low=low, high=high)
 
 
 def paired(against: str, own: Counts, others: Counts) -> Paired:

@@ -10,49 +10,14 @@ from evaluator.metrics.registry import measure_all, metric, metric_names
 from evaluator.traces.analysis.collectives import bandwidths
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
+from search.traces import tables
 from search.traces.open import Traced, traced
-from search.traces.tables import (
-    BREAKDOWN_COLUMNS,
-    CALL_COLUMNS,
-    COLLECTIVE_COLUMNS,
-    GROUP_COLUMNS,
-    IDLE_COLUMNS,
-    KERNEL_COLUMNS,
-    LAUNCH_COLUMNS,
-    QUEUE_COLUMNS,
-    RANK_COLUMNS,
-    STEP_COLUMNS,
-    TRAFFIC_COLUMNS,
-    WAIT_COLUMNS,
-    Columns,
-    Row,
-    breakdown_rows,
-    call_rows,
-    collective_rows,
-    group_rows,
-    idle_rows,
-    kernel_rows,
-    launch_rows,
-    queue_rows,
-    rank_rows,
-    step_rows,
-    traffic_rows,
-    wait_rows,
-)
+from search.traces.tables import COLUMNS, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-METRIC_COLUMNS: Final[Columns] = {
-    "name": "name of the metric",
-    "label": "name to be read by people",
-    "value": "missing where there is none",
-    "unit": "unit of the value",
-    "better": "higher or lower",
-    "version": "version of its definition",
-    "absent": "why it has no value",
-}
 WHOLE_NUMBERS: Final = frozenset(
     {
         *("rank", "last_rank", "step", "instance", "bytes", "start_ns", "group_id", "version"),
@@ -67,7 +32,7 @@ REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value")
 
 
 def trace(name: Path | str, store: Path | str | None = None, *, use_cache: bool = True) -> "Trace":
-    """The traces in a folder or a file, or of a trial on record (`trial:3`, `trial:STUDY:3`).
+    """The traces in a folder or a file, or of a stored trial (`trial:3`, `trial:STUDY:3`).
 
     Raises TraceError for a file that is refused, StudyError where there is no such trial.
     """
@@ -79,7 +44,7 @@ class Trace:
     """The traces of one job; each method gives a new table, or a figure.
 
     Times are seconds, sizes bytes, bandwidths bytes per second, shares 0 to 1; what a trace does
-    not tell is missing. The columns are explained in docs/metrics.md.
+    not hold is missing. The columns are explained in docs/metrics.md.
     """
 
     def __init__(self, found: Traced) -> None:
@@ -90,61 +55,60 @@ class Trace:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What is wrong with the traces and was mended or left out, in words."""
+        """What is wrong with the traces and was repaired or left out, as text."""
         split = self._found.evidence.split
         return (*(split.caveats if split else ()), *self._traces.caveats)
 
     def ranks(self) -> pd.DataFrame:
         """One row per rank."""
-        return _frame(rank_rows(self._traces), RANK_COLUMNS)
+        return _frame("ranks", tables.rank_rows(self._traces))
 
     def steps(self) -> pd.DataFrame:
         """One row per rank and step that all ranks profiled: the parts of the step."""
-        return _frame(step_rows(self._traces, self._found.evidence.split), STEP_COLUMNS)
+        return _frame("steps", tables.step_rows(self._traces, self._found.evidence.split))
 
     def breakdown(self) -> pd.DataFrame:
         """One row per rank, and one for their mean: the parts of the mean step."""
-        return _frame(breakdown_rows(self._found.evidence.split), BREAKDOWN_COLUMNS)
+        return _frame("breakdown", tables.breakdown_rows(self._found.evidence.split))
 
     def idle(self) -> pd.DataFrame:
         """One row per rank and step: why its device was idle."""
         marked = bool(self._traces.common_steps.size)
-        return _frame(idle_rows(self._found.evidence.idle, marked=marked), IDLE_COLUMNS)
+        return _frame("idle", tables.idle_rows(self._found.evidence.idle, marked=marked))
 
     def kernels(self) -> pd.DataFrame:
         """One row per kernel or operator name over all ranks, the longest total first."""
-        return _frame(kernel_rows(self._found.kernels.job), KERNEL_COLUMNS)
+        return _frame("kernels", tables.kernel_rows(self._found.kernels.job))
 
     def launches(self) -> pd.DataFrame:
         """One row per rank, and one for all: how the host hands work to its device."""
-        return _frame(launch_rows(self._found.evidence.launches), LAUNCH_COLUMNS)
+        return _frame("launches", tables.launch_rows(self._found.evidence.launches))
 
     def queues(self) -> pd.DataFrame:
         """One row per rank and stream: how much work waited on it."""
-        return _frame(queue_rows(self._traces), QUEUE_COLUMNS)
+        return _frame("queues", tables.queue_rows(self._traces))
 
     def collectives(self) -> pd.DataFrame:
         """One row per collective or transfer that was matched over ranks, with its bandwidth."""
-        return _frame(self._collective_rows, COLLECTIVE_COLUMNS)
+        return _frame("collectives", self._collective_rows)
 
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective of it, matched or not."""
-        return _frame(call_rows(self._traces, self._found.matches), CALL_COLUMNS)
+        return _frame("calls", tables.call_rows(self._traces, self._found.matches))
 
     def groups(self) -> pd.DataFrame:
         """One row per group of ranks that communicate."""
-        return _frame(group_rows(self._found.matches), GROUP_COLUMNS)
+        return _frame("groups", tables.group_rows(self._found.matches))
 
     def traffic(self) -> pd.DataFrame:
         """One row per kind of collective and group: calls and bytes of a step."""
-        return _frame(
-            traffic_rows(self._found.evidence.volume, self._found.matches), TRAFFIC_COLUMNS
-        )
+        volume, matches = self._found.evidence.volume, self._found.matches
+        return _frame("traffic", tables.traffic_rows(volume, matches))
 
     def stragglers(self) -> pd.DataFrame:
         """One row per rank: what it waited for others, and others for it."""
         waits = stragglers(self._traces, self._found.matches)
-        return _frame(wait_rows(waits, self._found.evidence.split), WAIT_COLUMNS)
+        return _frame("stragglers", tables.wait_rows(waits, self._found.evidence.split))
 
     def metrics(self) -> pd.DataFrame:
         """One row per metric: its value, or why there is none."""
@@ -152,17 +116,13 @@ class Trace:
         values = {value.name: value.value for value in measures.values}
         rows: list[Row] = [
             {
-                "name": name,
-                "label": metric(name).label,
+                **{column: getattr(metric(name), column, None) for column in COLUMNS["metrics"]},
                 "value": values.get(name),
-                "unit": metric(name).unit,
-                "better": metric(name).better,
-                "version": metric(name).version,
                 "absent": measures.absent.get(name),
             }
             for name in metric_names()
         ]
-        return _frame(rows, METRIC_COLUMNS)
+        return _frame("metrics", rows)
 
     def plot_breakdown(self, path: Path | str | None = None) -> "Figure":
         """Draw where the steps of each rank went, into a PNG file if one is given."""
@@ -189,11 +149,12 @@ class Trace:
     @cached_property
     def _collective_rows(self) -> list[Row]:
         found = bandwidths(self._traces, self._found.matches)
-        return collective_rows(self._traces, self._found.matches, found)
+        return tables.collective_rows(self._traces, self._found.matches, found)
 
 
-def _frame(rows: list[Row], columns: Columns) -> pd.DataFrame:
-    """A table whose columns have one type each, whatever the traces tell."""
+def _frame(table: str, rows: list[Row]) -> pd.DataFrame:
+    """A table whose columns have one type each, whatever the traces hold."""
+    columns = COLUMNS[table]
     whole = dict.fromkeys(WHOLE_NUMBERS & columns.keys(), "Int64")
     real = {
         name: "float64" for name in columns if name.endswith(REAL_NUMBERS) and name not in whole

@@ -39,19 +39,17 @@ class Traced:
         return self.evidence.kernels or top_kernels(self.traces)
 
 
-ON_RECORD = "trial:"
+STORED = "trial:"
 
 
 def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> Traced:
     """The traces in a folder or one file, or those of a trial named `trial:3` or `trial:STUDY:3`.
 
-    A bar on the terminal tells how far reading is. Raises TraceError for a file that is refused,
+    A bar on the terminal shows the progress. Raises TraceError for a file that is refused,
     StudyError where there is no such trial, or it left no traces.
     """
-    if name.startswith(ON_RECORD):
-        # Imported here: what reads records takes longer to load than most traces to read.
-
-        return traced_trial(name.removeprefix(ON_RECORD), store)
+    if name.startswith(STORED):
+        return traced_trial(name.removeprefix(STORED), store)
     with _bar() as on_file:
         traces = read_folder(Path(name), use_cache=use_cache, on_file=on_file)
     return Traced(name=name, evidence=Evidence(traces=traces), traces=traces)
@@ -59,7 +57,7 @@ def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> T
 
 @contextmanager
 def _bar() -> Iterator[OnFile]:
-    """Show how many files of how many are read, where somebody looks."""
+    """Show how many files of how many are read, on a terminal."""
     console = Terminal(stderr=True)
     with Progress(
         TextColumn("reading"),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -63,7 +62,7 @@ def breakdown_figure(split: JobSplit | None, title: str) -> Figure:
     axes.set_xlabel("ms per step" if split.step_numbers else "ms")
     left_out = len(split.by_rank) - len(kept)
     _entitle(axes, f"{title} ({left_out} more ranks)" if left_out else title)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    add_legend(figure, 3)
     return figure
 
 
@@ -104,7 +103,7 @@ def timeline_figure(traces: TraceSet, title: str) -> Figure:
     left_out = len(traces.ranks) - len(shown)
     more = f" ({left_out} more ranks)" if left_out else ""
     _entitle(axes, f"{title}: step {number}{more}")
-    figure.legend(*_legend(axes), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    add_legend(figure, 4)
     return figure
 
 
@@ -196,16 +195,26 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
+def add_legend(figure: Figure, most_columns: int) -> None:
+    """Put one legend below all panels, with each name once."""
+    handles = {
+        name: handle
+        for axes in figure.axes
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=max(1, min(len(handles), most_columns)),
+        fontsize=8,
+        frameon=False,
+    )
+
+
 def _entitle(axes: Axes, title: str) -> None:
     """Set a title that is nothing but text, whatever the name of a folder looks like."""
     axes.set_title(one_line(title, TITLE_CHARS), fontsize=10, parse_math=False)
-
-
-def _legend(axes: Axes) -> tuple[list[Artist], list[str]]:
-    """Each name once, however many ranks have it."""
-    handles, names = axes.get_legend_handles_labels()
-    once = dict(zip(names, handles, strict=True))
-    return list(once.values()), list(once)
 
 
 LABEL_CHARS, FRONT_PLOTS_TITLE_CHARS = 60, 100

@@ -4,7 +4,7 @@ Times are in seconds, sizes in bytes, shares from 0 to 1; None is what a trace d
 Each table has its columns in a mapping from their names to their descriptions.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, TypeAlias
 
@@ -82,34 +82,22 @@ def step_rows(traces: TraceSet, split: JobSplit | None) -> list[Row]:
     return [
         {
             "rank": parts.rank,
-            "step": number if marked else None,
-            "kind": kinds[parts.rank, number] if marked else None,
-            **seconds,
+            "step": int(number) if marked else None,
+            "kind": kinds[parts.rank, int(number)] if marked else None,
+            **_seconds(parts, PART_COLUMNS, index),
         }
         for parts in split.parts
-        for number, seconds in _steps(parts)
+        for index, number in enumerate(parts.number)
     ]
 
 
-def _steps(parts: StepParts) -> Iterator[tuple[int, Row]]:
-    columns = {
-        "window_s": parts.window_ns,
-        "compute_s": parts.compute_ns,
-        "exposed_communication_s": parts.exposed_communication_ns,
-        "exposed_copy_s": parts.exposed_copy_ns,
-        "fill_s": parts.fill_ns,
-        "idle_s": parts.idle_ns,
-        "hidden_communication_s": parts.hidden_communication_ns,
-        "pipeline_bubble_s": parts.pipeline_bubble_ns,
+def _seconds(parts: StepParts | IdleCauses, names: Iterable[str], index: int) -> Row:
+    """Row `index` of columns that `parts` holds in nanoseconds, None for a missing column."""
+    columns = {name: getattr(parts, f"{name.removesuffix('_s')}_ns") for name in names}
+    return {
+        name: None if column is None else int(column[index]) / 1e9
+        for name, column in columns.items()
     }
-    for index, number in enumerate(parts.number):
-        yield (
-            int(number),
-            {
-                name: None if column is None else int(column[index]) / 1e9
-                for name, column in columns.items()
-            },
-        )
 
 
 def breakdown_rows(split: JobSplit | None) -> list[Row]:
@@ -167,14 +155,9 @@ def kernel_rows(table: KernelTable) -> list[Row]:
     """One row per name and activity, the longest total first: `KERNEL_COLUMNS`."""
     return [
         {
+            **{name: getattr(row, name) for name in KERNEL_COLUMNS},
             "activity": row.activity.name.lower(),
-            "name": row.name,
-            "count": row.count,
-            "total_s": row.total_s,
-            "share": row.share,
-            "mean_s": row.mean_s,
             "bytes": row.bytes or None,
-            "bytes_per_s": row.bytes_per_s,
         }
         for row in table.rows
     ]
@@ -203,26 +186,14 @@ def queue_rows(traces: TraceSet) -> list[Row]:
 
 def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]:
     """One row per rank and step, none where no launch is told: `IDLE_COLUMNS`."""
-    tables = [
-        (
-            each,
-            {
-                "idle_s": each.idle_ns,
-                "kernel_wait_s": each.kernel_wait_ns,
-                "sync_s": each.sync_ns,
-                "host_wait_s": each.host_wait_ns,
-                "other_s": each.other_ns,
-            },
-        )
-        for each in causes or ()
-    ]
+    names = [name for name in IDLE_COLUMNS if name.endswith("_s")]
     return [
         {
             "rank": each.rank,
             "step": int(number) if marked else None,
-            **{name: int(column[index]) / 1e9 for name, column in columns.items()},
+            **_seconds(each, names, index),
         }
-        for each, columns in tables
+        for each in causes or ()
         for index, number in enumerate(each.number)
     ]
 
@@ -251,6 +222,7 @@ COLLECTIVE_COLUMNS: Final[Columns] = {
     "algorithm_bytes_per_s": "S / time",
     "bus_bytes_per_s": "what each rank's link carried, as nccl-tests counts",
 }
+SPEEDS: Final = ("algorithm_bytes_per_s", "bus_bytes_per_s")
 CALL_COLUMNS: Final[Columns] = {
     "rank": "number of the rank",
     "step": "number of the step; missing outside of all",
@@ -288,7 +260,7 @@ def group_rows(matches: Matches) -> list[Row]:
         {
             "group_id": group_id,
             "group": group.name,
-            "group_size": _told(sizes[group_id], 0),
+            "group_size": _known(sizes[group_id], 0),
             "group_ranks": None if group.ranks is None else list(group.ranks),
         }
         for group_id, group in enumerate(matches.groups)
@@ -304,20 +276,30 @@ def collective_rows(traces: TraceSet, matches: Matches, bandwidths: Bandwidths) 
     longest_ns = np.where(present, duration_ns, 0).max(axis=1, initial=0)
     shown, complete = np.count_nonzero(present, axis=1), matches.complete
     last = np.where(present, duration_ns, np.iinfo(np.int64).max).argmin(axis=1)
-    timed = {int(instance): place for place, instance in enumerate(bandwidths.instance)}
+    speeds = dict(
+        zip(
+            bandwidths.instance.tolist(),
+            zip(
+                bandwidths.algorithm_bytes_per_s.tolist(),
+                bandwidths.bus_bytes_per_s.tolist(),
+                strict=True,
+            ),
+            strict=True,
+        )
+    )
     return [
         {
             "instance": row,
-            "step": _told(matches.step[row], -1),
+            "step": _known(matches.step[row], -1),
             **_kind(matches, matches.kind[row], int(matches.group_id[row])),
-            "bytes": _told(matches.bytes[row], 0),
+            "bytes": _known(matches.bytes[row], 0),
             "shown_count": int(shown[row]),
             "partial": not complete[row],
             "time_s": int(least_ns[row]) / 1e9,
             "longest_s": int(longest_ns[row]) / 1e9,
             "wait_s": int(waits_ns[row]) / 1e9,
             "last_rank": matches.rank_numbers[last[row]] if shown[row] > 1 else None,
-            **_speeds(bandwidths, timed.get(row)),
+            **dict(zip(SPEEDS, speeds.get(row, (None, None)), strict=True)),
         }
         for row in range(matches.count)
     ]
@@ -329,17 +311,17 @@ def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
     rows: list[Row] = []
     for place in range(calls.count):
         trace = traces.ranks[calls.rank[place]]
-        own = int(calls.row[place])
+        lack, own = NoMatch(int(matches.lack[place])), int(calls.row[place])
         span = trace.collectives.span[own]
         start_ns, end_ns = int(trace.spans.start_ns[span]), int(trace.spans.end_ns[span])
         rows.append(
             {
                 "rank": trace.rank,
-                "step": _told(calls.step[place], -1),
-                "instance": _told(matches.instance[place], -1),
-                "unmatched": _why(matches.lack[place]),
+                "step": _known(calls.step[place], -1),
+                "instance": _known(matches.instance[place], -1),
+                "unmatched": None if lack is NoMatch.NOTHING else lack.words,
                 **_kind(matches, calls.kind[place], int(calls.group_id[place])),
-                "bytes": _told(calls.bytes[place], 0),
+                "bytes": _known(calls.bytes[place], 0),
                 "start_ns": start_ns,
                 "duration_s": (end_ns - start_ns) / 1e9,
             }
@@ -349,7 +331,7 @@ def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
 
 def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
     """One row per kind and group, the most bytes first: `TRAFFIC_COLUMNS`."""
-    rows: list[Row] = [
+    return [
         {
             **_kind(matches, each.kind, matches.groups.index(each.group)),
             "rank_count": each.rank_count,
@@ -361,7 +343,6 @@ def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
             volume.groups if volume else (), key=lambda each: -(each.per_rank.bytes or 0)
         )
     ]
-    return rows
 
 
 def wait_rows(waits: Stragglers | None, split: JobSplit | None) -> list[Row]:
@@ -378,23 +359,36 @@ def _kind(matches: Matches, kind: int, group_id: int) -> Row:
         "kind": CollectiveKind(int(kind)).name.lower(),
         "group_id": group_id,
         "group": matches.groups[group_id].name,
-        "group_size": _told(matches.calls.groups.size[group_id], 0),
+        "group_size": _known(matches.calls.groups.size[group_id], 0),
     }
 
 
-def _why(lack: int) -> str | None:
-    """Why a call is matched to none, in words that follow `a call`."""
-    return None if lack == NoMatch.NOTHING else NoMatch(int(lack)).words
+def _known(value: np.integer, unknown: int) -> int | None:
+    return None if value == unknown else int(value)
 
 
-def _speeds(bandwidths: Bandwidths, place: int | None) -> Mapping[str, float | None]:
-    if place is None:
-        return {"algorithm_bytes_per_s": None, "bus_bytes_per_s": None}
-    return {
-        "algorithm_bytes_per_s": float(bandwidths.algorithm_bytes_per_s[place]),
-        "bus_bytes_per_s": float(bandwidths.bus_bytes_per_s[place]),
-    }
-
-
-def _told(value: np.integer, untold: int) -> int | None:
-    return None if value == untold else int(value)
+METRIC_COLUMNS: Final[Columns] = {
+    "name": "name of the metric",
+    "label": "name to be read by people",
+    "value": "missing where there is none",
+    "unit": "unit of the value",
+    "better": "higher or lower",
+    "version": "version of its definition",
+    "absent": "why it has no value",
+}
+COLUMNS: Final[Mapping[str, Columns]] = {
+    "ranks": RANK_COLUMNS,
+    "steps": STEP_COLUMNS,
+    "breakdown": BREAKDOWN_COLUMNS,
+    "idle": IDLE_COLUMNS,
+    "kernels": KERNEL_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
+    "queues": QUEUE_COLUMNS,
+    "collectives": COLLECTIVE_COLUMNS,
+    "calls": CALL_COLUMNS,
+    "groups": GROUP_COLUMNS,
+    "traffic": TRAFFIC_COLUMNS,
+    "stragglers": WAIT_COLUMNS,
+    "metrics": METRIC_COLUMNS,
+}
+"""The columns of each table of a trace."""

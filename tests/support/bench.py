@@ -46,6 +46,8 @@ def record(
             comm_backend_name="gloo",
             comm_backend_version=None,
             host="here",
+            core_count=4,
+            kernel="6.0",
         ),
         config=BenchConfig(),
         params=BenchParams(

@@ -476,8 +476,9 @@ def _laid_over(base: Mapping[str, object], changes: Mapping[str, object]) -> dic
     changed = dict(base)
     for key, value in changes.items():
         old = base.get(key)
-        inner = isinstance(old, Mapping) and isinstance(value, Mapping)
-        changed[key] = _laid_over(old, value) if inner else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = _laid_over(old, value)
+        changed[key] = value
     return changed
 
 

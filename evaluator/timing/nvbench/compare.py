@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
@@ -14,7 +14,6 @@ from evaluator.timing.nvbench.read import (
     NvbenchBenchmark,
     NvbenchDevice,
     NvbenchDocument,
-    NvbenchError,
     NvbenchState,
     read_document,
 )
@@ -22,6 +21,7 @@ from records.errors import StudyError, shown
 
 FilterOption: TypeAlias = tuple[Literal["benchmark", "axis"], str]
 """One option of a command line: which, and what follows it."""
+_Judge: TypeAlias = Callable[[NvbenchState, NvbenchState], Judgement]
 
 _EXPONENT: Final = re.compile(r"[0-9]{1,2}", re.ASCII)
 _POW2: Final = "[pow2]"
@@ -181,12 +181,12 @@ class DeviceChoice:
     def warnings(self, reference: NvbenchDocument, candidate: NvbenchDocument) -> tuple[str, ...]:
         """How the devices of two files differ, if they may.
 
-        Raises NvbenchError where they may not: unless they were chosen, or it is to be ignored.
+        Raises StudyError where they may not: unless they were chosen, or it is to be ignored.
         """
         left = _chosen(reference, self.reference)
         right = _chosen(candidate, self.candidate)
         if len(left) != len(right):
-            raise NvbenchError(
+            raise StudyError(
                 f"{reference.path} and {candidate.path}: {len(left)} devices on one side and "
                 f"{len(right)} on the other; choose as many with --reference-devices and "
                 f"--candidate-devices"
@@ -197,19 +197,19 @@ class DeviceChoice:
         told = f"{reference.path} and {candidate.path}: devices differ in {different}"
         if self.ignore_difference or (self.reference, self.candidate) != (None, None):
             return (told,)
-        raise NvbenchError(
+        raise StudyError(
             f"{told}; compare them all the same with --ignore-devices, or choose some with "
             f"--reference-devices and --candidate-devices"
         )
 
 
 def device(document: NvbenchDocument, number: int) -> NvbenchDevice:
-    """The device of this id. Raises NvbenchError where the file does not have it."""
+    """The device of this id. Raises StudyError where the file does not have it."""
     for each in document.devices:
         if each.id == number:
             return each
     known = ", ".join(str(each.id) for each in document.devices) or "none"
-    raise NvbenchError(f"{document.path}: there is no device {number}; choose of {known}")
+    raise StudyError(f"{document.path}: there is no device {number}; choose of {known}")
 
 
 def _ids(option: str, text: str) -> tuple[int, ...] | None:
@@ -237,18 +237,19 @@ def _different(left: Sequence[NvbenchDevice], right: Sequence[NvbenchDevice]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatePair:
-    """Two runs of the same state; `occurrence` counts equal states from 0."""
+class StateRow:
+    """What was found of two runs of the same state; `occurrence` counts equal states from 0."""
 
     reference: NvbenchState
     candidate: NvbenchState
-    occurrence: int = 0
-    occurrence_count: int = 1
+    occurrence: int
+    occurrence_count: int
+    judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateGroup:
-    """Pairs of one benchmark on one pair of devices; None for a benchmark that used none."""
+class BenchmarkSection:
+    """The rows of one benchmark on one pair of devices; None for a benchmark that used none."""
 
     reference: NvbenchDocument
     candidate: NvbenchDocument
@@ -256,39 +257,62 @@ class StateGroup:
     axis_names: tuple[str, ...]
     reference_device: NvbenchDevice | None
     candidate_device: NvbenchDevice | None
-    pairs: tuple[StatePair, ...]
+    rows: tuple[StateRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedStates:
-    """What two files have in common, and what a reader should know of the rest."""
+class ComparedFiles:
+    """What was found, in the order of the candidate's files, and what to keep in mind."""
 
-    groups: tuple[StateGroup, ...]
+    sections: tuple[BenchmarkSection, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def rows(self) -> tuple[StateRow, ...]:
+        """The rows of all sections."""
+        return tuple(row for section in self.sections for row in section.rows)
 
-def match_states(
-    reference: NvbenchDocument, candidate: NvbenchDocument, filters: Filters, devices: DeviceChoice
-) -> MatchedStates:
-    """Pair the states of two files, in the order of the candidate's.
 
-    Raises NvbenchError where equal states or devices are not as many on both sides.
+def compare_files(
+    reference: Path,
+    candidate: Path,
+    filters: Filters | None = None,
+    devices: DeviceChoice | None = None,
+    thresholds: Thresholds | None = None,
+) -> ComparedFiles:
+    """Judge each state of the candidate against the same state of the reference.
+
+    Both are result files, or folders of them that are paired by name. Raises StudyError where
+    nothing can be compared, equal states or devices are not as many on both sides, or a filter
+    names what is not there.
     """
-    warnings = [*devices.warnings(reference, candidate)]
-    left = _Side(document=reference, chosen=devices.reference, filters=filters)
-    right = _Side(document=candidate, chosen=devices.candidate, filters=filters)
-    old, new = left.benchmarks(), right.benchmarks()
-    groups = list[StateGroup]()
-    for name in {**new, **old}:
-        if name not in old or name not in new:
-            having = reference if name in old else candidate
-            warnings.append(f"{having.path}: benchmark {shown(name)} is in this file only")
-            continue
-        if len(old[name]) != len(new[name]):
-            raise _unequal(left, right, f"benchmark {shown(name)}", len(old[name]), len(new[name]))
-        for one, other in zip(old[name], new[name], strict=True):
-            groups += _groups(left, right, one, other)
-    return MatchedStates(groups=tuple(groups), warnings=tuple(warnings))
+    filters, devices = filters or Filters(), devices or DeviceChoice()
+    limits = thresholds or Thresholds()
+    files, warnings = _paired_files(reference, candidate)
+    documents = [(read_document(one), read_document(other)) for one, other in files]
+    both = [document for pair in documents for document in pair]
+    filters.check([benchmark for document in both for benchmark in document.benchmarks])
+    warnings += [warning for document in both for warning in document.warnings]
+
+    def judge_states(old: NvbenchState, new: NvbenchState) -> Judgement:
+        """Judge one pair; the raw samples of one pair at a time are in memory."""
+        (before, wrong), (after, wrong_too) = old.measured(), new.measured()
+        warnings.extend((*wrong, *wrong_too))
+        return judge(before, after, limits)
+
+    sections = list[BenchmarkSection]()
+    for one, other in documents:
+        warnings += devices.warnings(one, other)
+        left = _Side(document=one, chosen=devices.reference, filters=filters)
+        right = _Side(document=other, chosen=devices.candidate, filters=filters)
+        warnings += _one_sided(left, right)
+        sections += _sections(left, right, judge_states)
+    if not any(section.rows for section in sections):
+        raise StudyError(
+            f"{reference} and {candidate} have no state in common to compare; give results of the "
+            f"same benchmarks, or fewer filters"
+        )
+    return ComparedFiles(sections=tuple(sections), warnings=tuple(dict.fromkeys(warnings)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +340,7 @@ class _Side:
             if number not in own:
                 what = f"benchmark {shown(benchmark.name)} did not run on device {number}"
                 known = ", ".join(map(str, own))
-                raise NvbenchError(
+                raise StudyError(
                     f"{self.document.path}: {what}; choose of {known}, or leave it out with -b"
                 )
         return self.chosen
@@ -334,158 +358,82 @@ class _Side:
         ]
 
 
-def _groups(
-    left: _Side, right: _Side, one: NvbenchBenchmark, other: NvbenchBenchmark
-) -> list[StateGroup]:
-    old_ids, new_ids = left.device_ids(one), right.device_ids(other)
-    if len(old_ids) != len(new_ids):
-        what = f"a device of benchmark {shown(one.name)}"
-        raise _unequal(left, right, what, len(old_ids), len(new_ids))
-    groups = list[StateGroup]()
-    for old_id, new_id in zip(old_ids, new_ids, strict=True):
-        old, new = left.states(one, old_id), right.states(other, new_id)
-        _check_counts(left, right, old, new, one.name)
-        groups.append(
-            StateGroup(
-                reference=left.document,
-                candidate=right.document,
-                benchmark=one.name,
-                axis_names=other.axis_names,
-                reference_device=left.device(old_id),
-                candidate_device=right.device(new_id),
-                pairs=_pairs(old, new),
-            )
-        )
-    return groups
+def _one_sided(left: _Side, right: _Side) -> list[str]:
+    """Benchmarks that only one of the files has."""
+    old, new = left.benchmarks(), right.benchmarks()
+    return [
+        f"{(left if name in old else right).document.path}: "
+        f"benchmark {shown(name)} is in this file only"
+        for name in {**new, **old}
+        if (name in old) is not (name in new)
+    ]
 
 
-def _check_counts(
-    left: _Side,
-    right: _Side,
-    old: Sequence[NvbenchState],
-    new: Sequence[NvbenchState],
-    benchmark: str,
+def _sections(left: _Side, right: _Side, judge_states: _Judge) -> Iterator[BenchmarkSection]:
+    """Pair benchmarks, devices and states of two files, in the order of the candidate's."""
+    benchmarks = left.benchmarks()
+    for name, new in right.benchmarks().items():
+        old = benchmarks.get(name)
+        if old is None:
+            continue
+        _check_equal(left, right, f"benchmark {shown(name)}", len(old), len(new))
+        for one, other in zip(old, new, strict=True):
+            ids = left.device_ids(one), right.device_ids(other)
+            _check_equal(left, right, f"a device of benchmark {shown(name)}", *map(len, ids))
+            for old_id, new_id in zip(*ids, strict=True):
+                sides = left.states(one, old_id), right.states(other, new_id)
+                _check_states(left, right, name, *sides)
+                yield BenchmarkSection(
+                    reference=left.document,
+                    candidate=right.document,
+                    benchmark=name,
+                    axis_names=other.axis_names,
+                    reference_device=left.device(old_id),
+                    candidate_device=right.device(new_id),
+                    rows=tuple(_rows(*sides, judge_states)),
+                )
+
+
+def _check_states(
+    left: _Side, right: _Side, benchmark: str, old: list[NvbenchState], new: list[NvbenchState]
 ) -> None:
-    counts = [Counter(state.key for state in states) for states in (old, new)]
+    before, after = (Counter(state.key for state in states) for states in (old, new))
     for state in (*new, *old):
-        one, other = (count[state.key] for count in counts)
-        if one != other:
-            what = f"state {shown(state.name)} of benchmark {shown(benchmark)}"
-            raise _unequal(left, right, what, one, other)
+        what = f"state {shown(state.name)} of benchmark {shown(benchmark)}"
+        _check_equal(left, right, what, before[state.key], after[state.key])
 
 
-def _pairs(old: Sequence[NvbenchState], new: Sequence[NvbenchState]) -> tuple[StatePair, ...]:
-    """States of equal keys by their order, where both sides have as many of each."""
-    equals = defaultdict[object, list[NvbenchState]](list)
+def _check_equal(left: _Side, right: _Side, what: str, left_count: int, right_count: int) -> None:
+    if left_count != right_count:
+        raise StudyError(
+            f"{what} is {left_count} times in {left.document.path} and {right_count} times in "
+            f"{right.document.path}; measure the same on both sides, or choose with -b and -a"
+        )
+
+
+def _rows(
+    old: list[NvbenchState], new: list[NvbenchState], judge_states: _Judge
+) -> Iterator[StateRow]:
+    """States of equal keys by their order; both sides have as many of each."""
+    alike = defaultdict[object, list[NvbenchState]](list)
     for state in old:
-        equals[state.key].append(state)
-    seen = Counter[object]()
-    pairs = list[StatePair]()
+        alike[state.key].append(state)
+    paired = Counter[object]()
     for state in new:
-        among, place = equals[state.key], seen[state.key]
-        seen[state.key] += 1
-        pairs.append(
-            StatePair(
-                reference=among[place],
-                candidate=state,
-                occurrence=place,
-                occurrence_count=len(among),
-            )
+        partners, place = alike[state.key], paired[state.key]
+        paired[state.key] += 1
+        yield StateRow(
+            reference=partners[place],
+            candidate=state,
+            occurrence=place,
+            occurrence_count=len(partners),
+            judgement=judge_states(partners[place], state),
         )
-    return tuple(pairs)
-
-
-def _unequal(
-    left: _Side, right: _Side, what: str, left_count: int, right_count: int
-) -> NvbenchError:
-    return NvbenchError(
-        f"{what} is {left_count} times in {left.document.path} and {right_count} times in "
-        f"{right.document.path}; measure the same on both sides, or choose with -b and -a"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateRow:
-    """What was found of one pair of states."""
-
-    pair: StatePair
-    judgement: Judgement
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkSection:
-    """All that was found of one benchmark on one pair of devices, a row for each of its pairs."""
-
-    group: StateGroup
-    rows: tuple[StateRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedFiles:
-    """What was found, in the order of the candidate's files, and what to keep in mind."""
-
-    sections: tuple[BenchmarkSection, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def rows(self) -> tuple[StateRow, ...]:
-        """The rows of all sections."""
-        return tuple(row for section in self.sections for row in section.rows)
-
-
-def compare_files(
-    reference: Path,
-    candidate: Path,
-    filters: Filters | None = None,
-    devices: DeviceChoice | None = None,
-    thresholds: Thresholds | None = None,
-    *,
-    confirmation: bool = True,
-) -> ComparedFiles:
-    """Judge each state of the candidate against the same state of the reference.
-
-    Both are result files, or folders of them that are paired by name. Raises NvbenchError where
-    nothing can be compared, and StudyError where a filter names what is not there.
-    """
-    filters, devices = filters or Filters(), devices or DeviceChoice()
-    files, warnings = _paired_files(reference, candidate)
-    documents = [(read_document(one), read_document(other)) for one, other in files]
-    both = [document for pair in documents for document in pair]
-    filters.check([benchmark for document in both for benchmark in document.benchmarks])
-    warnings += [warning for document in both for warning in document.warnings]
-    sections = list[BenchmarkSection]()
-    for one, other in documents:
-        matched = match_states(one, other, filters, devices)
-        warnings += matched.warnings
-        for group in matched.groups:
-            rows, found = _judged(group, thresholds or Thresholds(), confirmation=confirmation)
-            sections.append(BenchmarkSection(group=group, rows=rows))
-            warnings += found
-    if not any(section.rows for section in sections):
-        raise NvbenchError(
-            f"{reference} and {candidate} have no state in common to compare; give results of the "
-            f"same benchmarks, or fewer filters"
-        )
-    return ComparedFiles(sections=tuple(sections), warnings=tuple(dict.fromkeys(warnings)))
-
-
-def _judged(
-    group: StateGroup, thresholds: Thresholds, *, confirmation: bool
-) -> tuple[tuple[StateRow, ...], list[str]]:
-    """Rows of a group; the raw samples of one pair at a time are in memory."""
-    rows, warnings = list[StateRow](), list[str]()
-    for pair in group.pairs:
-        reference, wrong = pair.reference.measured()
-        candidate, wrong_too = pair.candidate.measured()
-        judgement = judge(reference, candidate, thresholds, confirmation=confirmation)
-        rows.append(StateRow(pair=pair, judgement=judgement))
-        warnings += [*wrong, *wrong_too]
-    return tuple(rows), warnings
 
 
 def _paired_files(reference: Path, candidate: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
     if reference.is_dir() != candidate.is_dir():
-        raise NvbenchError(
+        raise StudyError(
             f"{reference} and {candidate}: one is a folder and the other is not; give two files "
             f"or two folders"
         )
@@ -494,7 +442,7 @@ def _paired_files(reference: Path, candidate: Path) -> tuple[list[tuple[Path, Pa
     names = [_result_names(folder) for folder in (reference, candidate)]
     common = sorted(names[0] & names[1])
     if not common:
-        raise NvbenchError(
+        raise StudyError(
             f"{reference} and {candidate} have no .json file of the same name that is not empty; "
             f"give the folders that nvbench wrote into"
         )
@@ -511,4 +459,4 @@ def _result_names(folder: Path) -> set[str]:
             if path.suffix == ".json" and path.is_file() and path.stat().st_size > 0
         }
     except OSError as error:
-        raise NvbenchError(f"{folder} cannot be read: {error}; check its permissions") from error
+        raise StudyError(f"{folder} cannot be read: {error}; check its permissions") from error

@@ -21,7 +21,7 @@ from evaluator.timing.intervals.estimate import Channel, Samples, TimeSummary, U
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, open_regular, read_bytes
 from records.codec import from_json
-from records.errors import CclsearchError, CodecError, shown
+from records.errors import CodecError, StudyError, shown
 
 EXACT = ConfigDict(strict=True)
 """A boolean is no number, a number no text."""
@@ -33,8 +33,6 @@ Value: TypeAlias = str | int | float
 class Datum:
     """One named value of a summary."""
 
-    __pydantic_config__ = EXACT
-
     name: str
     type: str
     value: Value | None = None
@@ -44,8 +42,6 @@ class Datum:
 class TaggedSummary:
     """What was measured of a state under one tag."""
 
-    __pydantic_config__ = EXACT
-
     tag: str
     data: tuple[Datum, ...] | None = None
 
@@ -53,8 +49,6 @@ class TaggedSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateAxis:
     """Where a state stands on one axis."""
-
-    __pydantic_config__ = EXACT
 
     name: str
     type: str
@@ -64,8 +58,6 @@ class StateAxis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """One run of a benchmark at fixed axis values."""
-
-    __pydantic_config__ = EXACT
 
     name: str
     device: int | None = None
@@ -78,8 +70,6 @@ class RunState:
 class AxisDefinition:
     """An axis of a benchmark; `flags` is `pow2` where values are given by their exponent."""
 
-    __pydantic_config__ = EXACT
-
     name: str
     flags: str | None = None
 
@@ -88,8 +78,6 @@ class AxisDefinition:
 class RunBenchmark:
     """A benchmark with all its states on all its devices."""
 
-    __pydantic_config__ = EXACT
-
     name: str
     devices: tuple[int, ...] | None = None
     axes: tuple[AxisDefinition, ...] | None = None
@@ -97,30 +85,10 @@ class RunBenchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """A version as text."""
-
-    __pydantic_config__ = EXACT
-
-    string: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """Of what wrote the file; `json` is that of the layout."""
-
-    __pydantic_config__ = EXACT
-
-    json: Version | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What the file says of itself."""
+    """Versions of what wrote the file; `json` is that of the layout."""
 
-    __pydantic_config__ = EXACT
-
-    version: Versions | None = None
+    version: Mapping[str, Mapping[str, JsonValue]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,27 +102,9 @@ class ResultFile:
     meta: Meta | None = None
 
 
-class NvbenchError(CclsearchError):
-    """A result file cannot be read, or two of them do not belong together."""
-
-
 SAMPLE_BYTES: Final = 4
 FILE_BYTES: Final = 256 << 20
 """More than any benchmark writes for one state, and little enough to hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingSamples:
-    """Why a file gives no samples; `present` is whether it is there with something in it."""
-
-    document: Path
-    why: str
-    present: bool
-
-    @property
-    def warning(self) -> str:
-        """The reason with the result file that has it."""
-        return f"{self.document}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +112,7 @@ class SampleFile:
     """A file of `count` little-endian float32, `name` as the result file `document` has it."""
 
     document: Path
+    channel: Channel
     name: str
     count: int
 
@@ -177,30 +128,28 @@ class SampleFile:
             return None
         return next(iter(found or inside), None)
 
-    def read(self) -> Samples | MissingSamples:
+    def read(self) -> Samples | Unusable:
         """The samples as float64, never more than `FILE_BYTES` of them."""
         path = self.path
         if path is None:
-            return self._unread("names no file inside the folder", present=True)
+            return self._unread("names no file inside the folder")
         if not 0 <= self.count <= FILE_BYTES // SAMPLE_BYTES:
-            return self._unread(f"cannot hold {self.count} samples", present=True)
+            return self._unread(f"cannot hold {self.count} samples")
         try:
             with open_regular(path) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
                 if size_bytes == 0:
-                    return self._unread("is empty", present=False)
+                    return self._unread("is empty", is_gone=True)
                 if size_bytes != self.count * SAMPLE_BYTES:
-                    return self._unread(
-                        f"holds {size_bytes} bytes, which are not {self.count} samples",
-                        present=True,
-                    )
+                    wrong = f"holds {size_bytes} bytes, which are not {self.count} samples"
+                    return self._unread(wrong)
                 content = file.read(size_bytes)
         except FileNotFoundError:
-            return self._unread("does not exist", present=False)
+            return self._unread("does not exist", is_gone=True)
         except (OSError, TraceError) as error:
-            return self._unread(f"cannot be read: {error}", present=True)
+            return self._unread(f"cannot be read: {error}")
         if len(content) != size_bytes:
-            return self._unread("was cut while it was read", present=True)
+            return self._unread("was cut while it was read")
         return np.frombuffer(content, dtype="<f4").astype(np.float64)
 
     def _moved(self, folder: Path) -> list[Path]:
@@ -209,10 +158,8 @@ class SampleFile:
         own = {f"{self.document.name}{ending}" for ending in ("-bin", "-freqs-bin")}
         return [folder.joinpath(*parts[at:]) for at, part in enumerate(parts) if part in own]
 
-    def _unread(self, why: str, *, present: bool) -> MissingSamples:
-        return MissingSamples(
-            document=self.document, why=f"{shown(self.name)} {why}", present=present
-        )
+    def _unread(self, why: str, *, is_gone: bool = False) -> Unusable:
+        return Unusable(channel=self.channel, why=f"{shown(self.name)} {why}", is_gone=is_gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -243,24 +190,17 @@ class NvbenchState:
 
     def measured(self) -> tuple[TimeSummary, tuple[str, ...]]:
         """The summary with the raw samples, read now, and what is wrong with their files."""
-        times, clocks = (
-            None if file is None else file.read() for file in (self.times, self.clocks)
-        )
-        unread = {
-            channel: read
-            for channel, read in ((Channel.TIMES, times), (Channel.CLOCKS, clocks))
-            if isinstance(read, MissingSamples)
-        }
+        files = [file for file in (self.times, self.clocks) if file is not None]
+        read = {file.channel: file.read() for file in files}
+        samples = {name: found for name, found in read.items() if not isinstance(found, Unusable)}
+        unusable = tuple(found for found in read.values() if isinstance(found, Unusable))
         summary = replace(
             self.summary,
-            times_s=_samples(times),
-            clocks_hz=_samples(clocks),
-            unusable=tuple(
-                Unusable(channel=channel, why=each.why, is_gone=not each.present)
-                for channel, each in unread.items()
-            ),
+            times_s=samples.get(Channel.TIMES),
+            clocks_hz=samples.get(Channel.CLOCKS),
+            unusable=unusable,
         )
-        return summary, tuple(each.warning for each in unread.values())
+        return summary, tuple(f"{files[0].document}: {each.why}" for each in unusable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,10 +232,6 @@ class NvbenchDocument:
     warnings: tuple[str, ...] = ()
 
 
-def _samples(read: Samples | MissingSamples | None) -> Samples | None:
-    return None if isinstance(read, MissingSamples) else read
-
-
 _LIMITS: Final = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
 _KNOWN_LAYOUT: Final = "1."
 _TIME: Final = "nv/cold/time/gpu/"
@@ -309,15 +245,15 @@ _REMEDY: Final = "write it again with nvbench --json FILE"
 def read_document(path: Path) -> NvbenchDocument:
     """The result file as values; its raw samples stay in their files.
 
-    Raises NvbenchError naming the file and the place where it is wrong.
+    Raises StudyError naming the file and the place where it is wrong.
     """
     try:
         text = bytes(read_bytes(path, _LIMITS)).decode()
         parsed = from_json(ResultFile, text)
     except TraceError as error:
-        raise NvbenchError(f"{error}; give a file that nvbench --json wrote") from error
+        raise StudyError(f"{error}; give a file that nvbench --json wrote") from error
     except (CodecError, UnicodeDecodeError) as error:
-        raise NvbenchError(f"{path}: {error}; {_REMEDY}") from error
+        raise StudyError(f"{path}: {error}; {_REMEDY}") from error
     return NvbenchDocument(
         path=path,
         devices=tuple(
@@ -329,9 +265,9 @@ def read_document(path: Path) -> NvbenchDocument:
 
 
 def _layout_warnings(path: Path, parsed: ResultFile) -> tuple[str, ...]:
-    versions = parsed.meta.version if parsed.meta else None
-    version = versions.json.string if versions and versions.json else None
-    if version is not None and version.startswith(_KNOWN_LAYOUT):
+    versions = (parsed.meta.version if parsed.meta else None) or {}
+    version = versions.get("json", {}).get("string")
+    if isinstance(version, str) and version.startswith(_KNOWN_LAYOUT):
         return ()
     found = "has no version" if version is None else f"is version {shown(version)}"
     return (f"{path}: its layout {found} and was read as 1.0.0",)
@@ -340,7 +276,7 @@ def _layout_warnings(path: Path, parsed: ResultFile) -> tuple[str, ...]:
 def _device(path: Path, place: int, properties: Mapping[str, JsonValue]) -> NvbenchDevice:
     number, name = properties.get("id"), properties.get("name")
     if not isinstance(number, int) or isinstance(number, bool) or not isinstance(name, str):
-        raise NvbenchError(f"{path}: devices.{place} has no number `id` and name; {_REMEDY}")
+        raise StudyError(f"{path}: devices.{place} has no number `id` and name; {_REMEDY}")
     return NvbenchDevice(
         id=number,
         name=name,
@@ -372,8 +308,8 @@ def _state(path: Path, benchmark: str, state: RunState, exponents: frozenset[str
         device=state.device,
         axes=tuple(_axis_value(each, each.name in exponents) for each in state.axis_values or ()),
         summary=measured.summary(skipped=state.is_skipped),
-        times=measured.file(_SAMPLE_TIMES),
-        clocks=measured.file(_SAMPLE_CLOCKS),
+        times=measured.file(Channel.TIMES, _SAMPLE_TIMES),
+        clocks=measured.file(Channel.CLOCKS, _SAMPLE_CLOCKS),
     )
 
 
@@ -422,7 +358,7 @@ class _Measured:
             skipped=skipped,
         )
 
-    def file(self, tag: str) -> SampleFile | None:
+    def file(self, channel: Channel, tag: str) -> SampleFile | None:
         """The file of raw samples; nvbench leaves its name out where it could not write it."""
         if tag not in self.by_tag:
             return None
@@ -434,7 +370,7 @@ class _Measured:
         count = str(counted.value)
         if isinstance(counted.value, float) or not _INTEGER.fullmatch(count):
             raise self._wrong(tag, counted, "a whole number")
-        return SampleFile(document=self.path, name=named.value, count=int(count))
+        return SampleFile(document=self.path, channel=channel, name=named.value, count=int(count))
 
     def _dispersion(self, *endings: str) -> float | None:
         """One of a time under the first of these tags; null is what JSON makes of infinity."""
@@ -449,7 +385,7 @@ class _Measured:
             return None
         datum = self._datum(tag, "value", "float64")
         if datum is None:
-            raise NvbenchError(f"{self.path}: {self.where}: {tag} has no value; {_REMEDY}")
+            raise StudyError(f"{self.path}: {self.where}: {tag} has no value; {_REMEDY}")
         if datum.value is None:
             return None
         try:
@@ -464,11 +400,9 @@ class _Measured:
             raise self._wrong(tag, found, f"of type {kind}", found.type)
         return found
 
-    def _wrong(
-        self, tag: str, datum: Datum, wanted: str, seen: Value | None = None
-    ) -> NvbenchError:
+    def _wrong(self, tag: str, datum: Datum, wanted: str, seen: Value | None = None) -> StudyError:
         value = datum.value if seen is None else seen
-        return NvbenchError(
+        return StudyError(
             f"{self.path}: {self.where}: {datum.name} of {tag} is {shown(value)}, "
             f"not {wanted}; {_REMEDY}"
         )

@@ -30,7 +30,7 @@ def plan(here=HERE, **changes):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"collective": ""}, "collective", "no collective is given; known are all_reduce"),
+        ({"collective": ""}, "collective", "there is no collective ''; known are all_reduce"),
         ({"collective": "all_redcue"}, "collective", "did you mean 'all_reduce'?"),
         ({"adapters": ("cd10",)}, "comm-adapter", "did you mean 'c10d'?"),
         ({"adapters": ("c10d", "mpi")}, "comm-adapter", "c10d and mpi are several adapters"),
@@ -48,7 +48,7 @@ def plan(here=HERE, **changes):
         ({"size_scaling_factor": "1"}, "size-scaling-factor", "give at least 2"),
         ({"size_scaling_factor": "2.5"}, "size-scaling-factor", "whole number"),
         ({"dtype": "flaot32"}, "dtype", "did you mean 'float32'?"),
-        ({"reduce_op": "summ"}, "reduce-op", "there is no reduction 'summ' of all_reduce"),
+        ({"reduce_op": "summ"}, "reduce-op", "there is no reduce op 'summ'; did you mean 'sum'?"),
         ({"reduce_op": "sum", "collective": "all"}, "reduce-op", "not for all; name all_reduce"),
         ({"reduce_op": "all", "collective": "all"}, "reduce-op", "not for all"),
         ({"reduce_op": "sum", "collective": "gather"}, "reduce-op", "no effect on gather"),

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.bench.record import this_machine
 from evaluator.bench.request import BenchContext, BenchOptions, read_plan
-from evaluator.bench.run import run_plan
+from evaluator.bench.run import BenchRun
 from evaluator.job import JobResult, RankExit
 from evaluator.rank.job import parse
 from evaluator.workloads.collectives.operations import (
@@ -82,15 +82,14 @@ def bench(tmp_path):
         asked = BenchOptions(**{"collective": "all_reduce", "max_size": "16", **changes})
         plan = read_plan(asked, BenchContext())
         records = []
-        broken = run_plan(
-            plan,
-            [plan.request(AdapterName(name), "gloo") for name in names],
-            launcher=ranks,
+        bench_run = BenchRun(
+            plan=plan,
+            requests=[plan.request(AdapterName(name), "gloo") for name in names],
             machine=machine,
             run_id=run_id,
             on_record=on_record or records.append,
         )
-        return broken, records
+        return bench_run.launch_ranks(ranks), records
 
     return run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from search.collective_bench.analyze import AnalysisAsked, analyze
+from search.collective_bench.analyze import AnalysisOptions, analyze
 from search.collective_bench.results import LabelledFolder, read_results
 from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, judge_pair
 
@@ -102,7 +102,7 @@ def analysed(tmp_path) -> Callable[..., Analysis]:
 
     def run(*folders: object, **asked: object) -> Analysis:
         return analyze(
-            AnalysisAsked(folders=tuple(map(str, folders)), outdir=tmp_path / "out", **asked)
+            AnalysisOptions(folders=tuple(map(str, folders)), outdir=tmp_path / "out", **asked)
         )
 
     return run

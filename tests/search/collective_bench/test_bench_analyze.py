@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written_is_named(analyze, made):
     ended = analyze({"a": [made.row(10.0)]})
 
     assert ended.code == 4
-    assert f"cannot make {made.root / 'out'}" in ended.err
+    assert f"cannot write {made.root / 'out'}" in ended.err
 
 
 @pytest.mark.parametrize(("status", "code"), [("failed", 3), ("timeout", 3), ("skipped", 0)])

@@ -115,7 +115,7 @@ def test_files_of_torchcomms_are_read_as_they_are(tmp_path, read):
     assert (small.latency_us, small.bus_gb_per_s) == (21.37, 0.0)
     assert (large.least_us, large.most_us, large.bus_gb_per_s) == (29.8, 71.44, 27.79)
     assert small.convention == "torchcomms"
-    modes = [(each.point.dispatch_mode, each.device_name) for each in results.rows]
+    modes = [(each.dispatch_mode, each.device_name) for each in results.rows]
     assert modes == [("sync", "NVIDIA H100"), ("async", "NVIDIA H100")]
     assert results.told("CommBackendVersion") == "2.29"
 
@@ -145,7 +145,7 @@ def test_rows_that_were_not_measured_are_told_and_left_out(made, read, latency):
 
     ((results,), said) = read(folder)
 
-    assert [point.point.rank_count for point in results.rows] == [4]
+    assert [point.rank_count for point in results.rows] == [4]
     assert [row.point.rank_count for row in results.left_out] == [8]
     assert said == ["a: 1 row not measured: timeout (no end within 10 s)"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from search.collective_bench.analyze import AnalysisAsked, analyze
+from search.collective_bench.analyze import AnalysisOptions, analyze
 from search.collective_bench.output import Mark, Table, csv_text, size_words, text_lines
 from search.collective_bench.verdicts import Standing
 
@@ -24,7 +24,7 @@ def tree(tmp_path_factory) -> Path:
     for label, (small, large) in levels.items():
         _write(root / label, label, small, large)
     analyze(
-        AnalysisAsked(
+        AnalysisOptions(
             folders=tuple(f"{label}:{root / label}" for label in levels),
             outdir=root / "out",
             baseline="v1",

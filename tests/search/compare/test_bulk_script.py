@@ -111,7 +111,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> ComparedFiles:
 @given(st.sampled_from(HOSTILE) | st.text(max_size=30))
 def test_no_name_becomes_code(found: ComparedFiles, name: str):
     section = found.sections[0]
-    named = replace(section, group=replace(section.group, benchmark=name))
+    named = replace(section, benchmark=name)
 
     program = bulk_script(replace(found, sections=(named,)), View())
 

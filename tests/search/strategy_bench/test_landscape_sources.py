@@ -8,7 +8,7 @@ import pytest
 
 from records.errors import StudyError
 from records.trial import FailureKind
-from search.strategy_bench.landscape import Ground, generated, read_landscape, write_landscape
+from search.strategy_bench.landscape import Ground, generated, read_landscape
 from search.strategy_bench.run import landscapes_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -126,9 +126,6 @@ def test_the_recorded_searches_give_landscapes_of_what_was_really_launched():
 
 
 @pytest.mark.parametrize("name", ["builtin_cpu", "mpi_all_reduce"])
-def test_the_measured_landscapes_are_as_they_would_be_written(name, tmp_path):
-    path = MEASURED / f"{name}.json"
-    ground = Ground(read_landscape(path))
-    write_landscape(ground.landscape, tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_text() == path.read_text()
+def test_the_measured_landscapes_are_complete(name):
+    ground = Ground(read_landscape(MEASURED / f"{name}.json"))
     assert len(ground.space.feasible) == len(ground.landscape.entries) >= 40

@@ -7,26 +7,9 @@ import pytest
 
 import cclsearch
 from evaluator.metrics.registry import metric_names
-from search.traces import frames as trace_frames
-from search.traces import tables as collective_tables
-from search.traces import tables as trace_tables
+from search.traces.tables import COLUMNS
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
-COLUMNS = {
-    "ranks": trace_tables.RANK_COLUMNS,
-    "steps": trace_tables.STEP_COLUMNS,
-    "breakdown": trace_tables.BREAKDOWN_COLUMNS,
-    "idle": trace_tables.IDLE_COLUMNS,
-    "kernels": trace_tables.KERNEL_COLUMNS,
-    "launches": trace_tables.LAUNCH_COLUMNS,
-    "queues": trace_tables.QUEUE_COLUMNS,
-    "collectives": collective_tables.COLLECTIVE_COLUMNS,
-    "calls": collective_tables.CALL_COLUMNS,
-    "groups": collective_tables.GROUP_COLUMNS,
-    "traffic": collective_tables.TRAFFIC_COLUMNS,
-    "stragglers": collective_tables.WAIT_COLUMNS,
-    "metrics": trace_frames.METRIC_COLUMNS,
-}
 
 
 @pytest.fixture(scope="module")

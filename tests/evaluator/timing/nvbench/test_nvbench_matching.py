@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.timing.nvbench.compare import ComparedFiles, Filters, compare_files
-from evaluator.timing.nvbench.read import NvbenchError
+from records.errors import StudyError
 from tests.support.nvbench import Json, benchmark, state, times, write_result
 
 USUAL = times(1.0, 1.001, 1.002, 1.003)
@@ -40,7 +40,7 @@ def test_equal_states_are_paired_by_their_order(sides: tuple[Path, Path]):
         [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO), state(FASTER, ONE)])],
     )
 
-    places = [(row.pair.occurrence, row.pair.occurrence_count) for row in found.rows]
+    places = [(row.occurrence, row.occurrence_count) for row in found.rows]
     assert verdicts(found) == ["same", "same", "same"]
     assert places == [(0, 2), (0, 1), (1, 2)]
 
@@ -53,7 +53,7 @@ def test_states_that_are_not_as_many_on_both_sides_are_an_error(
 ):
     ref = [benchmark("copy", [state(USUAL, ONE)])]
 
-    with pytest.raises(NvbenchError, match="measure the same on both sides") as caught:
+    with pytest.raises(StudyError, match="measure the same on both sides") as caught:
         compared(sides, ref, [benchmark("copy", cmp)])
 
     assert "cmp.json" in str(caught.value)
@@ -74,7 +74,7 @@ def test_the_same_state_name_at_other_axis_values_is_another_state(sides: tuple[
     moved = state(USUAL, {"n": "2^8"}) | {"name": "Device=0"}
     other = state(USUAL, {"n": "2^9"}) | {"name": "Device=0"}
 
-    with pytest.raises(NvbenchError, match="state ''"):
+    with pytest.raises(StudyError, match="state ''"):
         compared(sides, [benchmark("copy", [moved])], [benchmark("copy", [other])])
 
 
@@ -115,7 +115,7 @@ def test_each_state_finds_its_own_partner_whatever_the_order(
 
     found = compared(sides, [benchmark("copy", ref)], [benchmark("copy", cmp)])
 
-    paired = [(row.pair.reference, row.pair.candidate) for row in found.rows]
+    paired = [(row.reference, row.candidate) for row in found.rows]
     assert [one.key for one, _ in paired] == [other.key for _, other in paired]
     assert sorted(one.summary.median for one, _ in paired) == [
         place + 1.0 for place in range(len(keys))

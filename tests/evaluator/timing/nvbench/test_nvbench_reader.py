@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.timing.intervals.estimate import TimeSummary
-from evaluator.timing.nvbench.read import NvbenchDocument, NvbenchError, read_document
+from evaluator.timing.nvbench.read import NvbenchDocument, read_document
+from records.errors import StudyError
 from tests.support.nvbench import (
     Json,
     benchmark,
@@ -138,7 +139,7 @@ def test_a_file_of_another_layout_is_read_with_a_warning(tmp_path: Path):
 def test_a_wrong_type_is_an_error_that_names_its_place(tmp_path: Path, datum: Json, place: str):
     told = {"tag": GPU + "mean", "data": [datum]}
 
-    with pytest.raises(NvbenchError, match=place) as caught:
+    with pytest.raises(StudyError, match=place) as caught:
         read_state(tmp_path / "a.json", [told])
 
     assert str(tmp_path / "a.json") in str(caught.value)
@@ -151,7 +152,7 @@ def test_what_is_no_result_file_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "a.json"
     path.write_text(text)
 
-    with pytest.raises(NvbenchError, match="nvbench --json"):
+    with pytest.raises(StudyError, match="nvbench --json"):
         read_document(path)
 
 
@@ -160,14 +161,14 @@ def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Pa
     path.write_bytes(b"\xff\xfe{}")
 
     for wrong in (path, tmp_path, tmp_path / "absent.json"):
-        with pytest.raises(NvbenchError, match="nvbench --json"):
+        with pytest.raises(StudyError, match="nvbench --json"):
             read_document(wrong)
 
 
 def test_a_device_without_a_number_is_refused(tmp_path: Path):
     for wrong in (device() | {"id": True}, device() | {"name": None}, {}):
         write_result(tmp_path / "a.json", [], [device(), wrong])
-        with pytest.raises(NvbenchError, match=r"devices\.1"):
+        with pytest.raises(StudyError, match=r"devices\.1"):
             read_document(tmp_path / "a.json")
 
 
@@ -209,7 +210,7 @@ def test_any_json_is_a_document_or_our_error(tmp_path: Path, told: object):
 
     try:
         found = read_document(path)
-    except NvbenchError as error:
+    except StudyError as error:
         assert str(path) in str(error)
     else:
         assert isinstance(found, NvbenchDocument)

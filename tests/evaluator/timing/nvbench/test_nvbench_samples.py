@@ -5,19 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.timing.nvbench.read import FILE_BYTES, MissingSamples, SampleFile
+from evaluator.timing.intervals.estimate import Channel, Unusable
+from evaluator.timing.nvbench.read import FILE_BYTES, SampleFile
 
 TWO = b"\x00\x00\x80?\x00\x00\x00@"  # 1.0 and 2.0
 
 
 def reads(folder: Path, name: str, count: int = 2) -> object:
-    return SampleFile(document=folder / "a.json", name=name, count=count).read()
+    return SampleFile(
+        document=folder / "a.json", channel=Channel.TIMES, name=name, count=count
+    ).read()
 
 
-def unread(folder: Path, name: str, count: int = 2) -> MissingSamples:
+def unread(folder: Path, name: str, count: int = 2) -> Unusable:
     found = reads(folder, name, count)
-    assert isinstance(found, MissingSamples)
-    assert str(folder / "a.json") in found.warning
+    assert isinstance(found, Unusable)
     return found
 
 
@@ -33,7 +35,7 @@ def test_samples_are_little_endian_single_precision(folder: Path):
 
     found = reads(folder, "0.bin")
 
-    assert not isinstance(found, MissingSamples)
+    assert not isinstance(found, Unusable)
     assert found.tolist() == [1.0, 2.0]
     assert found.dtype == "float64"
 
@@ -42,15 +44,15 @@ def test_samples_are_little_endian_single_precision(folder: Path):
 def test_no_name_leads_out_of_the_folder(folder: Path, name: str):
     (folder / "a.json-bin").mkdir()
 
-    assert unread(folder, name).present
+    assert not unread(folder, name).is_gone
 
 
 def test_no_link_leads_out_of_the_folder(folder: Path):
     (folder / "0.bin").symlink_to("../secret.bin")
     (folder / "a.json-bin").symlink_to("..")
 
-    assert unread(folder, "0.bin").present
-    assert unread(folder, "a.json-bin/secret.bin").present
+    assert not unread(folder, "0.bin").is_gone
+    assert not unread(folder, "a.json-bin/secret.bin").is_gone
 
 
 @pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 5000, "loop"])
@@ -70,7 +72,7 @@ def test_another_count_than_the_file_holds_is_unusable(folder: Path, count: int)
 def test_a_truncated_sample_is_unusable(folder: Path):
     (folder / "0.bin").write_bytes(TWO[:-1])
 
-    assert unread(folder, "0.bin").present
+    assert not unread(folder, "0.bin").is_gone
 
 
 @pytest.mark.parametrize("count", [-1, FILE_BYTES // 4 + 1, 10**18])
@@ -83,11 +85,11 @@ def test_an_impossible_count_is_refused_before_anything_is_read(folder: Path, co
 def test_a_missing_or_empty_file_is_not_present(folder: Path):
     (folder / "empty.bin").touch()
 
-    assert not unread(folder, "absent.bin").present
-    assert not unread(folder, "empty.bin").present
+    assert unread(folder, "absent.bin").is_gone
+    assert unread(folder, "empty.bin").is_gone
 
 
 def test_a_pipe_is_not_waited_for(folder: Path):
     os.mkfifo(folder / "0.bin")
 
-    assert unread(folder, "0.bin").present
+    assert not unread(folder, "0.bin").is_gone

@@ -45,42 +45,25 @@ LOSS_REDUCTIONS = 3
 """All-reduces of one number per token from which a loss over sliced logits is made."""
 
 
-def tensor_group(config: Config) -> Group:
-    """Ranks that hold slices of the same matrices: neighbours."""
-    return Group(size=config.tp, stride=1)
+def groups(config: Config) -> Mapping[str, Group]:
+    """The ranks that communicate with each other, by what they do together.
 
-
-def context_group(config: Config) -> Group:
-    """Ranks that hold parts of the same sequences."""
-    return Group(size=config.cp, stride=config.tp)
-
-
-def expert_group(config: Config) -> Group:
-    """Ranks that hold each expert once, innermost among shards and context."""
-    return Group(size=config.ep, stride=config.tp)
-
-
-def shard_group(config: Config) -> Group:
-    """Ranks that parameters are sharded over."""
-    return Group(size=config.dp_shard * config.cp, stride=config.tp)
-
-
-def replica_group(config: Config) -> Group:
-    """Ranks with the same parameters; without shards those of the context are among them."""
+    Pipelines are outermost; without shards the ranks of a context are among the replicas.
+    """
+    shards = Group(size=config.dp_shard * config.cp, stride=config.tp)
+    replicas = Group(size=config.dp_replicate * config.cp, stride=config.tp)
     if config.dp_shard > 1:
-        shards = shard_group(config)
-        return Group(size=config.dp_replicate, stride=shards.size * shards.stride)
-    return Group(size=config.dp_replicate * config.cp, stride=config.tp)
-
-
-def copies_group(config: Config) -> Group:
-    """Ranks that hold the same routed experts."""
-    return Group(size=config.dp * config.cp // config.ep, stride=config.tp * config.ep)
-
-
-def pipeline_group(config: Config) -> Group:
-    """Ranks that hold the stages of one model, outermost of all."""
-    return Group(size=config.pp, stride=config.world_size // config.pp)
+        replicas = Group(size=config.dp_replicate, stride=shards.size * shards.stride)
+    same_experts = config.dp * config.cp // config.ep
+    return {
+        "tensor": Group(size=config.tp, stride=1),
+        "context": Group(size=config.cp, stride=config.tp),
+        "expert": Group(size=config.ep, stride=config.tp),
+        "shard": shards,
+        "replica": replicas,
+        "same_experts": Group(size=same_experts, stride=config.tp * config.ep),
+        "pipeline": Group(size=config.pp, stride=config.world_size // config.pp),
+    }
 
 
 def tensor_traffic(share: Share) -> Traffic:
@@ -148,7 +131,7 @@ def gathered_traffic(share: Share) -> Traffic:
     count = micro_batch_count(share.work, config)
     # Stages keep parameters between micro-batches, unless they drop them in each.
     times = count * (1 + config.reshards) if config.pp == 1 else 1 + count * config.reshards
-    group = shard_group(config).size
+    group = groups(config)["shard"].size
     size = _number_bytes(share) * _weights(share).plain
     once = gather_or_scatter(size, group, calls=share.layer_count + len(share.stages))
     return once * times
@@ -160,7 +143,7 @@ def reduced_traffic(share: Share) -> Traffic:
     if config.dp_shard == 1:
         return Traffic()
     size = REDUCTION_BYTES.get(config.fsdp_reduction, _number_bytes(share))
-    group = shard_group(config).size
+    group = groups(config)["shard"].size
     calls = share.layer_count + len(share.stages)
     return gather_or_scatter(size * _weights(share).plain, group, calls)
 
@@ -168,10 +151,10 @@ def reduced_traffic(share: Share) -> Traffic:
 def replicated_traffic(share: Share) -> Traffic:
     """Of a step: gradients of what several ranks hold."""
     config = share.config
-    group = replica_group(config).size
+    group = groups(config)["replica"].size
     size = _number_bytes(share) * _weights(share).plain
     if config.dp_shard > 1:
-        size /= shard_group(config).size
+        size /= groups(config)["shard"].size
     if not in_buckets(config):
         return all_reduce(size, group, calls=share.layer_count + len(share.stages))
     buckets = max(1, round(size / (config.ddp_bucket_mib << 20)))
@@ -182,7 +165,7 @@ def routed_traffic(share: Share) -> Traffic:
     """Of a step: gradients of routed experts between the ranks that hold the same ones."""
     config = share.config
     size = _number_bytes(share) * _weights(share).routed
-    return all_reduce(size, copies_group(config).size, calls=_expert_layers(share))
+    return all_reduce(size, groups(config)["same_experts"].size, calls=_expert_layers(share))
 
 
 def _weights(share: Share) -> Weights:
@@ -242,101 +225,59 @@ Algorithm: TypeAlias = Callable[[int], Shape]
 """Its shape for a number of ranks."""
 
 
-def ring(ranks: int) -> Shape:
-    """Parts are added up going round, and their sums go round again."""
-    part = (ranks - 1) / ranks
-    return Shape(2 * (ranks - 1), 2 * part, part)
-
-
-def halving_and_doubling(ranks: int) -> Shape:
-    """As in a ring, between ranks that are twice as far, or near, every time."""
-    part = (ranks - 1) / ranks
-    return Shape(2 * doublings(ranks), 2 * part, part)
-
-
-def doubling(ranks: int) -> Shape:
-    """Whole messages between ranks that are twice as far every time."""
-    return Shape(doublings(ranks), doublings(ranks), doublings(ranks))
-
-
-def tree_and_back(ranks: int) -> Shape:
-    """Up a tree, then down again."""
-    return Shape(2 * doublings(ranks), 2 * doublings(ranks), doublings(ranks))
-
-
-def root_and_back(ranks: int) -> Shape:
-    """One rank receives all messages, then sends to all others."""
-    return Shape(2 * (ranks - 1), 2 * (ranks - 1), ranks - 1)
-
-
-def switches(ranks: int) -> Shape:
-    """Sums are made on the way."""
-    return Shape(2, 1) if ranks > 1 else Shape(0, 0)
-
-
-def root(ranks: int) -> Shape:
-    """One rank has to do with every other in turn; so has each where all send to all."""
-    return Shape(ranks - 1, ranks - 1)
-
-
-def tree(ranks: int) -> Shape:
-    """From one rank to all, or back."""
-    return Shape(doublings(ranks), doublings(ranks))
-
-
-def chain(ranks: int) -> Shape:
-    """From rank to rank."""
-    return Shape(ranks - 1, 1)
-
-
-def scattered(ranks: int) -> Shape:
-    """Parts are scattered, then gathered in a ring."""
-    return Shape(doublings(ranks) + ranks - 1, 2 * (ranks - 1) / ranks)
-
-
-def joined(ranks: int) -> Shape:
-    """Parts for all ranks travel together, in ever larger packets."""
-    return Shape(doublings(ranks), ranks - 1)
-
-
-def pair(ranks: int) -> Shape:
-    """There and back."""
-    return Shape(2, 2) if ranks > 1 else Shape(0, 0)
-
-
-def doublings(ranks: int) -> int:
+def _doublings(ranks: int) -> int:
     """How often 1 is doubled until it is no less than the ranks."""
     return ceil(log2(ranks))
 
 
-_OF_ALL_REDUCE: Mapping[str, Algorithm] = {
-    "linear": root_and_back,
-    "nonoverlapping": tree_and_back,
-    "recursive_doubling": doubling,
-    "rabenseifner": halving_and_doubling,
-    "tree": tree_and_back,
-    "collnetchain": tree_and_back,
-    "collnetdirect": switches,
-    "nvls": switches,
-    "nvlstree": switches,
+_SHAPES: Mapping[str, Algorithm] = {
+    # Parts are added up going round, and their sums go round again.
+    "ring": lambda n: Shape(2 * (n - 1), 2 * ((n - 1) / n), (n - 1) / n),
+    # The same between ranks that are twice as far, or near, every time.
+    "halving": lambda n: Shape(2 * _doublings(n), 2 * ((n - 1) / n), (n - 1) / n),
+    # Whole messages between ranks that are twice as far every time.
+    "doubling": lambda n: Shape(_doublings(n), _doublings(n), _doublings(n)),
+    "tree and back": lambda n: Shape(2 * _doublings(n), 2 * _doublings(n), _doublings(n)),
+    "root and back": lambda n: Shape(2 * (n - 1), 2 * (n - 1), n - 1),
+    # Sums are made on the way.
+    "switches": lambda n: Shape(2, 1) if n > 1 else Shape(0, 0),
+    # One rank has to do with every other in turn; so has each where all send to all.
+    "root": lambda n: Shape(n - 1, n - 1),
+    "tree": lambda n: Shape(_doublings(n), _doublings(n)),
+    "chain": lambda n: Shape(n - 1, 1),
+    # Parts are scattered, then gathered in a ring.
+    "scattered": lambda n: Shape(_doublings(n) + n - 1, 2 * (n - 1) / n),
+    # Parts for all ranks travel together, in ever larger packets.
+    "joined": lambda n: Shape(_doublings(n), n - 1),
+    "there and back": lambda n: Shape(2, 2) if n > 1 else Shape(0, 0),
 }
-_OF_WHOLE: Mapping[str, Algorithm] = {
-    "linear": root,
-    "chain": chain,
-    "pipeline": chain,
-    "ring": chain,
-    "scatter_allgather": scattered,
-    "scatter_allgather_ring": scattered,
-    "rabenseifner": scattered,
+_OF_ALL_REDUCE = {
+    "linear": "root and back",
+    "nonoverlapping": "tree and back",
+    "recursive_doubling": "doubling",
+    "rabenseifner": "halving",
+    "tree": "tree and back",
+    "collnetchain": "tree and back",
+    "collnetdirect": "switches",
+    "nvls": "switches",
+    "nvlstree": "switches",
 }
-_OF_PARTS: Mapping[str, Algorithm] = {
-    "bruck": joined,
-    "modified_bruck": joined,
-    "recursive_doubling": joined,
-    "recursive_halving": joined,
-    "butterfly": joined,
-    "binomial": joined,
+_OF_WHOLE = {
+    "linear": "root",
+    "chain": "chain",
+    "pipeline": "chain",
+    "ring": "chain",
+    "scatter_allgather": "scattered",
+    "scatter_allgather_ring": "scattered",
+    "rabenseifner": "scattered",
 }
+_OF_PARTS = dict.fromkeys(
+    (
+        *("bruck", "modified_bruck", "recursive_doubling", "recursive_halving"),
+        *("butterfly", "binomial"),
+    ),
+    "joined",
+)
 
 
 def traffic_of(operation: Operation, algorithm: str, ranks: int, segment_bytes: int = 0) -> Traffic:
@@ -344,7 +285,7 @@ def traffic_of(operation: Operation, algorithm: str, ranks: int, segment_bytes: 
 
     In segments, a part is added up while the next is on its way.
     """
-    shape = _algorithm(operation.collective, algorithm.lower())(ranks)
+    shape = _SHAPES[_shape_name(operation.collective, algorithm.lower())](ranks)
     size = operation.message_bytes
     part = size / ranks
     segments = max(1, ceil(part / segment_bytes)) if segment_bytes else 1
@@ -352,18 +293,18 @@ def traffic_of(operation: Operation, algorithm: str, ranks: int, segment_bytes: 
     return Traffic(1, rounds, shape.sent * size, shape.added * size / segments)
 
 
-def _algorithm(collective: Collective, name: str) -> Algorithm:
+def _shape_name(collective: Collective, algorithm: str) -> str:
     match collective:
         case Collective.ALL_REDUCE:
-            return _OF_ALL_REDUCE.get(name, ring)
+            return _OF_ALL_REDUCE.get(algorithm, "ring")
         case Collective.BROADCAST | Collective.REDUCE:
-            return _OF_WHOLE.get(name, tree)
+            return _OF_WHOLE.get(algorithm, "tree")
         case Collective.BARRIER:
-            return tree
+            return "tree"
         case Collective.SEND_RECV:
-            return pair
+            return "there and back"
         case _:
-            return _OF_PARTS.get(name, root)
+            return _OF_PARTS.get(algorithm, "root")
 
 
 MPI_CALLS, MPI_ROUNDS, MPI_BYTES = 0.01, 0.02, 0.25

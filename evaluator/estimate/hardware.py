@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from evaluator.accelerators import accelerator, peak_flops_per_s
 from evaluator.estimate.memory import (
-    SPLIT_BACKWARD,
     Share,
     edge_weights,
     has_experts,
@@ -70,8 +69,7 @@ def recomputations(share: Share) -> int:
     config = share.config
     if config.activation_checkpointing is Checkpointing.NONE:
         return 0
-    split = config.pp > 1 and config.pipeline_schedule in SPLIT_BACKWARD
-    return SPLIT_RECOMPUTATIONS if split else 1
+    return SPLIT_RECOMPUTATIONS if config.splits_backward else 1
 
 
 def recomputed_flops(share: Share) -> float:

@@ -22,10 +22,15 @@ from evaluator.rank.job import (
     Schedule,
     Workload,
 )
+from records.workload import Workload as Asked
 
 EXPERT_MATRICES = 3  # gate, up, down
 NORM_KEPT = {DeviceKind.CPU: 2, DeviceKind.CUDA: 1}
 """Its input, and where its kernel is not fused also the normalized input before it is scaled."""
+SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
+EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
+OPTIONAL_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head_size")
+HALF = ("bf16", "fp16", "fp8")
 FEED_FORWARD_KEPT = 4  # the gate's and the up layer's outputs, silu of the gate, their product
 
 
@@ -94,17 +99,39 @@ def layer_whole(work: Workload, layer: int, config: Config, device: DeviceKind) 
 
 def layer_flow(work: Workload, layer: int, config: Config) -> float:
     """Numbers per token of the gradients that exist together in one layer's backward pass."""
-    inner = (
-        work.experts_per_token * work.expert_ffn_size
-        if has_experts(work, layer)
-        else (work.ffn_size)
-    )
+    inner = work.ffn_size
+    if has_experts(work, layer):
+        inner = work.experts_per_token * work.expert_ffn_size
     return 2 * work.hidden_size + 3 * inner / config.tp
 
 
 def head_kept(work: Workload, config: Config, device: DeviceKind) -> float:
     """Numbers kept per token from the last norm and the head's own input."""
     return NORM_KEPT[device] * _input(work, config) + work.hidden_size
+
+
+def decoder_of(
+    asked: Asked, known: Mapping[str, int | str | None] | None = None
+) -> Workload | tuple[str, ...]:
+    """The decoder of a workload's sizes, or the names of the sizes that are missing.
+
+    What the workload does not say is taken from the `known` sizes of its model.
+    """
+
+    def size(name: str) -> int:
+        return int(getattr(asked, name) or (known or {}).get(name) or 0)
+
+    needed = SIZES + (EXPERT_SIZES if size("expert_count") else ())
+    missing = tuple(name for name in needed if not size(name))
+    return missing or Workload(
+        **{name: size(name) for name in (*SIZES, *EXPERT_SIZES, *OPTIONAL_SIZES)},  # type: ignore[arg-type]  # all of them are counts
+        kv_head_count=size("kv_head_count") or size("head_count"),
+        sequence_length=asked.sequence_length,
+        global_batch=asked.global_batch,
+        precision=Precision.BF16 if asked.precision.lower() in HALF else Precision.FP32,
+        seed=asked.seed,
+        output_length=size("output_length") if asked.phase == "inference" else 0,
+    )
 
 
 def has_experts(work: Workload, layer: int) -> bool:
@@ -157,13 +184,6 @@ def _scores(work: Workload, config: Config) -> float:
     return work.head_count / config.tp * work.sequence_length
 
 
-FOLDED = (Schedule.ZBV, Schedule.DUAL_PIPE_V)
-ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
-LOOPED_STAGES = 2
-"""Stages of a rank in looped schedules, where none are given."""
-SPLIT_BACKWARD = (Schedule.INTERLEAVED_ZERO_BUBBLE, *FOLDED)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShare:
     """One stage: its layers, its parameters whole, and those that this rank holds of them."""
@@ -204,10 +224,10 @@ class Share:
 
 def shares(work: Workload, config: Config) -> Iterator[Share]:
     """What the rank at each place of the pipeline holds; without one there is one place."""
-    count = config.pp * config.stages_per_rank
+    count = config.stage_count
     for place in range(config.pp):
-        numbers = _stage_numbers(config, place)
-        stages = tuple(_stage(work, config, number, count) for number in numbers)
+        numbers = config.stages_at(place)
+        stages = tuple(_stage(work, config, number) for number in numbers)
         edge = edge_weights(work, first=0 in numbers, last=count - 1 in numbers, tp=config.tp).total
         layers = [
             layer_weights(work, layer, tp=config.tp, ep=config.ep).total
@@ -264,14 +284,8 @@ def in_flight(config: Config, count: int, place: int) -> int:
             return min(count * stages, stages * config.pp + 1)
 
 
-def _stage_numbers(config: Config, place: int) -> tuple[int, ...]:
-    count = config.pp * config.stages_per_rank
-    if config.pp > 1 and config.pipeline_schedule in FOLDED:
-        return place, count - 1 - place
-    return tuple(range(place, count, config.pp))
-
-
-def _stage(work: Workload, config: Config, number: int, count: int) -> StageShare:
+def _stage(work: Workload, config: Config, number: int) -> StageShare:
+    count = config.stage_count
     size = work.layer_count // count
     layers = range(number * size, (number + 1) * size)
     ends = {"first": number == 0, "last": number == count - 1}
@@ -420,7 +434,7 @@ def _kept_per_token(share: Share, device: DeviceKind) -> float:
     What the first part of a split backward pass computes again, it keeps for the second.
     """
     work, config = share.work, share.config
-    if config.pp > 1 and config.pipeline_schedule in SPLIT_BACKWARD:
+    if config.splits_backward:
         config = replace(config, activation_checkpointing=Checkpointing.NONE)
     chunks = in_flight(config, micro_batch_count(work, config), share.place)
     stage_count = len(share.stages)

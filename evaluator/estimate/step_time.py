@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from evaluator.estimate import communication as sent
-from evaluator.estimate.communication import tensor_group
+from evaluator.estimate.communication import groups
 from evaluator.estimate.hardware import (
     BACKWARD,
     EDGE_OPERATORS,
-    Group,
     Machine,
     Traffic,
     all_reduce,
@@ -29,19 +28,26 @@ from evaluator.estimate.hardware import (
     sliced_operators,
 )
 from evaluator.estimate.memory import (
-    FOLDED,
-    LOOPED_STAGES,
     NUMBER_BYTES,
-    ONE_STAGE,
-    SPLIT_BACKWARD,
     Share,
     Weights,
+    decoder_of,
     kv_size,
     layer_weights,
     micro_batch_count,
     shares,
 )
-from evaluator.rank.job import Checkpointing, Config, OptimizerLoop, Precision, Schedule, Workload
+from evaluator.rank.job import (
+    FOLDED,
+    LOOPED_STAGES,
+    ONE_STAGE,
+    SPLIT_BACKWARD,
+    Checkpointing,
+    Config,
+    OptimizerLoop,
+    Schedule,
+    Workload,
+)
 from records.study import Environment, Value
 from records.workload import Workload as Asked
 from records.workload import model_named
@@ -56,19 +62,20 @@ SPLIT_BUBBLE = 1 / 3
 """What is left of a bubble that the gradients of weights may fill."""
 
 Counted: TypeAlias = Callable[[Share], float]
-Exchanged: TypeAlias = tuple[Callable[[Share], Traffic], Callable[[Config], Group]]
+Exchanged: TypeAlias = tuple[Callable[[Share], Traffic], str]
+"""What is sent, and the name of the group that sends it."""
 
 _EXCHANGED: Mapping[str, Exchanged] = {
-    "tensor_communication": (sent.tensor_traffic, sent.tensor_group),
-    "context_communication": (sent.context_traffic, sent.context_group),
-    "expert_communication": (sent.expert_traffic, sent.expert_group),
-    "pipeline_transfers": (sent.pipeline_traffic, sent.pipeline_group),
+    "tensor_communication": (sent.tensor_traffic, "tensor"),
+    "context_communication": (sent.context_traffic, "context"),
+    "expert_communication": (sent.expert_traffic, "expert"),
+    "pipeline_transfers": (sent.pipeline_traffic, "pipeline"),
 }
 _EXCHANGED_ONCE: Sequence[Exchanged] = (
-    (sent.gathered_traffic, sent.shard_group),
-    (sent.reduced_traffic, sent.shard_group),
-    (sent.replicated_traffic, sent.replica_group),
-    (sent.routed_traffic, sent.copies_group),
+    (sent.gathered_traffic, "shard"),
+    (sent.reduced_traffic, "shard"),
+    (sent.replicated_traffic, "replica"),
+    (sent.routed_traffic, "same_experts"),
 )
 
 
@@ -117,11 +124,11 @@ def _exchanging(
     between_nodes: bool = False,
 ) -> float:
     """Of groups that are each on one node, or of those that are on several."""
-    config = places[0].config
+    by_name = groups(places[0].config)
     return sum(
-        max(machine.exchange(traffic(share), group(config)) for share in places)
+        max(machine.exchange(traffic(share), by_name[group]) for share in places)
         for traffic, group in exchanged
-        if machine.leaves_node(group(config)) is between_nodes
+        if machine.leaves_node(by_name[group]) is between_nodes
     )
 
 
@@ -169,7 +176,7 @@ def estimate_inference(work: Workload, config: Config, machine: Machine) -> Mapp
         "compute": rounds * machine.together([compute]),
         "memory_reads": rounds * machine.together([read]),
         "launch_overhead": rounds * machine.together([started]),
-        "tensor_communication": rounds * machine.exchange(traffic, tensor_group(config)),
+        "tensor_communication": rounds * machine.exchange(traffic, groups(config)["tensor"]),
     }
 
 
@@ -245,11 +252,6 @@ CHECKPOINTING = ("activation_checkpointing", "activation_checkpoint", "recompute
 SCHEDULE = ("pipeline_schedule", "schedule")
 COMPILE = ("compile", "compile_mode")
 NOTHING = ("", "none", "eager", "no", "off", "false", "0")
-HALF = ("bf16", "fp16", "fp8")
-
-_SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
-_EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
-_MORE_SIZES = ("expert_count", "shared_expert_count", "dense_layer_count", "head_size")
 
 
 def estimate_script(
@@ -278,24 +280,8 @@ def _as_builtin(
 def _decoder(asked: Asked) -> Workload | None:
     """The model's sizes, from the workload or by its name; None where one is missing."""
     model = model_named(asked.model) if asked.model else None
-    known = model.sizes if model else {}
-
-    def size(name: str) -> int:
-        return int(getattr(asked, name) or known.get(name) or 0)
-
-    needed = _SIZES + (_EXPERT_SIZES if size("expert_count") else ())
-    if asked.phase == "communication" or not all(size(name) for name in needed):
-        return None
-    sizes = {name: size(name) for name in (*_SIZES, *_EXPERT_SIZES, *_MORE_SIZES)}
-    return Workload(
-        **sizes,  # type: ignore[arg-type]  # all of them are counts
-        kv_head_count=size("kv_head_count") or size("head_count"),
-        sequence_length=asked.sequence_length,
-        global_batch=asked.global_batch,
-        precision=Precision.BF16 if asked.precision.lower() in HALF else Precision.FP32,
-        seed=asked.seed,
-        output_length=size("output_length") if asked.phase == "inference" else 0,
-    )
+    work = decoder_of(asked, model.sizes if model else None)
+    return None if isinstance(work, tuple) or asked.phase == "communication" else work
 
 
 def _config(settings: Mapping[str, Value], rank_count: int) -> Config | None:

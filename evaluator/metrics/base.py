@@ -27,6 +27,13 @@ Better: TypeAlias = Literal["lower", "higher"]
 Source: TypeAlias = Literal["samples", "kineto", "xla", "nsys", "card"]
 """Where evidence comes from: timed steps, a trace of one format, or a workload card."""
 
+SAMPLES: Final[frozenset[Source]] = frozenset({"samples"})
+TRACES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
+KERNEL_TRACES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
+"""Those that show kernels and what launched them."""
+ANY: Final[frozenset[Source]] = TRACES | SAMPLES
+ANY_WITH_CARD: Final[frozenset[Source]] = ANY | {"card"}
+
 _TEXTS = ("label", "unit", "description")
 _DECLARED = (*_TEXTS, "better", "version", "sources")
 
@@ -40,6 +47,9 @@ class Absent:
     """Why a metric has no value here, as the end of a sentence: `no collective ran`."""
 
     reason: str
+
+
+UNTRACED: Final = Absent("nothing was profiled")
 
 
 # Not slotted: what several metrics share is computed once, by the first that asks.
@@ -174,6 +184,9 @@ class Metric(Protocol):
         ...
 
 
+MetricFormula: TypeAlias = Callable[[Evidence], float | Absent]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
     """A metric that is a function of the evidence."""
@@ -184,13 +197,44 @@ class Formula:
     better: Better
     sources: frozenset[Source]
     description: str
-    formula: Callable[[Evidence], float | Absent]
+    formula: MetricFormula
     version: int = 1
     differs: str = ""
 
     def measure(self, evidence: Evidence) -> float | Absent:
         """Give the finite value, or why this evidence has none."""
         return self.formula(evidence)
+
+
+def metric_of(
+    label: str, unit: str, better: Better, sources: frozenset[Source], *, version: int = 1
+) -> Callable[[MetricFormula], Formula]:
+    """Make a metric of a function, which gives it its name and by its docstring its texts.
+
+    The first paragraph is the description, the others are how the published metric differs.
+    """
+
+    def metric(formula: MetricFormula) -> Formula:
+        description, _, differs = (formula.__doc__ or "").partition("\n\n")
+        return Formula(
+            name=formula.__name__,
+            label=label,
+            unit=unit,
+            better=better,
+            sources=sources,
+            description=" ".join(description.split()),
+            formula=formula,
+            version=version,
+            differs=" ".join(differs.split()),
+        )
+
+    return metric
+
+
+def combine(compute: Callable[..., float | Absent], *values: float | Absent) -> float | Absent:
+    """Compute something of values; where any of them is absent, return the first that is."""
+    absent = (value for value in values if isinstance(value, Absent))
+    return next(absent, None) or compute(*values)
 
 
 def contract_fault(found: Metric) -> str | None:

@@ -15,22 +15,30 @@ Trace Analysis (Meta), redefined in `evaluator.traces.analysis.kernels`.
 
 import re
 from collections.abc import Callable
-from functools import partial
+from operator import truediv
 from typing import Final
 
 import numpy as np
 
 from evaluator.accelerators import accelerator, peak_flops_per_s
-from evaluator.estimate.memory import edge_weights, layer_weights
-from evaluator.metrics.base import Absent, Evidence, Formula, Source
-from evaluator.metrics.communication import UNPROFILED, UNTRACED, fraction
-from evaluator.metrics.throughput import ANY, job_rank_count, per_s, step_seconds, step_tokens
-from evaluator.rank.job import Precision
+from evaluator.estimate.memory import decoder_of, edge_weights, layer_weights
+from evaluator.metrics.base import (
+    ANY_WITH_CARD,
+    KERNEL_TRACES,
+    TRACES,
+    UNTRACED,
+    Absent,
+    Evidence,
+    combine,
+    metric_of,
+)
+from evaluator.metrics.communication import UNPROFILED
+from evaluator.metrics.throughput import job_rank_count, per_s, step_seconds, step_tokens
 from evaluator.rank.job import Workload as Decoder
 from evaluator.traces.analysis.kernels import (
     KernelCoverage,
     KernelRow,
-    KernelTables,
+    KernelTable,
     LaunchStatistics,
 )
 from evaluator.traces.model import Activity, RankTrace, TraceSet
@@ -38,8 +46,34 @@ from records.errors import shown
 from records.workload import Workload
 
 TRAINING_PER_FORWARD = 3
-_SIZES = ("layer_count", "hidden_size", "head_count", "ffn_size", "vocab_size")
-_EXPERT_SIZES = ("experts_per_token", "expert_ffn_size")
+
+
+@metric_of("Model FLOPs utilization", "fraction", "higher", ANY_WITH_CARD, version=2)
+def mfu(evidence: Evidence) -> float | Absent:
+    """FLOP that the model needs for a step, 6 N + 12 L H Q S per token in training and a third of
+    it in inference, over step time, ranks and the dense peak of their device at the workload's
+    precision. From XLA traces without a card, what the computing operations state (at bf16),
+    recomputation included; absent where custom calls, such as Pallas kernels, state none.
+
+    The published one knows three devices, divides by the card's device count even if fewer ran, and
+    in inference divides the prompt's tokens by the whole latency; in percent.
+    """
+    rate, peak = flops_per_s_and_rank(evidence), peak_per_rank(evidence)
+    share = combine(truediv, rate, peak)
+    if isinstance(share, Absent) or share <= 1:
+        return share
+    return Absent(
+        f"the model needs {share:.3g} times the FLOP/s that a device has at "
+        f"{_precision(evidence)!r}; precision, batch or device of the card are wrong"
+    )
+
+
+@metric_of("Model TFLOP/s per rank", "TFLOP/s", "higher", ANY_WITH_CARD, version=2)
+def achieved_tflops(evidence: Evidence) -> float | Absent:
+    """The numerator of mfu, for devices whose peak is not known: FLOP that the model needs for a
+    step over step time and ranks.
+    """
+    return combine(lambda rate: rate / 1e12, flops_per_s_and_rank(evidence))
 
 
 def flops_per_token(workload: Workload) -> float | Absent:
@@ -50,8 +84,9 @@ def flops_per_token(workload: Workload) -> float | Absent:
     if isinstance(parameters, Absent):
         return parameters
     if workload.layer_count is None or workload.hidden_size is None:
-        return _untold("layer_count", "hidden_size")
-    width = _attention_width(workload) or workload.hidden_size
+        return _untold(("layer_count", "hidden_size"))
+    # The width of all heads' queries, where heads do not share the hidden size.
+    width = (workload.head_count or 0) * (workload.head_size or 0) or workload.hidden_size
     attention = 4 * workload.layer_count * width * tokens_per_sequence(workload)
     passes = TRAINING_PER_FORWARD if workload.phase == "training" else 1
     return passes * (2 * parameters + attention)
@@ -67,54 +102,22 @@ def active_parameters(workload: Workload) -> float | Absent:
 
     Where sizes are missing, those of a dense model that says how many it has, less one table.
     """
-    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
-    if not missing:
-        return _counted(_decoder(workload))
+    decoder = decoder_of(workload)
+    if isinstance(decoder, Decoder):
+        return _counted(decoder)
     told, vocabulary, hidden = workload.parameter_count, workload.vocab_size, workload.hidden_size
     if told and vocabulary and hidden and not workload.expert_count:
         return float(told - vocabulary * hidden)
-    return _untold(*missing)
+    return _untold(decoder)
 
 
 def all_parameters(workload: Workload) -> float | Absent:
     """Parameters of a decoder of these sizes, every expert and the embedding table included."""
-    missing = [name for name in _needed(workload) if getattr(workload, name) is None]
-    if missing:
-        return _untold(*missing)
-    decoder = _decoder(workload)
+    decoder = decoder_of(workload)
+    if isinstance(decoder, tuple):
+        return _untold(decoder)
     layers = sum(layer_weights(decoder, layer).total for layer in range(decoder.layer_count))
     return layers + edge_weights(decoder, first=True, last=True).total
-
-
-def _needed(workload: Workload) -> tuple[str, ...]:
-    return _SIZES + (_EXPERT_SIZES if workload.expert_count else ())
-
-
-def _decoder(workload: Workload) -> Decoder:
-    """The sizes as those take them who count parameters."""
-    return Decoder(
-        layer_count=workload.layer_count or 0,
-        hidden_size=workload.hidden_size or 0,
-        head_count=workload.head_count or 0,
-        kv_head_count=workload.kv_head_count or workload.head_count or 0,
-        ffn_size=workload.ffn_size or 0,
-        vocab_size=workload.vocab_size or 0,
-        sequence_length=workload.sequence_length,
-        global_batch=workload.global_batch,
-        precision=Precision.FP32,  # counts do not depend on it
-        seed=workload.seed,
-        expert_count=workload.expert_count or 0,
-        experts_per_token=workload.experts_per_token or 0,
-        shared_expert_count=workload.shared_expert_count or 0,
-        expert_ffn_size=workload.expert_ffn_size or 0,
-        dense_layer_count=workload.dense_layer_count or 0,
-        head_size=workload.head_size or 0,
-    )
-
-
-def _attention_width(workload: Workload) -> int:
-    """Numbers of all heads' queries of one token, where heads do not share the hidden size."""
-    return (workload.head_count or 0) * (workload.head_size or 0)
 
 
 def _counted(decoder: Decoder) -> float:
@@ -130,7 +133,7 @@ def _counted(decoder: Decoder) -> float:
     return total
 
 
-def _untold(*sizes: str) -> Absent:
+def _untold(sizes: tuple[str, ...]) -> Absent:
     return Absent(f"the workload does not say its {', '.join(sizes)}")
 
 
@@ -150,15 +153,12 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
 def _by_sizes(evidence: Evidence) -> float | Absent:
     if evidence.workload is None:
         return Absent("the model that ran is unknown; give its card")
-    per_token, tokens = flops_per_token(evidence.workload), step_tokens(evidence)
-    ranks, seconds = job_rank_count(evidence), step_seconds(evidence)
-    if isinstance(per_token, Absent):
-        return per_token
-    if isinstance(tokens, Absent):
-        return tokens
-    if isinstance(ranks, Absent):
-        return ranks
-    return seconds if isinstance(seconds, Absent) else per_s(per_token * tokens / ranks, seconds)
+    needed = (flops_per_token(evidence.workload), step_tokens(evidence), job_rank_count(evidence))
+    return combine(_per_rank_and_s, *needed, step_seconds(evidence))
+
+
+def _per_rank_and_s(per_token: float, tokens: int, ranks: int, seconds: float) -> float | Absent:
+    return per_s(per_token * tokens / ranks, seconds)
 
 
 def _by_trace(traces: TraceSet) -> float | Absent | None:
@@ -228,58 +228,9 @@ def device_names(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _mfu(evidence: Evidence) -> float | Absent:
-    rate, peak = flops_per_s_and_rank(evidence), peak_per_rank(evidence)
-    if isinstance(rate, Absent):
-        return rate
-    if isinstance(peak, Absent):
-        return peak
-    if rate > peak:
-        return Absent(
-            f"the model needs {rate / peak:.3g} times the FLOP/s that a device has at "
-            f"{_precision(evidence)!r}; precision, batch or device of the card are wrong"
-        )
-    return rate / peak
-
-
-def _achieved_tflops(evidence: Evidence) -> float | Absent:
-    rate = flops_per_s_and_rank(evidence)
-    return rate if isinstance(rate, Absent) else rate / 1e12
-
-
-mfu = Formula(
-    name="mfu",
-    label="Model FLOPs utilization",
-    unit="fraction",
-    better="higher",
-    sources=ANY | {"card"},
-    description="FLOP that the model needs for a step, 6 N + 12 L H Q S per token in training and "
-    "a third of it in inference, over step time, ranks and the dense peak of their device at the "
-    "workload's precision. From XLA traces without a card, what the computing operations state (at "
-    "bf16), recomputation included; absent where custom calls, such as Pallas kernels, state none.",
-    differs="The published one knows three devices, divides by the card's device count even if "
-    "fewer ran, and in inference divides the prompt's tokens by the whole latency; in percent.",
-    formula=_mfu,
-    version=2,
-)
-
-achieved_tflops = Formula(
-    name="achieved_tflops",
-    label="Model TFLOP/s per rank",
-    unit="TFLOP/s",
-    better="higher",
-    sources=ANY | {"card"},
-    description="The numerator of mfu, for devices whose peak is not known: FLOP that the model "
-    "needs for a step over step time and ranks.",
-    formula=_achieved_tflops,
-    version=2,
-)
-
-
-KERNELS: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
-DEVICES: Final[frozenset[Source]] = frozenset({"kineto", "xla", "nsys"})
 ON_HOST: Final = Absent("the work ran on the host, where operators are no kernels")
 NO_KERNEL: Final = Absent("no kernel ran")
+NO_LAUNCH: Final = Absent("no trace says which call launched what")
 
 _MIXTURE: Final = re.compile(
     r"moe|expert|grouped_?(?:gemm|mm)|group_?gemm|matmul_ogs|deep_?ep", re.IGNORECASE
@@ -291,49 +242,107 @@ _HOST_DEVICE: Final = re.compile(
 )
 
 
-def _from_kernels(
-    formula: Callable[[KernelTables], float | Absent],
-) -> Callable[[Evidence], float | Absent]:
-    def checked(evidence: Evidence) -> float | Absent:
-        if evidence.traces is None or evidence.kernels is None:
-            return UNTRACED
-        if not any(trace.on_device for trace in evidence.traces.ranks):
-            return ON_HOST
-        return formula(evidence.kernels)
-
-    return checked
+def _job_kernels(evidence: Evidence) -> KernelTable | Absent:
+    if evidence.traces is None or evidence.kernels is None:
+        return UNTRACED
+    return evidence.kernels.job if _on_device(evidence.traces) else ON_HOST
 
 
-def _from_coverage(
-    part: Callable[[KernelCoverage], float | None],
-) -> Callable[[Evidence], float | Absent]:
-    def formula(evidence: Evidence) -> float | Absent:
-        if evidence.traces is None:
-            return UNTRACED
-        if not any(trace.on_device for trace in evidence.traces.ranks):
-            return ON_HOST
-        if evidence.coverage is None:
-            return Absent("no trace says how many blocks its kernels have")
-        share = part(evidence.coverage)
-        return Absent("no kernel that computes says its blocks") if share is None else share
-
-    return formula
+def _on_device(traces: TraceSet) -> bool:
+    return any(trace.on_device for trace in traces.ranks)
 
 
-def _dominant(tables: KernelTables) -> float | Absent:
-    table = tables.job
-    return table.kernels[0].total_s / table.kernel_s if table.kernel_s else NO_KERNEL
+def _share_of_kernels(evidence: Evidence, chosen: Callable[[KernelTable], float]) -> float | Absent:
+    table = _job_kernels(evidence)
+    if isinstance(table, Absent):
+        return table
+    return chosen(table) / table.kernel_s if table.kernel_s else NO_KERNEL
 
 
-def _mixture(tables: KernelTables) -> float | Absent:
-    table = tables.job
-    if not table.kernel_s:
-        return NO_KERNEL
-    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name)) / table.kernel_s
+def _covered(evidence: Evidence, part: Callable[[KernelCoverage], float | None]) -> float | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    if not _on_device(evidence.traces):
+        return ON_HOST
+    if evidence.coverage is None:
+        return Absent("no trace says how many blocks its kernels have")
+    share = part(evidence.coverage)
+    return Absent("no kernel that computes says its blocks") if share is None else share
 
 
-def _copy_bandwidth(tables: KernelTables) -> float | Absent:
-    copies = [row for row in tables.job.rows if between_host_and_device(row)]
+@metric_of("Dominant kernel", "fraction", "lower", TRACES)
+def dominant_kernel_concentration(evidence: Evidence) -> float | Absent:
+    """Share of the kernel of most time in the time of all kernels, by full name:
+    max over names of sum(duration) / sum(duration); communication is among them.
+
+    From Nsight Systems the published metric goes by short names, which merge instances of a
+    template; from XLA it tells the category of most time, not the operation.
+    """
+    return _share_of_kernels(evidence, lambda table: table.kernels[0].total_s)
+
+
+@metric_of("Multiprocessor coverage", "fraction", "higher", KERNEL_TRACES)
+def mean_sm_coverage(evidence: Evidence) -> float | Absent:
+    """Blocks of a kernel per multiprocessor, 1 at most, weighted by duration:
+    sum(min(blocks / multiprocessors, 1) * duration) / sum(duration). Launch geometry, not
+    occupancy.
+
+    From Nsight Systems the published metric is not weighted by duration.
+    """
+    return _covered(evidence, lambda coverage: coverage.mean)
+
+
+@metric_of("Compute bound", "fraction", "higher", KERNEL_TRACES)
+def compute_bound_fraction(evidence: Evidence) -> float | Absent:
+    """Share of compute kernels with a coverage above 70 % that last more than 10 us in the time of
+    all compute kernels; kernels that communicate are left out.
+
+    The published toolkit names the metric and does not register it; its code counts kernels that
+    communicate in the whole.
+    """
+    return _covered(evidence, lambda coverage: coverage.compute_bound)
+
+
+@metric_of("Memory bound", "fraction", "lower", KERNEL_TRACES)
+def memory_bound_fraction(evidence: Evidence) -> float | Absent:
+    """Share of compute kernels with a coverage below 50 % in the time of all compute kernels;
+    kernels that communicate are left out, as they occupy few multiprocessors by design.
+
+    The published metric goes by coverage from Nsight Systems only, where communication counts as
+    bound by memory; from Kineto it sums classes of kernel names instead.
+    """
+    return _covered(evidence, lambda coverage: coverage.memory_bound)
+
+
+@metric_of("Mixture of experts", "fraction", "lower", TRACES)
+def moe_fraction(evidence: Evidence) -> float | Absent:
+    """Share of kernels of mixtures of experts in the time of all kernels, by words in their names:
+    moe, expert, grouped_gemm or groupgemm, grouped_mm, matmul_ogs, deep_ep. Kernels whose names do
+    not tell are missed.
+
+    The published metric also takes bare topk, gate_, dispatch and combine, so that samplers, sorts
+    and reductions of dense models count.
+    """
+    return _share_of_kernels(evidence, _mixture_s)
+
+
+def _mixture_s(table: KernelTable) -> float:
+    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name))
+
+
+@metric_of("Copy bandwidth", "GB/s", "higher", KERNEL_TRACES)
+def average_memory_bandwidth(evidence: Evidence) -> float | Absent:
+    """Bytes over durations of the copies between host and device, both ways:
+    sum(bytes) / sum(duration), 1e9 bytes a GB. Fills and copies within or between devices are left
+    out; `trace kernels` has each direction.
+
+    The published metric mixes copies of every direction, fills, and kernels with copy in their
+    names.
+    """
+    table = _job_kernels(evidence)
+    if isinstance(table, Absent):
+        return table
+    copies = [row for row in table.rows if _between_host_and_device(row)]
     if not copies:
         return Absent("nothing was copied between host and device")
     lasting_s = sum(row.bytes_s for row in copies)
@@ -342,105 +351,50 @@ def _copy_bandwidth(tables: KernelTables) -> float | Absent:
     return sum(row.bytes for row in copies) / lasting_s / 1e9
 
 
-def between_host_and_device(row: KernelRow) -> bool:
-    """Whether spans of this name copy from the host to a device or back."""
+def _between_host_and_device(row: KernelRow) -> bool:
     return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
 
 
-_fraction = partial(fraction, sources=KERNELS)
-
-dominant_kernel_concentration = _fraction(
-    "dominant_kernel_concentration",
-    "Dominant kernel",
-    "lower",
-    "Share of the kernel of most time in the time of all kernels, by full name: "
-    "max over names of sum(duration) / sum(duration); communication is among them.",
-    _from_kernels(_dominant),
-    sources=DEVICES,
-    differs="From Nsight Systems the published metric goes by short names, which merge instances "
-    "of a template; from XLA it tells the category of most time, not the operation.",
-)
-
-mean_sm_coverage = _fraction(
-    "mean_sm_coverage",
-    "Multiprocessor coverage",
-    "higher",
-    "Blocks of a kernel per multiprocessor, 1 at most, weighted by duration: "
-    "sum(min(blocks / multiprocessors, 1) * duration) / sum(duration). Launch geometry, not "
-    "occupancy.",
-    _from_coverage(lambda coverage: coverage.mean),
-    differs="From Nsight Systems the published metric is not weighted by duration.",
-)
-
-compute_bound_fraction = _fraction(
-    "compute_bound_fraction",
-    "Compute bound",
-    "higher",
-    "Share of compute kernels with a coverage above 70 % that last more than 10 us in the time of "
-    "all compute kernels; kernels that communicate are left out.",
-    _from_coverage(lambda coverage: coverage.compute_bound),
-    differs="The published toolkit names the metric and does not register it; its code counts "
-    "kernels that communicate in the whole.",
-)
-
-memory_bound_fraction = _fraction(
-    "memory_bound_fraction",
-    "Memory bound",
-    "lower",
-    "Share of compute kernels with a coverage below 50 % in the time of all compute kernels; "
-    "kernels that communicate are left out, as they occupy few multiprocessors by design.",
-    _from_coverage(lambda coverage: coverage.memory_bound),
-    differs="The published metric goes by coverage from Nsight Systems only, where communication "
-    "counts as bound by memory; from Kineto it sums classes of kernel names instead.",
-)
-
-moe_fraction = _fraction(
-    "moe_fraction",
-    "Mixture of experts",
-    "lower",
-    "Share of kernels of mixtures of experts in the time of all kernels, by words in their names: "
-    "moe, expert, grouped_gemm or groupgemm, grouped_mm, matmul_ogs, deep_ep. Kernels whose names "
-    "do not tell are missed.",
-    _from_kernels(_mixture),
-    sources=DEVICES,
-    differs="The published metric also takes bare topk, gate_, dispatch and combine, so that "
-    "samplers, sorts and reductions of dense models count.",
-)
-
-average_memory_bandwidth = Formula(
-    name="average_memory_bandwidth",
-    label="Copy bandwidth",
-    unit="GB/s",
-    better="higher",
-    sources=KERNELS,
-    description="Bytes over durations of the copies between host and device, both ways: "
-    "sum(bytes) / sum(duration), 1e9 bytes a GB. Fills and copies within or between devices are "
-    "left out; `trace kernels` has each direction.",
-    formula=_from_kernels(_copy_bandwidth),
-    differs="The published metric mixes copies of every direction, fills, and kernels with copy "
-    "in their names.",
-)
+def _of_launches(
+    evidence: Evidence, part: Callable[[LaunchStatistics], float | None], missing: str
+) -> float | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    if evidence.launches is None:
+        return NO_LAUNCH
+    value = part(evidence.launches.job)
+    return Absent(missing) if value is None else value
 
 
-LAUNCHES: Final[frozenset[Source]] = frozenset({"kineto", "nsys"})
-NO_LAUNCH: Final = Absent("no trace says which call launched what")
+@metric_of("Launch delay", "s", "lower", KERNEL_TRACES)
+def kernel_launch_delay(evidence: Evidence) -> float | Absent:
+    """Median time from the start of a launch call to the start of the first work that it started,
+    over all ranks. Long where the host is far ahead of the device, short where the device waits for
+    the host; launches that seem to start late by their clocks are left out.
+    """
+    missing = "all work starts before its launch, so clocks differ"
+    return _of_launches(evidence, lambda job: job.delay_median_s, missing)
 
 
-def _from_launches(
-    part: Callable[[LaunchStatistics], float | None], missing: str
-) -> Callable[[Evidence], float | Absent]:
-    def formula(evidence: Evidence) -> float | Absent:
-        if evidence.traces is None:
-            return UNTRACED
-        if evidence.launches is None:
-            return NO_LAUNCH
-        value = part(evidence.launches.job)
-        return Absent(missing) if value is None else value
-
-    return formula
+@metric_of("Launches per step", "launches", "lower", KERNEL_TRACES)
+def launches_per_step(evidence: Evidence) -> float | Absent:
+    """Calls with which the host hands work to its device, per step of the host and rank; a graph is
+    one.
+    """
+    return _of_launches(evidence, lambda job: job.launches_per_step, "the host marks no step")
 
 
-def _host_wait(evidence: Evidence) -> float | Absent:
+@metric_of("Short kernels", "fraction", "lower", KERNEL_TRACES)
+def short_kernel_fraction(evidence: Evidence) -> float | Absent:
+    """Share of kernels that last less than 10 us in the number of all kernels."""
+    return _of_launches(evidence, lambda job: job.short_kernel_share, "no kernel ran")
+
+
+@metric_of("Waiting for the host", "fraction", "lower", KERNEL_TRACES)
+def host_wait_fraction(evidence: Evidence) -> float | Absent:
+    """Time in which a device is idle because nothing was handed to it, be it that the host was slow
+    or that it had stopped to wait for the device, over step time.
+    """
     if evidence.traces is None:
         return UNTRACED
     if evidence.split is None:
@@ -451,50 +405,3 @@ def _host_wait(evidence: Evidence) -> float | Absent:
     waits_ns = (column for rank in evidence.idle for column in (rank.host_wait_ns, rank.sync_ns))
     waited_ns = sum(sum(column.tolist()) for column in waits_ns)
     return waited_ns / window_ns if window_ns else Absent("profiled steps take no time")
-
-
-kernel_launch_delay = Formula(
-    name="kernel_launch_delay",
-    label="Launch delay",
-    unit="s",
-    better="lower",
-    sources=LAUNCHES,
-    description="Median time from the start of a launch call to the start of the first work that "
-    "it started, over all ranks. Long where the host is far ahead of the device, short where the "
-    "device waits for the host; launches that seem to start late by their clocks are left out.",
-    formula=_from_launches(
-        lambda job: job.delay_median_s, "all work starts before its launch, so clocks differ"
-    ),
-)
-
-launches_per_step = Formula(
-    name="launches_per_step",
-    label="Launches per step",
-    unit="launches",
-    better="lower",
-    sources=LAUNCHES,
-    description="Calls with which the host hands work to its device, per step of the host and "
-    "rank; a graph is one.",
-    formula=_from_launches(lambda job: job.launches_per_step, "the host marks no step"),
-)
-
-short_kernel_fraction = Formula(
-    name="short_kernel_fraction",
-    label="Short kernels",
-    unit="fraction",
-    better="lower",
-    sources=LAUNCHES,
-    description="Share of kernels that last less than 10 us in the number of all kernels.",
-    formula=_from_launches(lambda job: job.short_kernel_share, "no kernel ran"),
-)
-
-host_wait_fraction = Formula(
-    name="host_wait_fraction",
-    label="Waiting for the host",
-    unit="fraction",
-    better="lower",
-    sources=LAUNCHES,
-    description="Time in which a device is idle because nothing was handed to it, be it that the "
-    "host was slow or that it had stopped to wait for the device, over step time.",
-    formula=_host_wait,
-)

@@ -40,56 +40,32 @@ from records.trial import MetricValue
 
 GROUP: Final = "cclsearch.metrics"
 
-_BUILT_IN: Final[Mapping[str, str]] = {
-    "step_time": "evaluator.metrics.throughput:step_time",
-    "tokens_per_s": "evaluator.metrics.throughput:tokens_per_s",
-    "rank_count": "evaluator.metrics.throughput:rank_count",
-    "avg_step_time": "evaluator.metrics.throughput:avg_step_time",
-    "step_period": "evaluator.metrics.throughput:step_period",
-    "rank_seconds": "evaluator.metrics.throughput:rank_seconds",
-    "rank_seconds_per_token": "evaluator.metrics.throughput:rank_seconds_per_token",
-    "tokens_per_s_per_rank": "evaluator.metrics.throughput:tokens_per_s_per_rank",
-    "cost_per_step": "evaluator.metrics.throughput:cost_per_step",
-    "cost_per_million_tokens": "evaluator.metrics.throughput:cost_per_million_tokens",
-    "mfu": "evaluator.metrics.compute:mfu",
-    "achieved_tflops": "evaluator.metrics.compute:achieved_tflops",
-    "ttft": "evaluator.metrics.throughput:ttft",
-    "tpot": "evaluator.metrics.throughput:tpot",
-    "output_tokens_per_s": "evaluator.metrics.throughput:output_tokens_per_s",
-    "peak_memory": "evaluator.metrics.throughput:peak_memory",
-    "communication_fraction": "evaluator.metrics.communication:communication_fraction",
-    "exposed_communication_fraction": (
-        "evaluator.metrics.communication:exposed_communication_fraction"
+_NAMES: Final = {
+    "throughput": (
+        "step_time tokens_per_s rank_count avg_step_time step_period rank_seconds "
+        "rank_seconds_per_token tokens_per_s_per_rank cost_per_step cost_per_million_tokens "
+        "ttft tpot output_tokens_per_s peak_memory"
     ),
-    "total_communication_time": "evaluator.metrics.communication:total_communication_time",
-    "compute_comm_overlap": "evaluator.metrics.communication:compute_comm_overlap",
-    "compute_fraction": "evaluator.metrics.communication:compute_fraction",
-    "idle_fraction": "evaluator.metrics.communication:idle_fraction",
-    "bw_allreduce": "evaluator.metrics.communication:bw_allreduce",
-    "bw_allgather": "evaluator.metrics.communication:bw_allgather",
-    "bw_reducescatter": "evaluator.metrics.communication:bw_reducescatter",
-    "bw_alltoall": "evaluator.metrics.communication:bw_alltoall",
-    "bw_peertopeer": "evaluator.metrics.communication:bw_peertopeer",
-    "bus_bandwidth": "evaluator.metrics.communication:bus_bandwidth",
-    "latency": "evaluator.metrics.communication:latency",
-    "straggler": "evaluator.metrics.communication:straggler",
-    "load_imbalance_ratio": "evaluator.metrics.communication:load_imbalance_ratio",
-    "communication_volume": "evaluator.metrics.communication:communication_volume",
-    "collective_count": "evaluator.metrics.communication:collective_count",
-    "pipeline_bubble_fraction": "evaluator.metrics.communication:pipeline_bubble_fraction",
-    "memory_transfer_overhead": "evaluator.metrics.communication:memory_transfer_overhead",
-    "dominant_kernel_concentration": "evaluator.metrics.compute:dominant_kernel_concentration",
-    "mean_sm_coverage": "evaluator.metrics.compute:mean_sm_coverage",
-    "compute_bound_fraction": "evaluator.metrics.compute:compute_bound_fraction",
-    "memory_bound_fraction": "evaluator.metrics.compute:memory_bound_fraction",
-    "moe_fraction": "evaluator.metrics.compute:moe_fraction",
-    "average_memory_bandwidth": "evaluator.metrics.compute:average_memory_bandwidth",
-    "kernel_launch_delay": "evaluator.metrics.compute:kernel_launch_delay",
-    "launches_per_step": "evaluator.metrics.compute:launches_per_step",
-    "short_kernel_fraction": "evaluator.metrics.compute:short_kernel_fraction",
-    "host_wait_fraction": "evaluator.metrics.compute:host_wait_fraction",
+    "compute": (
+        "mfu achieved_tflops dominant_kernel_concentration mean_sm_coverage "
+        "compute_bound_fraction memory_bound_fraction moe_fraction average_memory_bandwidth "
+        "kernel_launch_delay launches_per_step short_kernel_fraction host_wait_fraction"
+    ),
+    "communication": (
+        "communication_fraction exposed_communication_fraction total_communication_time "
+        "compute_comm_overlap compute_fraction idle_fraction bw_allreduce bw_allgather "
+        "bw_reducescatter bw_alltoall bw_peertopeer bus_bandwidth latency straggler "
+        "load_imbalance_ratio communication_volume collective_count pipeline_bubble_fraction "
+        "memory_transfer_overhead"
+    ),
 }
+"""Metrics that come with us, by the module that defines each under its own name."""
 
+_BUILT_IN: Final[Mapping[str, str]] = {
+    name: f"evaluator.metrics.{module}:{name}"
+    for module, names in _NAMES.items()
+    for name in names.split()
+}
 
 ALIASES: Final[Mapping[str, str]] = {"gpus": "rank_count", "memory_peak": "peak_memory"}
 """Names that others have for metrics of ours, where no metric is called so."""

@@ -128,6 +128,15 @@ class Schedule(StrEnum):
     DUAL_PIPE_V = "dualpipev"
 
 
+ONE_STAGE = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+FOLDED = (Schedule.ZBV, Schedule.DUAL_PIPE_V)
+"""Schedules in which a rank holds two stages, one from either end."""
+SPLIT_BACKWARD = (Schedule.INTERLEAVED_ZERO_BUBBLE, *FOLDED)
+"""Schedules that compute gradients of weights separately from those of inputs, to fill gaps."""
+LOOPED_STAGES = 2
+"""Stages of a rank in looped schedules, where none are given."""
+
+
 class ContextMethod(StrEnum):
     """How ranks that hold parts of a sequence attend to the other parts."""
 
@@ -258,6 +267,22 @@ class Config:
     def dp(self) -> int:
         """Ranks that see different sequences: replicas times shards."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of weights are computed separately from those of inputs."""
+        return self.pp > 1 and self.pipeline_schedule in SPLIT_BACKWARD
+
+    @property
+    def stage_count(self) -> int:
+        """Stages of the whole pipeline."""
+        return self.pp * self.stages_per_rank
+
+    def stages_at(self, place: int) -> tuple[int, ...]:
+        """Return the stages of the rank at a place: every pp-th, or one from either end."""
+        if self.pp > 1 and self.pipeline_schedule in FOLDED:
+            return place, self.stage_count - 1 - place
+        return tuple(range(place, self.stage_count, self.pp))
 
     @property
     def reshards(self) -> bool:

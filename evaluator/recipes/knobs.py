@@ -17,8 +17,10 @@ from math import isqrt
 from pathlib import Path
 from typing import TypeAlias, get_type_hints
 
-from evaluator.estimate.memory import FOLDED, LOOPED_STAGES, ONE_STAGE
 from evaluator.rank.job import (
+    FOLDED,
+    LOOPED_STAGES,
+    ONE_STAGE,
     AttentionBackend,
     Checkpointing,
     CommHook,

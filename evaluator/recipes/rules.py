@@ -8,9 +8,10 @@ them.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from evaluator.estimate.memory import FOLDED, SPLIT_BACKWARD
 from evaluator.metrics.registry import ALIASES
 from evaluator.rank.job import (
+    FOLDED,
+    SPLIT_BACKWARD,
     AttentionBackend,
     Checkpointing,
     CommHook,

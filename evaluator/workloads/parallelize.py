@@ -19,7 +19,6 @@ from evaluator.workloads.context_parallel import open_attention
 from evaluator.workloads.expert_parallel import apply_expert_data_parallel, apply_expert_parallel
 from evaluator.workloads.layout import Layout
 from evaluator.workloads.model import Attention, Decoder
-from evaluator.workloads.pipeline import splits_backward
 from evaluator.workloads.tensor_parallel import apply_tensor_parallel
 
 _REDUCTIONS = {
@@ -48,7 +47,7 @@ def apply_data_parallel(model: Decoder, config: Config, layout: Layout) -> nn.Mo
 
 def _takes_distributed_data_parallel(config: Config) -> bool:
     """It takes neither DTensors nor several stages, and split backward passes escape it."""
-    stage_is_whole = config.stages_per_rank == 1 and not splits_backward(config)
+    stage_is_whole = config.stages_per_rank == 1 and not config.splits_backward
     return config.tp == 1 and config.cp == 1 and (config.pp == 1 or stage_is_whole)
 
 

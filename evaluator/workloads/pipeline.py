@@ -18,36 +18,20 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from evaluator.rank.job import Config, Job, Schedule
+from evaluator.rank.job import Job, Schedule
 from evaluator.workloads.model import MicroBatchLoss, Stage
 
 _SINGLE: dict[Schedule, type[PipelineScheduleSingle]] = {
     Schedule.GPIPE: ScheduleGPipe,
     Schedule.ONE_F_ONE_B: Schedule1F1B,
 }
-_LOOPED: dict[Schedule, type[PipelineScheduleMulti]] = {
+_MULTI: dict[Schedule, type[PipelineScheduleMulti]] = {
     Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
     Schedule.LOOPED_BFS: ScheduleLoopedBFS,
     Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
-}
-_FOLDED: dict[Schedule, type[PipelineScheduleMulti]] = {
     Schedule.ZBV: ScheduleZBVZeroBubble,
     Schedule.DUAL_PIPE_V: ScheduleDualPipeV,
 }
-
-
-def splits_backward(config: Config) -> bool:
-    """Whether gradients of weights are computed separately from those of inputs, to fill gaps."""
-    zero_bubble = config.pipeline_schedule is Schedule.INTERLEAVED_ZERO_BUBBLE
-    return config.pp > 1 and (zero_bubble or config.pipeline_schedule in _FOLDED)
-
-
-def own_stages(config: Config, place: int) -> tuple[Stage, ...]:
-    """The stages of the rank at `place`, in order: every pp-th, or one from either end."""
-    count = config.pp * config.stages_per_rank
-    if config.pipeline_schedule in _FOLDED:
-        return Stage(place, count), Stage(count - 1 - place, count)
-    return tuple(Stage(number, count) for number in range(place, count, config.pp))
 
 
 class Pipeline:
@@ -106,7 +90,7 @@ def _schedule(
     if name in _SINGLE:
         (stage,) = stages
         return _SINGLE[name](stage, count, loss_fn=loss, scale_grads=False)
-    return (_LOOPED | _FOLDED)[name](list(stages), count, loss_fn=loss, scale_grads=False)
+    return _MULTI[name](list(stages), count, loss_fn=loss, scale_grads=False)
 
 
 class _Borders:

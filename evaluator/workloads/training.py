@@ -27,7 +27,7 @@ from evaluator.workloads.context_parallel import own_positions
 from evaluator.workloads.layout import Layout, open_layout
 from evaluator.workloads.model import DTYPES, MicroBatchLoss, Stage, build_decoder
 from evaluator.workloads.parallelize import parallelize
-from evaluator.workloads.pipeline import Pipeline, own_stages
+from evaluator.workloads.pipeline import Pipeline
 
 
 class Accumulation:
@@ -183,13 +183,14 @@ def train(context: RankContext) -> Work:
     layout = open_layout(config, context.device)
     dtype = DTYPES[workload.precision]
     positions = own_positions(config, layout.place("cp"), workload.sequence_length)
+    own = config.stages_at(layout.place("pp"))
     models = {
         stage: parallelize(
             build_decoder(workload, stage, positions, device=context.device, dtype=dtype),
             config,
             layout,
         )
-        for stage in own_stages(config, layout.place("pp"))
+        for stage in (Stage(number, config.stage_count) for number in own)
     }
     parameters = chain.from_iterable(model.parameters() for model in models.values())
     return Training(

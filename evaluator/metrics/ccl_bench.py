@@ -127,7 +127,7 @@ def _kernels(evidence: Evidence) -> Ranks | Absent:
 
 
 def _kernel_spans(trace: RankTrace) -> Spans:
-    return trace.spans.kept(trace.spans.doing(Activity.COMPUTE, Activity.COMMUNICATION))
+    return trace.spans.select(trace.spans.doing(Activity.COMPUTE, Activity.COMMUNICATION))
 
 
 def _source(evidence: Evidence) -> str | None:
@@ -216,7 +216,7 @@ def mean_sm_coverage(evidence: Evidence, ranks: Ranks) -> float | Absent:
     """
     if not _say_blocks(ranks):
         return NO_BLOCKS
-    spans = [rank.spans.kept(np.isfinite(rank.spans.blocks_per_sm)) for rank in ranks]
+    spans = [rank.spans.select(np.isfinite(rank.spans.blocks_per_sm)) for rank in ranks]
     covered = [np.minimum(own.blocks_per_sm, 1) for own in spans]
     if _source(evidence) == "nsys":
         return 100 * float(np.concatenate(covered).mean())

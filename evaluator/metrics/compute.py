@@ -41,6 +41,7 @@ from evaluator.traces.analysis.kernels import (
     KernelTable,
     LaunchStatistics,
 )
+from evaluator.traces.intervals import latest_window
 from evaluator.traces.model import Activity, RankTrace, TraceSet
 from records.errors import shown
 from records.workload import Workload
@@ -184,8 +185,7 @@ def _stated(trace: RankTrace) -> tuple[float, float, float]:
     within = spans.doing(Activity.COMPUTE)
     if steps.count:
         # Spans belong to the step in which they start.
-        step = np.searchsorted(steps.start_ns, spans.start_ns, side="right") - 1
-        within &= (step >= 0) & (spans.start_ns < steps.end_ns[step])
+        within &= latest_window(steps.start_ns, steps.end_ns, spans.start_ns) >= 0
     flops, duration_ns = spans.flops[within], spans.duration_ns[within].astype(np.float64)
     unstated = np.isnan(flops)
     return float(np.nansum(flops)), float(duration_ns[unstated].sum()), float(duration_ns.sum())

@@ -202,3 +202,28 @@ def own_time_ns(
     inside = np.minimum(ends[interval[inner]], ends[outer]) - starts[interval[inner]]
     np.subtract.at(own, real[outer], np.maximum(inside, 0))
     return np.maximum(own, 0)
+
+
+def first_place(offered: NDArray[np.integer], wanted: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Where each wanted number first stands among those offered, shape (wanted,); -1: nowhere."""
+    if not offered.size:
+        return np.full(wanted.size, -1)
+    order = np.argsort(offered, kind="stable")
+    place = np.searchsorted(offered, wanted, sorter=order)
+    found = order[np.minimum(place, offered.size - 1)]
+    return np.where(offered[found] == wanted, found, -1)
+
+
+def latest_window(
+    start_ns: Nanoseconds, end_ns: Nanoseconds, moments_ns: Nanoseconds
+) -> NDArray[np.int64]:
+    """Which window [start, end) holds each moment, shape (moments,); -1: none.
+
+    Windows are in any order. Only the last one that began before a moment may hold it.
+    """
+    if not start_ns.size:
+        return np.full(moments_ns.size, -1)
+    order = np.argsort(start_ns, kind="stable")
+    place = np.searchsorted(start_ns, moments_ns, side="right", sorter=order) - 1
+    window = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (moments_ns < end_ns[window]), window, -1)

@@ -1,13 +1,48 @@
 """The traces of one job as columns: spans, collectives, steps and memory of each rank."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Final, Self
+from itertools import pairwise
+from typing import Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evaluator.traces.intervals import Intervals, Nanoseconds, Sweep
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """Columns of one length, and fields that are one for all rows."""
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """Every column by its name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(next(iter(self.columns().values())).size)
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Only these rows: by a bool each, or by their places in the order wanted."""
+        return replace(self, **{name: column[rows] for name, column in self.columns().items()})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """All rows of the parts, of which there is at least one; other fields are the first's."""
+        columns = [part.columns() for part in parts]
+        whole = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+        return replace(parts[0], **whole)
+
+    def _check_lengths(self) -> None:
+        shapes = {column.shape for column in self.columns().values()}
+        if len(shapes) != 1 or len(shapes.pop()) != 1:
+            raise ValueError("columns must be arrays of one length")
 
 
 class Activity(IntEnum):
@@ -38,7 +73,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spans:
+class Spans(Table):
     """Columns of shape (spans,), in order of start; what a trace does not say is 0 or NaN.
 
     Times are nanoseconds since the Unix epoch on the rank's own clock, or since any moment where
@@ -65,81 +100,23 @@ class Spans:
     lanes: tuple[Lane, ...]
 
     def __post_init__(self) -> None:
-        shapes = {column.shape for column in self.columns().values()}
-        if len(shapes) != 1 or len(shapes.pop()) != 1:
-            raise ValueError("columns must be arrays of one length")
+        self._check_lengths()
         if np.any(self.start_ns[1:] < self.start_ns[:-1]) or np.any(self.end_ns < self.start_ns):
             raise ValueError("spans must be in order of start and none may end before it starts")
 
     @classmethod
     def build(
-        cls,
-        *,
-        start_ns: Nanoseconds,
-        end_ns: Nanoseconds,
-        name_id: NDArray[np.int32],
-        lane_id: NDArray[np.int32],
-        activity: NDArray[np.int8],
-        names: tuple[str, ...],
-        lanes: tuple[Lane, ...],
-        correlation: NDArray[np.int64] | None = None,
-        bytes: NDArray[np.int64] | None = None,
-        flops: NDArray[np.float64] | None = None,
-        blocks_per_sm: NDArray[np.float32] | None = None,
-        occupancy: NDArray[np.float32] | None = None,
+        cls, *, names: tuple[str, ...], lanes: tuple[Lane, ...], **known: NDArray[np.generic]
     ) -> Self:
-        """From columns in order of start; a column that is not given is unknown for all spans."""
-        count = start_ns.size
-        return cls(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            name_id=name_id,
-            lane_id=lane_id,
-            activity=activity,
-            correlation=np.zeros(count, np.int64) if correlation is None else correlation,
-            bytes=np.zeros(count, np.int64) if bytes is None else bytes,
-            flops=np.full(count, np.nan) if flops is None else flops,
-            blocks_per_sm=(
-                np.full(count, np.nan, np.float32) if blocks_per_sm is None else blocks_per_sm
-            ),
-            occupancy=np.full(count, np.nan, np.float32) if occupancy is None else occupancy,
-            names=names,
-            lanes=lanes,
-        )
-
-    @property
-    def count(self) -> int:
-        """Number of spans."""
-        return int(self.start_ns.size)
+        """From columns in order of start; what is not given of `_UNKNOWN` is so for all spans."""
+        count = known["start_ns"].size
+        unknown = {name: np.full(count, value) for name, value in _UNKNOWN.items()}
+        return cls(names=names, lanes=lanes, **(unknown | known))
 
     @property
     def duration_ns(self) -> Nanoseconds:
         """How long each span took."""
         return self.end_ns - self.start_ns
-
-    def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Every column by its name."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in {"names", "lanes"}
-        }
-
-    def kept(self, chosen: NDArray[np.bool_]) -> Self:
-        """Only the chosen spans; all names and lanes stay."""
-        return replace(
-            self,
-            start_ns=self.start_ns[chosen],
-            end_ns=self.end_ns[chosen],
-            name_id=self.name_id[chosen],
-            lane_id=self.lane_id[chosen],
-            activity=self.activity[chosen],
-            correlation=self.correlation[chosen],
-            bytes=self.bytes[chosen],
-            flops=self.flops[chosen],
-            blocks_per_sm=self.blocks_per_sm[chosen],
-            occupancy=self.occupancy[chosen],
-        )
 
     def doing(self, *activities: Activity) -> NDArray[np.bool_]:
         """Which spans do one of these, bool of shape (spans,)."""
@@ -148,6 +125,15 @@ class Spans:
     def union(self, chosen: NDArray[np.bool_]) -> Intervals:
         """Time in which at least one of the chosen spans ran."""
         return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
+
+
+_UNKNOWN: Final = {
+    "correlation": np.int64(0),
+    "bytes": np.int64(0),
+    "flops": np.float64(np.nan),
+    "blocks_per_sm": np.float32(np.nan),
+    "occupancy": np.float32(np.nan),
+}
 
 
 class CollectiveKind(IntEnum):
@@ -200,7 +186,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Collectives:
+class Collectives(Table):
     """Columns of shape (collectives,), in order of start: one row per communication span.
 
     `span` is the row of the span; `kind` holds `CollectiveKind` values; `group_id` indexes
@@ -218,29 +204,9 @@ class Collectives:
     groups: tuple[RankGroup, ...]
 
     def __post_init__(self) -> None:
-        columns = (self.span, self.kind, self.group_id, self.bytes, self.sequence)
-        if len({column.shape for column in columns}) != 1:
-            raise ValueError("columns must be arrays of one length")
+        self._check_lengths()
         if np.any(self.span[1:] <= self.span[:-1]):
             raise ValueError("collectives must be in order of their spans")
-
-    @classmethod
-    def none(cls) -> Self:
-        """No communication at all."""
-        empty = np.empty(0, np.int64)
-        return cls(
-            span=empty,
-            kind=np.empty(0, np.int8),
-            group_id=np.empty(0, np.int32),
-            bytes=empty,
-            sequence=empty,
-            groups=(),
-        )
-
-    @property
-    def count(self) -> int:
-        """Number of collectives and transfers."""
-        return int(self.span.size)
 
 
 class StepKind(IntEnum):
@@ -253,7 +219,7 @@ class StepKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepWindows:
+class StepWindows(Table):
     """When each profiled step ran, [start, end); arrays of shape (steps,), by rising number.
 
     `kind` holds `StepKind` values.
@@ -265,6 +231,7 @@ class StepWindows:
     kind: NDArray[np.int8]
 
     def __post_init__(self) -> None:
+        self._check_lengths()
         if np.any(self.number[1:] <= self.number[:-1]) or np.any(self.end_ns < self.start_ns):
             raise ValueError("step numbers must rise and no step may end before it starts")
 
@@ -282,11 +249,6 @@ class StepWindows:
         return cls.plain(empty, empty, empty)
 
     @property
-    def count(self) -> int:
-        """Number of steps."""
-        return int(self.number.size)
-
-    @property
     def of_a_server(self) -> bool:
         """Whether any of them says that it answers requests."""
         return bool(np.any(self.kind != StepKind.PLAIN))
@@ -298,24 +260,15 @@ class StepWindows:
 
     def among(self, numbers: NDArray[np.int64]) -> Self:
         """Only the steps of these numbers."""
-        return self._kept(np.isin(self.number, numbers))
+        return self.select(np.isin(self.number, numbers))
 
     def of_kind(self, kind: StepKind) -> Self:
         """Only the steps of this kind."""
-        return self._kept(self.kind == kind)
+        return self.select(self.kind == kind)
 
     def shifted(self, offset_ns: int) -> Self:
         """The same steps on a clock that reads more by `offset_ns`."""
         return replace(self, start_ns=self.start_ns + offset_ns, end_ns=self.end_ns + offset_ns)
-
-    def _kept(self, kept: NDArray[np.bool_]) -> Self:
-        return replace(
-            self,
-            number=self.number[kept],
-            start_ns=self.start_ns[kept],
-            end_ns=self.end_ns[kept],
-            kind=self.kind[kept],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,11 +281,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryUse:
+class MemoryUse(Table):
     """What the allocator had handed out, bytes, each time it changed; shape (changes,)."""
 
     time_ns: Nanoseconds
     allocated_bytes: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -481,3 +437,19 @@ def distinct_rows(*columns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.in
             index * values.size + place, return_index=True, return_inverse=True
         )
     return np.stack([column[first] for column in numbers]), index
+
+
+def compact(
+    ids: NDArray[np.integer], entries: Sequence[E]
+) -> tuple[NDArray[np.int32], tuple[E, ...]]:
+    """Numbers of only those entries that occur, shape (ids,), and these."""
+    used = np.bincount(ids, minlength=len(entries)) > 0
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    return number[ids], tuple(entries[place] for place in np.flatnonzero(used).tolist())
+
+
+def rows_by_number(number: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
+    """The rows of each number from 0 to `count`, in the order they stand; others are left out."""
+    order = np.argsort(number, kind="stable")
+    bounds = np.searchsorted(number[order], np.arange(count + 1))
+    return [order[first:behind] for first, behind in pairwise(bounds.tolist())]

@@ -75,7 +75,7 @@ def mix_of(found: Traced) -> Mix:
             "communicates; mark steps with the profiler's step()"
         )
     calls = matches.calls
-    first = calls.kept((calls.rank == 0) & np.isin(calls.step, steps))
+    first = calls.select((calls.rank == 0) & np.isin(calls.step, steps))
     rank_count = _rank_count(traces, first)
     counted = _counted(first, rank_count)
     messages = tuple(_messages(counted, int(steps.size)))

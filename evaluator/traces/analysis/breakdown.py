@@ -10,8 +10,8 @@ a mean of ratios: every nanosecond counts the same, and a step that communicates
 does not weigh as much as one that does little else.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,11 @@ from evaluator.traces.model import (
 from records.trial import Breakdown
 
 WORK: Final = (Activity.COMPUTE, Activity.COMMUNICATION, Activity.COPY, Activity.FILL)
+PARTS: Final = (
+    *("window", "compute", "exposed_communication", "exposed_copy", "fill", "idle"),
+    "hidden_communication",
+)
+"""Of `StepSplit`, in this order: the whole, what it consists of, and what lies within."""
 UNMARKED: Final = "no step is marked: the whole of each rank's work counts as one window"
 
 
@@ -164,13 +169,8 @@ def breakdown(split: JobSplit) -> Breakdown | None:
     """The mean step as it is recorded with a trial; None where no step is marked."""
     if not split.step_numbers:
         return None
-    return Breakdown(
-        compute_s=split.mean.compute_s,
-        exposed_communication_s=split.mean.exposed_communication_s,
-        hidden_communication_s=split.mean.hidden_communication_s,
-        other_s=split.mean.other_s,
-        idle_s=split.mean.idle_s,
-    )
+    names = (field.name for field in fields(Breakdown))
+    return Breakdown(**{name: getattr(split.mean, name) for name in names})
 
 
 def _bubble_ns(
@@ -212,21 +212,13 @@ def _whole(trace: RankTrace) -> StepWindows:
 def _mean(parts: Sequence[StepParts]) -> StepSplit:
     count = sum(part.number.size for part in parts)
 
-    def mean_s(*columns: Nanoseconds) -> float:
+    def mean_s(columns: Iterable[Nanoseconds]) -> float:
         # In whole numbers without end: absurd windows must not overflow.
         return sum(sum(column.tolist()) for column in columns) / (count * 10**9)
 
     bubbles = [part.pipeline_bubble_ns for part in parts if part.pipeline_bubble_ns is not None]
-    return StepSplit(
-        window_s=mean_s(*(part.window_ns for part in parts)),
-        compute_s=mean_s(*(part.compute_ns for part in parts)),
-        exposed_communication_s=mean_s(*(part.exposed_communication_ns for part in parts)),
-        hidden_communication_s=mean_s(*(part.hidden_communication_ns for part in parts)),
-        exposed_copy_s=mean_s(*(part.exposed_copy_ns for part in parts)),
-        fill_s=mean_s(*(part.fill_ns for part in parts)),
-        idle_s=mean_s(*(part.idle_ns for part in parts)),
-        pipeline_bubble_s=mean_s(*bubbles) if bubbles else None,
-    )
+    times_s = {f"{name}_s": mean_s(getattr(part, f"{name}_ns") for part in parts) for name in PARTS}
+    return StepSplit(**times_s, pipeline_bubble_s=mean_s(bubbles) if bubbles else None)
 
 
 def _caveats(traces: TraceSet, common_count: int) -> tuple[str, ...]:

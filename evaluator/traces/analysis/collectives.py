@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.analysis.breakdown import job_windows
-from evaluator.traces.intervals import Intervals, Nanoseconds
+from evaluator.traces.intervals import Intervals, Nanoseconds, first_place, latest_window
 from evaluator.traces.model import (
     TRANSFERS,
     Activity,
     CollectiveKind,
     RankGroup,
     RankTrace,
-    StepWindows,
+    Table,
     TraceSet,
 )
 
@@ -74,7 +74,7 @@ class JobGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calls:
+class Calls(Table):
     """Columns of shape (calls,): one row per collective and rank, rank by rank, by rising start.
 
     `rank` is the place of the rank in its trace set and `row` the row among its collectives;
@@ -116,27 +116,9 @@ class Calls:
             groups=groups,
         )
 
-    @property
-    def count(self) -> int:
-        """Number of calls."""
-        return int(self.rank.size)
-
     def doing(self, *kinds: CollectiveKind) -> NDArray[np.bool_]:
         """Which calls are of one of these kinds, bool of shape (calls,)."""
         return np.isin(self.kind, kinds)
-
-    def kept(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Only the chosen calls: by a bool each, or by their places in the order wanted."""
-        return replace(
-            self,
-            rank=self.rank[chosen],
-            row=self.row[chosen],
-            kind=self.kind[chosen],
-            group_id=self.group_id[chosen],
-            bytes=self.bytes[chosen],
-            sequence=self.sequence[chosen],
-            step=self.step[chosen],
-        )
 
 
 def _resolved(group: RankGroup, world_size: int | None) -> RankGroup:
@@ -159,30 +141,20 @@ def profiled_steps(trace: RankTrace) -> NDArray[np.int64]:
 
 
 def _steps(trace: RankTrace) -> NDArray[np.int64]:
-    """Step of each collective of a rank: that of its launch, else the window it starts in."""
-    spans, rows = trace.spans, trace.collectives.span
-    step = _containing(trace.steps, spans.start_ns[rows])
+    """Step of each collective of a rank: that of its launch, else the window it starts in.
+
+    -1 where it is in none.
+    """
+    spans, rows, host = trace.spans, trace.collectives.span, trace.host_steps
+    window = latest_window(trace.steps.start_ns, trace.steps.end_ns, spans.start_ns[rows])
+    step = np.append(trace.steps.number, -1)[window]
     launches = np.flatnonzero(spans.doing(Activity.LAUNCH) & (spans.correlation != 0))
-    if not launches.size or not trace.host_steps.count:
+    if not launches.size or not host.count:
         return step
-    launches = launches[np.argsort(spans.correlation[launches], kind="stable")]
-    known = spans.correlation[launches]
-    wanted = spans.correlation[rows]
-    place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    launched = known[place] == wanted
-    launch_step = _containing(trace.host_steps, spans.start_ns[launches[place]])
-    return np.where(launched, launch_step, step)
-
-
-def _containing(windows: StepWindows, time_ns: Nanoseconds) -> NDArray[np.int64]:
-    """Number of the window that holds each moment, the last to begin if several do; -1: none."""
-    if not windows.count:
-        return np.full(time_ns.size, -1, np.int64)
-    order = np.argsort(windows.start_ns, kind="stable")
-    place = np.searchsorted(windows.start_ns[order], time_ns, side="right") - 1
-    window = order[np.maximum(place, 0)]
-    inside = (place >= 0) & (time_ns < windows.end_ns[window])
-    return np.where(inside, windows.number[window], -1)
+    launch = first_place(spans.correlation[launches], spans.correlation[rows])
+    launched_ns = spans.start_ns[launches[launch]]
+    window = latest_window(host.start_ns, host.end_ns, launched_ns)
+    return np.where(launch >= 0, np.append(host.number, -1)[window], step)
 
 
 _ONE_SIZE: Final = (
@@ -199,7 +171,7 @@ _ROLES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cells:
+class Cells(Table):
     """Calls by cell: those of one group and kind with one number, or else in one step.
 
     `calls` are in order of `cell`, then of rank, then of start; arrays have shape (calls,).
@@ -223,7 +195,7 @@ class Cells:
         _, bucket = np.unique(np.where(number < 0, calls.step, number), return_inverse=True)
         code = (calls.group_id.astype(np.int64) * _ROLES + role) * (calls.count + 1) + bucket
         order = np.argsort(code, kind="stable")
-        calls, code = calls.kept(order), code[order]
+        calls, code = calls.select(order), code[order]
         opens = _changes(code)
         first = np.where(opens | _changes(calls.rank), np.arange(code.size), 0)
         return cls(
@@ -234,20 +206,14 @@ class Cells:
         )
 
     @property
-    def count(self) -> int:
+    def cell_count(self) -> int:
         """Number of cells, those without calls included."""
         return int(self.cell[-1]) + 1 if self.cell.size else 0
 
     def only(self, chosen: NDArray[np.bool_]) -> Self:
         """The chosen cells, bool of shape (cells,); they keep their numbers."""
         kept = chosen[self.cell]
-        return replace(
-            self,
-            calls=self.calls.kept(kept),
-            numbered=self.numbered[kept],
-            cell=self.cell[kept],
-            place=self.place[kept],
-        )
+        return replace(self.select(kept), calls=self.calls.select(kept))
 
     def even(self, traces: TraceSet) -> NDArray[np.bool_]:
         """Whether the k-th calls of the ranks may be one instance, bool of shape (cells,).
@@ -257,8 +223,8 @@ class Cells:
         """
         first = np.flatnonzero(_changes(self.cell))
         last = np.append(self.place[1:] == 0, True)[: self.cell.size]
-        callers = np.bincount(self.cell[last], minlength=self.count)
-        fewest, most = extremes(self.cell[last], self.place[last] + 1, self.count)
+        callers = np.bincount(self.cell[last], minlength=self.cell_count)
+        fewest, most = extremes(self.cell[last], self.place[last] + 1, self.cell_count)
         members = self.calls.groups.members[self.calls.group_id[first]]
         expected = np.count_nonzero(members & _profiled(self.calls.step[first], traces), axis=1)
         equal = (callers == expected) & (fewest == most)
@@ -277,7 +243,7 @@ class Cells:
 
     def instances(self) -> NDArray[np.int64]:
         """The instance of each call, numbered from 0 without gaps; all cells must be even."""
-        _, most = extremes(self.cell, self.place + 1, self.count)
+        _, most = extremes(self.cell, self.place + 1, self.cell_count)
         return (np.cumsum(most) - most)[self.cell] + self.place
 
 
@@ -433,7 +399,7 @@ def match(traces: TraceSet) -> Matches:
     role, number = _roles(calls, traces), _numbers(calls)
     lack = _lack(calls, role, number, traces)
     placed = lack == NoMatch.NOTHING
-    cells = Cells.of(calls.kept(placed), role[placed], number[placed])
+    cells = Cells.of(calls.select(placed), role[placed], number[placed])
     even = cells.even(traces)
     alike = cells.alike(even)
     lack[_places(cells.only(~even).calls, traces)] = NoMatch.EQUAL_COUNT
@@ -500,7 +466,7 @@ def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet
     lowest = np.zeros(count, np.int64)
     lowest[instance[::-1]] = np.arange(parts.count)[::-1]
     order = np.lexsort((parts.row[lowest], parts.rank[lowest]))
-    first = parts.kept(lowest[order])
+    first = parts.select(lowest[order])
     new_number = np.empty(count, np.int64)
     new_number[order] = np.arange(count)
     instance = new_number[instance]
@@ -570,7 +536,7 @@ def volume(traces: TraceSet, matches: Matches) -> Volume | None:
     if not steps.size:
         return None
     calls = matches.calls
-    calls = calls.kept(np.isin(calls.step, steps))
+    calls = calls.select(np.isin(calls.step, steps))
     counted = ~calls.doing(CollectiveKind.RECV)
     return Volume(
         step_count=int(steps.size),
@@ -588,7 +554,7 @@ def _groups(calls: Calls, step_count: int) -> tuple[GroupTraffic, ...]:
     order = np.argsort(code, kind="stable")
     opens = np.flatnonzero(np.diff(code[order])) + 1
     parts = np.split(order, opens) if order.size else []
-    return tuple(_group(calls.kept(part), step_count) for part in parts)
+    return tuple(_group(calls.select(part), step_count) for part in parts)
 
 
 def _group(calls: Calls, step_count: int) -> GroupTraffic:
@@ -631,7 +597,7 @@ Not those with a root: a rank may leave a broadcast before others have come.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bandwidths:
+class Bandwidths(Table):
     """Columns of shape (instances,): those matched instances whose bandwidth can be told.
 
     S is as in nccl-tests the whole buffer, t the least duration over the ranks: the last to arrive
@@ -662,11 +628,6 @@ class Bandwidths:
     with_waiting_bytes_per_s: NDArray[np.float64]
     """Bus bandwidth by each rank's own duration, waiting for others included; NaN where the rank
     does not show the instance. Shape (instances, ranks)."""
-
-    @property
-    def count(self) -> int:
-        """Number of instances."""
-        return int(self.kind.size)
 
 
 def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:

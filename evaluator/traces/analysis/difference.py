@@ -1,21 +1,16 @@
 """What changed between two jobs, each change by its effect on a step."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 
-from evaluator.traces.analysis.breakdown import StepSplit, job_split, job_windows
+from evaluator.traces.analysis.breakdown import PARTS, job_split, job_windows
 from evaluator.traces.analysis.kernels import top_kernels
+from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import Activity, CollectiveKind, RankTrace, StepWindows, TraceSet
-
-PARTS: Final = (
-    *("window", "compute", "exposed_communication", "exposed_copy", "fill", "idle"),
-    "hidden_communication",
-)
-"""Of `StepSplit`, in this order: the whole, what it consists of, and what lies within."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +84,17 @@ class _Job:
             _work_within(trace, window) for trace, window in zip(traces.ranks, windows, strict=True)
         )
         return cls(
-            parts={name: _part(split.mean, name) for name in PARTS},
+            parts={name: TimeTaken(time_s=getattr(split.mean, f"{name}_s")) for name in PARTS},
             kernels=_kernels(replace(traces, ranks=chosen), count),
             collectives=_collectives(chosen, count),
         )
 
 
-def _part(mean: StepSplit, name: str) -> TimeTaken:
-    time_s: float = getattr(mean, f"{name}_s")
-    return TimeTaken(time_s=time_s)
-
-
 def _work_within(trace: RankTrace, windows: StepWindows) -> RankTrace:
     """The rank as if it had only waited, but for the work that starts in one of its windows."""
     spans = trace.spans
-    # Windows may overlap: a start lies in one if more have opened by then than closed.
-    opened = np.searchsorted(np.sort(windows.start_ns), spans.start_ns, side="right")
-    closed = np.searchsorted(np.sort(windows.end_ns), spans.start_ns, side="right")
-    activity = np.where(opened > closed, spans.activity, np.int8(Activity.WAIT))
+    within = Intervals.union(windows.start_ns, windows.end_ns).contains(spans.start_ns)
+    activity = np.where(within, spans.activity, np.int8(Activity.WAIT))
     return replace(trace, spans=replace(spans, activity=activity))
 
 
@@ -122,25 +110,21 @@ def _kernels(traces: TraceSet, step_count: int) -> _Table:
 
 def _collectives(ranks: Sequence[RankTrace], step_count: int) -> _Table:
     """By kind and size, waiting for others included."""
-    times_ns: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
+    times_ns: dict[str, list[int]] = defaultdict(list)
     for trace in ranks:
-        own = trace.collectives
-        kept = trace.spans.activity[own.span] == Activity.COMMUNICATION
-        durations_ns = trace.spans.duration_ns[own.span[kept]]
-        columns = (own.kind[kept], own.bytes[kept], durations_ns)
+        spans, own = trace.spans, trace.collectives
+        own = own.select(spans.activity[own.span] == Activity.COMMUNICATION)
+        columns = (own.kind, own.bytes, spans.duration_ns[own.span])
         for kind, size, duration_ns in zip(*(each.tolist() for each in columns), strict=True):
             how_large = f"{size} bytes" if size else "untold size"
-            name = f"{CollectiveKind(kind).name.lower()} of {how_large}"
-            times_ns[name] += duration_ns
-            counts[name] += 1
+            times_ns[f"{CollectiveKind(kind).name.lower()} of {how_large}"].append(duration_ns)
     return {
-        name: TimeTaken(time_s=time_ns / 1e9 / step_count, count=counts[name] / step_count)
-        for name, time_ns in times_ns.items()
+        name: TimeTaken(time_s=sum(each) / 1e9 / step_count, count=len(each) / step_count)
+        for name, each in times_ns.items()
     }
 
 
-def _changes(names: Sequence[str], before: _Table, after: _Table) -> tuple[PartChange, ...]:
+def _changes(names: Iterable[str], before: _Table, after: _Table) -> tuple[PartChange, ...]:
     return tuple(
         PartChange(name=name, before=before.get(name), after=after.get(name)) for name in names
     )

@@ -7,22 +7,23 @@ distinction of a slow host from waiting work is that of Holistic Trace Analysis 
 instant is judged, not every gap by its length.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.analysis.breakdown import WORK, busy, job_windows
-from evaluator.traces.intervals import Intervals, Nanoseconds, Sweep, own_time_ns
+from evaluator.traces.intervals import Intervals, Nanoseconds, Sweep, first_place, own_time_ns
 from evaluator.traces.model import Activity, Lane, RankTrace, Spans, StepWindows, TraceSet
 
 FULL_COVERAGE: Final = 0.7
 """Above this coverage of its multiprocessors a long kernel is taken to be bound by compute."""
 LOW_COVERAGE: Final = 0.5
 """Below this coverage a kernel is taken to be bound by memory."""
-LONG_KERNEL_S: Final = 10e-6
+SHORT_KERNEL_NS: Final = 10_000
 """A kernel that is shorter does not outlast what starting it costs."""
 
 
@@ -94,29 +95,22 @@ class KernelTables:
     by_rank: tuple[KernelTable, ...]
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums of floats: exact for months of nanoseconds, and no absurd trace overflows them."""
+_Sums: TypeAlias = dict[tuple[int, str], NDArray[np.float64]]
+"""Count, ns, bytes and ns of what tells its bytes, by activity and name.
 
-    count: int = 0
-    total_ns: float = 0.0
-    bytes: float = 0.0
-    bytes_ns: float = 0.0
+Floats are exact for months of nanoseconds, and no absurd trace overflows them.
+"""
 
 
 def top_kernels(traces: TraceSet) -> KernelTables:
     """Count, time and bytes of the work of each rank and of the job, by activity and name."""
-    job: dict[tuple[int, str], _Sums] = {}
+    job = _no_sums()
     by_rank = []
     for trace in traces.ranks:
         own = _sums(trace)
         by_rank.append(_table(trace.rank, own))
         for key, sums in own.items():
-            whole = job.setdefault(key, _Sums())
-            whole.count += sums.count
-            whole.total_ns += sums.total_ns
-            whole.bytes += sums.bytes
-            whole.bytes_ns += sums.bytes_ns
+            job[key] += sums
     return KernelTables(job=_table(None, job), by_rank=tuple(by_rank))
 
 
@@ -127,9 +121,9 @@ def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
         spans = trace.spans
         told = np.flatnonzero(~np.isnan(spans.blocks_per_sm) & (spans.activity <= 1))
         filled = np.minimum(spans.blocks_per_sm[told].astype(np.float64), 1)
-        duration_ns = (spans.end_ns[told] - spans.start_ns[told]).astype(np.float64)
+        duration_ns = spans.duration_ns[told].astype(np.float64)
         computes = spans.activity[told] == Activity.COMPUTE
-        long = duration_ns > LONG_KERNEL_S * 1e9
+        long = duration_ns > SHORT_KERNEL_NS
         covered_ns += float(filled @ duration_ns)
         all_ns += float(duration_ns.sum())
         compute_ns += float(duration_ns[computes].sum())
@@ -144,8 +138,12 @@ def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
     )
 
 
-def _sums(trace: RankTrace) -> dict[tuple[int, str], _Sums]:
-    """The work of one rank, by activity and name."""
+def _no_sums() -> _Sums:
+    return defaultdict(lambda: np.zeros(4))
+
+
+def _sums(trace: RankTrace) -> _Sums:
+    """The work of one rank."""
     spans = trace.spans
     work = np.flatnonzero(spans.doing(*WORK))
     activities = len(Activity)
@@ -153,30 +151,20 @@ def _sums(trace: RankTrace) -> dict[tuple[int, str], _Sums]:
     found, row = np.unique(key, return_inverse=True)
     duration_ns = _durations_ns(trace, work)
     sizes = spans.bytes[work]
-    columns = zip(
-        found.tolist(),
-        np.bincount(row, minlength=found.size).tolist(),
-        np.bincount(row, duration_ns, found.size).tolist(),
-        np.bincount(row, sizes, found.size).tolist(),
-        np.bincount(row, np.where(sizes > 0, duration_ns, 0), found.size).tolist(),
-        strict=True,
-    )
-    sums: dict[tuple[int, str], _Sums] = {}
-    for which, count, total_ns, moved, moved_ns in columns:
+    counted = (np.ones(work.size), duration_ns, sizes, np.where(sizes > 0, duration_ns, 0))
+    columns = np.stack([np.bincount(row, values, found.size) for values in counted], axis=1)
+    sums = _no_sums()
+    for which, own in zip(found.tolist(), columns, strict=True):
         name_id, activity = divmod(which, activities)
         # Names may be there twice where a reader mended them.
-        own = sums.setdefault((activity, spans.names[name_id]), _Sums())
-        own.count += count
-        own.total_ns += total_ns
-        own.bytes += moved
-        own.bytes_ns += moved_ns
+        sums[activity, spans.names[name_id]] += own
     return sums
 
 
 def _durations_ns(trace: RankTrace, work: NDArray[np.int64]) -> Nanoseconds:
     """What each span adds to its name: operators of a host call each other, kernels do not."""
     spans = trace.spans
-    duration_ns = spans.end_ns[work] - spans.start_ns[work]
+    duration_ns = spans.duration_ns[work]
     if not trace.on_device:
         operators = spans.activity[work] == Activity.COMPUTE
         rows = work[operators]
@@ -186,26 +174,23 @@ def _durations_ns(trace: RankTrace, work: NDArray[np.int64]) -> Nanoseconds:
     return duration_ns
 
 
-def _table(rank: int | None, sums: dict[tuple[int, str], _Sums]) -> KernelTable:
-    all_ns = sum(each.total_ns for each in sums.values())
+def _table(rank: int | None, sums: _Sums) -> KernelTable:
+    told = {key: each.tolist() for key, each in sums.items()}
+    all_ns = sum(total_ns for _, total_ns, _, _ in told.values())
     rows = [
         KernelRow(
             activity=Activity(activity),
             name=name,
-            count=each.count,
-            total_s=each.total_ns / 1e9,
-            share=each.total_ns / all_ns if all_ns else 0.0,
-            bytes=int(each.bytes),
-            bytes_s=each.bytes_ns / 1e9,
+            count=int(count),
+            total_s=total_ns / 1e9,
+            share=total_ns / all_ns if all_ns else 0.0,
+            bytes=int(moved),
+            bytes_s=moved_ns / 1e9,
         )
-        for (activity, name), each in sums.items()
+        for (activity, name), (count, total_ns, moved, moved_ns) in told.items()
     ]
     rows.sort(key=lambda row: (-row.total_s, row.name))
     return KernelTable(rank=rank, rows=tuple(rows))
-
-
-SHORT_KERNEL_NS: Final = 10_000
-"""A kernel that is shorter does not outlast what starting it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,13 +270,8 @@ def launch_pairs(spans: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     calls = np.flatnonzero((spans.activity == Activity.LAUNCH) & (spans.correlation != 0))
     work = np.flatnonzero(spans.doing(*WORK) & (spans.correlation != 0))
-    if not calls.size:
-        return work[:0], calls
-    calls = calls[np.argsort(spans.correlation[calls], kind="stable")]
-    numbers = spans.correlation[calls]
-    at = np.minimum(np.searchsorted(numbers, spans.correlation[work]), calls.size - 1)
-    found = numbers[at] == spans.correlation[work]
-    return work[found], calls[at[found]]
+    launch = first_place(spans.correlation[calls], spans.correlation[work])
+    return work[launch >= 0], calls[launch[launch >= 0]]
 
 
 def launch_statistics(traces: TraceSet) -> JobLaunches | None:
@@ -335,10 +315,10 @@ def _launch_columns(trace: RankTrace) -> _LaunchColumns:
     kernels = spans.doing(Activity.COMPUTE, Activity.COMMUNICATION)
     before = np.searchsorted(call_start_ns, np.stack((steps.start_ns, steps.end_ns)))
     return _LaunchColumns(
-        call_ns=spans.end_ns[calls] - call_start_ns,
+        call_ns=spans.duration_ns[calls],
         delay_ns=spans.start_ns[work[first]] - call_start_ns,
         work_count=work_count,
-        kernel_ns=spans.end_ns[kernels] - spans.start_ns[kernels],
+        kernel_ns=spans.duration_ns[kernels],
         in_steps_count=int((before[1] - before[0]).sum()),
         step_count=steps.count,
     )

@@ -138,15 +138,8 @@ def _on(trace: RankTrace, device: str, others: Sequence[str]) -> RankTrace:
     here = ~away[table.span]
     return replace(
         trace,
-        spans=spans.kept(~away),
-        collectives=replace(
-            table,
-            span=number[table.span[here]],
-            kind=table.kind[here],
-            group_id=table.group_id[here],
-            bytes=table.bytes[here],
-            sequence=table.sequence[here],
-        ),
+        spans=spans.select(~away),
+        collectives=replace(table.select(here), span=number[table.span[here]]),
         memory=None,
     )
 

@@ -6,7 +6,7 @@ without loss. Faulty times are repaired and counted.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.intervals import Nanoseconds, first_place
+from evaluator.traces.model import Table
 from evaluator.traces.readers.chrome import ChromeFile, DamagedEvent
 from evaluator.traces.readers.kineto.events import (
     Category,
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkColumns:
+class WorkColumns(Table):
     """What device work and calls to the driver tell, shape (works,); 0 or NaN: unknown."""
 
     row: NDArray[np.int64]
@@ -53,7 +54,7 @@ class WorkColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MessageColumns:
+class MessageColumns(Table):
     """What spans that communicate tell of their collectives, shape (messages,).
 
     `kind` holds `CollectiveKind` values, `group` numbers of group keys; bytes of 0 and a sequence
@@ -68,7 +69,7 @@ class MessageColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CallColumns:
+class CallColumns(Table):
     """What collectives that the host carries out or calls tell, shape (calls,).
 
     `function` numbers calls as they are made; all are equal where the recorder did not count.
@@ -82,7 +83,7 @@ class CallColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MemoryColumns:
+class MemoryColumns(Table):
     """What allocators report, shape (reports,); `device` is torch's type of it, 0 is the host."""
 
     time_ns: Nanoseconds
@@ -444,20 +445,21 @@ class Columns:
         chosen: NDArray[np.int64],
         decoder: msgspec.json.Decoder[list[A]],
     ) -> list[A]:
-        """The arguments of the chosen rows, decoded all at once."""
+        """The arguments of the chosen rows, decoded all together."""
         text = b",".join([rows[i].args for i in chosen.tolist()])
-        try:
+        with self._arguments_refused():
             return decoder.decode(b"[%b]" % text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise TraceError(
-                self._path, f"holds an event with arguments of another shape: {error}"
-            ) from error
 
     def _numbers(self, values: Sequence[Number], dtype: type[S]) -> NDArray[S]:
         """Numbers, some of which may be written as strings."""
-        try:
+        with self._arguments_refused():
             return np.array(values, dtype)
-        except (ValueError, OverflowError) as error:
+
+    @contextmanager
+    def _arguments_refused(self) -> Iterator[None]:
+        try:
+            yield
+        except (msgspec.DecodeError, ValueError, OverflowError) as error:  # of UTF-8 as well
             raise TraceError(
                 self._path, f"holds an event with arguments of another shape: {error}"
             ) from error
@@ -550,16 +552,12 @@ def repair_times(
 
 def launch_starts(events: EventColumns) -> Nanoseconds:
     """When the host launched the work of each event, int64 ns, shape (events,); NEVER: untold."""
-    launched_ns = np.full(events.count, NEVER)
-    kind = events.kind[events.work.row]
-    has_name = events.work.correlation != 0
+    work = events.work
+    kind, has_name = events.kind[work.row], work.correlation != 0
     calls = np.flatnonzero(has_name & (kind == EventKind.LAUNCH))
     works = np.flatnonzero(has_name & (kind <= EventKind.FILL))
-    calls = calls[np.argsort(events.work.correlation[calls], kind="stable")]
-    if calls.size:
-        wanted, offered = events.work.correlation[works], events.work.correlation[calls]
-        place = np.minimum(np.searchsorted(offered, wanted), calls.size - 1)
-        found = offered[place] == wanted
-        rows = events.work.row[works[found]]
-        launched_ns[rows] = events.start_ns[events.work.row[calls[place[found]]]]
+    call = first_place(work.correlation[calls], work.correlation[works])
+    launched_ns = np.full(events.count, NEVER)
+    row = work.row[works[call >= 0]]
+    launched_ns[row] = events.start_ns[work.row[calls[call[call >= 0]]]]
     return launched_ns

@@ -297,8 +297,8 @@ def _call(name: str) -> EventKind:
     return EventKind.LAUNCH if _LAUNCH.fullmatch(name) else EventKind.IGNORED
 
 
-def _device_annotation(name: str) -> EventKind:
-    return EventKind.DEVICE_STEP if PROFILER_STEP.fullmatch(name) else EventKind.IGNORED
+def _where(form: re.Pattern[str], kind: EventKind) -> Callable[[str], EventKind]:
+    return lambda name: kind if form.fullmatch(name) else EventKind.IGNORED
 
 
 def _host_annotation(name: str) -> EventKind:
@@ -320,39 +320,20 @@ def _host_op(name: str) -> EventKind:
     return EventKind.HOST_WAIT if name.startswith(_WAITS) else _host_annotation(name)
 
 
-def _frame(name: str) -> EventKind:
-    return EventKind.FRAME_STEP if _FRAME_STEP.fullmatch(name) else EventKind.IGNORED
-
-
-def _copy(_name: str) -> EventKind:
-    return EventKind.COPY
-
-
-def _fill(_name: str) -> EventKind:
-    return EventKind.FILL
-
-
-def _nothing(_name: str) -> EventKind:
-    return EventKind.IGNORED
-
-
 _KIND_OF_NAME: Mapping[Category, Callable[[str], EventKind]] = {
-    Category.KERNEL: _kernel,
-    Category.OLD_KERNEL: _kernel,
-    Category.MTIA_KERNEL: _mtia_kernel,
-    Category.COPY: _copy,
-    Category.OLD_COPY: _copy,
-    Category.FILL: _fill,
-    Category.OLD_FILL: _fill,
-    Category.RUNTIME: _call,
-    Category.DRIVER: _call,
-    Category.OLD_RUNTIME: _call,
-    Category.DEVICE_ANNOTATION: _device_annotation,
-    Category.HOST_ANNOTATION: _host_annotation,
-    Category.HOST_OP: _host_op,
-    Category.OLD_HOST_OP: _host_op,
-    Category.FRAME: _frame,
-    Category.OLD_FRAME: _frame,
+    category: kind_of
+    for categories, kind_of in (
+        ((Category.KERNEL, Category.OLD_KERNEL), _kernel),
+        ((Category.MTIA_KERNEL,), _mtia_kernel),
+        ((Category.COPY, Category.OLD_COPY), lambda _: EventKind.COPY),
+        ((Category.FILL, Category.OLD_FILL), lambda _: EventKind.FILL),
+        ((Category.RUNTIME, Category.DRIVER, Category.OLD_RUNTIME), _call),
+        ((Category.DEVICE_ANNOTATION,), _where(PROFILER_STEP, EventKind.DEVICE_STEP)),
+        ((Category.HOST_ANNOTATION,), _host_annotation),
+        ((Category.HOST_OP, Category.OLD_HOST_OP), _host_op),
+        ((Category.FRAME, Category.OLD_FRAME), _where(_FRAME_STEP, EventKind.FRAME_STEP)),
+    )
+    for category in categories
 }
 
 
@@ -364,7 +345,7 @@ class KindOfName(dict[str, int]):
 
     def __init__(self, category: Category) -> None:
         super().__init__()
-        self._kind_of = _KIND_OF_NAME.get(category, _nothing)
+        self._kind_of = _KIND_OF_NAME.get(category, lambda _: EventKind.IGNORED)
 
     def __missing__(self, name: str) -> int:
         self[name] = int(self._kind_of(name))

@@ -7,15 +7,15 @@ host and of the device.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.intervals import Nanoseconds, latest_window
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
@@ -28,6 +28,7 @@ from evaluator.traces.model import (
     Spans,
     StepKind,
     StepWindows,
+    compact,
 )
 from evaluator.traces.readers.chrome import open_chrome
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
@@ -43,7 +44,6 @@ from evaluator.traces.readers.kineto.columns import (
 from evaluator.traces.readers.kineto.events import (
     ENGINE_STEP,
     ITERATION,
-    PROFILER_STEP,
     WHOLE_IS_PUT_IN,
     EventKind,
     KinetoEvent,
@@ -95,22 +95,23 @@ def host_messages(
     all-gather. The `c10d::` call tells both: spans belong to calls in the order of either, which is
     that of their numbers where the recorder gave them any, else of their starts.
     """
-    called = _Called.of(events, names)
-    is_span = events.kind[events.calls.row] == EventKind.HOST_COLLECTIVE
-    kind, size = called.kind.copy(), events.calls.bytes.copy()
+    calls = events.calls
+    does, by_torch = _called(events, names)
+    is_span = events.kind[calls.row] == EventKind.HOST_COLLECTIVE
+    kind, size = does.copy(), calls.bytes.copy()
     gathers = is_span & (kind == CollectiveKind.ALL_GATHER)
     size[gathers] *= group_size or 0
     for carried_out_as, calls_do in _CARRIED_OUT_AS.items():
-        spans = _in_order(events, is_span & (called.kind == carried_out_as))
-        calls = _in_order(events, called.by_torch & np.isin(called.kind, calls_do))
+        spans = _in_order(events, is_span & (does == carried_out_as))
+        called = _in_order(events, by_torch & np.isin(does, calls_do))
         # The first spans may be of calls before the profile, the last calls of spans after it.
-        spans = spans[max(0, spans.size - calls.size) :]
-        calls = calls[: spans.size]
-        kind[spans] = called.kind[calls]
+        spans = spans[max(0, spans.size - called.size) :]
+        called = called[: spans.size]
+        kind[spans] = does[called]
         if carried_out_as is CollectiveKind.ALL_GATHER:
-            size[spans] = np.maximum(size[spans], events.calls.largest_bytes[calls])
-    whole = ~gathers | (size > events.calls.bytes)
-    row = events.calls.row[is_span]
+            size[spans] = np.maximum(size[spans], calls.largest_bytes[called])
+    whole = ~gathers | (size > calls.bytes)
+    row = calls.row[is_span]
     return MessageColumns(
         row=row,
         kind=kind[is_span],
@@ -120,21 +121,15 @@ def host_messages(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Called:
-    """What the names of calls say, arrays of shape (calls,)."""
-
-    kind: NDArray[np.int8]
-    by_torch: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, events: EventColumns, names: Sequence[str]) -> "_Called":
-        name_ids, of_call = np.unique(events.name_id[events.calls.row], return_inverse=True)
-        different = [names[name_id] for name_id in name_ids]
-        return cls(
-            kind=np.array([collective_kind(name) for name in different], np.int8)[of_call],
-            by_torch=np.array([name.startswith("c10d::") for name in different], bool)[of_call],
-        )
+def _called(
+    events: EventColumns, names: Sequence[str]
+) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """What calls do by their names, and which are torch's own; both of shape (calls,)."""
+    name_ids, of_call = np.unique(events.name_id[events.calls.row], return_inverse=True)
+    different = [names[name_id] for name_id in name_ids]
+    kind = np.array([collective_kind(name) for name in different], np.int8)
+    by_torch = np.array([name.startswith("c10d::") for name in different], bool)
+    return kind[of_call], by_torch[of_call]
 
 
 def _in_order(events: EventColumns, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -146,14 +141,9 @@ def _in_order(events: EventColumns, chosen: NDArray[np.bool_]) -> NDArray[np.int
 def _around(events: EventColumns, kind: EventKind, moments_ns: Nanoseconds) -> NDArray[np.int64]:
     """Which call of a kind was under way at each moment, the latest begun; -1: none."""
     calls = np.flatnonzero(events.kind[events.calls.row] == kind)
-    calls = calls[np.argsort(events.start_ns[events.calls.row[calls]], kind="stable")]
-    if not calls.size:
-        return np.full(moments_ns.size, _NOTHING)
-    start_ns = events.start_ns[events.calls.row[calls]]
-    end_ns = start_ns + events.duration_ns[events.calls.row[calls]]
-    latest = np.searchsorted(start_ns, moments_ns, side="right") - 1
-    inside = (latest >= 0) & (moments_ns < end_ns[latest])
-    return np.where(inside, calls[latest], _NOTHING)
+    row = events.calls.row[calls]
+    found = latest_window(events.start_ns[row], events.end_ns[row], moments_ns)
+    return np.append(calls, _NOTHING)[found]
 
 
 _KIND_OF_ITERATION = {
@@ -164,42 +154,28 @@ _KIND_OF_ITERATION = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Marks:
-    """Spans that mark steps; arrays of shape (marks,)."""
-
-    kind: NDArray[np.int8]
-    name_id: NDArray[np.int32]
-    start_ns: Nanoseconds
-    end_ns: Nanoseconds
-    names: Sequence[str]
-
-    def named(self, kind: EventKind) -> list[tuple[str, int, int]]:
-        """Name, start and end of the marks of a kind, by start."""
-        chosen = np.flatnonzero(self.kind == kind)
-        chosen = chosen[np.argsort(self.start_ns[chosen], kind="stable")]
-        columns = (self.name_id[chosen], self.start_ns[chosen], self.end_ns[chosen])
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [(self.names[name_id], start, end) for name_id, start, end in rows]
+Mark: TypeAlias = tuple[str, int, int]
+"""Name, start and end of a span that marks a step."""
 
 
-def host_steps(marks: Marks) -> StepWindows:
+def host_steps(events: EventColumns, names: Sequence[str]) -> StepWindows:
     """The steps on the host's side.
 
     `ProfilerStep#k` where the profiler was told of steps; else what vLLM and SGLang call theirs:
     `execute_..context_n(..)_generation_m(..)`, `step[EXTEND ..]`, or calls of the function that is
     one step. Those have no numbers: they count from 0, the outer of two where they are nested.
     """
-    if told := marks.named(EventKind.HOST_STEP):
-        return _numbered(told)
+    marks = _marks(events, names, EventKind.HOST_STEP)
+    if marks:
+        return _numbered(marks)
     for kind in (EventKind.ENGINE_STEP, EventKind.ITERATION, EventKind.FRAME_STEP):
-        if told := marks.named(kind):
-            return _counted(told)
-    return StepWindows.none()
+        if marks := _marks(events, names, kind):
+            break
+    return _counted(marks)
 
 
 def device_steps(
-    marks: Marks, host: StepWindows, launched_ns: Nanoseconds, work: tuple[Nanoseconds, Nanoseconds]
+    events: EventColumns, names: Sequence[str], host: StepWindows, launched_ns: Nanoseconds
 ) -> StepWindows:
     """The steps on the device's side: windows from the first work of a step to its last.
 
@@ -207,70 +183,60 @@ def device_steps(
     profiler recorded as `ProfilerStep#k` on streams. The latter alone does not do: work within a
     range that has another name inside the step is not part of it. Nor does the host's window, but
     it stands for all steps where nothing tells of any on the device.
-    `work` holds starts and ends, `launched_ns` the start of the launch of each, of shape (spans,).
+    `launched_ns` is the start of the launch of each event, of shape (events,).
     """
-    launched = _launched(host, launched_ns, work)
-    recorded = _numbered(marks.named(EventKind.DEVICE_STEP))
-    number = np.union1d(launched.number, recorded.number)
-    if not number.size:
-        return host
-    first = np.full(number.size, np.iinfo(np.int64).max)
-    last = np.full(number.size, np.iinfo(np.int64).min)
-    kind = np.zeros(number.size, np.int8)
-    for steps in (launched, recorded):
-        place = np.searchsorted(number, steps.number)
-        first[place] = np.minimum(first[place], steps.start_ns)
-        last[place] = np.maximum(last[place], steps.end_ns)
-        kind[place] = np.maximum(kind[place], steps.kind)
-    return StepWindows(number=number, start_ns=first, end_ns=last, kind=kind)
-
-
-def _launched(
-    host: StepWindows, launched_ns: Nanoseconds, work: tuple[Nanoseconds, Nanoseconds]
-) -> StepWindows:
-    """Windows of the steps in which any work is known to have been launched."""
-    if not host.count:
-        return host
-    order = np.argsort(host.start_ns, kind="stable")
-    step = order[np.searchsorted(host.start_ns[order], launched_ns, side="right") - 1]
-    inside = (launched_ns >= host.start_ns[step]) & (launched_ns < host.end_ns[step])
-    first = np.full(host.count, np.iinfo(np.int64).max)
-    last = np.full(host.count, np.iinfo(np.int64).min)
-    np.minimum.at(first, step[inside], work[0][inside])
-    np.maximum.at(last, step[inside], work[1][inside])
-    found = np.unique(step[inside])
-    return StepWindows(
-        number=host.number[found],
-        start_ns=first[found],
-        end_ns=last[found],
-        kind=host.kind[found],
+    step = latest_window(host.start_ns, host.end_ns, launched_ns)
+    work = np.flatnonzero((events.kind <= EventKind.FILL) & (step >= 0))
+    step = step[work]
+    recorded = _numbered(_marks(events, names, EventKind.DEVICE_STEP))
+    found = _hulls(
+        np.concatenate((host.number[step], recorded.number)),
+        np.concatenate((events.start_ns[work], recorded.start_ns)),
+        np.concatenate((events.end_ns[work], recorded.end_ns)),
+        np.concatenate((host.kind[step], recorded.kind)),
     )
+    return found if found.count else host
 
 
-def _numbered(told: Sequence[tuple[str, int, int]]) -> StepWindows:
+def _marks(events: EventColumns, names: Sequence[str], kind: EventKind) -> list[Mark]:
+    """The marks of a kind, by start."""
+    rows = np.flatnonzero(events.kind == kind)
+    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
+    columns = (events.name_id[rows], events.start_ns[rows], events.end_ns[rows])
+    marks = zip(*(column.tolist() for column in columns), strict=True)
+    return [(names[name_id], start, end) for name_id, start, end in marks]
+
+
+def _numbered(marks: Sequence[Mark]) -> StepWindows:
     """One window per step number, over all streams that recorded the step."""
-    windows: dict[int, tuple[int, int]] = {}
-    for name, start, end in told:
-        match = PROFILER_STEP.fullmatch(name)
-        assert match is not None  # what else is no step
-        number = int(match[1])
-        first, last = windows.get(number, (start, end))
-        windows[number] = min(first, start), max(last, end)
-    rows = np.array([(n, *windows[n]) for n in sorted(windows)], np.int64).reshape(-1, 3)
-    return StepWindows.plain(*rows.T.copy())
+    numbers = [name.partition("#")[2] for name, _, _ in marks]
+    number = np.array([int(text) for text in numbers], np.int64)
+    start_ns, end_ns = np.array([times for _, *times in marks], np.int64).reshape(-1, 2).T
+    return _hulls(number, start_ns, end_ns, np.zeros(number.size, np.int8))
 
 
-def _counted(told: Sequence[tuple[str, int, int]]) -> StepWindows:
-    outer: list[tuple[str, int, int]] = []
-    for name, start, end in told:
-        if not outer or start >= outer[-1][2]:
-            outer.append((name, start, end))
-    return StepWindows(
-        number=np.arange(len(outer)),
-        start_ns=np.array([start for _, start, _ in outer], np.int64),
-        end_ns=np.array([end for _, _, end in outer], np.int64),
-        kind=np.array([_kind(name) for name, _, _ in outer], np.int8),
-    )
+def _hulls(
+    number: NDArray[np.int64], start_ns: Nanoseconds, end_ns: Nanoseconds, kind: NDArray[np.int8]
+) -> StepWindows:
+    """One window for each number, from the first start to the last end."""
+    numbers, place = np.unique(number, return_inverse=True)
+    first = np.full(numbers.size, np.iinfo(np.int64).max)
+    last = np.full(numbers.size, np.iinfo(np.int64).min)
+    kinds = np.zeros(numbers.size, np.int8)
+    np.minimum.at(first, place, start_ns)
+    np.maximum.at(last, place, end_ns)
+    np.maximum.at(kinds, place, kind)
+    return StepWindows(number=numbers, start_ns=first, end_ns=last, kind=kinds)
+
+
+def _counted(marks: Sequence[Mark]) -> StepWindows:
+    outer: list[Mark] = []
+    for mark in marks:
+        if not outer or mark[1] >= outer[-1][2]:
+            outer.append(mark)
+    start_ns, end_ns = np.array([times for _, *times in outer], np.int64).reshape(-1, 2).T
+    kind = np.array([_kind(name) for name, _, _ in outer], np.int8)
+    return StepWindows(number=np.arange(len(outer)), start_ns=start_ns, end_ns=end_ns, kind=kind)
 
 
 def _kind(name: str) -> StepKind:
@@ -282,7 +248,6 @@ def _kind(name: str) -> StepKind:
     return _KIND_OF_ITERATION.get(iteration[1], StepKind.PLAIN) if iteration else StepKind.PLAIN
 
 
-T = TypeVar("T")
 S = TypeVar("S", bound=np.generic)
 
 _DEVICE_ACTIVITY = {
@@ -317,7 +282,7 @@ class RankReading:
 
     def trace(self, rank: int, world_size: int | None, caveats: list[str]) -> RankTrace:
         """Everything that counts, with what else there is to know about the reading."""
-        host = host_steps(self._marks())
+        host = host_steps(self._events, self._names)
         device, device_caveats = self._device()
         return RankTrace(
             rank=rank,
@@ -360,11 +325,11 @@ class RankReading:
         events, order = self._events, self._order
         activity = np.zeros(len(EventKind), np.int8)
         activity[list(self._activity)] = list(self._activity.values())
-        name_id, names = _compact(events.name_id[order], self._names)
-        lane_id, lanes = _compact(events.lane_id[order], tuple(self._columns.lanes))
+        name_id, names = compact(events.name_id[order], self._names)
+        lane_id, lanes = compact(events.lane_id[order], tuple(self._columns.lanes))
         return Spans(
             start_ns=events.start_ns[order],
-            end_ns=self._events.end_ns[order],
+            end_ns=events.end_ns[order],
             name_id=name_id,
             lane_id=lane_id,
             activity=activity[events.kind[order]],
@@ -386,34 +351,25 @@ class RankReading:
     def _collectives(self) -> Collectives:
         known = {group.name: group for group in self._header.distributed.groups}
         keys = [*self._columns.groups, only_group(known)]
-        messages = [kernel_messages(self._events, self._names, self._launched_ns)]
+        parts = [kernel_messages(self._events, self._names, self._launched_ns)]
         if EventKind.HOST_COLLECTIVE in self._activity:
-            messages.append(host_messages(self._events, self._names, len(keys) - 1, keys[-1][2]))
+            parts.append(host_messages(self._events, self._names, len(keys) - 1, keys[-1][2]))
+        messages = MessageColumns.concatenate(parts)
         span_of_row = np.full(self._events.count, -1)
         span_of_row[self._order] = np.arange(self._order.size)
-        span = span_of_row[np.concatenate([one.row for one in messages])]
+        span = span_of_row[messages.row]
         order = np.argsort(span)
-        key_id = np.concatenate([one.group for one in messages])[order]
-        used, used_id = np.unique(key_id, return_inverse=True)
+        messages = messages.select(order)
+        used, used_id = np.unique(messages.group, return_inverse=True)
         groups = Numbered[RankGroup]()
         group_id = np.array([groups[group_of(keys[i], known)] for i in used], np.int32)[used_id]
         return Collectives(
             span=span[order],
-            kind=np.concatenate([one.kind for one in messages])[order],
+            kind=messages.kind,
             group_id=group_id,
-            bytes=np.concatenate([one.bytes for one in messages])[order],
-            sequence=np.concatenate([one.sequence for one in messages])[order],
+            bytes=messages.bytes,
+            sequence=messages.sequence,
             groups=tuple(groups),
-        )
-
-    def _marks(self) -> Marks:
-        events = self._events
-        return Marks(
-            kind=events.kind,
-            name_id=events.name_id,
-            start_ns=events.start_ns,
-            end_ns=self._events.end_ns,
-            names=self._names,
         )
 
     def _device_steps(self, host: StepWindows) -> StepWindows:
@@ -421,13 +377,7 @@ class RankReading:
             return host
         if not self._has_work:
             return StepWindows.none()
-        work = np.flatnonzero(self._events.kind <= EventKind.FILL)
-        return device_steps(
-            self._marks(),
-            host,
-            self._launched_ns[work],
-            (self._events.start_ns[work], self._events.end_ns[work]),
-        )
+        return device_steps(self._events, self._names, host, self._launched_ns)
 
     def _device(self) -> tuple[Device | None, list[str]]:
         """The device that did most of the work, and a word where none did any."""
@@ -441,36 +391,29 @@ class RankReading:
         (main, _), *_ = works.most_common(1) or [("", 0)]
         known = self._header.devices
         told = next((one for one in known if str(one.id) == main), known[0] if known else None)
-        device = Device(
-            name=told.name if told else "",
-            multiprocessor_count=told.multiprocessor_count if told else None,
-            memory_bytes=told.memory_bytes if told else None,
-        )
+        if told is None:
+            device = Device(name="")
+        else:
+            device = Device(
+                name=told.name,
+                multiprocessor_count=told.multiprocessor_count,
+                memory_bytes=told.memory_bytes,
+            )
         return device, [] if self._has_work else [_NO_WORK]
 
     def _memory(self) -> MemoryUse | None:
         reports = self._events.memory
-        own = np.flatnonzero((reports.device != 0) == self._on_device)
-        if not own.size:
+        own = reports.select((reports.device != 0) == self._on_device)
+        own = own.select(np.argsort(own.time_ns, kind="stable"))
+        if not own.count:
             return None
-        own = own[np.argsort(reports.time_ns[own], kind="stable")]
-        return MemoryUse(time_ns=reports.time_ns[own], allocated_bytes=reports.allocated_bytes[own])
+        return MemoryUse(time_ns=own.time_ns, allocated_bytes=own.allocated_bytes)
 
     def _early(self) -> list[str]:
         """A word about work that seems to begin before its launch."""
         known = self._launched_ns != NEVER
         early = np.count_nonzero(known & (self._events.start_ns < self._launched_ns))
         return [f"{early} spans begin before they were launched"] if early else []
-
-
-def _compact(
-    ids: NDArray[np.int32], table: tuple[T, ...]
-) -> tuple[NDArray[np.int32], tuple[T, ...]]:
-    """Numbers of only those entries that occur, and these."""
-    used = np.bincount(ids, minlength=len(table)) > 0
-    number = np.cumsum(used) - 1
-    entries = tuple(table[i] for i in np.flatnonzero(used).tolist())
-    return number[ids].astype(np.int32), entries
 
 
 def _text(identity: Number | None) -> str:

@@ -15,13 +15,11 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from types import NoneType
-from typing import Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Self, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -51,12 +49,12 @@ def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: obje
     """Write traces, and what they are of as anything that JSON can hold."""
     columns: list[NDArray[np.uint8]] = []
 
-    def put(array: object, dtype: np.dtype[np.generic]) -> int:
-        column = np.ascontiguousarray(array, dtype)
-        columns.append(column.view(np.uint8))
+    def put(column: object) -> int:
+        assert isinstance(column, np.ndarray)  # all else is known to JSON
+        columns.append(np.ascontiguousarray(column).view(np.uint8))
         return column.size
 
-    described = [msgspec.json.encode(_describe(RankTrace, trace, put)) for trace in traces]
+    described = [msgspec.json.encode(trace, enc_hook=put) for trace in traces]
     checksum = _checksum(described)
     for column in columns:
         checksum = isal_zlib.crc32(column.data, checksum)
@@ -79,8 +77,9 @@ def read_columns(file: BufferedReader, header: CacheHeader) -> tuple[RankTrace, 
     left = os.fstat(file.fileno()).st_size - file.tell()
     checksum = _checksum(header.traces)
 
-    def take(length: object, dtype: np.dtype[np.generic]) -> Column:
+    def take(kind: type, length: object) -> Column:
         nonlocal left, checksum
+        dtype = np.dtype(get_args(get_args(kind)[1])[0])
         byte_count = dtype.itemsize * msgspec.convert(length, int)
         if not 0 <= byte_count <= left:
             raise ValueError("columns are missing")
@@ -91,11 +90,8 @@ def read_columns(file: BufferedReader, header: CacheHeader) -> tuple[RankTrace, 
         checksum = isal_zlib.crc32(column.data, checksum)
         return column.view(dtype)
 
-    traces = []
-    for described in header.traces:
-        trace = _rebuild(RankTrace, msgspec.json.decode(described), take)
-        assert isinstance(trace, RankTrace)  # the type that was asked for
-        traces.append(trace)
+    decoder = msgspec.json.Decoder(RankTrace, dec_hook=take)
+    traces = [decoder.decode(described) for described in header.traces]
     if not traces or left or checksum != header.checksum:
         raise ValueError("columns are damaged")
     for trace in traces:
@@ -108,63 +104,6 @@ def _checksum(described: Sequence[bytes | msgspec.Raw]) -> int:
     for text in described:
         checksum = isal_zlib.crc32(text, checksum)
     return checksum
-
-
-def _describe(
-    hint: object, value: object, put: Callable[[object, np.dtype[np.generic]], int]
-) -> object:
-    hint = _required(hint)
-    if value is None:
-        return None
-    if dtype := _dtype(hint):
-        return put(value, dtype)
-    if members := _members(hint):
-        return {
-            name: _describe(member, getattr(value, name), put) for name, member in members.items()
-        }
-    return value
-
-
-def _rebuild(
-    hint: object, value: object, take: Callable[[object, np.dtype[np.generic]], Column]
-) -> object:
-    required = _required(hint)
-    if dtype := _dtype(required):
-        return take(value, dtype)
-    members = _members(required)
-    if not members or (value is None and required is not hint):
-        return msgspec.convert(value, hint)
-    if not isinstance(value, dict) or not isinstance(required, type):
-        raise ValueError(f"{required} is no object")
-    return required(
-        **{name: _rebuild(member, value.get(name), take) for name, member in members.items()}
-    )
-
-
-@cache
-def _members(hint: object) -> Mapping[str, object]:
-    """The fields of a dataclass that holds arrays, itself or in its members; else nothing."""
-    if not (isinstance(hint, type) and is_dataclass(hint)):
-        return {}
-    members = get_type_hints(hint)
-    holds = any(_dtype(_required(each)) or _members(_required(each)) for each in members.values())
-    return members if holds else {}
-
-
-def _required(hint: object) -> object:
-    """The type of a value that may be None."""
-    others = [each for each in get_args(hint) if each is not NoneType]
-    return others[0] if NoneType in get_args(hint) else hint
-
-
-@cache
-def _dtype(hint: object) -> np.dtype[np.generic] | None:
-    """The type of an array's items; None for what is no array."""
-    if get_origin(hint) is not np.ndarray:
-        return None
-    _, of_items = get_args(hint)
-    dtype: np.dtype[np.generic] = np.dtype(get_args(of_items)[0])
-    return dtype
 
 
 def _check(trace: RankTrace) -> None:
@@ -183,12 +122,6 @@ def _check(trace: RankTrace) -> None:
     )
     if any(np.any((index < 0) | (index >= count)) for index, count in indexes):
         raise ValueError("an index is out of range")
-    for steps in (trace.steps, trace.host_steps):
-        if not steps.number.size == steps.start_ns.size == steps.end_ns.size == steps.kind.size:
-            raise ValueError("steps are not of one length")
-    memory = trace.memory
-    if memory is not None and memory.time_ns.size != memory.allocated_bytes.size:
-        raise ValueError("memory is not of one length")
     if any(np.any((time < -_LATEST_NS) | (time > _LATEST_NS)) for time in _times(trace)):
         raise ValueError("a time is out of range")
 

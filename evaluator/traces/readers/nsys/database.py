@@ -7,7 +7,7 @@ them.
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain, islice
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import Activity
+from evaluator.traces.model import Activity, Table
 from evaluator.traces.readers.files import ReadLimits, pieces
 
 Integers: TypeAlias = dict[str, NDArray[np.int64]]
@@ -217,7 +217,7 @@ _LATEST_NS = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class Rows(Table):
     """Columns of shape (rows,), in order of start: what ran on devices, or what the host called.
 
     `process`, `thread` and `device` are the numbers of the file, `name` indexes `Tables.names`,
@@ -240,34 +240,16 @@ class Rows:
     target: NDArray[np.int64]
 
     @property
-    def count(self) -> int:
-        """Number of rows."""
-        return int(self.start_ns.size)
-
-    @property
     def calls(self) -> NDArray[np.int64]:
         """Numbers that are equal for a call of a process and what it launched; -1: no call."""
         numbers = ((self.process >> 24) & 0x7FFFFFFF) << 32 | (self.correlation & 0xFFFFFFFF)
         return np.where(self.correlation > 0, numbers, -1)
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[np.int64]]) -> Self:
-        """From columns by their names here; those that are not given hold -1."""
-        none = np.full(columns["start_ns"].size, -1, np.int64)
-        return cls(**{field.name: columns.get(field.name, none) for field in fields(cls)})
-
-    @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """All rows of the parts, put in order of start."""
-        names = [field.name for field in fields(cls)]
-        whole = cls(
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        )
-        return whole.where(np.argsort(whole.start_ns, kind="stable"))
-
-    def where(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Only these rows."""
-        return type(self)(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+        whole = cls.concatenate(parts)
+        return whole.select(np.argsort(whole.start_ns, kind="stable"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,6 +258,12 @@ class Labels:
 
     texts: tuple[str, ...]
     index: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.int64], text_of: Callable[[int], str]) -> Self:
+        """Name rows by a number that each has."""
+        distinct, index = np.unique(numbers, return_inverse=True)
+        return cls(tuple(map(text_of, distinct.tolist())), index)
 
 
 class Tables:
@@ -326,11 +314,26 @@ class Tables:
         found = self.database.named("StringIds", "id", "value", numbers)
         return Labels(tuple(found.get(number, unknown) for number in numbers.tolist()), index)
 
-    def named(self, labels: Labels) -> NDArray[np.int64]:
-        """The numbers of the rows' labels among all names, shape (rows,)."""
-        names = self._names
+    def rows(
+        self,
+        columns: Integers,
+        labels: Labels,
+        activity: Activity | NDArray[np.integer],
+        **more: NDArray[np.int64],
+    ) -> Rows:
+        """Rows of timed columns with these names; columns that are not given hold -1."""
+        names, count = self._names, columns["start"].size
         numbers = [names.setdefault(text, len(names)) for text in labels.texts]
-        return np.array(numbers, np.int64)[labels.index]
+        given = {
+            "start_ns": columns["start"],
+            "end_ns": columns["end"],
+            "correlation": columns["correlationId"],
+            "name": np.array(numbers, np.int64)[labels.index],
+            "activity": np.broadcast_to(activity, count).astype(np.int64),
+            **more,
+        }
+        none = np.full(count, -1, np.int64)
+        return Rows(**{field.name: given.get(field.name, none) for field in fields(Rows)})
 
 
 def _kept(columns: Integers, kept: NDArray[np.bool_]) -> Integers:
@@ -377,22 +380,15 @@ def host_calls(tables: Tables) -> Rows:
     )
     labels = tables.labels(columns["nameId"], "unnamed call")
     waits = np.array(["Synchronize" in text for text in labels.texts], bool)[labels.index]
-    calls = Rows.of(
-        {
-            "start_ns": columns["start"],
-            "end_ns": columns["end"],
-            "process": process_of(columns["globalTid"]),
-            "thread": columns["globalTid"],
-            "correlation": columns["correlationId"],
-            "name": tables.named(labels),
-            "activity": np.where(waits, Activity.SYNC, Activity.LAUNCH).astype(np.int64),
-        }
-    )
-    calls = calls.where(np.argsort(calls.start_ns, kind="stable"))
+    thread = columns["globalTid"]
+    activity = np.where(waits, Activity.SYNC, Activity.LAUNCH)
+    process = process_of(thread)
+    calls = tables.rows(columns, labels, activity, process=process, thread=thread)
+    calls = calls.select(np.argsort(calls.start_ns, kind="stable"))
     numbers = calls.calls
     kept = numbers < 0
     kept[np.unique(numbers, return_index=True)[1]] = True
-    return Rows.joined((calls.where(kept), _other_waits(tables, numbers)))
+    return Rows.joined((calls.select(kept), _other_waits(tables, numbers)))
 
 
 def _other_waits(tables: Tables, called: NDArray[np.int64]) -> Rows:
@@ -401,20 +397,10 @@ def _other_waits(tables: Tables, called: NDArray[np.int64]) -> Rows:
         "waits",
         {"globalPid": 0, "correlationId": 0, "syncType": 0},
     )
-    kinds, index = np.unique(columns["syncType"], return_inverse=True)
-    labels = Labels(tuple(_WAITS.get(kind, "") for kind in kinds.tolist()), index)
-    waits = Rows.of(
-        {
-            "start_ns": columns["start"],
-            "end_ns": columns["end"],
-            "process": columns["globalPid"],
-            "correlation": columns["correlationId"],
-            "name": tables.named(labels),
-            "activity": np.full(index.size, Activity.SYNC, np.int64),
-        }
-    )
+    labels = Labels.of(columns["syncType"], lambda kind: _WAITS.get(kind, ""))
+    waits = tables.rows(columns, labels, Activity.SYNC, process=columns["globalPid"])
     blocking = np.isin(columns["syncType"], list(_WAITS))
-    return waits.where(blocking & ~np.isin(waits.calls, called))
+    return waits.select(blocking & ~np.isin(waits.calls, called))
 
 
 def nvtx_ranges(tables: Tables) -> Ranges:

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.intervals import Nanoseconds, first_place
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
@@ -21,7 +20,9 @@ from evaluator.traces.model import (
     RankTrace,
     Spans,
     StepWindows,
+    compact,
     distinct_rows,
+    rows_by_number,
 )
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.marks import (
@@ -219,9 +220,8 @@ def _kernels(tables: Tables) -> Rows:
 
 def _graphs(tables: Tables) -> Rows:
     columns = tables.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", _PLACE | {"graphId": -1})
-    ids, index = np.unique(columns["graphId"], return_inverse=True)
-    labels = Labels(tuple(f"{GRAPH} {number}" for number in ids.tolist()), index)
-    return _rows(tables, columns, labels, np.full(index.size, Activity.COMPUTE))
+    labels = Labels.of(columns["graphId"], lambda number: f"{GRAPH} {number}")
+    return _rows(tables, columns, labels, Activity.COMPUTE)
 
 
 def _copies(tables: Tables) -> Rows:
@@ -230,8 +230,7 @@ def _copies(tables: Tables) -> Rows:
         "copies",
         _PLACE | {"bytes": 0, "copyKind": 0, "srcDeviceId": -1, "dstDeviceId": -1},
     )
-    kinds, index = np.unique(columns["copyKind"], return_inverse=True)
-    labels = Labels(tuple(_COPIES.get(kind, "Memcpy") for kind in kinds.tolist()), index)
+    labels = Labels.of(columns["copyKind"], lambda kind: _COPIES.get(kind, "Memcpy"))
     between = columns["copyKind"] == _PEER_TO_PEER
     return _rows(
         tables,
@@ -246,31 +245,26 @@ def _copies(tables: Tables) -> Rows:
 
 def _fills(tables: Tables) -> Rows:
     columns = tables.timed("CUPTI_ACTIVITY_KIND_MEMSET", "fills", _PLACE | {"bytes": 0})
-    count = columns["start"].size
-    labels = Labels(("Memset",), np.zeros(count, np.int64))
+    labels = Labels(("Memset",), np.zeros_like(columns["start"]))
     sizes = np.maximum(columns["bytes"], 0)
-    return _rows(tables, columns, labels, np.full(count, Activity.FILL), bytes=sizes)
+    return _rows(tables, columns, labels, Activity.FILL, bytes=sizes)
 
 
 def _rows(
     tables: Tables,
     columns: Integers,
     labels: Labels,
-    activity: NDArray[np.integer],
+    activity: Activity | NDArray[np.integer],
     **more: NDArray[np.int64],
 ) -> Rows:
-    return Rows.of(
-        {
-            "start_ns": columns["start"],
-            "end_ns": columns["end"],
-            "process": columns["globalPid"],
-            "device": columns["deviceId"],
-            "stream": columns["streamId"],
-            "correlation": columns["correlationId"],
-            "name": tables.named(labels),
-            "activity": activity.astype(np.int64),
-            **more,
-        }
+    return tables.rows(
+        columns,
+        labels,
+        activity,
+        process=columns["globalPid"],
+        device=columns["deviceId"],
+        stream=columns["streamId"],
+        **more,
     )
 
 
@@ -364,7 +358,8 @@ class _Export:
             ranges = replace(ranges, thread=ranges.thread - process_of(ranges.thread))
         self._places, self._work_rank = _placed(path, work)
         self._work, self._calls = work, calls
-        self._launch = _launches(work, calls)
+        launch = first_place(calls.calls, work.calls)
+        self._launch = np.where(work.calls >= 0, launch, -1)
         self._calls_rank = self._ranked_calls()
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
@@ -378,8 +373,8 @@ class _Export:
 
     def traces(self) -> tuple[RankTrace, ...]:
         """One trace for each rank."""
-        work = _by_rank(self._work_rank, len(self._places))
-        calls = _by_rank(self._calls_rank, len(self._places))
+        work = rows_by_number(self._work_rank, len(self._places))
+        calls = rows_by_number(self._calls_rank, len(self._places))
         return tuple(
             self._trace(rank, own, own_calls)
             for rank, (own, own_calls) in enumerate(zip(work, calls, strict=True))
@@ -416,8 +411,8 @@ class _Export:
 
     def _trace(self, rank: int, own: NDArray[np.int64], own_calls: NDArray[np.int64]) -> RankTrace:
         process, number = self._places[rank]
-        work, launch = self._work.where(own), self._launch[own]
-        rows = Rows.joined((work, self._calls.where(own_calls)))
+        work, launch = self._work.select(own), self._launch[own]
+        rows = Rows.joined((work, self._calls.select(own_calls)))
         device = self._devices.of(process, number)
         steps = self._steps.get(process, NO_STEPS)
         trace = RankTrace(
@@ -440,7 +435,7 @@ class _Export:
         launched = np.flatnonzero(launch >= 0)
         launched_ns = self._calls.start_ns[launch[launched]]
         order = np.argsort(launched_ns, kind="stable")
-        work = work.where(launched[order])
+        work = work.select(launched[order])
         return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
 
     def _operations(self, nccl: NcclCalls) -> list[NcclOperation | None]:
@@ -455,7 +450,7 @@ class _Export:
     def _collectives(self, own: NDArray[np.int64], rows: Rows) -> Collectives:
         chosen = np.flatnonzero(np.isin(self._communicating, own, assume_unique=True))
         return collectives(
-            self._work.where(self._communicating[chosen]),
+            self._work.select(self._communicating[chosen]),
             np.flatnonzero(rows.activity == Activity.COMMUNICATION),
             self._names,
             {place: rank for rank, place in enumerate(self._places)},
@@ -489,37 +484,19 @@ def _placed(path: Path, work: Rows) -> tuple[list[tuple[int, int]], NDArray[np.i
     return list(zip(process, device, strict=True)), rank[place]
 
 
-def _launches(work: Rows, calls: Rows) -> NDArray[np.int64]:
-    """For each row of work the row of the call that launched it, -1: none was recorded."""
-    numbers, wanted = calls.calls, work.calls
-    if not numbers.size:
-        return np.full(work.count, -1, np.int64)
-    order = np.argsort(numbers, kind="stable")
-    place = np.minimum(np.searchsorted(numbers[order], wanted), numbers.size - 1)
-    found = (numbers[order][place] == wanted) & (wanted >= 0)
-    return np.where(found, order[place], -1)
-
-
-def _by_rank(rank: NDArray[np.int64], count: int) -> list[NDArray[np.int64]]:
-    """The rows of each rank, in the order they stand."""
-    order = np.argsort(rank, kind="stable")
-    bounds = np.searchsorted(rank[order], np.arange(count + 1))
-    return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
-
-
 def _spans(rows: Rows, names: tuple[str, ...], device: Device) -> Spans:
     on_device = rows.device >= 0
     line = np.where(on_device, rows.stream, rows.thread)
     places, lane = distinct_rows(on_device, rows.process, rows.device, line)
-    own_names, name = np.unique(rows.name, return_inverse=True)
+    name_id, own_names = compact(rows.name, names)
     count = device.multiprocessor_count or np.nan
     return Spans.build(
         start_ns=rows.start_ns,
         end_ns=rows.end_ns,
-        name_id=name.astype(np.int32),
+        name_id=name_id,
         lane_id=lane.astype(np.int32),
         activity=rows.activity.astype(np.int8),
-        names=tuple(names[number] for number in own_names.tolist()),
+        names=own_names,
         lanes=tuple(_lane(*place) for place in places.T.tolist()),
         correlation=np.maximum(rows.correlation, 0),
         bytes=np.maximum(rows.bytes, 0),

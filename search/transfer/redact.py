@@ -16,7 +16,7 @@ import msgspec
 import zstandard
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import with_texts
 from records.errors import StudyError
@@ -302,7 +302,7 @@ class _Event(msgspec.Struct):
 
 def rewrite_trace(path: Path, out: BinaryIO, redactor: Redactor) -> None:
     """Write a trace in Chrome's format with redacted texts; raise `TraceError` if malformed."""
-    trace = open_chrome(path, LARGE_LIMITS, _Event)
+    trace = ChromeFile(path, LARGE_LIMITS, _Event)
     out.write(b'{"traceEvents":[')
     first = True
     with closing(trace.batches()) as batches:

@@ -261,19 +261,11 @@ class DamagedEvent:
     fault: str
 
 
-def open_chrome(
-    path: Path, limits: ReadLimits, event_type: type[E], *, mends: bool = False
-) -> "ChromeFile[E]":
-    """A trace file to be read once; nothing is refused before its batches are read.
-
-    One that `mends` reads damaged events as far as it can and leaves out the others.
-    """
-    return ChromeFile(path, limits, event_type, mends=mends)
-
-
 class ChromeFile(Generic[E]):
     """One file of trace events: an object with `traceEvents` anywhere in it, or a bare list.
 
+    It is read once, and nothing is refused before its batches are read. One that `mends` reads
+    damaged events as far as it can and leaves out the others.
     `header` holds every other field of the object as it is written, complete after the last batch,
     empty for a bare list. `text` is the list of events that the latest batch was decoded from.
     `control_count` is how many control characters inside strings were read as spaces: JSON has

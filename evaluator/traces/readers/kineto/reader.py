@@ -30,7 +30,7 @@ from evaluator.traces.model import (
     StepWindows,
     compact,
 )
-from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.kineto.columns import (
     NEVER,
@@ -438,7 +438,7 @@ def read_rank(
     Single damaged events are repaired or left out, as caveats say. Raises TraceError when more of
     the file is damaged, or it passes a limit or names no rank.
     """
-    file = open_chrome(path, limits, KinetoEvent, mends=True)
+    file = ChromeFile(path, limits, KinetoEvent, mends=True)
     columns = Columns(path)
     events = columns.read(file)
     header = header_of(path, file.header)

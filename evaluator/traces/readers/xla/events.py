@@ -6,11 +6,11 @@ meanwhile except host frames: only those of functions that may be steps are kept
 
 import math
 import re
+from array import array
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.model import Table, rows_by_number
+from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import ReadLimits
 
 ArgumentValue: TypeAlias = str | int | float | bool | None
@@ -30,7 +31,10 @@ Times: TypeAlias = tuple[int, int]
 LATEST_NS = 1 << 61
 _LARGEST = 1 << 60
 _MOST_EVENTS = 1_000_000
-_BLOCK_ROWS = 1 << 14
+_COLUMNS = (
+    *("line", "name", "start_ns", "end_ns", "offset_ps", "duration_ps", "details", "ordinal"),
+    *("correlation", "bytes", "step", "is_op"),
+)
 _MOST_FLOPS = 1e30
 
 RENDEZVOUS = "Rendezvous"
@@ -79,7 +83,7 @@ class XlaEvent(msgspec.Struct, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class XlaEvents:
+class XlaEvents(Table):
     """Columns of shape (events,) in file order, and the tables that they index.
 
     `offset_ps` and `duration_ps` are the device's own times; -1 or NaN stands for unknown.
@@ -106,15 +110,10 @@ class XlaEvents:
     line_ids: tuple[tuple[str, str], ...]
     caveats: tuple[str, ...]
 
-    @property
-    def count(self) -> int:
-        """Number of events."""
-        return int(self.line.size)
-
 
 def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
     """All complete events of a file. Raises TraceError when it is damaged or passes a limit."""
-    file = open_chrome(path, limits, XlaEvent)
+    file = ChromeFile(path, limits, XlaEvent)
     table = EventTable()
     event_count = 0
     with closing(file.batches()) as batches:
@@ -140,10 +139,8 @@ class EventTable:
         self._lines: dict[tuple[str, str], int] = {}
         self._process_names: dict[str, str] = {}
         self._thread_names: dict[tuple[str, str], str] = {}
-        self._blocks: list[NDArray[np.int64]] = [np.empty((0, 12), np.int64)]
-        self._flops: list[NDArray[np.float64]] = [np.empty(0)]
-        self._rows: list[tuple[int, ...]] = []
-        self._row_flops: list[float] = []
+        self._numbers = array("q")  # row by row, in the order of _COLUMNS
+        self._flops = array("d")
         self._left_out_count = 0
 
     def name_process(self, process: str, name: str) -> None:
@@ -170,7 +167,7 @@ class EventTable:
         if times_ns is None:
             self._left_out_count += 1
             return
-        self._rows.append(
+        self._numbers.extend(
             (
                 self._lines.setdefault(place, len(self._lines)),
                 self._names.setdefault(name, len(self._names)),
@@ -185,9 +182,7 @@ class EventTable:
                 args.hlo_op is not None,
             )
         )
-        self._row_flops.append(_flops(args))
-        if len(self._rows) >= _BLOCK_ROWS:
-            self._pack()
+        self._flops.append(_flops(args))
 
     def add_json(self, event: XlaEvent) -> bool:
         """Keep what may matter of an event; whether it counts as one in the file."""
@@ -201,11 +196,6 @@ class EventTable:
             self.add((process, str(event.tid)), event.name, _times_ns(event), args)
         return event.ph not in {"M", ""}
 
-    def _pack(self) -> None:
-        self._blocks.append(np.array(self._rows, np.int64).reshape(-1, 12))
-        self._flops.append(np.array(self._row_flops))
-        self._rows, self._row_flops = [], []
-
     def _details_of(self, args: Arguments) -> int:
         text = args.long_name or args.kernel_details or args.memcpy_details
         if text is None and args.hlo_category is None:
@@ -215,25 +205,15 @@ class EventTable:
 
     def events(self, caveats: Sequence[str] = ()) -> XlaEvents:
         """All that was added, of a file with these caveats."""
-        self._pack()
         left_out = (
             f"{self._left_out_count} events without a proper start and duration were left out"
         )
-        columns = np.ascontiguousarray(np.concatenate(self._blocks).T)
+        rows = np.array(self._numbers, np.int64).reshape(-1, len(_COLUMNS))
+        *columns, is_op = np.ascontiguousarray(rows.T)
         return XlaEvents(
-            line=columns[0],
-            name=columns[1],
-            start_ns=columns[2],
-            end_ns=columns[3],
-            offset_ps=columns[4],
-            duration_ps=columns[5],
-            details=columns[6],
-            ordinal=columns[7],
-            correlation=columns[8],
-            bytes=columns[9],
-            step=columns[10],
-            is_op=columns[11] > 0,
-            flops=np.concatenate(self._flops),
+            **dict(zip(_COLUMNS, columns, strict=False)),
+            is_op=is_op > 0,
+            flops=np.array(self._flops),
             names=tuple(self._names),
             all_details=tuple(self._details),
             lines=tuple(
@@ -268,18 +248,16 @@ def _real(told: ArgumentValue) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _flops(args: Arguments | None) -> float:
-    flops = _real(args.model_flops) if args else math.nan
+def _flops(args: Arguments) -> float:
+    flops = _real(args.model_flops)
     if not 0 <= flops < _MOST_FLOPS or (flops == 0 and _is_opaque(args)):
         return math.nan
     return flops
 
 
-def _is_opaque(args: Arguments | None) -> bool:
+def _is_opaque(args: Arguments) -> bool:
     """Whether XLA cannot count what an operation computes, and writes 0: a Pallas kernel, say."""
-    return args is not None and (
-        args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
-    )
+    return args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
 
 
 def _whole(told: ArgumentValue) -> int:
@@ -338,9 +316,7 @@ class Lines:
 
     def rows(self) -> list[NDArray[np.int64]]:
         """The events of each device, in the order they stand."""
-        order = np.argsort(self.chip, kind="stable")
-        bounds = np.searchsorted(self.chip[order], np.arange(len(self.chips) + 1))
-        return [order[first:behind] for first, behind in pairwise(bounds.tolist())]
+        return rows_by_number(self.chip, len(self.chips))
 
 
 def lines_of(events: XlaEvents) -> Lines:

@@ -6,12 +6,11 @@ Asynchronous operations are spans from start to done.
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from math import prod
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,8 @@ from evaluator.traces.model import (
     RankGroup,
     RankTrace,
     Spans,
+    Table,
+    compact,
     distinct_rows,
 )
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
@@ -207,7 +208,7 @@ _COPY_SIZE = re.compile(r"size:(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Operations:
+class Operations(Table):
     """Columns of shape (operations,), in order of start.
 
     `event` is the row of the event, `done` that of the event that tells the result: another one
@@ -220,10 +221,6 @@ class Operations:
     end_ns: Nanoseconds
     activity: NDArray[np.int64]
     bytes: NDArray[np.int64]
-
-    def where(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """Only these."""
-        return type(self)(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
 
 
 def times_ns(events: XlaEvents, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nanoseconds]:
@@ -314,7 +311,7 @@ def _joined(events: XlaEvents, found: Operations, whole: NDArray[np.bool_]) -> O
             found.done[start] = event
             found.end_ns[start] = found.end_ns[row]
     _size_copies(events, found)
-    return found.where(kept)
+    return found.select(kept)
 
 
 def _size_copies(events: XlaEvents, found: Operations) -> None:
@@ -506,12 +503,9 @@ def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[Rank
         raise TraceError(path, "holds no operation of a device")
     trace = _Trace(events, lines)
     traces = tuple(trace.of(rank) for rank in range(trace.rank_count))
-    known = all(group.ranks is not None or not group.name for group in _groups(traces))
+    groups = chain.from_iterable(trace.collectives.groups for trace in traces)
+    known = all(group.ranks is not None or not group.name for group in groups)
     return traces if known else tuple(replace(one, world_size=None) for one in traces)
-
-
-def _groups(traces: Sequence[RankTrace]) -> Iterator[RankGroup]:
-    return chain.from_iterable(trace.collectives.groups for trace in traces)
 
 
 class _Trace:
@@ -524,6 +518,8 @@ class _Trace:
         self._rows = lines.rows()
         self._operations = [self._operations_among(rows) for rows in self._rows]
         self._caveats = events.caveats
+        ids = zip(events.line_ids, events.lines, strict=True)
+        self._lanes = tuple(Lane(*place, thread_name) for place, (_, thread_name) in ids)
         self._leave_out_movers()
         called = np.flatnonzero((lines.role == LineRole.HOST) & (events.correlation > 0))
         numbers, first = np.unique(events.correlation[called], return_index=True)
@@ -545,10 +541,8 @@ class _Trace:
         if kept.all() or not kept.any():
             return
         self._lines = self._lines.only(kept)
-        self._rows = [rows for rows, stays in zip(self._rows, kept, strict=True) if stays]
-        self._operations = [
-            each for each, stays in zip(self._operations, kept, strict=True) if stays
-        ]
+        self._rows = list(compress(self._rows, kept))
+        self._operations = list(compress(self._operations, kept))
         left_out = f"{np.sum(~kept)} of {kept.size} devices, which only copied, were left out"
         self._caveats = (*self._caveats, left_out)
 
@@ -571,7 +565,7 @@ class _Trace:
             spans=spans,
             collectives=collectives_of(
                 events,
-                operations.where(operations.activity == Activity.COMMUNICATION),
+                operations.select(operations.activity == Activity.COMMUNICATION),
                 communicating,
                 self._meetings,
                 self._ranks(chip),
@@ -602,22 +596,18 @@ class _Trace:
         size = np.concatenate((operations.bytes, np.zeros(calls.size, np.int64)))
         order = np.argsort(start_ns, kind="stable")
         event = event[order]
-        names, name = np.unique(events.name[event], return_inverse=True)
-        lines, lane = np.unique(events.line[event], return_inverse=True)
+        name_id, names = compact(events.name[event], events.names)
+        lane_id, lanes = compact(events.line[event], self._lanes)
         spans = Spans.build(
             start_ns=start_ns[order],
             end_ns=end_ns[order],
-            name_id=name.astype(np.int32),
-            lane_id=lane.astype(np.int32),
+            name_id=name_id,
+            lane_id=lane_id,
             activity=activity[order],
-            names=tuple(events.names[number] for number in names.tolist()),
-            lanes=tuple(self._lane(number) for number in lines.tolist()),
+            names=names,
+            lanes=lanes,
             correlation=np.maximum(events.correlation[event], 0),
             bytes=size[order],
             flops=events.flops[event],
         )
         return spans, np.flatnonzero(spans.activity == Activity.COMMUNICATION)
-
-    def _lane(self, line: int) -> Lane:
-        process, thread = self._events.line_ids[line]
-        return Lane(process, thread, self._events.lines[line][1])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers import chrome as chrome_text
-from evaluator.traces.readers.chrome import open_chrome
+from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import STANDARD_LIMITS
 
 
@@ -21,7 +21,7 @@ class Event(msgspec.Struct):
 def opened(folder, text):
     path = folder / "trace.json"
     path.write_bytes(text)
-    return open_chrome(path, STANDARD_LIMITS, Event)
+    return ChromeFile(path, STANDARD_LIMITS, Event)
 
 
 def names_in(file):

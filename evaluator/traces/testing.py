@@ -1,14 +1,10 @@
-"""Builders for traces in tests: rank traces in ns, and Kineto files in microseconds."""
+"""Build the trace of a rank from spans, for the tests of metrics."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
-from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
@@ -21,7 +17,6 @@ from evaluator.traces.model import (
     StepKind,
     StepWindows,
 )
-from evaluator.traces.readers.kineto.reader import read_rank
 
 ALL = RankGroup("0")
 
@@ -105,55 +100,3 @@ def _windows(
     number, start_ns, end_ns = np.array(steps, np.int64).reshape(-1, 3).T
     kind = np.zeros(number.size, np.int8) if kinds is None else np.array(kinds, np.int8)
     return StepWindows(number=number, start_ns=start_ns, end_ns=end_ns, kind=kind)
-
-
-Fields: TypeAlias = Mapping[str, object]
-
-RANK_0_OF_2: Fields = {"backend": "gloo", "rank": 0, "world_size": 2}
-NCCL: Fields = {"backend": "nccl", "rank": 0, "world_size": 2}
-MAIN, GLOO_THREAD, STREAM = 1, 2, 20
-
-
-def span(
-    cat: str, name: str, ts: object, dur: object, tid: object = MAIN, **args: object
-) -> dict[str, object]:
-    """What the host did."""
-    event = {"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": ts, "dur": dur}
-    return event | ({"args": args} if args else {})
-
-
-def kernel(
-    name: str, ts: object, dur: object, tid: object = STREAM, **args: object
-) -> dict[str, object]:
-    """What the device did."""
-    return span("kernel", name, ts, dur, tid, **args) | {"pid": 0}
-
-
-def launch(ts: object, correlation: object, name: str = "cudaLaunchKernel") -> dict[str, object]:
-    """A call of the host that hands work to the device."""
-    return span("cuda_runtime", name, ts, 1, correlation=correlation)
-
-
-def thread_name(tid: object, name: str) -> dict[str, object]:
-    """What names a thread."""
-    return {"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": {"name": name}}
-
-
-def write(folder: Path, document: object, name: str = "rank0_trace.json") -> Path:
-    """A trace file of these fields, or of these very bytes."""
-    path = folder / name
-    path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
-    return path
-
-
-def trace_of(
-    folder: Path, *events: Fields, distributed: Fields = RANK_0_OF_2, **top: object
-) -> RankTrace:
-    """What is read from these events, with these fields around them."""
-    document = {"distributedInfo": distributed, **top, "traceEvents": list(events)}
-    return read_rank(write(folder, document))
-
-
-def pieces(intervals: Intervals) -> list[tuple[int, int]]:
-    """Starts and ends."""
-    return list(zip(intervals.start_ns.tolist(), intervals.end_ns.tolist(), strict=True))

@@ -320,6 +320,10 @@ def _host_op(name: str) -> EventKind:
     return EventKind.HOST_WAIT if name.startswith(_WAITS) else _host_annotation(name)
 
 
+def _nothing(_name: str) -> EventKind:
+    return EventKind.IGNORED
+
+
 _KIND_OF_NAME: Mapping[Category, Callable[[str], EventKind]] = {
     category: kind_of
     for categories, kind_of in (
@@ -345,7 +349,7 @@ class KindOfName(dict[str, int]):
 
     def __init__(self, category: Category) -> None:
         super().__init__()
-        self._kind_of = _KIND_OF_NAME.get(category, lambda _: EventKind.IGNORED)
+        self._kind_of = _KIND_OF_NAME.get(category, _nothing)
 
     def __missing__(self, name: str) -> int:
         self[name] = int(self._kind_of(name))

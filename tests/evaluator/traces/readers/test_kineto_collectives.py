@@ -8,7 +8,7 @@ from evaluator.traces.analysis.collectives import match
 from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_traces
-from evaluator.traces.testing import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
+from tests.support.kineto import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
 
 GROUP = {
     "Group size": 2,

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.traces.model import Activity, StepKind
 from evaluator.traces.readers.kineto.reader import read_rank
-from evaluator.traces.testing import write
+from tests.support.kineto import write
 
 OURS = Path(__file__).parents[3] / "data" / "traces"
 ONE_OF_EACH = [

@@ -15,7 +15,7 @@ from evaluator.traces.readers.kineto import columns as kineto_columns
 from evaluator.traces.readers.kineto.events import Category
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.read import read_traces
-from evaluator.traces.testing import span, write
+from tests.support.kineto import span, write
 
 GLOO = Path(__file__).parents[3] / "data" / "traces" / "gloo_ddp_2rank"
 RANK_0_OF_2 = {"backend": "gloo", "rank": 0, "world_size": 2}

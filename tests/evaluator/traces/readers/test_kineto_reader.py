@@ -14,7 +14,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, Device
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.read import read_folder, read_traces
-from evaluator.traces.testing import (
+from tests.support.kineto import (
     GLOO_THREAD,
     NCCL,
     kernel,

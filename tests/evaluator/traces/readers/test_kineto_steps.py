@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.traces.model import StepKind
-from evaluator.traces.testing import NCCL, kernel, launch, span, trace_of
+from tests.support.kineto import NCCL, kernel, launch, span, trace_of
 
 
 def windows(steps):

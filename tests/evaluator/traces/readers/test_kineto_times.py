@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evaluator.traces.model import Activity
 from evaluator.traces.readers.kineto.reader import read_rank
-from evaluator.traces.testing import NCCL, kernel, launch, span, trace_of, write
+from tests.support.kineto import NCCL, kernel, launch, span, trace_of, write
 
 
 @given(start_ns=st.integers(0, 2 * 10**18), duration_ns=st.integers(0, 10**15))

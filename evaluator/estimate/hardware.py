@@ -5,7 +5,8 @@ carry large messages everywhere: an all-reduce goes around twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from operator import add
 
 from evaluator.accelerators import accelerator, peak_flops_per_s
 from evaluator.estimate.memory import (
@@ -127,21 +128,11 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         """Both, one after the other."""
-        return Traffic(
-            self.calls + other.calls,
-            self.rounds + other.rounds,
-            self.sent_bytes + other.sent_bytes,
-            self.added_bytes + other.added_bytes,
-        )
+        return Traffic(*map(add, astuple(self), astuple(other)))
 
     def __mul__(self, times: float) -> "Traffic":
         """Return the same, N times."""
-        return Traffic(
-            self.calls * times,
-            self.rounds * times,
-            self.sent_bytes * times,
-            self.added_bytes * times,
-        )
+        return Traffic(*(amount * times for amount in astuple(self)))
 
 
 def all_reduce(size_bytes: float, ranks: int, calls: float = 1) -> Traffic:

@@ -22,7 +22,7 @@ import numpy as np
 from evaluator.rank.protocol import die_with
 from evaluator.traces.analysis.stragglers import align_clocks
 from evaluator.traces.errors import TraceError
-from evaluator.traces.model import Activity, Collectives, RankGroup, RankTrace, TraceSet
+from evaluator.traces.model import Activity, RankGroup, RankTrace, TraceSet
 from evaluator.traces.readers.cache import (
     cache_path,
     read_and_cache,
@@ -152,34 +152,32 @@ def _with_whole_job_groups(job: TraceSet) -> TraceSet:
     group only, so that nothing is taken for granted there.
     """
     size = job.world_size
-    counts = [_groupless_count(trace) for trace in job.ranks]
-    if size is None or size != len(job.ranks) or size == _TWO or not any(counts):
+    count = sum(_groupless_count(trace) for trace in job.ranks)
+    if size is None or size != len(job.ranks) or size == _TWO or not count:
         return job
     everyone = RankGroup(_NAMELESS.name, tuple(range(size)), size)
     ranks = (
-        replace(
-            trace,
-            collectives=replace(
-                trace.collectives,
-                groups=tuple(
-                    everyone if group == _NAMELESS else group for group in trace.collectives.groups
-                ),
-            ),
-        )
+        _regroup(trace, lambda group: everyone if group == _NAMELESS else group)
         for trace in job.ranks
     )
     remark = (
-        f"{sum(counts)} collectives name no group and are taken to be of all {size} ranks; they "
+        f"{count} collectives name no group and are taken to be of all {size} ranks; they "
         "are matched in order where counts and sizes agree"
     )
     return replace(job, ranks=tuple(ranks), remarks=(*job.remarks, remark))
 
 
+def _regroup(trace: RankTrace, change: Callable[[RankGroup], RankGroup]) -> RankTrace:
+    """The trace with other groups in the places of its groups."""
+    table = trace.collectives
+    groups = tuple(change(group) for group in table.groups)
+    return replace(trace, collectives=replace(table, groups=groups))
+
+
 def _groupless_count(trace: RankTrace) -> int:
     """Collectives of which nothing says who takes part."""
-    table = trace.collectives
-    nameless = [place for place, group in enumerate(table.groups) if group == _NAMELESS]
-    return int(np.isin(table.group_id, nameless).sum())
+    nameless = np.array([group == _NAMELESS for group in trace.collectives.groups], bool)
+    return int(nameless[trace.collectives.group_id].sum())
 
 
 def _refuse_other_sizes(read: Collection[tuple[Path, RankTrace]]) -> None:
@@ -453,30 +451,22 @@ def _number_devices(
         raise TraceError(
             folder, f"holds traces of different devices, {shorten_list(names)}; name one file"
         )
-    numbered, count = [], 0
+    count = 0
+
+    def renumbered(trace: RankTrace) -> RankTrace:
+        trace = _regroup(trace, lambda group: _shifted(group, count))
+        return replace(trace, rank=count + trace.rank, world_size=None)
+
+    numbered = []
     for traces in read:
-        numbered.append(
-            tuple(
-                replace(
-                    trace,
-                    rank=count + place,
-                    world_size=None,
-                    collectives=_renumber_groups(trace.collectives, count),
-                )
-                for place, trace in enumerate(traces)
-            )
-        )
+        numbered.append(tuple(map(renumbered, traces)))
         count += len(traces)
     return numbered
 
 
-def _renumber_groups(told: Collectives, count: int) -> Collectives:
-    """With the ranks of groups numbered like those of the file's devices."""
-    groups = (
-        replace(group, ranks=tuple(rank + count for rank in group.ranks)) if group.ranks else group
-        for group in told.groups
-    )
-    return replace(told, groups=tuple(groups))
+def _shifted(group: RankGroup, count: int) -> RankGroup:
+    """The group with the ranks of a file numbered from `count`."""
+    return replace(group, ranks=group.ranks and tuple(rank + count for rank in group.ranks))
 
 
 def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]]) -> None:

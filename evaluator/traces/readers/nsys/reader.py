@@ -1,9 +1,10 @@
 """Read the traces of all devices of one Nsight Systems export (SQLite, schemas 2.x and 3.x)."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,29 +51,20 @@ from evaluator.traces.readers.nsys.nccl import NcclCalls, NcclOperation, nccl_ca
 _LARGEST_BYTES = 1 << 50
 _MOST_MULTIPROCESSORS = 1 << 16
 _MOST_ROWS = 1 << 14
+_NUMBER_BITS = (1 << 24) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """Devices by their number on the machine; `seen` tells a process's own numbers for them."""
-
-    by_number: dict[int, Device]
-    by_own_number: dict[int, Device]
-    seen: dict[tuple[int, int], tuple[int, Device]]
-
-    def of(self, process: int, own_number: int) -> Device:
-        """The device that a process calls by this number; nameless where the file has none."""
-        number, seen = self.seen.get(((process >> 24) & 0xFFFFFF, own_number), (own_number, None))
-        described = self.by_number.get(number) if seen else self.by_own_number.get(own_number)
-        return described or seen or Device(name="")
+DeviceNames: TypeAlias = Callable[[int, int], Device]
+"""The device that a process, by its global id, calls by a number; nameless where unknown."""
 
 
-def devices(database: NsysDatabase) -> Devices:
-    """What the file tells of devices, in whichever of its two tables."""
-    columns = database.integers(
-        "TARGET_INFO_GPU", {"rowid": -1, "id": -1, "cuDevice": -1, "smCount": 0, "totalMemory": 0}
-    )
-    rows = np.stack(list(columns.values()), axis=1)[:_MOST_ROWS].tolist()
+def devices(database: NsysDatabase) -> DeviceNames:
+    """What the file says of devices, in either of its two tables.
+
+    One has them by their number on the machine, the other a process's own numbers for them.
+    """
+    columns = {"rowid": -1, "id": -1, "cuDevice": -1, "smCount": 0, "totalMemory": 0}
+    rows = _first_rows(database, "TARGET_INFO_GPU", columns)
     names = database.texts("TARGET_INFO_GPU", "name", [row[0] for row in rows])
     by_number: dict[int, Device] = {}
     by_own_number: dict[int, Device] = {}
@@ -84,21 +76,28 @@ def devices(database: NsysDatabase) -> Devices:
         )
         by_number[number] = device
         by_own_number[number if own_number < 0 else own_number] = device
-    return Devices(by_number, by_own_number, _seen(database))
-
-
-def _seen(database: NsysDatabase) -> dict[tuple[int, int], tuple[int, Device]]:
-    columns = database.integers(
-        "TARGET_INFO_CUDA_DEVICE", {"pid": -1, "cudaId": -1, "gpuId": -1, "numMultiprocessors": 0}
-    )
-    rows = np.stack(list(columns.values()), axis=1)[:_MOST_ROWS]
-    return {
-        (process, own_number): (
-            number,
-            Device(name="", multiprocessor_count=_within(count, _MOST_MULTIPROCESSORS)),
+    columns = {"pid": -1, "cudaId": -1, "gpuId": -1, "numMultiprocessors": 0}
+    by_process = {
+        (process, own_number): (number, _within(count, _MOST_MULTIPROCESSORS))
+        for process, own_number, number, count in _first_rows(
+            database, "TARGET_INFO_CUDA_DEVICE", columns
         )
-        for process, own_number, number, count in rows.tolist()
     }
+
+    def device_of(process: int, own_number: int) -> Device:
+        place = (process >> 24) & _NUMBER_BITS, own_number
+        if place not in by_process:
+            return by_own_number.get(own_number) or Device(name="")
+        number, count = by_process[place]
+        return by_number.get(number) or Device(name="", multiprocessor_count=count)
+
+    return device_of
+
+
+def _first_rows(database: NsysDatabase, table: str, columns: Mapping[str, int]) -> list[list[int]]:
+    values = database.integers(table, columns).values()
+    rows: list[list[int]] = np.stack(list(values), axis=1)[:_MOST_ROWS].tolist()
+    return rows
 
 
 def _within(value: int, largest: int) -> int | None:
@@ -322,7 +321,6 @@ def _between(
 
 _MOST_DEVICES = 1024
 _LATEST_EPOCH_NS = 1 << 61
-_NUMBER_BITS = (1 << 24) - 1
 
 
 def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[RankTrace, ...]:
@@ -364,7 +362,7 @@ class _Export:
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
         self._asked = self._operations(nccl_calls(tables, ranges))
-        self._devices = devices(database)
+        self._device_of = devices(database)
         self._epoch_ns = _epoch_ns(database)
         self._names = tables.names
         strays = int((self._work_rank < 0).sum())
@@ -413,7 +411,7 @@ class _Export:
         process, number = self._places[rank]
         work, launch = self._work.select(own), self._launch[own]
         rows = Rows.joined((work, self._calls.select(own_calls)))
-        device = self._devices.of(process, number)
+        device = self._device_of(process, number)
         steps = self._steps.get(process, NO_STEPS)
         trace = RankTrace(
             rank=rank,

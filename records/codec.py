@@ -1,7 +1,7 @@
 """Convert values to JSON and back; read the clock in UTC."""
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
@@ -34,6 +34,18 @@ def from_json(kind: type[T], text: str) -> T:
     except ValidationError as error:
         name = getattr(kind, "__name__", "value")  # a union has none
         raise CodecError(f"{name}: {first_problem(error)}") from error
+    return value
+
+
+def from_fields(kind: type[T], fields: Mapping[str, object]) -> T:
+    """Value of `kind` from fields by name, such as columns of a row; others are ignored.
+
+    Raises `CodecError` naming the first field that is wrong.
+    """
+    try:
+        value: T = _adapter(cast(Hashable, kind)).validate_python(fields)
+    except ValidationError as error:
+        raise CodecError(f"{kind.__name__}: {first_problem(error)}") from error
     return value
 
 

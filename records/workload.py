@@ -8,7 +8,7 @@ nothing of how work is distributed over ranks.
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from records.errors import STRICT, StudyError, above_zero, at_least, shown
@@ -154,482 +154,64 @@ class Model:
         return asdict(self)
 
 
-_DEEPSEEK_16B = Model(
-    family="deepseek",
-    layer_count=27,
-    hidden_size=2048,
-    head_count=16,
-    kv_head_count=16,
-    ffn_size=10944,
-    vocab_size=102400,
-    parameter_count=15_706_484_224,
-    expert_count=64,
-    experts_per_token=6,
-    shared_expert_count=2,
-    expert_ffn_size=1408,
-    dense_layer_count=1,
-)
+# A name, then the fields of `Model` in their order, a hyphen for None. The 16B configuration that
+# trainers ship under the name of deepseek version 3 has the sizes of deepseek-v2-lite.
+_TABLE = """\
+debug                       dense      4   128   4   4   352    512   -            -   - - -     - -
+debug-moe                   mixture    4   128   4   4   352    512   -            -   8 2 1    96 1
+llama-2-7b                  llama     32  4096  32  32 11008  32000   -   6738415616   - - -     - -
+llama-2-13b                 llama     40  5120  40  40 13824  32000   -  13015864320   - - -     - -
+llama-2-70b                 llama     80  8192  64   8 28672  32000   -  68976648192   - - -     - -
+llama-3-8b                  llama     32  4096  32   8 14336 128256   -   8030261248   - - -     - -
+llama-3-70b                 llama     80  8192  64   8 28672 128256   -  70553706496   - - -     - -
+llama-3.1-8b                llama     32  4096  32   8 14336 128256   -   8030261248   - - -     - -
+llama-3.1-70b               llama     80  8192  64   8 28672 128256   -  70553706496   - - -     - -
+llama-3.1-405b              llama    126 16384 128   8 53248 128256   - 405853388800   - - -     - -
+llama-3.2-1b                llama     16  2048  32   8  8192 128256   -   1235814400   - - -     - -
+llama-3.2-3b                llama     28  3072  24   8  8192 128256   -   3212749824   - - -     - -
+llama-3.3-70b               llama     80  8192  64   8 28672 128256   -  70553706496   - - -     - -
+mistral-7b                  mistral   32  4096  32   8 14336  32000   -   7241732096   - - -     - -
+mistral-7b-v0.3             mistral   32  4096  32   8 14336  32768   -   7248023552   - - -     - -
+mixtral-8x7b                mixtral   32  4096  32   8 14336  32000   -  46702792704   8 2 0 14336 0
+mixtral-8x22b               mixtral   56  6144  48   8 16384  32768   - 140630071296   8 2 0 16384 0
+qwen2.5-0.5b                qwen2.5   24   896  14   2  4864 151936   -    494032768   - - -     - -
+qwen2.5-1.5b                qwen2.5   28  1536  12   2  8960 151936   -   1543714304   - - -     - -
+qwen2.5-3b                  qwen2.5   36  2048  16   2 11008 151936   -   3085938688   - - -     - -
+qwen2.5-7b                  qwen2.5   28  3584  28   4 18944 152064   -   7615616512   - - -     - -
+qwen2.5-14b                 qwen2.5   48  5120  40   8 13824 152064   -  14770033664   - - -     - -
+qwen2.5-32b                 qwen2.5   64  5120  40   8 27648 152064   -  32763876352   - - -     - -
+qwen2.5-72b                 qwen2.5   80  8192  64   8 29568 152064   -  72706203648   - - -     - -
+deepseek-r1-distill-qwen-7b qwen2.5   28  3584  28   4 18944 152064   -   7615616512   - - -     - -
+qwen3-0.6b                  qwen3     28  1024  16   8  3072 151936 128    596049920   - - -     - -
+qwen3-1.7b                  qwen3     28  2048  16   8  6144 151936   -   1720574976   - - -     - -
+qwen3-4b                    qwen3     36  2560  32   8  9728 151936 128   4022468096   - - -     - -
+qwen3-8b                    qwen3     36  4096  32   8 12288 151936   -   8190735360   - - -     - -
+qwen3-14b                   qwen3     40  5120  40   8 17408 151936   -  14768307200   - - -     - -
+qwen3-32b                   qwen3     64  5120  64   8 25600 151936 128  32762123264   - - -     - -
+qwen3-30b-a3b               qwen3     48  2048  32   4  6144 151936 128  30532122624 128 8 0   768 0
+qwen3-235b-a22b             qwen3     94  4096  64   4 12288 151936 128 235093634560 128 8 0  1536 0
+gemma-2-2b                  gemma     26  2304   8   4  9216 256000 256   2614341888   - - -     - -
+gemma-2-9b                  gemma     42  3584  16   8 14336 256000 256   9241705984   - - -     - -
+gemma-2-27b                 gemma     46  4608  32  16 36864 256000 128  27227128320   - - -     - -
+phi-3-mini                  phi       32  3072  32  32  8192  32064   -   3821079552   - - -     - -
+phi-4                       phi       40  5120  40  10 17920 100352   -  14659507200   - - -     - -
+deepseek-moe-16b            deepseek  28  2048  16  16 10944 102400   -  16375728128  64 6 2  1408 1
+deepseek-v2-lite            deepseek  27  2048  16  16 10944 102400   -  15706484224  64 6 2  1408 1
+deepseek-v3-16b             deepseek  27  2048  16  16 10944 102400   -  15706484224  64 6 2  1408 1
+deepseek-v2                 deepseek  60  5120 128 128 12288 102400   - 235741434880 160 6 2  1536 1
+deepseek-v3                 deepseek  61  7168 128 128 18432 129280   - 671026419200 256 8 1  2048 3
+"""
+
+
+def _model(family: str, *sizes: str) -> Model:
+    counts = (None if size == "-" else int(size) for size in sizes)
+    names = (field.name for field in fields(Model) if field.name != "family")
+    # The table gives a number for every size that may not be None.
+    return Model(family=family, **dict(zip(names, counts, strict=True)))  # type: ignore[arg-type]
+
 
 MODELS: Mapping[str, Model] = {
-    "debug": Model(
-        family="dense",
-        layer_count=4,
-        hidden_size=128,
-        head_count=4,
-        kv_head_count=4,
-        ffn_size=352,
-        vocab_size=512,
-    ),
-    "debug-moe": Model(
-        family="mixture",
-        layer_count=4,
-        hidden_size=128,
-        head_count=4,
-        kv_head_count=4,
-        ffn_size=352,
-        vocab_size=512,
-        expert_count=8,
-        experts_per_token=2,
-        shared_expert_count=1,
-        expert_ffn_size=96,
-        dense_layer_count=1,
-    ),
-    "llama-2-7b": Model(
-        family="llama",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=32,
-        ffn_size=11008,
-        vocab_size=32000,
-        parameter_count=6_738_415_616,
-    ),
-    "llama-2-13b": Model(
-        family="llama",
-        layer_count=40,
-        hidden_size=5120,
-        head_count=40,
-        kv_head_count=40,
-        ffn_size=13824,
-        vocab_size=32000,
-        parameter_count=13_015_864_320,
-    ),
-    "llama-2-70b": Model(
-        family="llama",
-        layer_count=80,
-        hidden_size=8192,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=28672,
-        vocab_size=32000,
-        parameter_count=68_976_648_192,
-    ),
-    "llama-3-8b": Model(
-        family="llama",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=128256,
-        parameter_count=8_030_261_248,
-    ),
-    "llama-3-70b": Model(
-        family="llama",
-        layer_count=80,
-        hidden_size=8192,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=28672,
-        vocab_size=128256,
-        parameter_count=70_553_706_496,
-    ),
-    "llama-3.1-8b": Model(
-        family="llama",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=128256,
-        parameter_count=8_030_261_248,
-    ),
-    "llama-3.1-70b": Model(
-        family="llama",
-        layer_count=80,
-        hidden_size=8192,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=28672,
-        vocab_size=128256,
-        parameter_count=70_553_706_496,
-    ),
-    "llama-3.1-405b": Model(
-        family="llama",
-        layer_count=126,
-        hidden_size=16384,
-        head_count=128,
-        kv_head_count=8,
-        ffn_size=53248,
-        vocab_size=128256,
-        parameter_count=405_853_388_800,
-    ),
-    "llama-3.2-1b": Model(
-        family="llama",
-        layer_count=16,
-        hidden_size=2048,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=8192,
-        vocab_size=128256,
-        parameter_count=1_235_814_400,
-    ),
-    "llama-3.2-3b": Model(
-        family="llama",
-        layer_count=28,
-        hidden_size=3072,
-        head_count=24,
-        kv_head_count=8,
-        ffn_size=8192,
-        vocab_size=128256,
-        parameter_count=3_212_749_824,
-    ),
-    "llama-3.3-70b": Model(
-        family="llama",
-        layer_count=80,
-        hidden_size=8192,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=28672,
-        vocab_size=128256,
-        parameter_count=70_553_706_496,
-    ),
-    "mistral-7b": Model(
-        family="mistral",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=32000,
-        parameter_count=7_241_732_096,
-    ),
-    "mistral-7b-v0.3": Model(
-        family="mistral",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=32768,
-        parameter_count=7_248_023_552,
-    ),
-    "mixtral-8x7b": Model(
-        family="mixtral",
-        layer_count=32,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=32000,
-        parameter_count=46_702_792_704,
-        expert_count=8,
-        experts_per_token=2,
-        shared_expert_count=0,
-        expert_ffn_size=14336,
-        dense_layer_count=0,
-    ),
-    "mixtral-8x22b": Model(
-        family="mixtral",
-        layer_count=56,
-        hidden_size=6144,
-        head_count=48,
-        kv_head_count=8,
-        ffn_size=16384,
-        vocab_size=32768,
-        parameter_count=140_630_071_296,
-        expert_count=8,
-        experts_per_token=2,
-        shared_expert_count=0,
-        expert_ffn_size=16384,
-        dense_layer_count=0,
-    ),
-    "qwen2.5-0.5b": Model(
-        family="qwen2.5",
-        layer_count=24,
-        hidden_size=896,
-        head_count=14,
-        kv_head_count=2,
-        ffn_size=4864,
-        vocab_size=151936,
-        parameter_count=494_032_768,
-    ),
-    "qwen2.5-1.5b": Model(
-        family="qwen2.5",
-        layer_count=28,
-        hidden_size=1536,
-        head_count=12,
-        kv_head_count=2,
-        ffn_size=8960,
-        vocab_size=151936,
-        parameter_count=1_543_714_304,
-    ),
-    "qwen2.5-3b": Model(
-        family="qwen2.5",
-        layer_count=36,
-        hidden_size=2048,
-        head_count=16,
-        kv_head_count=2,
-        ffn_size=11008,
-        vocab_size=151936,
-        parameter_count=3_085_938_688,
-    ),
-    "qwen2.5-7b": Model(
-        family="qwen2.5",
-        layer_count=28,
-        hidden_size=3584,
-        head_count=28,
-        kv_head_count=4,
-        ffn_size=18944,
-        vocab_size=152064,
-        parameter_count=7_615_616_512,
-    ),
-    "qwen2.5-14b": Model(
-        family="qwen2.5",
-        layer_count=48,
-        hidden_size=5120,
-        head_count=40,
-        kv_head_count=8,
-        ffn_size=13824,
-        vocab_size=152064,
-        parameter_count=14_770_033_664,
-    ),
-    "qwen2.5-32b": Model(
-        family="qwen2.5",
-        layer_count=64,
-        hidden_size=5120,
-        head_count=40,
-        kv_head_count=8,
-        ffn_size=27648,
-        vocab_size=152064,
-        parameter_count=32_763_876_352,
-    ),
-    "qwen2.5-72b": Model(
-        family="qwen2.5",
-        layer_count=80,
-        hidden_size=8192,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=29568,
-        vocab_size=152064,
-        parameter_count=72_706_203_648,
-    ),
-    "deepseek-r1-distill-qwen-7b": Model(
-        family="qwen2.5",
-        layer_count=28,
-        hidden_size=3584,
-        head_count=28,
-        kv_head_count=4,
-        ffn_size=18944,
-        vocab_size=152064,
-        parameter_count=7_615_616_512,
-    ),
-    "qwen3-0.6b": Model(
-        family="qwen3",
-        layer_count=28,
-        hidden_size=1024,
-        head_count=16,
-        kv_head_count=8,
-        ffn_size=3072,
-        vocab_size=151936,
-        head_size=128,
-        parameter_count=596_049_920,
-    ),
-    "qwen3-1.7b": Model(
-        family="qwen3",
-        layer_count=28,
-        hidden_size=2048,
-        head_count=16,
-        kv_head_count=8,
-        ffn_size=6144,
-        vocab_size=151936,
-        parameter_count=1_720_574_976,
-    ),
-    "qwen3-4b": Model(
-        family="qwen3",
-        layer_count=36,
-        hidden_size=2560,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=9728,
-        vocab_size=151936,
-        head_size=128,
-        parameter_count=4_022_468_096,
-    ),
-    "qwen3-8b": Model(
-        family="qwen3",
-        layer_count=36,
-        hidden_size=4096,
-        head_count=32,
-        kv_head_count=8,
-        ffn_size=12288,
-        vocab_size=151936,
-        parameter_count=8_190_735_360,
-    ),
-    "qwen3-14b": Model(
-        family="qwen3",
-        layer_count=40,
-        hidden_size=5120,
-        head_count=40,
-        kv_head_count=8,
-        ffn_size=17408,
-        vocab_size=151936,
-        parameter_count=14_768_307_200,
-    ),
-    "qwen3-32b": Model(
-        family="qwen3",
-        layer_count=64,
-        hidden_size=5120,
-        head_count=64,
-        kv_head_count=8,
-        ffn_size=25600,
-        vocab_size=151936,
-        head_size=128,
-        parameter_count=32_762_123_264,
-    ),
-    "qwen3-30b-a3b": Model(
-        family="qwen3",
-        layer_count=48,
-        hidden_size=2048,
-        head_count=32,
-        kv_head_count=4,
-        ffn_size=6144,
-        vocab_size=151936,
-        head_size=128,
-        parameter_count=30_532_122_624,
-        expert_count=128,
-        experts_per_token=8,
-        shared_expert_count=0,
-        expert_ffn_size=768,
-        dense_layer_count=0,
-    ),
-    "qwen3-235b-a22b": Model(
-        family="qwen3",
-        layer_count=94,
-        hidden_size=4096,
-        head_count=64,
-        kv_head_count=4,
-        ffn_size=12288,
-        vocab_size=151936,
-        head_size=128,
-        parameter_count=235_093_634_560,
-        expert_count=128,
-        experts_per_token=8,
-        shared_expert_count=0,
-        expert_ffn_size=1536,
-        dense_layer_count=0,
-    ),
-    "gemma-2-2b": Model(
-        family="gemma",
-        layer_count=26,
-        hidden_size=2304,
-        head_count=8,
-        kv_head_count=4,
-        ffn_size=9216,
-        vocab_size=256000,
-        head_size=256,
-        parameter_count=2_614_341_888,
-    ),
-    "gemma-2-9b": Model(
-        family="gemma",
-        layer_count=42,
-        hidden_size=3584,
-        head_count=16,
-        kv_head_count=8,
-        ffn_size=14336,
-        vocab_size=256000,
-        head_size=256,
-        parameter_count=9_241_705_984,
-    ),
-    "gemma-2-27b": Model(
-        family="gemma",
-        layer_count=46,
-        hidden_size=4608,
-        head_count=32,
-        kv_head_count=16,
-        ffn_size=36864,
-        vocab_size=256000,
-        head_size=128,
-        parameter_count=27_227_128_320,
-    ),
-    "phi-3-mini": Model(
-        family="phi",
-        layer_count=32,
-        hidden_size=3072,
-        head_count=32,
-        kv_head_count=32,
-        ffn_size=8192,
-        vocab_size=32064,
-        parameter_count=3_821_079_552,
-    ),
-    "phi-4": Model(
-        family="phi",
-        layer_count=40,
-        hidden_size=5120,
-        head_count=40,
-        kv_head_count=10,
-        ffn_size=17920,
-        vocab_size=100352,
-        parameter_count=14_659_507_200,
-    ),
-    "deepseek-moe-16b": Model(
-        family="deepseek",
-        layer_count=28,
-        hidden_size=2048,
-        head_count=16,
-        kv_head_count=16,
-        ffn_size=10944,
-        vocab_size=102400,
-        parameter_count=16_375_728_128,
-        expert_count=64,
-        experts_per_token=6,
-        shared_expert_count=2,
-        expert_ffn_size=1408,
-        dense_layer_count=1,
-    ),
-    "deepseek-v2-lite": _DEEPSEEK_16B,
-    # The 16B configuration that trainers ship under the name of version 3 has these sizes too.
-    "deepseek-v3-16b": _DEEPSEEK_16B,
-    "deepseek-v2": Model(
-        family="deepseek",
-        layer_count=60,
-        hidden_size=5120,
-        head_count=128,
-        kv_head_count=128,
-        ffn_size=12288,
-        vocab_size=102400,
-        parameter_count=235_741_434_880,
-        expert_count=160,
-        experts_per_token=6,
-        shared_expert_count=2,
-        expert_ffn_size=1536,
-        dense_layer_count=1,
-    ),
-    "deepseek-v3": Model(
-        family="deepseek",
-        layer_count=61,
-        hidden_size=7168,
-        head_count=128,
-        kv_head_count=128,
-        ffn_size=18432,
-        vocab_size=129280,
-        parameter_count=671_026_419_200,
-        expert_count=256,
-        experts_per_token=8,
-        shared_expert_count=1,
-        expert_ffn_size=2048,
-        dense_layer_count=3,
-    ),
+    name: _model(*row) for name, *row in map(str.split, _TABLE.splitlines())
 }
 
 LATENT_ATTENTION = ("deepseek-v2-lite", "deepseek-v3-16b", "deepseek-v2", "deepseek-v3")

@@ -355,9 +355,8 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 _DIGEST_CHARS = 64
-_CITATIONS_DIGEST = re.compile(rb"[0-9a-f]{%d}" % _DIGEST_CHARS)
-_CITATIONS_PIECE_BYTES = 8 << 20
-_CITATIONS = """
+_DIGEST_IN_TEXT = re.compile(rb"[0-9a-f]{%d}" % _DIGEST_CHARS)
+_REFERENCES = """
 with ends as (select study_id, max(ended_at) as ended_at from trials group by study_id)
 select a.study_id, a.ordinal, a.name, a.digest, a.size_bytes, t.ended_at
   from artifacts a join trials t on t.study_id = a.study_id and t.ordinal = a.ordinal
@@ -415,7 +414,7 @@ class FileReferences:
     def all(self) -> Iterator[FileReference]:
         """Every file that a record cites, once for each record."""
         with store_errors(self._root, "read"):
-            for row in self._db.query(_CITATIONS):
+            for row in self._db.query(_REFERENCES):
                 yield FileReference(**row)
 
     def uncited(self, digests: set[str]) -> set[str]:
@@ -425,7 +424,7 @@ class FileReferences:
             for text in self._long_texts():
                 if not left:
                     break
-                left.difference_update(_CITATIONS_DIGEST.findall(text))
+                left.difference_update(_DIGEST_IN_TEXT.findall(text))
         return {digest.decode() for digest in left}
 
     def removal(self, study_id: str, digest: str) -> FileRemoval | None:
@@ -462,6 +461,6 @@ def _overlapping(path: Path) -> Iterator[bytes]:
     """A file in pieces that overlap, so that no digest is cut in two."""
     end = b""
     with path.open("rb") as file:
-        while piece := file.read(_CITATIONS_PIECE_BYTES):
+        while piece := file.read(_PIECE_BYTES):
             yield end + piece
             end = piece[1 - _DIGEST_CHARS :]

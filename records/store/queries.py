@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from records.codec import from_json
+from records.codec import from_fields, from_json
 from records.errors import CodecError, StoreError, StudyError, shown
 from records.llm_exchange import SUBMITTED, LlmExchange, ModelUse, TokenUsage
 from records.machine import Machine
@@ -27,19 +27,19 @@ from records.store.rows import (
     computed_metrics,
     metric_definitions,
     metric_values,
-    to_counts,
-    to_model_use,
+    to_config,
     to_pending_trial,
     to_policy,
     to_repeat,
     to_run,
     to_study_row,
     to_trial,
-    to_usage,
 )
 from records.store.schema import ADMISSIBLE
 from records.study import MEASURE
 from records.trial import Config, FailureKind, History, MetricValue, Policy, Repeat, Trial
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,95 +64,6 @@ class PolicyResult:
     failure: FailureKind | None
     was_asked: bool = False
     """Whether a model was asked for it."""
-
-
-class PolicyRecords:
-    """Reads of the policies of a study."""
-
-    root: Path
-    _db: Database
-
-    def policy_outlines(
-        self, study_id: str, limit: int, offset: int
-    ) -> tuple[tuple[PolicyOutline, ...], int]:
-        """Some policies of a study, in the order of their first trials, and how many it has."""
-        with store_errors(self.root, "read"):
-            (total,) = self._db.execute(
-                "select count(distinct policy_digest) from trials where study_id = ?", (study_id,)
-            ).fetchone()
-            rows = self._db.query(
-                "select t.policy_digest, t.author, t.parent, t.rationale, f.first_trial,"
-                " f.trial_count from (select min(ordinal) as first_trial, count(*) as trial_count"
-                " from trials where study_id = ? group by policy_digest order by first_trial"
-                " limit ? offset ?) f join trials t on t.study_id = ? and t.ordinal = f.first_trial"
-                " order by f.first_trial",
-                (study_id, limit, offset, study_id),
-            )
-            return tuple(map(_outline, rows)), int(total)
-
-    def policy_results(
-        self, study_id: str, digests: Sequence[str], most: int
-    ) -> Mapping[str, tuple[PolicyResult, ...]]:
-        """How the first `most` trials of each of these policies ended."""
-        found: dict[str, tuple[PolicyResult, ...]] = {}
-        with store_errors(self.root, "read"):
-            rows = self._db.query(
-                "select t.policy_digest, t.ordinal, t.score_value, t.score_unit,"
-                " t.failure_kind, t.exchange_digest from (select ordinal, row_number() over"
-                " (partition by policy_digest order by ordinal) as place from trials"
-                " where study_id = ? and policy_digest in (select value from json_each(?))) f"
-                " join trials t on t.study_id = ? and t.ordinal = f.ordinal"
-                " where f.place <= ? order by t.ordinal",
-                (study_id, json.dumps([*digests]), study_id, most),
-            )
-            for row in rows:
-                digest = str(row["policy_digest"])
-                found[digest] = (*found.get(digest, ()), _result(row))
-        return found
-
-    def policy_trial_count(self, study_id: str, digest: str) -> int:
-        """How many trials of a study had a policy."""
-        with store_errors(self.root, "read"):
-            (count,) = self._db.execute(
-                "select count(*) from trials where study_id = ? and policy_digest = ?",
-                (study_id, digest),
-            ).fetchone()
-            return int(count)
-
-    def policy(self, study_id: str, digest: str) -> Policy | None:
-        """A policy as the first trial of a study had it; None where none had."""
-        with store_errors(self.root, "read"):
-            rows = self._db.query(
-                "select t.author, t.parent, t.rationale, t.predicted_speedup, t.predicted_over,"
-                " p.source from trials t"
-                " join policies p on p.digest = t.policy_digest"
-                " where t.study_id = ? and t.policy_digest = ? order by t.ordinal limit 1",
-                (study_id, digest),
-            )
-            return next(map(to_policy, rows), None)
-
-
-def _outline(row: Row) -> PolicyOutline:
-    parent = row["parent"]
-    return PolicyOutline(
-        digest=str(row["policy_digest"]),
-        author=str(row["author"]),
-        parent=None if parent is None else str(parent),
-        rationale=str(row["rationale"]),
-        first_trial=int(row["first_trial"] or 0),
-        trial_count=int(row["trial_count"] or 0),
-    )
-
-
-def _result(row: Row) -> PolicyResult:
-    value, kind = row["score_value"], row["failure_kind"]
-    return PolicyResult(
-        ordinal=int(row["ordinal"] or 0),
-        value=None if value is None else float(value),
-        unit=str(row["score_unit"] or ""),
-        failure=None if kind is None else FailureKind(str(kind)),
-        was_asked=row["exchange_digest"] is not None,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,42 +95,6 @@ class StudyQuery:
             )
             arguments += [json.dumps([*self.among]), self.status, json.dumps([*self.except_for])]
         return " and ".join(parts), arguments
-
-
-class ListedStudies:
-    """Reads that list studies."""
-
-    root: Path
-    _db: Database
-
-    def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
-        """Some of the studies, and how many there are of that kind."""
-        where, values = query.where()
-        with store_errors(self.root, "read"):
-            (total,) = self._db.execute(
-                f"select count(*) from studies where {where}", values
-            ).fetchone()
-            rows = self._db.query(
-                f"select * from studies where {where} order by created_at desc, id desc"
-                " limit ? offset ?",
-                (*values, query.limit, query.offset),
-            )
-            return tuple(map(to_study_row, rows)), int(total)
-
-    def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
-        """The recorded status of each of these studies that is there."""
-        with store_errors(self.root, "read"):
-            rows = self._db.execute(
-                "select id, status from studies where id in (select value from json_each(?))",
-                (json.dumps([*study_ids]),),
-            )
-            return {str(study_id): str(status) for study_id, status in rows}
-
-    def begun_studies(self) -> tuple[str, ...]:
-        """Studies whose search began and never ended, be it that its process was killed."""
-        with store_errors(self.root, "read"):
-            rows = self._db.execute("select id from studies where status = 'running' order by id")
-            return tuple(str(study_id) for (study_id,) in rows)
 
 
 COLUMNS = {
@@ -312,10 +187,10 @@ PICKS = 4
 _OF_RUNS = (
     f"select ordinal, min(score_cost) from trials where study_id = ? and {ADMISSIBLE}",
     f"select ordinal, max(score_cost) from trials where study_id = ? and {ADMISSIBLE}",
-    "select min(ordinal), 0 from trials where study_id = ? and failure_kind is not null",
+    "select min(ordinal) as ordinal from trials where study_id = ? and failure_kind is not null",
 )
 _LIMITED = (
-    "select min(ordinal), 0 from trials where study_id = ? and score_cost is not null"
+    "select min(ordinal) as ordinal from trials where study_id = ? and score_cost is not null"
     " and coalesce(score_broken, '[]') != '[]'"
 )
 
@@ -360,157 +235,6 @@ class TrialScore:
     leads: bool
 
 
-class OutlinedRecords:
-    """Reads of all trials of a study, in outline."""
-
-    root: Path
-    _db: Database
-
-    def stamp(self, study_id: str) -> tuple[int, int]:
-        """What changes with every change of a study's records: entries and bytes of its journal."""
-        with store_errors(self.root, "read"):
-            row = self._db.execute(
-                "select entry_count, byte_count from journals where study_id = ?", (study_id,)
-            ).fetchone()
-        return (0, 0) if row is None else (int(row[0]), int(row[1]))
-
-    def stamp_of_all(self) -> tuple[int, int, int]:
-        """What changes with every change of any study: how many, their entries and bytes."""
-        with store_errors(self.root, "read"):
-            row = self._db.execute(
-                "select count(*), coalesce(sum(entry_count), 0), coalesce(sum(byte_count), 0)"
-                " from journals"
-            ).fetchone()
-        return int(row[0]), int(row[1]), int(row[2])
-
-    def file_bytes(self, study_id: str) -> int:
-        """How much the kept files of a study's trials take, before they are packed."""
-        with store_errors(self.root, "read"):
-            row = self._db.execute(
-                "select coalesce(sum(size_bytes), 0) from artifacts where study_id = ?",
-                (study_id,),
-            ).fetchone()
-        return int(row[0])
-
-    def ordinals(self, study_id: str, limit: int, offset: int) -> tuple[int, ...]:
-        """Ordinals of some of the finished trials, in their order."""
-        with store_errors(self.root, "read"):
-            rows = self._db.execute(
-                "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?",
-                (study_id, limit, offset),
-            )
-            return tuple(int(ordinal) for (ordinal,) in rows)
-
-    def telling(self, study_id: str, most: int, *, limited: bool = True) -> tuple[int, ...]:
-        """Ordinals of about so many trials that keep the shape of all, oldest first.
-
-        Of every run of trials that share a mark the best, the worst and a failure stay, so that the
-        best so far looks as it is; and the first and the last of all. `limited` is whether the
-        study has limits that trials may break.
-        """
-        with store_errors(self.root, "read"):
-            ends = "select min(ordinal), max(ordinal) from trials where study_id = ?"
-            first, last = self._db.execute(ends, (study_id,)).fetchone()
-            if first is None:
-                return ()
-            width = -(-(last + 1) * PICKS // most)
-            found = {int(first), int(last)}
-            for select in (*_OF_RUNS, *([_LIMITED] if limited else [])):
-                rows = self._db.execute(f"{select} group by ordinal / ?", (study_id, width))
-                found.update(int(ordinal) for ordinal, _ in rows)
-        return tuple(sorted(found))
-
-    def outlines(
-        self, study_id: str, ordinals: Iterable[int] | None = None
-    ) -> tuple[TrialOutline, ...]:
-        """Finished trials of a study in outline, oldest first: these, or all."""
-        which, arguments = "study_id = ?", [study_id]
-        if ordinals is not None:
-            which += " and ordinal in (select value from json_each(?))"
-            arguments.append(json.dumps([*ordinals]))
-        with store_errors(self.root, "read"):
-            rows = self._db.query(
-                "select ordinal, author, config, score_value, score_cost, score_unit,"
-                f" score_broken, failure_kind, started_at from trials where {which}"
-                " order by ordinal",
-                arguments,
-            )
-            return tuple(map(_outlines_outline, rows))
-
-    def scores(self, study_id: str) -> Mapping[int, TrialScore]:
-        """The score of every measured trial, by its ordinal."""
-        with store_errors(self.root, "read"):
-            rows = self._db.execute(
-                "select ordinal, score_value, coalesce(score_broken, '[]') = '[]' from trials"
-                " where study_id = ? and score_cost is not null order by ordinal",
-                (study_id,),
-            )
-            return {int(n): TrialScore(float(value), bool(leads)) for n, value, leads in rows}
-
-    def ranks(
-        self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
-    ) -> Mapping[int, int]:
-        """The place of each of these trials among all that may lead, 0 for the best.
-
-        `costs` are those of trials that were launched again. Equals are in the order of their
-        trials.
-        """
-        cost, arguments = score_cost(costs)
-        with store_errors(self.root, "read"):
-            rows = self._db.execute(
-                "select ordinal, place from (select t.ordinal, row_number() over"
-                f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
-                f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))",
-                (*arguments, study_id, json.dumps([*ordinals])),
-            )
-            return {int(ordinal): int(place) for ordinal, place in rows}
-
-    def named_values(
-        self, study_id: str, names: Sequence[str]
-    ) -> Mapping[int, Mapping[str, NamedValue]]:
-        """The newest values of these metrics of every measured trial that has any of them."""
-        found: dict[int, dict[str, NamedValue]] = {}
-        with store_errors(self.root, "read"):
-            for name in names:
-                for ordinal, value in self._values_of(study_id, name).items():
-                    found.setdefault(ordinal, {})[name] = value
-        return found
-
-    def _values_of(self, study_id: str, name: str) -> Mapping[int, NamedValue]:
-        """What launches measured, and over it what was computed afterwards by a newer version."""
-        where, which = "where study_id = ? and name = ?", (study_id, name)
-        versions: dict[int, int] = {}
-        found: dict[int, NamedValue] = {}
-        for ordinal, value, unit, version in self._db.execute(
-            f"select ordinal, value, unit, version from metrics {where}", which
-        ):
-            versions[ordinal], found[ordinal] = version, NamedValue(float(value), str(unit))
-        for ordinal, value, unit, version in self._db.execute(
-            f"select ordinal, value, unit, version from computed_metrics {where} order by version",
-            which,
-        ):
-            if version >= versions.get(ordinal, version):
-                found.pop(ordinal, None)
-                if value is not None:
-                    found[ordinal] = NamedValue(float(value), str(unit))
-        return found
-
-
-def _outlines_outline(row: Row) -> TrialOutline:
-    kind, value, cost = row["failure_kind"], row["score_value"], row["score_cost"]
-    return TrialOutline(
-        ordinal=int(row["ordinal"] or 0),
-        author=str(row["author"]),
-        config=Config(json.loads(str(row["config"]))) if row["config"] else None,
-        value=None if value is None else float(value),
-        cost=None if cost is None else float(cost),
-        unit=str(row["score_unit"] or ""),
-        is_limited=str(row["score_broken"] or "[]") != "[]",
-        failure=None if kind is None else FailureKind(str(kind)),
-        started_at=str(row["started_at"]),
-    )
-
-
 SHOWN_IDS = 5
 MACHINE_BYTES = 16 << 20
 """More than any description takes, with every package that is installed."""
@@ -530,7 +254,7 @@ class ParseCache:
     last_repeat: int = 0
 
 
-class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
+class StoredRecords:
     """The read side of a store; every question may raise `StoreError`."""
 
     root: Path
@@ -546,12 +270,37 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             -1 if limit is None else limit,
             offset,
         )
-        return tuple(to_study_row(row) for row in rows)
+        return tuple(map(to_study_row, rows))
 
     def study_count(self) -> int:
         """How many studies there are."""
-        (row,) = self._rows("select count(*) as found from studies")
-        return int(row["found"] or 0)
+        return self._number("select count(*) from studies")
+
+    def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
+        """Some of the studies, and how many match."""
+        where, values = query.where()
+        rows = self._rows(
+            f"select * from studies where {where} order by created_at desc, id desc"
+            " limit ? offset ?",
+            *values,
+            query.limit,
+            query.offset,
+        )
+        total = self._number(f"select count(*) from studies where {where}", *values)
+        return tuple(map(to_study_row, rows)), total
+
+    def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
+        """The recorded status of each of these studies that exists."""
+        rows = self._rows(
+            "select id, status from studies where id in (select value from json_each(?))",
+            json.dumps([*study_ids]),
+        )
+        return {str(row["id"]): str(row["status"]) for row in rows}
+
+    def begun_studies(self) -> tuple[str, ...]:
+        """Studies whose search began and never ended, perhaps because its process was killed."""
+        rows = self._rows("select id from studies where status = 'running' order by id")
+        return tuple(str(row["id"]) for row in rows)
 
     def find(self, prefix: str) -> StudyRow:
         """The one study whose id starts with `prefix`, or the newest search for an empty one.
@@ -589,13 +338,18 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
 
     def counts(self, study_id: str) -> StudyCounts:
         """Counts of a study, without reading its trials."""
-        rows = self._rows("select * from studies where id = ?", study_id)
-        return to_counts(rows[0]) if rows else StudyCounts()
+        counts = self._read(
+            StudyCounts,
+            "select trial_count as trials, measured_count as measured, launch_count as launches,"
+            " repeat_count as repeats from studies where id = ?",
+            study_id,
+        )
+        return counts[0] if counts else StudyCounts()
 
     def runs(self, study_id: str) -> tuple[SearchRun, ...]:
         """Every run of a study's search, oldest first; none where it is not known."""
         rows = self._rows("select * from runs where study_id = ? order by rowid", study_id)
-        return tuple(to_run(row) for row in rows)
+        return tuple(map(to_run, rows))
 
     def pending(self, study_id: str) -> tuple[PendingTrial, ...]:
         """The trials that were begun and never finished, oldest first."""
@@ -604,7 +358,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             " join policies p on p.digest = t.policy_digest where study_id = ? order by ordinal",
             study_id,
         )
-        return tuple(to_pending_trial(row) for row in rows)
+        return tuple(map(to_pending_trial, rows))
 
     def history(self, study_id: str) -> History:
         """All finished trials of a study, oldest first."""
@@ -613,7 +367,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
         )
         if rows:
-            trials = (*parsed.history.trials, *(to_trial(row) for row in rows))
+            trials = (*parsed.history.trials, *map(to_trial, rows))
             parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
             parsed.last_trial = _last(rows)
         self._forget_many(parsed)
@@ -621,8 +375,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
 
     def trial(self, study_id: str, ordinal: int) -> Trial | None:
         """One finished trial, or None."""
-        rows = self._rows(f"{_TRIALS} where t.study_id = ? and t.ordinal = ?", study_id, ordinal)
-        return to_trial(rows[0]) if rows else None
+        return self._first("t.ordinal = ?", study_id, ordinal)
 
     def trial_page(self, study_id: str, query: TrialQuery) -> tuple[tuple[Trial, ...], int]:
         """Some of the finished trials of a study, and how many there are of that kind."""
@@ -631,17 +384,15 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         if query.is_whole:
             total = self.counts(study_id).trials
         else:
-            (found,) = self._rows(f"select count(*) as found from trials t where {where}", *values)
-            total = int(found["found"] or 0)
+            total = self._number(f"select count(*) from trials t where {where}", *values)
         # Sorted without what trials hold, which is read of this page alone.
-        chosen = self._rows(
+        ordinals = self._ordinals(
             f"select t.ordinal from trials t where {where} order by {order} limit ? offset ?",
             *values,
             *sorted_by,
             query.limit,
             query.offset,
         )
-        ordinals = [int(row["ordinal"] or 0) for row in chosen]
         rows = self._rows(
             f"{_TRIALS} where t.study_id = ? and t.ordinal in (select value from json_each(?))",
             study_id,
@@ -661,39 +412,86 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         )
         return tuple((int(row["ordinal"] or 0), to_policy(row)) for row in rows)
 
-    def best(self, study_id: str) -> Trial | None:
-        """The trial with the lowest cost of those that break no limit, the earliest of equals."""
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? and {ADMISSIBLE} order by score_cost, ordinal limit 1",
+    def policy_outlines(
+        self, study_id: str, limit: int, offset: int
+    ) -> tuple[tuple[PolicyOutline, ...], int]:
+        """Some policies of a study, in the order of their first trials, and how many it has."""
+        outlines = self._read(
+            PolicyOutline,
+            "select t.policy_digest as digest, t.author, t.parent, t.rationale, f.first_trial,"
+            " f.trial_count from (select min(ordinal) as first_trial, count(*) as trial_count"
+            " from trials where study_id = ? group by policy_digest order by first_trial"
+            " limit ? offset ?) f join trials t on t.study_id = ? and t.ordinal = f.first_trial"
+            " order by f.first_trial",
+            study_id,
+            limit,
+            offset,
             study_id,
         )
-        return to_trial(rows[0]) if rows else None
+        count = "select count(distinct policy_digest) from trials where study_id = ?"
+        return outlines, self._number(count, study_id)
+
+    def policy_results(
+        self, study_id: str, digests: Sequence[str], most: int
+    ) -> Mapping[str, tuple[PolicyResult, ...]]:
+        """How the first `most` trials of each of these policies ended."""
+        found: dict[str, tuple[PolicyResult, ...]] = {}
+        rows = self._rows(
+            "select t.policy_digest, t.ordinal, t.score_value as value,"
+            " coalesce(t.score_unit, '') as unit, t.failure_kind as failure,"
+            " t.exchange_digest is not null as was_asked from (select ordinal, row_number() over"
+            " (partition by policy_digest order by ordinal) as place from trials"
+            " where study_id = ? and policy_digest in (select value from json_each(?))) f"
+            " join trials t on t.study_id = ? and t.ordinal = f.ordinal"
+            " where f.place <= ? order by t.ordinal",
+            study_id,
+            json.dumps([*digests]),
+            study_id,
+            most,
+        )
+        for row in rows:
+            digest = str(row["policy_digest"])
+            found[digest] = (*found.get(digest, ()), from_fields(PolicyResult, row))
+        return found
+
+    def policy_trial_count(self, study_id: str, digest: str) -> int:
+        """How many trials of a study had a policy."""
+        return self._number(
+            "select count(*) from trials where study_id = ? and policy_digest = ?", study_id, digest
+        )
+
+    def policy(self, study_id: str, digest: str) -> Policy | None:
+        """A policy as the first trial of a study had it; None where none had."""
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and t.policy_digest = ? order by t.ordinal limit 1",
+            study_id,
+            digest,
+        )
+        return to_policy(rows[0]) if rows else None
+
+    def best(self, study_id: str) -> Trial | None:
+        """The trial with the lowest cost of those that break no limit, the earliest of equals."""
+        return self._first(f"{ADMISSIBLE} order by score_cost, ordinal", study_id)
 
     def first_measured(self, study_id: str) -> Trial | None:
         """The earliest trial with a score, which objectives name as the seed."""
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? and t.score_cost is not null"
-            " order by t.ordinal limit 1",
-            study_id,
-        )
-        return to_trial(rows[0]) if rows else None
+        return self._first("t.score_cost is not null order by t.ordinal", study_id)
 
     def leading(self, study_id: str, count: int) -> tuple[int, ...]:
-        """The best so many trials of those that break no limit, the best first."""
-        rows = self._rows(
+        """The `count` best trials of those that break no limit, the best first."""
+        return self._ordinals(
             f"select ordinal from trials where study_id = ? and {ADMISSIBLE}"
             " order by score_cost, ordinal limit ?",
             study_id,
             count,
         )
-        return tuple(int(row["ordinal"] or 0) for row in rows)
 
     def latest(self, study_id: str, count: int) -> tuple[Trial, ...]:
-        """The last so many trials of a study, oldest first."""
+        """The last `count` trials of a study, oldest first."""
         rows = self._rows(
             f"{_TRIALS} where t.study_id = ? order by t.ordinal desc limit ?", study_id, count
         )
-        return tuple(to_trial(row) for row in reversed(rows))
+        return tuple(map(to_trial, reversed(rows)))
 
     def failures(self, study_id: str) -> dict[FailureKind, int]:
         """How many trials failed by each kind of failure, the most frequent first."""
@@ -713,7 +511,7 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             parsed.last_repeat,
         )
         if rows:
-            repeats = (*parsed.repeats, *(to_repeat(row) for row in rows))
+            repeats = (*parsed.repeats, *map(to_repeat, rows))
             # Sorting is stable: launches of one place stay in the order of their rows.
             parsed.repeats = tuple(sorted(repeats, key=lambda r: (r.series, r.round, r.position)))
             parsed.last_repeat = _last(rows)
@@ -738,6 +536,104 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         """Name, version and digest of all definitions, not our own, that computed metrics."""
         with store_errors(self.root, "read"):
             return metric_definitions(self._db)
+
+    def stamp(self, study_id: str) -> tuple[int, int]:
+        """What changes with every change of a study's records: entries and bytes of its journal."""
+        _, entry_count, byte_count = self._stamp("where study_id = ?", study_id)
+        return entry_count, byte_count
+
+    def stamp_of_all(self) -> tuple[int, int, int]:
+        """What changes with every change of any study: how many, their entries and bytes."""
+        return self._stamp("")
+
+    def file_bytes(self, study_id: str) -> int:
+        """How much the kept files of a study's trials take, before they are packed."""
+        return self._number("select sum(size_bytes) from artifacts where study_id = ?", study_id)
+
+    def ordinals(self, study_id: str, limit: int, offset: int) -> tuple[int, ...]:
+        """Ordinals of some of the finished trials, in their order."""
+        return self._ordinals(
+            "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?",
+            study_id,
+            limit,
+            offset,
+        )
+
+    def telling(self, study_id: str, most: int, *, limited: bool = True) -> tuple[int, ...]:
+        """Ordinals of about `most` trials that keep the shape of all, oldest first.
+
+        Of every run of trials that share a mark the best, the worst and a failure stay, so that the
+        best so far looks as it is; and the first and the last of all. `limited` is whether the
+        study has limits that trials may break.
+        """
+        (ends,) = self._rows(
+            "select min(ordinal) as first, max(ordinal) as last from trials where study_id = ?",
+            study_id,
+        )
+        if ends["first"] is None:
+            return ()
+        first, last = int(ends["first"]), int(ends["last"] or 0)
+        width = -(-(last + 1) * PICKS // most)
+        found = {first, last}
+        for select in (*_OF_RUNS, *([_LIMITED] if limited else [])):
+            found.update(self._ordinals(f"{select} group by ordinal / ?", study_id, width))
+        return tuple(sorted(found))
+
+    def outlines(
+        self, study_id: str, ordinals: Iterable[int] | None = None
+    ) -> tuple[TrialOutline, ...]:
+        """Finished trials of a study in outline, oldest first: these, or all."""
+        which, arguments = "study_id = ?", [study_id]
+        if ordinals is not None:
+            which += " and ordinal in (select value from json_each(?))"
+            arguments.append(json.dumps([*ordinals]))
+        rows = self._rows(
+            "select ordinal, author, config, score_value as value, score_cost as cost,"
+            " coalesce(score_unit, '') as unit, coalesce(score_broken, '[]') != '[]' as is_limited,"
+            f" failure_kind as failure, started_at from trials where {which} order by ordinal",
+            *arguments,
+        )
+        return tuple(
+            from_fields(TrialOutline, {**row, "config": to_config(row["config"])}) for row in rows
+        )
+
+    def scores(self, study_id: str) -> Mapping[int, TrialScore]:
+        """The score of every measured trial, by its ordinal."""
+        rows = self._rows(
+            "select ordinal, score_value as value, coalesce(score_broken, '[]') = '[]' as leads"
+            " from trials where study_id = ? and score_cost is not null order by ordinal",
+            study_id,
+        )
+        return {int(row["ordinal"] or 0): from_fields(TrialScore, row) for row in rows}
+
+    def ranks(
+        self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
+    ) -> Mapping[int, int]:
+        """The place of each of these trials among all that may lead, 0 for the best.
+
+        `costs` are those of trials that were launched again. Equals are in the order of their
+        trials.
+        """
+        cost, arguments = score_cost(costs)
+        rows = self._rows(
+            "select ordinal, place from (select t.ordinal, row_number() over"
+            f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
+            f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))",
+            *arguments,
+            study_id,
+            json.dumps([*ordinals]),
+        )
+        return {int(row["ordinal"] or 0): int(row["place"] or 0) for row in rows}
+
+    def named_values(
+        self, study_id: str, names: Sequence[str]
+    ) -> Mapping[int, Mapping[str, NamedValue]]:
+        """The newest values of these metrics of every measured trial that has any of them."""
+        found: dict[int, dict[str, NamedValue]] = {}
+        for name in names:
+            for ordinal, value in self._values_of(study_id, name).items():
+                found.setdefault(ordinal, {})[name] = value
+        return found
 
     def exchange(self, digest: str) -> LlmExchange:
         """A stored LLM exchange."""
@@ -766,16 +662,52 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
             SUBMITTED,
             study_id,
         )
-        return tuple(to_model_use(row) for row in rows)
+        return tuple(from_fields(ModelUse, {**row, "usage": row}) for row in rows)
 
     def turn_usages(self, study_id: str) -> tuple[TokenUsage, ...]:
         """What each turn of a model used in a study, oldest first."""
-        rows = self._rows(
-            "select input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"
-            " from exchanges where study_id = ? order by ordinal",
-            study_id,
+        return self._read(
+            TokenUsage, "select * from exchanges where study_id = ? order by ordinal", study_id
         )
-        return tuple(to_usage(row) for row in rows)
+
+    def _values_of(self, study_id: str, name: str) -> Mapping[int, NamedValue]:
+        """What launches measured, and over it what was computed afterwards by a newer version."""
+        versions: dict[int, int] = {}
+        found: dict[int, NamedValue] = {}
+        for row in self._rows(
+            "select ordinal, value, unit, version from metrics where study_id = ? and name = ?",
+            study_id,
+            name,
+        ):
+            ordinal = int(row["ordinal"] or 0)
+            versions[ordinal] = int(row["version"] or 0)
+            found[ordinal] = from_fields(NamedValue, row)
+        for row in self._rows(
+            "select ordinal, value, unit, version from computed_metrics"
+            " where study_id = ? and name = ? order by version",
+            study_id,
+            name,
+        ):
+            ordinal, version = int(row["ordinal"] or 0), int(row["version"] or 0)
+            if version >= versions.get(ordinal, version):
+                found.pop(ordinal, None)
+                if row["value"] is not None:
+                    found[ordinal] = from_fields(NamedValue, row)
+        return found
+
+    def _stamp(self, where: str, *arguments: str) -> tuple[int, int, int]:
+        (row,) = self._rows(
+            "select count(*) as studies, coalesce(sum(entry_count), 0) as entries,"
+            f" coalesce(sum(byte_count), 0) as bytes from journals {where}",
+            *arguments,
+        )
+        return int(row["studies"] or 0), int(row["entries"] or 0), int(row["bytes"] or 0)
+
+    def _first(self, condition: str, study_id: str, *arguments: int) -> Trial | None:
+        rows = self._rows(
+            f"{_TRIALS} where t.study_id = ? and {condition} limit 1", study_id, *arguments
+        )
+        return to_trial(rows[0]) if rows else None
 
     def _parsed_of(self, study_id: str) -> ParseCache:
         if self._parsed.study_id != study_id:
@@ -783,10 +715,22 @@ class StoredRecords(ListedStudies, OutlinedRecords, PolicyRecords):
         return self._parsed
 
     def _forget_many(self, parsed: ParseCache) -> None:
-        """Keep no more than asked for: in a service every thread would keep a study."""
+        """Keep at most `most_parsed`: in a service every thread would keep a study."""
         count = len(parsed.history) + len(parsed.repeats)
         if self._most_parsed is not None and count > self._most_parsed:
             self._parsed = ParseCache()
+
+    def _read(self, kind: type[T], sql: str, *arguments: str | int) -> tuple[T, ...]:
+        return tuple(from_fields(kind, row) for row in self._rows(sql, *arguments))
+
+    def _ordinals(self, sql: str, *arguments: str | int) -> tuple[int, ...]:
+        return tuple(int(row["ordinal"] or 0) for row in self._rows(sql, *arguments))
+
+    def _number(self, sql: str, *arguments: str | int) -> int:
+        """The one number that a statement selects, 0 for null."""
+        (row,) = self._rows(sql, *arguments)
+        (number,) = row.values()
+        return int(number or 0)
 
     def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
         with store_errors(self.root, "read"):

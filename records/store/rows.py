@@ -4,11 +4,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
-from records.codec import from_json, to_json
-from records.llm_exchange import ExchangeSummary, ModelUse, TokenUsage
+from records.codec import from_fields, from_json, to_json
+from records.llm_exchange import ExchangeSummary
 from records.store.connection import Database
 from records.study import Study
 from records.trial import (
@@ -18,10 +18,7 @@ from records.trial import (
     MetricValue,
     Outcome,
     Policy,
-    Prediction,
-    Purpose,
     Repeat,
-    Score,
     Trial,
 )
 
@@ -81,36 +78,14 @@ class StudyCounts:
         return self.trials - self.measured
 
 
-def to_counts(row: Row) -> StudyCounts:
-    """Counts of a study."""
-    return StudyCounts(
-        trials=int(row["trial_count"] or 0),
-        measured=int(row["measured_count"] or 0),
-        launches=int(row["launch_count"] or 0),
-        repeats=int(row["repeat_count"] or 0),
-    )
-
-
 def to_study_row(row: Row) -> StudyRow:
     """Study as listings show it."""
-    return StudyRow(
-        id=str(row["id"]),
-        strategy=str(row["strategy"]),
-        status=str(row["status"]),
-        created_at=str(row["created_at"]),
-        study=from_json(Study, str(row["study"])),
-        summary=_text(row["summary"]),
-    )
+    return from_fields(StudyRow, {**row, "study": from_json(Study, str(row["study"]))})
 
 
 def to_run(row: Row) -> SearchRun:
     """Run of a search."""
-    return SearchRun(
-        trials=int(row["trials"] or 0),
-        repeats=int(row["repeats"] or 0),
-        begun=int(row["begun"] or 0),
-        study=from_json(Study, str(row["study"])),
-    )
+    return from_fields(SearchRun, {**row, "study": from_json(Study, str(row["study"]))})
 
 
 def policy_columns(policy: Policy) -> dict[str, str | float | None]:
@@ -128,29 +103,16 @@ def policy_columns(policy: Policy) -> dict[str, str | float | None]:
 
 def to_policy(row: Row) -> Policy:
     """Policy from a row joined with its text."""
-    return Policy(
-        source=str(row["source"]),
-        author=str(row["author"]),
-        parent=_text(row["parent"]),
-        rationale=str(row["rationale"]),
-        prediction=_prediction(row),
+    prediction = {"speedup": row["predicted_speedup"], "over": row["predicted_over"]}
+    return from_fields(
+        Policy, {**row, "prediction": None if None in prediction.values() else prediction}
     )
-
-
-def _prediction(row: Row) -> Prediction | None:
-    speedup, over = row["predicted_speedup"], row["predicted_over"]
-    if speedup is None or over is None:
-        return None
-    return Prediction(speedup=float(speedup), over=int(over))
 
 
 def to_pending_trial(row: Row) -> PendingTrial:
     """Intent from a row joined with its policy text."""
-    return PendingTrial(
-        ordinal=int(row["ordinal"] or 0),
-        policy=to_policy(row),
-        started_at=str(row["started_at"]),
-        exchange=_text(row["exchange_digest"]),
+    return from_fields(
+        PendingTrial, {**row, "policy": to_policy(row), "exchange": row["exchange_digest"]}
     )
 
 
@@ -180,40 +142,30 @@ def trial_columns(trial: Trial) -> dict[str, object]:
 
 def to_trial(row: Row) -> Trial:
     """Trial from a row joined with its policy text."""
-    return Trial(
-        ordinal=int(row["ordinal"] or 0),
-        policy=to_policy(row),
-        config=Config(json.loads(str(row["config"]))) if row["config"] else None,
-        outcome=to_outcome(str(row["outcome"])),
-        score=_score(row),
-        started_at=str(row["started_at"]),
-        ended_at=str(row["ended_at"]),
-        attempts=int(row["attempts"] or 0),
-        exchange=_text(row["exchange_digest"]),
-    )
+    score = {
+        "cost": row["score_cost"],
+        "value": row["score_value"],
+        "unit": row["score_unit"],
+        "broken": json.loads(str(row["score_broken"] or "[]")),
+    }
+    parsed = {
+        "policy": to_policy(row),
+        "config": to_config(row["config"]),
+        "outcome": to_outcome(str(row["outcome"])),
+        "score": None if row["score_cost"] is None or row["score_value"] is None else score,
+        "exchange": row["exchange_digest"],
+    }
+    return from_fields(Trial, {**row, **parsed})
 
 
-def _score(row: Row) -> Score | None:
-    if row["score_cost"] is None or row["score_value"] is None:
-        return None
-    return Score(
-        cost=float(row["score_cost"]),
-        value=float(row["score_value"]),
-        unit=str(row["score_unit"]),
-        broken=tuple(json.loads(str(row["score_broken"]))) if row["score_broken"] else (),
-    )
+def to_config(text: object) -> Config | None:
+    """Configuration from its stored text, if it has any."""
+    return Config(json.loads(str(text))) if text else None
 
 
 def to_repeat(row: Row) -> Repeat:
     """Re-measuring launch."""
-    return Repeat(
-        series=int(row["series"] or 0),
-        round=int(row["round"] or 0),
-        ordinal=int(row["ordinal"] or 0),
-        outcome=to_outcome(str(row["outcome"])),
-        purpose=Purpose(str(row["purpose"])),
-        position=int(row["position"] or 0),
-    )
+    return from_fields(Repeat, {**row, "outcome": to_outcome(str(row["outcome"]))})
 
 
 def to_outcome(text: str) -> Outcome:
@@ -221,87 +173,10 @@ def to_outcome(text: str) -> Outcome:
     return from_json(Outcome, text)  # type: ignore[arg-type]  # a union is not a type[T]
 
 
-def metric_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
-    """One row per metric of a measured trial."""
-    metrics = trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
-    return [
-        {
-            "study_id": study_id,
-            "ordinal": trial.ordinal,
-            "name": metric.name,
-            "value": metric.value,
-            "unit": metric.unit,
-            "version": metric.version,
-        }
-        for metric in metrics
-    ]
-
-
-def artifact_rows(study_id: str, trial: Trial) -> list[dict[str, object]]:
-    """One row per file that belongs to a trial."""
-    return [
-        {
-            "study_id": study_id,
-            "ordinal": trial.ordinal,
-            "name": artifact.name,
-            "digest": artifact.digest,
-            "size_bytes": artifact.size_bytes,
-        }
-        for artifact in trial.outcome.artifacts
-    ]
-
-
 def exchange_columns(summary: ExchangeSummary) -> dict[str, object]:
     """Columns of an LLM exchange; its text is an artifact."""
-    return {
-        "digest": summary.digest,
-        "model": summary.model,
-        "result": summary.result,
-        "input_tokens": summary.usage.input_tokens,
-        "output_tokens": summary.usage.output_tokens,
-        "cache_read_tokens": summary.usage.cache_read_tokens,
-        "cache_write_tokens": summary.usage.cache_write_tokens,
-        "latency_s": summary.latency_s,
-        "request_count": summary.request_count,
-    }
-
-
-def to_exchange_summary(row: Row) -> ExchangeSummary:
-    """Summary of an LLM exchange."""
-    return ExchangeSummary(
-        digest=str(row["digest"]),
-        model=str(row["model"]),
-        result=str(row["result"]),
-        usage=to_usage(row),
-        latency_s=float(row["latency_s"] or 0),
-        request_count=int(row["request_count"] or 0),
-    )
-
-
-def to_model_use(row: Row) -> ModelUse:
-    """Use of one model from a row of sums."""
-    return ModelUse(
-        model=str(row["model"]),
-        turn_count=int(row["turn_count"] or 0),
-        policy_count=int(row["policy_count"] or 0),
-        request_count=int(row["request_count"] or 0),
-        usage=to_usage(row),
-        last_result=str(row["last_result"]),
-    )
-
-
-def to_usage(row: Row) -> TokenUsage:
-    """Tokens from a row of counts."""
-    return TokenUsage(
-        input_tokens=int(row["input_tokens"] or 0),
-        output_tokens=int(row["output_tokens"] or 0),
-        cache_read_tokens=int(row["cache_read_tokens"] or 0),
-        cache_write_tokens=int(row["cache_write_tokens"] or 0),
-    )
-
-
-def _text(value: str | int | float | None) -> str | None:
-    return None if value is None else str(value)
+    columns = asdict(summary)
+    return {**columns.pop("usage"), **columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,21 +248,6 @@ def _newest(
     return tuple(value for _, value in sorted(values.items())), absent
 
 
-def computed_columns(ordinal: int, metric: ComputedMetric) -> dict[str, object]:
-    """Columns of one metric of a trial that was computed afterwards."""
-    return {
-        "ordinal": ordinal,
-        "name": metric.name,
-        "version": metric.version,
-        "value": metric.value,
-        "absent": metric.absent,
-        "unit": metric.unit,
-        "better": metric.better,
-        "definition": metric.definition,
-        "computed_at": metric.computed_at,
-    }
-
-
 def computed_metrics(
     db: Database, study_id: str, ordinal: int | None = None
 ) -> dict[int, tuple[ComputedMetric, ...]]:
@@ -398,7 +258,7 @@ def computed_metrics(
         f"select * from computed_metrics where {which} order by ordinal, name, version", values
     )
     for row in rows:
-        found[int(row["ordinal"])].append(_computed(row))
+        found[int(row["ordinal"])].append(from_fields(ComputedMetric, row))
     return {ordinal: tuple(metrics) for ordinal, metrics in found.items()}
 
 
@@ -442,21 +302,3 @@ def _where(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:
     if ordinal is None:
         return "study_id = ?", [study_id]
     return "study_id = ? and ordinal = ?", [study_id, ordinal]
-
-
-def _computed(row: Row) -> ComputedMetric:
-    value, definition = row["value"], row["definition"]
-    return ComputedMetric(
-        name=str(row["name"]),
-        version=int(row["version"] or 0),
-        unit=str(row["unit"]),
-        better=_better(row),
-        value=None if value is None else float(value),
-        absent=None if row["absent"] is None else str(row["absent"]),
-        definition=None if definition is None else str(definition),
-        computed_at=str(row["computed_at"]),
-    )
-
-
-def _better(row: Row) -> Literal["lower", "higher"]:
-    return "higher" if row["better"] == "higher" else "lower"

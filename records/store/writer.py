@@ -9,12 +9,14 @@ import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, assert_never
 
-from records.codec import to_json
+from records.codec import from_fields, to_json
 from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
+from records.llm_exchange import ExchangeSummary
 from records.store.connection import Database
 from records.store.journal import (
     DamagedLine,
@@ -42,13 +44,9 @@ from records.store.journal import (
 from records.store.locks import hold_writer
 from records.store.rows import (
     Row,
-    artifact_rows,
-    computed_columns,
     computed_metrics,
     exchange_columns,
-    metric_rows,
     policy_columns,
-    to_exchange_summary,
     to_pending_trial,
     to_repeat,
     to_run,
@@ -56,7 +54,7 @@ from records.store.rows import (
     to_trial,
     trial_columns,
 )
-from records.trial import Policy
+from records.trial import Measured, Policy
 
 
 def apply_entry(db: Database, study_id: str, entry: Entry) -> None:
@@ -129,12 +127,16 @@ def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
     trial = entry.trial
     _keep_policy(db, trial.policy)
     insert(db, "trials", {"study_id": study_id, **trial_columns(trial)})
-    for row in metric_rows(study_id, trial):
-        insert(db, "metrics", row)
-    for row in artifact_rows(study_id, trial):
-        insert(db, "artifacts", row)
-    place = [study_id, trial.ordinal]
-    db.execute("delete from pending_trials where study_id = ? and ordinal = ?", place)
+    place = {"study_id": study_id, "ordinal": trial.ordinal}
+    for metric in trial.outcome.metrics if isinstance(trial.outcome, Measured) else ():
+        columns = asdict(metric)
+        del columns["better"]  # the outcome has it
+        insert(db, "metrics", {**place, **columns})
+    for artifact in trial.outcome.artifacts:
+        insert(db, "artifacts", {**place, **asdict(artifact)})
+    db.execute(
+        "delete from pending_trials where study_id = ? and ordinal = ?", list(place.values())
+    )
     db.execute(
         "update studies set trial_count = trial_count + 1, measured_count = measured_count + ?,"
         " launch_count = launch_count + ? where id = ?",
@@ -165,7 +167,7 @@ def _repeat(db: Database, study_id: str, entry: RepeatsFinished) -> None:
 def _compute(db: Database, study_id: str, entry: MetricsComputed) -> None:
     for ordinal, metrics in entry.metrics.items():
         for metric in metrics:
-            row = {"study_id": study_id, **computed_columns(ordinal, metric)}
+            row = {"study_id": study_id, "ordinal": ordinal, **asdict(metric)}
             insert(db, "computed_metrics", row, verb="replace")
 
 
@@ -238,13 +240,15 @@ def _trial_entries(row: Row, summaries: Mapping[int, Row]) -> Iterator[Entry]:
 
 
 def _begun(row: Row, summary: Row | None) -> TrialBegun:
-    intent = to_pending_trial(row)
+    pending = to_pending_trial(row)
     return TrialBegun(
-        ordinal=intent.ordinal,
-        policy=intent.policy,
-        started_at=intent.started_at,
-        exchange=intent.exchange,
-        exchange_summary=None if summary is None else to_exchange_summary(summary),
+        ordinal=pending.ordinal,
+        policy=pending.policy,
+        started_at=pending.started_at,
+        exchange=pending.exchange,
+        exchange_summary=(
+            None if summary is None else from_fields(ExchangeSummary, {**summary, "usage": summary})
+        ),
     )
 
 

@@ -76,7 +76,7 @@ def test_what_nobody_names_is_uncited(store):
 
 def test_a_digest_across_two_pieces_of_a_journal_is_found(store, monkeypatch):
     files = [kept(store, str(number)) for number in range(2)]
-    monkeypatch.setattr("records.store.artifacts._CITATIONS_PIECE_BYTES", 50)
+    monkeypatch.setattr("records.store.artifacts._PIECE_BYTES", 50)
     (store.root / "journal" / "other.jsonl").write_text(f"{'x' * 30}{files[0].digest}\n")
     assert store.citations.uncited({file.digest for file in files}) == {files[1].digest}
 

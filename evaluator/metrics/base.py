@@ -130,8 +130,8 @@ class Evidence:
 
 def describe_error(error: Exception) -> str:
     """What code that is not ours raised, on one line that can be stored."""
-    told = "".join(traceback.format_exception_only(error))
-    text = " ".join(told.split())[: 3 * SHOWN_CHARS]
+    text = "".join(traceback.format_exception_only(error))
+    text = " ".join(text.split())[: 3 * SHOWN_CHARS]
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -239,13 +239,13 @@ def combine(compute: Callable[..., float | Absent], *values: float | Absent) -> 
 
 def contract_fault(found: Metric) -> str | None:
     """What a metric declares wrongly, as text after its name; None if nothing."""
-    told: dict[str, object] = {key: getattr(found, key) for key in _DECLARED}
-    empty = [key for key in _TEXTS if not (isinstance(told[key], str) and told[key])]
+    declared: dict[str, object] = {key: getattr(found, key) for key in _DECLARED}
+    empty = [key for key in _TEXTS if not (isinstance(declared[key], str) and declared[key])]
     if empty:
         return f"has no {' and no '.join(empty)}"
-    if told["better"] not in get_args(Better):
-        return f"calls {shown(told['better'])} better; say lower or higher"
-    version, sources = told["version"], told["sources"]
+    if declared["better"] not in get_args(Better):
+        return f"calls {shown(declared['better'])} better; say lower or higher"
+    version, sources = declared["version"], declared["sources"]
     if not isinstance(version, int) or version < 1:
         return f"has version {shown(version)}; count from 1"
     if not (isinstance(sources, frozenset) and sources and sources <= set(get_args(Source))):

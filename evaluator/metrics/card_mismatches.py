@@ -38,11 +38,11 @@ def _of_environment(traces: TraceSet, environment: Environment) -> Iterator[str]
         yield "the traces are of accelerators, the card is of CPUs"
     if on_device == {False} and environment.device != "cpu":
         yield f"the traces show no work of an accelerator, the card is of {environment.accelerator}"
-    told = dict.fromkeys(trace.device for trace in traces.ranks if trace.device is not None)
-    asked = accelerator(environment.accelerator)
-    for device in told:
+    devices = dict.fromkeys(trace.device for trace in traces.ranks if trace.device is not None)
+    expected = accelerator(environment.accelerator)
+    for device in devices:
         ran = accelerator(device.name)
-        if ran is not None and asked is not None and ran is not asked:
+        if ran is not None and expected is not None and ran is not expected:
             yield f"the traces are of {shown(device.name)}, the card of {environment.accelerator}"
         elif _differ(device.memory_bytes, environment.memory_bytes):
             yield (

@@ -522,7 +522,7 @@ def compute_comm_overlap(evidence: Evidence, ranks: Ranks) -> float | Absent:
 
 
 def _hidden_ns(rank: RankKernels, *, in_steps: bool) -> tuple[int, int]:
-    """Communication beside other kernels and all of it, within inner steps or anywhere."""
+    """Communication that other kernels hide and all of it, within inner steps or anywhere."""
     communicates, steps = rank.named(_IN_OVERLAP), inner(rank.steps)
     communication, work = rank.spans.union(communicates), rank.spans.union(~communicates)
     if in_steps:

@@ -248,7 +248,7 @@ def communication_volume(evidence: Evidence) -> float | Absent:
     if total.bytes is None:
         return Absent(
             f"{total.untold_count} of {round(total.call_count * found.step_count)} collectives do "
-            "not tell their size"
+            "not say their size"
         )
     return total.bytes / len(found.by_rank)
 

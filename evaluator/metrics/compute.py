@@ -85,7 +85,7 @@ def flops_per_token(workload: Workload) -> float | Absent:
     if isinstance(parameters, Absent):
         return parameters
     if workload.layer_count is None or workload.hidden_size is None:
-        return _untold(("layer_count", "hidden_size"))
+        return _missing_sizes(("layer_count", "hidden_size"))
     # The width of all heads' queries, where heads do not share the hidden size.
     width = (workload.head_count or 0) * (workload.head_size or 0) or workload.hidden_size
     attention = 4 * workload.layer_count * width * tokens_per_sequence(workload)
@@ -106,17 +106,17 @@ def active_parameters(workload: Workload) -> float | Absent:
     decoder = decoder_of(workload)
     if isinstance(decoder, Decoder):
         return _counted(decoder)
-    told, vocabulary, hidden = workload.parameter_count, workload.vocab_size, workload.hidden_size
-    if told and vocabulary and hidden and not workload.expert_count:
-        return float(told - vocabulary * hidden)
-    return _untold(decoder)
+    count, vocabulary, hidden = workload.parameter_count, workload.vocab_size, workload.hidden_size
+    if count and vocabulary and hidden and not workload.expert_count:
+        return float(count - vocabulary * hidden)
+    return _missing_sizes(decoder)
 
 
 def all_parameters(workload: Workload) -> float | Absent:
     """Parameters of a decoder of these sizes, every expert and the embedding table included."""
     decoder = decoder_of(workload)
     if isinstance(decoder, tuple):
-        return _untold(decoder)
+        return _missing_sizes(decoder)
     layers = sum(layer_weights(decoder, layer).total for layer in range(decoder.layer_count))
     return layers + edge_weights(decoder, first=True, last=True).total
 
@@ -134,7 +134,7 @@ def _counted(decoder: Decoder) -> float:
     return total
 
 
-def _untold(sizes: tuple[str, ...]) -> Absent:
+def _missing_sizes(sizes: tuple[str, ...]) -> Absent:
     return Absent(f"the workload does not say its {', '.join(sizes)}")
 
 
@@ -276,7 +276,7 @@ def dominant_kernel_concentration(evidence: Evidence) -> float | Absent:
     max over names of sum(duration) / sum(duration); communication is among them.
 
     From Nsight Systems the published metric goes by short names, which merge instances of a
-    template; from XLA it tells the category of most time, not the operation.
+    template; from XLA it gives the category of most time, not the operation.
     """
     return _share_of_kernels(evidence, lambda table: table.kernels[0].total_s)
 
@@ -318,7 +318,7 @@ def memory_bound_fraction(evidence: Evidence) -> float | Absent:
 def moe_fraction(evidence: Evidence) -> float | Absent:
     """Share of kernels of mixtures of experts in the time of all kernels, by words in their names:
     moe, expert, grouped_gemm or groupgemm, grouped_mm, matmul_ogs, deep_ep. Kernels whose names do
-    not tell are missed.
+    not say so are missed.
 
     The published metric also takes bare topk, gate_, dispatch and combine, so that samplers, sorts
     and reductions of dense models count.

@@ -136,11 +136,11 @@ def measure_all(evidence: Evidence, added: Sequence[Metric] = ()) -> Measures:
     return Measures(measures.values, dict(sorted((broken | dict(measures.absent)).items())))
 
 
-def measure_each(asked: Iterable[Metric], evidence: Evidence) -> Measures:
+def measure_each(metrics: Iterable[Metric], evidence: Evidence) -> Measures:
     """Ask these metrics; one that is broken is absent and says how."""
     values: list[MetricValue] = []
     absent: dict[str, str] = {}
-    for one in sorted(asked, key=lambda metric: metric.name):
+    for one in sorted(metrics, key=lambda metric: metric.name):
         try:
             answer = measure(one, evidence)
         except MetricError as error:
@@ -152,24 +152,24 @@ def measure_each(asked: Iterable[Metric], evidence: Evidence) -> Measures:
     return Measures(tuple(values), absent)
 
 
-def measure(asked: Metric, evidence: Evidence) -> MetricValue | Absent:
+def measure(one: Metric, evidence: Evidence) -> MetricValue | Absent:
     """Ask one metric. Raises MetricError when it fails or gives what is no finite number."""
     try:
-        answer: object = asked.measure(evidence)
+        answer: object = one.measure(evidence)
         number = float(answer) if isinstance(answer, Real) else math.nan
     # The boundary to code that is not ours: whatever a metric raises, the others still answer.
     except Exception as error:
-        raise MetricError(f"metric {asked.name!r} failed: {describe_error(error)}") from error
+        raise MetricError(f"metric {one.name!r} failed: {describe_error(error)}") from error
     if isinstance(answer, Absent):
         return answer
     if isinstance(answer, bool) or not math.isfinite(number):
-        raise MetricError(f"metric {asked.name!r} gave {shown(answer)}, no finite number")
+        raise MetricError(f"metric {one.name!r} gave {shown(answer)}, no finite number")
     return MetricValue(
-        name=asked.name,
+        name=one.name,
         value=number,
-        unit=asked.unit,
-        better=asked.better,
-        version=asked.version,
+        unit=one.unit,
+        better=one.better,
+        version=one.version,
     )
 
 
@@ -246,7 +246,7 @@ def named_metrics(path: Path) -> Mapping[str, Metric]:
 def _run(path: Path) -> ModuleType:
     spec = spec_from_file_location(MODULE_NAME, path)
     if spec is None or spec.loader is None:
-        raise MetricError(f"{path}: is no Python file; its name must end in .py")
+        raise MetricError(f"{path}: is not a Python file; its name must end in .py")
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -295,13 +295,13 @@ def definitions(metrics_file: Path | None, names: Sequence[str] = ()) -> Definit
     Raises MetricError for a name that is none, and for a file that is refused.
     """
     digests, added = _of_file(metrics_file) if metrics_file is not None else ({}, ())
-    asked = [metric(name, added) for name in names]
-    for told in (one.name for one in asked):
-        if told.startswith(PUBLISHED_PREFIX):
-            raise MetricError(f"{told} is only in records of other tools, and never computed")
+    chosen = [metric(name, added) for name in names]
+    for unmeasured in (one.name for one in chosen):
+        if unmeasured.startswith(PUBLISHED_PREFIX):
+            raise MetricError(f"{unmeasured} is only in records of other tools, and never computed")
     found, broken = loaded_metrics(added)
     if names:
-        found, broken = {one.name: one for one in asked}, {}
+        found, broken = {one.name: one for one in chosen}, {}
     known = (
         Definition(metric=one, digest=digests.get(name) or _of_package(name))
         for name, one in sorted(found.items())
@@ -320,13 +320,13 @@ def definition_digest(source: str, name: str) -> str:
     for statement in tree.body:
         for bound in _bound(statement):
             binding[bound].append(statement)
-    waiting, seen = [name], {name}
+    waiting, reached = [name], {name}
     used: set[ast.stmt] = set()
     while waiting:
         for statement in binding.get(waiting.pop(), ()):
             used.add(statement)
-            needed = set(_loaded(statement)) - seen
-            seen |= needed
+            needed = set(_loaded(statement)) - reached
+            reached |= needed
             waiting += needed
     parts = [ast.unparse(_WithoutTexts().visit(each)) for each in tree.body if each in used]
     return digest("\n".join(parts) if parts else source)

@@ -176,8 +176,8 @@ def peak_memory(evidence: Evidence) -> float | Absent:
     if evidence.peak_memory_bytes:
         return float(max(evidence.peak_memory_bytes))
     traced = evidence.traces.ranks if evidence.traces else ()
-    told = [trace.memory.allocated_bytes for trace in traced if trace.memory is not None]
-    peaks = [int(allocated.max()) for allocated in told if allocated.size]
+    reported = [trace.memory.allocated_bytes for trace in traced if trace.memory is not None]
+    peaks = [int(allocated.max()) for allocated in reported if allocated.size]
     return float(max(peaks)) if peaks else Absent("it is unknown how much memory ranks took")
 
 

@@ -140,7 +140,7 @@ class CollectiveKind(IntEnum):
     """What a communication span does."""
 
     OTHER = 0
-    """Unknown, or several at once."""
+    """Unknown, or several together."""
     ALL_REDUCE = 1
     ALL_GATHER = 2
     REDUCE_SCATTER = 3
@@ -419,8 +419,10 @@ class TraceSet:
         """What is wrong with the traces and was repaired or left out."""
         missing = self.missing_ranks
         lacking = f"{len(missing)} of {self.world_size} ranks left no trace" if missing else None
-        told = (f"rank {trace.rank}: {caveat}" for trace in self.ranks for caveat in trace.caveats)
-        return (*self.remarks, *((lacking,) if lacking else ()), *told)
+        by_rank = (
+            f"rank {trace.rank}: {caveat}" for trace in self.ranks for caveat in trace.caveats
+        )
+        return (*self.remarks, *((lacking,) if lacking else ()), *by_rank)
 
 
 def distinct_rows(*columns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -82,14 +82,14 @@ def rank_trace(
 
 
 def _collectives(rows: Sequence[Span]) -> Collectives:
-    told = [(index, row) for index, row in enumerate(rows) if row.collective is not None]
-    groups = tuple(dict.fromkeys(row.group for _, row in told))
+    collective_rows = [(index, row) for index, row in enumerate(rows) if row.collective is not None]
+    groups = tuple(dict.fromkeys(row.group for _, row in collective_rows))
     return Collectives(
-        span=np.array([index for index, _ in told], np.int64),
-        kind=np.array([row.collective for _, row in told], np.int8),
-        group_id=np.array([groups.index(row.group) for _, row in told], np.int32),
-        bytes=np.array([row.payload_bytes for _, row in told], np.int64),
-        sequence=np.array([row.sequence for _, row in told], np.int64),
+        span=np.array([index for index, _ in collective_rows], np.int64),
+        kind=np.array([row.collective for _, row in collective_rows], np.int8),
+        group_id=np.array([groups.index(row.group) for _, row in collective_rows], np.int32),
+        bytes=np.array([row.payload_bytes for _, row in collective_rows], np.int64),
+        sequence=np.array([row.sequence for _, row in collective_rows], np.int64),
         groups=groups,
     )
 

@@ -135,7 +135,7 @@ def _kind(kind: CollectiveKind, whole_bytes: int, group_size: int, rank_count: i
     if kind is CollectiveKind.BARRIER:
         return _Kind(kind, 0)
     if not whole_bytes:
-        return _Kind(kind, 0, "of untold size")
+        return _Kind(kind, 0, "of unknown size")
     return _Kind(kind, whole_bytes if kind in _WHOLE else max(1, whole_bytes // rank_count))
 
 

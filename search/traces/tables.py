@@ -147,7 +147,7 @@ IDLE_COLUMNS: Final[Columns] = {
     "kernel_wait_s": "work was launched and had not started",
     "sync_s": "nothing was launched: the host waited for the device",
     "host_wait_s": "nothing was launched, for any other reason",
-    "other_s": "before work whose launch is not told",
+    "other_s": "before work whose launch is unknown",
 }
 
 
@@ -238,7 +238,7 @@ TRAFFIC_COLUMNS: Final[Columns] = {
     "rank_count": "traced ranks that take part",
     "calls_per_step": "of one of these ranks, at the mean",
     "bytes_per_step": "of one of these ranks, at the mean; missing where a call does not tell",
-    "untold_count": "calls of all steps that do not tell their size",
+    "untold_count": "calls of all steps that do not say their size",
 }
 WAIT_COLUMNS: Final[Columns] = {
     "rank": "number of the rank",

@@ -249,7 +249,7 @@ def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluat
         (
             lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-1000]),
             "metric_error",
-            "rank1_trace.json: is no Chrome trace: it is truncated",
+            "rank1_trace.json: is not a Chrome trace: it is truncated",
         ),
         (
             lambda folder: (folder / TRACE).write_text("not a trace"),

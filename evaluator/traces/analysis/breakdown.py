@@ -64,7 +64,7 @@ class StepSplit:
 
     @property
     def other_s(self) -> float:
-        """Copies and fills that ran beside neither compute nor communication."""
+        """Copies and fills that ran in parallel with neither compute nor communication."""
         return self.exposed_copy_s + self.fill_s
 
 
@@ -190,7 +190,7 @@ def _transfers(collectives: Collectives) -> NDArray[np.int64]:
     """Spans that send or receive.
 
     NCCL gives the kernels of transfers and of all-to-alls one name, so that where nothing but the
-    name is told, not even a size, nobody knows which it is.
+    name is recorded, not even a size, it is unknown which it is.
     """
     kind = collectives.kind
     directed = np.isin(kind, (CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.PUT))

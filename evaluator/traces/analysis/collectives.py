@@ -34,7 +34,7 @@ _LARGEST_LISTED: Final = 1 << 16
 class JobGroups:
     """The groups of a job: equal names with other ranks are other groups.
 
-    Arrays have shape (groups,) unless told.
+    Arrays have shape (groups,) unless stated.
     """
 
     groups: tuple[RankGroup, ...]
@@ -63,14 +63,16 @@ class JobGroups:
             naming = [group in theirs for theirs in named]
             row[:] = naming if group.ranks is None else np.isin(numbers, group.ranks)
         size = np.array([group.size or 0 for group in groups], np.int32)
-        told = [
+        certain = [
             bool(group.name)
             or group.ranks is not None
             or (group.size is not None and group.size == world_size)
             for group in groups
         ]
         fits = (np.count_nonzero(members, axis=1) <= size) | (size == 0)
-        return cls(groups=groups, members=members, size=size, clear=fits & np.array(told, np.bool_))
+        return cls(
+            groups=groups, members=members, size=size, clear=fits & np.array(certain, np.bool_)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,7 +80,7 @@ class Calls(Table):
     """Columns of shape (calls,): one row per collective and rank, rank by rank, by rising start.
 
     `rank` is the place of the rank in its trace set and `row` the row among its collectives;
-    `group_id` indexes the groups of the job. What a trace does not tell is as in `Collectives`.
+    `group_id` indexes the groups of the job. What a trace does not say is as in `Collectives`.
     """
 
     rank: NDArray[np.int32]
@@ -232,7 +234,7 @@ class Cells(Table):
         return even
 
     def alike(self, even: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which even cells hold only instances that are of one size on all ranks, if told."""
+        """Which even cells hold only instances that are of one size on all ranks, if known."""
         cells = self.only(even)
         instance, size = cells.instances(), cells.calls.bytes
         _, largest = extremes(instance, size, instance_count(instance))
@@ -286,7 +288,7 @@ class NoMatch(IntEnum):
     GROUP = 2
     """It is not certain which ranks the group has, or it does not list the one that uses it."""
     PEER = 3
-    """A transfer does not tell its peer."""
+    """A transfer does not say its peer."""
     EQUAL_COUNT = 4
     """In its step the ranks of the group do not show equally many of its kind."""
     EQUAL_BYTES = 5
@@ -294,15 +296,15 @@ class NoMatch(IntEnum):
 
     @property
     def words(self) -> str:
-        """What such calls do not do, in words that follow how many they are."""
+        """What such calls do not do, as text that follows how many they are."""
         return _LACKS[self]
 
 
 _LACKS: Final = {
     NoMatch.NOTHING: "are matched",
     NoMatch.STEP: "are outside all profiled steps",
-    NoMatch.GROUP: "do not tell whom they join",
-    NoMatch.PEER: "do not tell their peer",
+    NoMatch.GROUP: "do not say which ranks take part",
+    NoMatch.PEER: "do not say their peer",
     NoMatch.EQUAL_COUNT: "are not equally many on all ranks",
     NoMatch.EQUAL_BYTES: "are not of one size on all ranks",
 }
@@ -361,7 +363,7 @@ class Matches:
         return {why: counts[why] for why in NoMatch if why is not NoMatch.NOTHING and counts[why]}
 
     def unmatched_words(self, *kinds: CollectiveKind) -> str:
-        """The same in words, empty if all calls are matched."""
+        """The same as text, empty if all calls are matched."""
         lacks = self.unmatched(*kinds).items()
         return ", ".join(f"{count} {lack.words}" for lack, count in lacks)
 
@@ -429,7 +431,7 @@ def _roles(calls: Calls, traces: TraceSet) -> NDArray[np.int8]:
 def _numbers(calls: Calls) -> NDArray[np.int64]:
     """What calls are matched by where their group numbers every collective; else -1.
 
-    Each put has a number of its own.
+    Each put has a separate number.
     """
     collective = ~calls.doing(*TRANSFERS)
     lacking = np.unique(calls.group_id[collective & (calls.sequence < 0)])
@@ -460,7 +462,7 @@ def _places(some: Calls, traces: TraceSet) -> NDArray[np.int64]:
 
 
 def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet) -> Matches:
-    """What the calls of each instance tell together."""
+    """What the calls of each instance state together."""
     parts, instance = cells.calls, cells.instances()
     count = instance_count(instance)
     lowest = np.zeros(count, np.int64)
@@ -571,8 +573,8 @@ def _group(calls: Calls, step_count: int) -> GroupTraffic:
 
 
 def _traffic(calls: Calls, chosen: NDArray[np.bool_], divisor: int) -> CollectiveTraffic:
-    untold = chosen & (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
-    untold_count = int(untold.sum())
+    unknown = chosen & (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
+    untold_count = int(unknown.sum())
     total = float(calls.bytes[chosen].sum(dtype=np.float64))
     return CollectiveTraffic(
         call_count=int(chosen.sum()) / divisor,
@@ -598,7 +600,7 @@ Not those with a root: a rank may leave a broadcast before others have come.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bandwidths(Table):
-    """Columns of shape (instances,): those matched instances whose bandwidth can be told.
+    """Columns of shape (instances,): those matched instances whose bandwidth is known.
 
     S is as in nccl-tests the whole buffer, t the least duration over the ranks: the last to arrive
     waits for nobody. Algorithm bandwidth is S / t; bus bandwidth is that times 2 (n - 1) / n for an
@@ -631,12 +633,12 @@ class Bandwidths(Table):
 
 
 def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
-    """Bandwidths of the matched instances that tell their size and group and take time."""
+    """Bandwidths of the matched instances that state their size and group and take time."""
     start_ns, end_ns = matches.times_ns(traces)
     present, duration_ns = matches.present, end_ns - start_ns
     time_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1)
-    told = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
-    kept = np.flatnonzero(told & matches.doing(*TIMED))
+    known = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
+    kept = np.flatnonzero(known & matches.doing(*TIMED))
     size, ranks = matches.bytes[kept].astype(np.float64), matches.group_size[kept]
     on_bus = size * _factor(matches.kind[kept], ranks)
     seconds = time_ns[kept] / 1e9
@@ -673,7 +675,7 @@ _Shape: TypeAlias = tuple[CollectiveKind, int | None, tuple[int, ...] | None]
 class Exposure:
     """One kind of collective in groups of one shape, over the steps that all ranks profiled.
 
-    Groups are of one shape when their ranks are equally many and equally far apart. Calls and
+    Groups are of one shape when their ranks are equally many and at equal distances. Calls and
     bytes are of a rank that takes part, at the mean; seconds are the mean over all traced ranks
     and steps. Of two collectives at once both count.
     """
@@ -682,7 +684,7 @@ class Exposure:
     groups: tuple[RankGroup, ...]
     call_count: float
     bytes: float | None
-    """None where a call does not tell its size."""
+    """None where a call does not say its size."""
     exposed_s: float
     hidden_s: float
 
@@ -694,12 +696,12 @@ def exposures(traces: TraceSet, matches: Matches, traffic: Volume) -> tuple[Expo
         shapes[_shape(found.kind, found.group)].append(found)
     numbers = {shape: number for number, shape in enumerate(shapes)}
     times_s = _times_s(traces, matches, numbers)
-    told = [
+    found = [
         _exposure(parts, exposed_s, hidden_s)
         for parts, (exposed_s, hidden_s) in zip(shapes.values(), times_s, strict=True)
     ]
     return tuple(
-        sorted(told, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
+        sorted(found, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
     )
 
 
@@ -712,12 +714,12 @@ def _shape(kind: CollectiveKind, group: RankGroup) -> _Shape:
 def _exposure(parts: Sequence[GroupTraffic], exposed_s: float, hidden_s: float) -> Exposure:
     rank_count = sum(part.rank_count for part in parts)
     sizes = [part.traced_ranks.bytes for part in parts]
-    told = [size for size in sizes if size is not None]
+    known = [size for size in sizes if size is not None]
     return Exposure(
         kind=parts[0].kind,
         groups=tuple(part.group for part in parts),
         call_count=sum(part.traced_ranks.call_count for part in parts) / rank_count,
-        bytes=sum(told) / rank_count if len(told) == len(sizes) else None,
+        bytes=sum(known) / rank_count if len(known) == len(sizes) else None,
         exposed_s=exposed_s,
         hidden_s=hidden_s,
     )

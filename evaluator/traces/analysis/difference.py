@@ -99,7 +99,7 @@ def _work_within(trace: RankTrace, windows: StepWindows) -> RankTrace:
 
 
 def _kernels(traces: TraceSet, step_count: int) -> _Table:
-    """By name; what communicates is told by kind and size instead."""
+    """By name; what communicates is listed by kind and size instead."""
     rows = top_kernels(traces).job.rows
     return {
         row.name: TimeTaken(time_s=row.total_s / step_count, count=row.count / step_count)
@@ -116,7 +116,7 @@ def _collectives(ranks: Sequence[RankTrace], step_count: int) -> _Table:
         own = own.select(spans.activity[own.span] == Activity.COMMUNICATION)
         columns = (own.kind, own.bytes, spans.duration_ns[own.span])
         for kind, size, duration_ns in zip(*(each.tolist() for each in columns), strict=True):
-            how_large = f"{size} bytes" if size else "untold size"
+            how_large = f"{size} bytes" if size else "unknown size"
             times_ns[f"{CollectiveKind(kind).name.lower()} of {how_large}"].append(duration_ns)
     return {
         name: TimeTaken(time_s=sum(each) / 1e9 / step_count, count=len(each) / step_count)

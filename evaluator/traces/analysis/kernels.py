@@ -51,7 +51,7 @@ class KernelRow:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes over the duration of the spans that tell their bytes; None when none does."""
+        """Bytes over the duration of the spans that state their bytes; None when none does."""
         return self.bytes / self.bytes_s if self.bytes and self.bytes_s else None
 
 
@@ -75,7 +75,7 @@ class KernelTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCoverage:
-    """How far kernels fill their device, over the kernels whose launch geometry is told.
+    """How far kernels fill their device, over the kernels whose launch geometry is known.
 
     Coverage is min(blocks per multiprocessor, 1): geometry, not occupancy. `mean` is weighted by
     duration, over all kernels. `compute_bound` and `memory_bound` are shares of the time of
@@ -96,7 +96,7 @@ class KernelTables:
 
 
 _Sums: TypeAlias = dict[tuple[int, str], NDArray[np.float64]]
-"""Count, ns, bytes and ns of what tells its bytes, by activity and name.
+"""Count, ns, bytes and ns of what states its bytes, by activity and name.
 
 Floats are exact for months of nanoseconds, and no absurd trace overflows them.
 """
@@ -115,14 +115,14 @@ def top_kernels(traces: TraceSet) -> KernelTables:
 
 
 def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
-    """How far kernels fill their devices; None when no trace tells the geometry of a launch."""
+    """How far kernels fill their devices; None when no trace states the geometry of a launch."""
     covered_ns = all_ns = compute_ns = compute_bound_ns = memory_bound_ns = 0.0
     for trace in traces:
         spans = trace.spans
-        told = np.flatnonzero(~np.isnan(spans.blocks_per_sm) & (spans.activity <= 1))
-        filled = np.minimum(spans.blocks_per_sm[told].astype(np.float64), 1)
-        duration_ns = spans.duration_ns[told].astype(np.float64)
-        computes = spans.activity[told] == Activity.COMPUTE
+        known = np.flatnonzero(~np.isnan(spans.blocks_per_sm) & (spans.activity <= 1))
+        filled = np.minimum(spans.blocks_per_sm[known].astype(np.float64), 1)
+        duration_ns = spans.duration_ns[known].astype(np.float64)
+        computes = spans.activity[known] == Activity.COMPUTE
         long = duration_ns > SHORT_KERNEL_NS
         covered_ns += float(filled @ duration_ns)
         all_ns += float(duration_ns.sum())
@@ -175,8 +175,8 @@ def _durations_ns(trace: RankTrace, work: NDArray[np.int64]) -> Nanoseconds:
 
 
 def _table(rank: int | None, sums: _Sums) -> KernelTable:
-    told = {key: each.tolist() for key, each in sums.items()}
-    all_ns = sum(total_ns for _, total_ns, _, _ in told.values())
+    totals = {key: each.tolist() for key, each in sums.items()}
+    all_ns = sum(total_ns for _, total_ns, _, _ in totals.values())
     rows = [
         KernelRow(
             activity=Activity(activity),
@@ -187,7 +187,7 @@ def _table(rank: int | None, sums: _Sums) -> KernelTable:
             bytes=int(moved),
             bytes_s=moved_ns / 1e9,
         )
-        for (activity, name), (count, total_ns, moved, moved_ns) in told.items()
+        for (activity, name), (count, total_ns, moved, moved_ns) in totals.items()
     ]
     rows.sort(key=lambda row: (-row.total_s, row.name))
     return KernelTable(rank=rank, rows=tuple(rows))
@@ -197,7 +197,7 @@ def _table(rank: int | None, sums: _Sums) -> KernelTable:
 class LaunchStatistics:
     """Launches of one rank, or of a job where `rank` is None.
 
-    Launches without work on record are not counted. A delay lasts from the start of the call to
+    Launches without recorded work are not counted. A delay lasts from the start of the call to
     the start of the first work that it started. Work that starts before its call does so by the
     clocks of host and device only: such launches are `early_share` of all, and no delays.
     `launches_per_step` is None without marked steps, `short_kernel_share` without kernels.
@@ -220,7 +220,7 @@ class LaunchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLaunches:
-    """Launches of a job and of each rank whose trace tells any."""
+    """Launches of a job and of each rank whose trace shows any."""
 
     job: LaunchStatistics
     by_rank: tuple[LaunchStatistics, ...]
@@ -241,7 +241,7 @@ class StreamQueue:
 
     @property
     def longest_count(self) -> int:
-        """The most that waited at once."""
+        """The most that waited together."""
         return int(self.waiting_count.max(initial=0))
 
     @property
@@ -275,14 +275,14 @@ def launch_pairs(spans: Spans) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def launch_statistics(traces: TraceSet) -> JobLaunches | None:
-    """Launches of each rank and of all together; None when no trace tells any."""
+    """Launches of each rank and of all together; None when no trace shows any."""
     columns = [(trace.rank, _launch_columns(trace)) for trace in traces.ranks]
-    told = [(rank, each) for rank, each in columns if each.call_ns.size]
-    if not told:
+    launching = [(rank, each) for rank, each in columns if each.call_ns.size]
+    if not launching:
         return None
     return JobLaunches(
-        job=_statistics(None, [each for _, each in told]),
-        by_rank=tuple(_statistics(rank, [each]) for rank, each in told),
+        job=_statistics(None, [each for _, each in launching]),
+        by_rank=tuple(_statistics(rank, [each]) for rank, each in launching),
     )
 
 
@@ -361,7 +361,7 @@ class IdleCauses:
 
     Kernel wait: work was handed over, its call had returned, and it had not started. Synchronising:
     nothing was handed over, because the device had run dry while the host waited for it. Host wait:
-    nothing was handed over, for any other reason. Other: idle before work whose launch is not told.
+    nothing was handed over, for any other reason. Other: idle before work whose launch is unknown.
     """
 
     rank: int
@@ -376,11 +376,11 @@ class IdleCauses:
 def idle_causes(traces: TraceSet) -> tuple[IdleCauses, ...] | None:
     """Why each rank was idle, in the steps that all ranks profiled, or else in all of its work.
 
-    None when no trace tells how work was launched, or ranks have no step in common.
+    None when no trace says how work was launched, or ranks have no step in common.
     """
     windows = job_windows(traces)
-    told = any(np.any(trace.spans.activity == Activity.LAUNCH) for trace in traces.ranks)
-    if windows is None or not told:
+    launches = any(np.any(trace.spans.activity == Activity.LAUNCH) for trace in traces.ranks)
+    if windows is None or not launches:
         return None
     return tuple(_causes(trace, own) for trace, own in zip(traces.ranks, windows, strict=True))
 
@@ -394,13 +394,13 @@ def _causes(trace: RankTrace, windows: StepWindows) -> IdleCauses:
     handed_ns = spans.end_ns[calls]
     queued = handed_ns < spans.start_ns[work]
     waiting = Intervals.union(handed_ns[queued], spans.start_ns[work[queued]])
-    told = gaps.chosen(known)
-    synchronising = trace.covered(Activity.SYNC).contains(told.start_ns)
+    followed = gaps.chosen(known)
+    synchronising = trace.covered(Activity.SYNC).contains(followed.start_ns)
     parts = (
         gaps,
-        told.intersect(waiting),
-        told.chosen(synchronising).subtract(waiting),
-        told.chosen(~synchronising).subtract(waiting),
+        followed.intersect(waiting),
+        followed.chosen(synchronising).subtract(waiting),
+        followed.chosen(~synchronising).subtract(waiting),
         gaps.chosen(~known),
     )
     idle, kernel_wait, sync, host_wait, other = (
@@ -420,20 +420,20 @@ def _causes(trace: RankTrace, windows: StepWindows) -> IdleCauses:
 def _known(
     trace: RankTrace, gaps: Intervals, launched_work: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether the launch of what ends each gap is told, of any that starts there at once.
+    """Whether the launch of what ends each gap is known, of any that starts there together.
 
     Nothing need follow the last gap.
     """
     if not launched_work.size:
         return np.zeros(gaps.start_ns.size, np.bool_)
     work = np.flatnonzero(trace.spans.doing(*WORK))
-    launch_told = np.zeros(trace.spans.count, np.bool_)
-    launch_told[launched_work] = True
-    told_until = np.append(0, np.cumsum(launch_told[work]))
+    launch_known = np.zeros(trace.spans.count, np.bool_)
+    launch_known[launched_work] = True
+    known_until = np.append(0, np.cumsum(launch_known[work]))
     starts_ns = trace.spans.start_ns[work]
     first = np.searchsorted(starts_ns, gaps.end_ns)
     following_ns = starts_ns[np.minimum(first, work.size - 1)]
     behind = np.searchsorted(starts_ns, following_ns, side="right")
-    known: NDArray[np.bool_] = told_until[behind] > told_until[first]
+    known: NDArray[np.bool_] = known_until[behind] > known_until[first]
     last: NDArray[np.bool_] = first == work.size
     return known | last

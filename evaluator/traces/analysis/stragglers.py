@@ -43,7 +43,7 @@ class RankWaits:
 class Stragglers:
     """Who waits for whom over the steps that all traced ranks profiled, or the whole trace.
 
-    `straggler` is the rank for which the others waited longest; None if nobody waited. Of the time
+    `straggler` is the rank for which the others waited longest; None if no rank waited. Of the time
     in their steps the other ranks spent `waiting_share` waiting for it, and `exposed_share` waiting
     for it while they computed nothing, which is time lost. Both are means over those ranks, in
     which times at once count once.
@@ -265,7 +265,7 @@ class _GroupEnds:
         apart_ns, median_ns = self._apart_ns, self.deviation_ns
         scatter_ns = _DEVIATIONS * np.median(np.abs(apart_ns - median_ns), axis=0)
         variance = _VARIANCE_OF_MEDIAN * scatter_ns**2 / self.count
-        # Few instances tell little about their own scatter.
+        # Few instances show little of their own scatter.
         variance *= (self.count / (self.count - 3)) ** 2
         sorts = [
             np.median(apart_ns[self.sort == one], axis=0)
@@ -277,14 +277,14 @@ class _GroupEnds:
         return np.asarray(variance + self.tick_ns**2 / 12, np.float64)
 
     def spread_ns(self, ahead_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far apart ranks end, shape (instances,), clocks set back by what they are ahead."""
+        """Time between the first and the last end, shape (instances,), clocks corrected."""
         ends_ns = self.ends_ns - ahead_ns[self.clocks]
         spread_ns: NDArray[np.float64] = ends_ns.max(axis=1) - ends_ns.min(axis=1)
         return spread_ns
 
 
 def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> TraceSet:
-    """The same traces on one clock, as far as at least five matched collectives of a group tell.
+    """The same traces on one clock, as far as at least five matched collectives of a group show.
 
     `clocks` numbers the clocks that ranks are known to share, from 0, in the order of the ranks;
     None: each has its own. What a clock is ahead is the median over matched all-reduces,

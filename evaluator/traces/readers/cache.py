@@ -150,8 +150,8 @@ class FileIdentity(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, path: Path) -> Self:
         """Raises OSError."""
-        told = path.stat()
-        return cls(told.st_size, told.st_ino, told.st_mtime_ns, told.st_ctime_ns)
+        stated = path.stat()
+        return cls(stated.st_size, stated.st_ino, stated.st_mtime_ns, stated.st_ctime_ns)
 
 
 class _Label(msgspec.Struct):

@@ -76,7 +76,7 @@ class ChromeText:
     def error(self, what: str, position: int | None = None) -> TraceError:
         """The refusal of this text because of what stands at a position of the window."""
         byte = self._dropped + (self.at if position is None else position)
-        return TraceError(self._path, f"is no Chrome trace: {what} at byte {byte} of the text")
+        return TraceError(self._path, f"is not a Chrome trace: {what} at byte {byte} of the text")
 
     def cut_short(self) -> TraceError:
         """The refusal of a text that ends before it is complete."""
@@ -133,7 +133,7 @@ class ChromeText:
             size = min(4 * size, _LARGEST_VALUE_BYTES)
 
     def _value_end(self, size: int, whole: bool) -> int | None:
-        """How long the value is, within this size; None where more text is needed to tell."""
+        """How long the value is, within this size; None where more text is needed."""
         # One character for each byte: positions in the one are positions in the other.
         text = self.window[self.at : self.at + size].decode("latin-1")
         try:
@@ -264,25 +264,25 @@ class DamagedEvent:
 class ChromeFile(Generic[E]):
     """One file of trace events: an object with `traceEvents` anywhere in it, or a bare list.
 
-    It is read once, and nothing is refused before its batches are read. One that `mends` reads
+    It is read once, and nothing is refused before its batches are read. One that `repairs` reads
     damaged events as far as it can and leaves out the others.
     `header` holds every other field of the object as it is written, complete after the last batch,
     empty for a bare list. `text` is the list of events that the latest batch was decoded from.
     `control_count` is how many control characters inside strings were read as spaces: JSON has
-    none, older profilers do. `mended_count` is how many events were read from text set right, and
+    none, older profilers do. `repaired_count` is how many events were read from text set right, and
     `damages` are those left out.
     """
 
     def __init__(
-        self, path: Path, limits: ReadLimits, event_type: type[E], *, mends: bool = False
+        self, path: Path, limits: ReadLimits, event_type: type[E], *, repairs: bool = False
     ) -> None:
         self.header: dict[str, msgspec.Raw] = {}
         self.text = b""
         self.control_count = 0
-        self.mended_count = 0
+        self.repaired_count = 0
         self.damages: list[DamagedEvent] = []
         self.event_count = 0
-        self._mends = mends
+        self._repairs = repairs
         self._path = path
         self._limits = limits
         self._decoder: msgspec.json.Decoder[list[E]] = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]  # a type when it runs
@@ -321,7 +321,7 @@ class ChromeFile(Generic[E]):
                 source.take(b",")
         source.take(b"}")
         if not found:
-            raise TraceError(self._path, f"is no Chrome trace: it has no {_EVENTS}")
+            raise TraceError(self._path, f"is not a Chrome trace: it has no {_EVENTS}")
 
     def _name(self) -> str:
         source = self._in
@@ -374,7 +374,7 @@ class ChromeFile(Generic[E]):
                 self.control_count += controls
                 if controls:
                     continue
-                width = source.left  # where it grows, places are counted anew
+                width = source.left  # where it grows, places are counted again
                 certain = self._certain_end(error)
                 if certain == end and source.left == width:
                     events = self._one_by_one(end[0], error)
@@ -394,7 +394,7 @@ class ChromeFile(Generic[E]):
 
     def _one_by_one(self, end: int, error: Exception) -> list[E]:
         """Events of which some are damaged: those that can be mended, and a note of the others."""
-        pieces = self._in.elements(end) if self._mends else []
+        pieces = self._in.elements(end) if self._repairs else []
         if not all(piece.lstrip().startswith(b"{") for piece in pieces) or not pieces:
             raise self._refusal(error) from error
         read = [one for one in map(self._single, pieces) if one is not None]
@@ -417,9 +417,11 @@ class ChromeFile(Generic[E]):
             except RecursionError as error:
                 raise self._in.error("events nested too deeply stand") from error
             else:
-                self.mended_count += made is repair_text
+                self.repaired_count += made is repair_text
                 return event, text
-        self.damages.append(DamagedEvent(_said(_CATEGORY, piece), _said(_NAME, piece), fault))
+        self.damages.append(
+            DamagedEvent(_field_text(_CATEGORY, piece), _field_text(_NAME, piece), fault)
+        )
         return None
 
     def _likely_end(self) -> tuple[int, bool] | None:
@@ -466,7 +468,7 @@ class ChromeFile(Generic[E]):
         return 0
 
 
-def _said(field: re.Pattern[bytes], piece: bytes) -> str:
+def _field_text(field: re.Pattern[bytes], piece: bytes) -> str:
     """What a damaged event says in a field; empty where that is unknown."""
     found = field.search(piece)
     return found[1].decode(errors="replace") if found else ""

@@ -132,7 +132,7 @@ def _gzip(file: BufferedReader, size: int) -> Generator[bytes, None, None]:
 
 
 def _zstd(file: BufferedReader, size: int) -> Generator[bytes, None, None]:
-    """Frame by frame, because only an object of one frame tells whether the frame is whole."""
+    """Frame by frame, because only an object of one frame shows whether the frame is whole."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     gathered, gathered_bytes = list[bytes](), 0
     rest = b""

@@ -42,11 +42,11 @@ def marked_steps(
     reach = np.maximum.accumulate(end_ns)
     outer = np.concatenate(([True], start_ns[1:] >= reach[:-1]))
     number, start_ns, end_ns = number[outer], start_ns[outer], end_ns[outer]
-    told = bool(np.all(number >= 0))
+    numbered = bool(np.all(number >= 0))
     rising = bool(np.all(number[1:] > number[:-1]))
-    if not (told and rising):
+    if not (numbered and rising):
         number = np.arange(number.size)
-    return MarkedSteps(StepWindows.plain(number, start_ns, end_ns), told and not rising)
+    return MarkedSteps(StepWindows.plain(number, start_ns, end_ns), numbered and not rising)
 
 
 def longest_steps(

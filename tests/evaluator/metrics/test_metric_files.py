@@ -72,5 +72,5 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_file_that_is_no_python_is_named(written):
-    with pytest.raises(MetricError, match=r"mine\.txt: is no Python file"):
+    with pytest.raises(MetricError, match=r"mine\.txt: is not a Python file"):
         read_metrics_file(written(TWO, name="mine.txt"))

@@ -91,7 +91,7 @@ def test_what_cannot_be_exchanged_is_left_out_and_said():
     assert found.messages == (Message(collective="all_reduce", size_bytes=64),)
     assert found.left_out == (
         "2 all_gather of 2.048 kB of 2 of 4 ranks",
-        "1 all_reduce of untold size",
+        "1 all_reduce of unknown size",
         "1 send between two ranks",
         "1 other of an unknown kind",
     )

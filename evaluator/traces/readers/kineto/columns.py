@@ -1,7 +1,7 @@
 """The events of a Kineto trace as columns, before it is known on which side work counts.
 
-Events come in batches, and every name is looked at once. Microseconds become whole nanoseconds
-without loss. Faulty times are repaired and counted.
+Events come in batches, and every name is classified a single time. Microseconds become whole
+nanoseconds without loss. Faulty times are repaired and counted.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkColumns(Table):
-    """What device work and calls to the driver tell, shape (works,); 0 or NaN: unknown."""
+    """What device work and calls to the driver state, shape (works,); 0 or NaN: unknown."""
 
     row: NDArray[np.int64]
     correlation: NDArray[np.int64]
@@ -55,10 +55,10 @@ class WorkColumns(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MessageColumns(Table):
-    """What spans that communicate tell of their collectives, shape (messages,).
+    """What spans that communicate state of their collectives, shape (messages,).
 
     `kind` holds `CollectiveKind` values, `group` numbers of group keys; bytes of 0 and a sequence
-    of -1 are not told.
+    of -1 are unknown.
     """
 
     row: NDArray[np.int64]
@@ -70,7 +70,7 @@ class MessageColumns(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CallColumns(Table):
-    """What collectives that the host carries out or calls tell, shape (calls,).
+    """What collectives that the host carries out or calls state, shape (calls,).
 
     `function` numbers calls as they are made; all are equal where the recorder did not count.
     `bytes` are those of all tensors handed over, `largest_bytes` of the largest one; 0: unknown.
@@ -93,7 +93,7 @@ class MemoryColumns(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventColumns:
-    """The events that matter in file order, shape (events,); rows of what only some tell are here.
+    """The events that matter in file order, shape (events,); rows of what only some state are here.
 
     Times are ns, without the base time of the file until that is added.
     """
@@ -245,7 +245,7 @@ class Columns:
         self.lanes = Numbered[tuple[Number | None, Number | None]]()
         self.groups = Numbered[GroupKey]()
         self.gloo_lanes = set[int]()
-        self.mended_argument_count = 0
+        self.repaired_argument_count = 0
         self.damages: list[DamagedEvent] = []
         self._host_counts = True
         self._path = path
@@ -273,14 +273,14 @@ class Columns:
         """What was mended and left out of a file that has been read."""
         if file.control_count:
             yield f"{file.control_count} control characters in strings were read as spaces"
-        if file.mended_count:
+        if file.repaired_count:
             yield (
-                f"{file.mended_count} events were no proper JSON (bytes that are not UTF-8, stray "
-                "backslashes, nan or inf) and were read with those replaced"
+                f"{file.repaired_count} events were no proper JSON (bytes that are not UTF-8, "
+                "stray backslashes, nan or inf) and were read with those replaced"
             )
-        if self.mended_argument_count:
+        if self.repaired_argument_count:
             yield (
-                f"{self.mended_argument_count} events have arguments that cannot be read; these "
+                f"{self.repaired_argument_count} events have arguments that cannot be read; these "
                 "count as not given"
             )
         lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
@@ -294,7 +294,7 @@ class Columns:
             yield f"{len(lost)} damaged events are left out: {words}{more}"
 
     def _refuse_ruins(self, file: ChromeFile[KinetoEvent]) -> None:
-        """One event in a hundred may be missing; what is left of a file with fewer tells little."""
+        """One event in a hundred may be missing; a file with fewer shows little."""
         lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
         total = file.event_count + len(file.damages)
         if lost and (len(lost) == total or 100 * len(lost) > max(100, total)):
@@ -315,10 +315,10 @@ class Columns:
         try:
             return self._columns(events, text, host_counts)
         except TraceError:
-            self._set_right(events)
+            self._repair(events)
             return self._columns(events, text, host_counts)
 
-    def _set_right(self, events: list[KinetoEvent]) -> None:
+    def _repair(self, events: list[KinetoEvent]) -> None:
         """Drop arguments that cannot be read, and events that have no sound time.
 
         Events stay in their places, as others of the kind that counts for nothing.
@@ -334,7 +334,7 @@ class Columns:
             arguments = sound_arguments(event.args, shape) if shape else None
             if arguments is not None:
                 event.args = arguments
-                self.mended_argument_count += 1
+                self.repaired_argument_count += 1
 
     def _columns(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
         kind = self._kinds_of(events)
@@ -379,64 +379,64 @@ class Columns:
     def _work(
         self, rows: list[KinetoEvent], kind: NDArray[np.int8]
     ) -> tuple[WorkColumns, MessageColumns]:
-        """What device work and calls to the driver tell, and which kernels communicate.
+        """What device work and calls to the driver state, and which kernels communicate.
 
         `kind` is set right: a kernel whose arguments describe a collective is one.
         """
         row = np.flatnonzero(kind <= EventKind.SYNC)
-        told = self._arguments(rows, row, _WORK)
+        arguments = self._arguments(rows, row, _WORK)
         kernels = kind[row] <= EventKind.COLLECTIVE_KERNEL
-        describes = np.array([one.collective is not None for one in told], bool)
+        describes = np.array([one.collective is not None for one in arguments], bool)
         kind[row[kernels & describes]] = EventKind.COLLECTIVE_KERNEL
         communicates = np.flatnonzero(kind[row] == EventKind.COLLECTIVE_KERNEL)
-        blocks = self._numbers([one.blocks_per_sm for one in told], np.float64)
-        percent = self._numbers([one.occupancy_percent for one in told], np.float64)
+        blocks = self._numbers([one.blocks_per_sm for one in arguments], np.float64)
+        percent = self._numbers([one.occupancy_percent for one in arguments], np.float64)
         work = WorkColumns(
             row=row,
-            correlation=self._numbers([one.correlation for one in told], np.int64),
-            bytes=np.maximum(self._numbers([one.bytes for one in told], np.int64), 0),
+            correlation=self._numbers([one.correlation for one in arguments], np.int64),
+            bytes=np.maximum(self._numbers([one.bytes for one in arguments], np.int64), 0),
             blocks_per_sm=np.where(_sane(blocks, 1e9), blocks, np.nan).astype(np.float32),
             occupancy=np.where(_sane(percent, 100), percent / 100, np.nan).astype(np.float32),
         )
         return work, self._messages(
-            rows, row[communicates], [told[i] for i in communicates.tolist()]
+            rows, row[communicates], [arguments[i] for i in communicates.tolist()]
         )
 
     def _messages(
-        self, rows: list[KinetoEvent], row: NDArray[np.int64], told: Sequence[WorkArguments]
+        self, rows: list[KinetoEvent], row: NDArray[np.int64], arguments: Sequence[WorkArguments]
     ) -> MessageColumns:
         names = [rows[i].name for i in row.tolist()]
-        messages = [message(name, one) for name, one in zip(names, told, strict=True)]
-        groups = [self.groups[one.group_name, one.group_ranks, one.group_size] for one in told]
+        messages = [message(name, one) for name, one in zip(names, arguments, strict=True)]
+        groups = [self.groups[one.group_name, one.group_ranks, one.group_size] for one in arguments]
         return MessageColumns(
             row=row,
             kind=np.array([kind for kind, _ in messages], np.int8),
             group=np.array(groups, np.int32),
             bytes=np.array([size for _, size in messages], np.int64),
-            sequence=np.array([max(one.sequence, -1) for one in told], np.int64),
+            sequence=np.array([max(one.sequence, -1) for one in arguments], np.int64),
         )
 
     def _calls(self, rows: list[KinetoEvent], kind: NDArray[np.int8]) -> CallColumns:
         row = np.flatnonzero(np.isin(kind, _CALLS))
-        told = self._arguments(rows, row, _OPERATORS)
-        operands = [operand_bytes(one) for one in told]
+        arguments = self._arguments(rows, row, _OPERATORS)
+        operands = [operand_bytes(one) for one in arguments]
         return CallColumns(
             row=row,
-            function=np.array([one.function_id for one in told], np.int64),
+            function=np.array([one.function_id for one in arguments], np.int64),
             bytes=np.array([every for every, _ in operands], np.int64),
             largest_bytes=np.array([largest for _, largest in operands], np.int64),
         )
 
     def _memory(self, instants: list[KinetoEvent]) -> MemoryColumns:
         reports = [event for event in instants if event.name == _MEMORY]
-        told = self._arguments(reports, np.arange(len(reports)), _MEMORY_REPORTS)
-        total = self._numbers([one.allocated_bytes for one in told], np.int64)
+        arguments = self._arguments(reports, np.arange(len(reports)), _MEMORY_REPORTS)
+        total = self._numbers([one.allocated_bytes for one in arguments], np.int64)
         kept = np.flatnonzero(total >= 0)
         start_us = [reports[i].ts for i in kept.tolist()]
         return MemoryColumns(
             time_ns=rounded_ns(self._path, start_us, "start"),
             allocated_bytes=total[kept],
-            device=self._numbers([one.device_type for one in told], np.int64)[kept],
+            device=self._numbers([one.device_type for one in arguments], np.int64)[kept],
         )
 
     def _arguments(
@@ -468,8 +468,8 @@ class Columns:
         """Threads are named more than once; one name that says gloo is enough."""
         if event.name != _THREAD_NAME:
             return
-        (told,) = self._arguments([event], np.array([0]), _THREADS)
-        if _GLOO_THREAD in (told.name or ""):
+        (arguments,) = self._arguments([event], np.array([0]), _THREADS)
+        if _GLOO_THREAD in (arguments.name or ""):
             self.gloo_lanes.add(self.lanes[event.pid, event.tid])
 
 
@@ -535,23 +535,23 @@ def repair_times(
     reach_ns = duration_ns[work[:-1]] - room_ns
     cut = followed & (reach_ns > (_ROCM_REACH_NS if is_rocm else _REACH_NS))
     duration_ns[work[:-1][cut]] = room_ns[cut]
-    told = {
-        "events last less than nothing: they count as instants": negative,
+    repaired = {
+        "events have a negative duration: they count as instants": negative,
         "spans reached into the next one of their stream: they end where that begins": int(
             np.count_nonzero(cut)
         ),
     }
-    mended_events = replace(
+    repaired_events = replace(
         events,
         start_ns=start_ns,
         duration_ns=duration_ns,
         memory=replace(events.memory, time_ns=events.memory.time_ns + base_ns),
     )
-    return mended_events, [f"{count} {what}" for what, count in told.items() if count]
+    return repaired_events, [f"{count} {what}" for what, count in repaired.items() if count]
 
 
 def launch_starts(events: EventColumns) -> Nanoseconds:
-    """When the host launched the work of each event, int64 ns, shape (events,); NEVER: untold."""
+    """When the host launched the work of each event, int64 ns, shape (events,); NEVER: unknown."""
     work = events.work
     kind, has_name = events.kind[work.row], work.correlation != 0
     calls = np.flatnonzero(has_name & (kind == EventKind.LAUNCH))

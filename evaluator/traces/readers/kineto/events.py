@@ -140,17 +140,17 @@ def sound_arguments(args: msgspec.Raw, shape: type[msgspec.Struct]) -> msgspec.R
     """Those arguments of an event that can be read as the shape has them; None where all can."""
     text = repair_text(bytes(args))
     try:
-        told = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        given = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = {}
+        given = {}
     wanted = {field.encode_name: field.type for field in msgspec.structs.fields(shape)}
     sound = {
         name: value
-        for name, value in told.items()
+        for name, value in given.items()
         if name in wanted and _fits(value, wanted[name], is_float=name in _FLOATS)
     }
-    dropped = any(name in wanted and name not in sound for name in told)
-    unchanged = text == bytes(args) and told and not dropped
+    dropped = any(name in wanted and name not in sound for name in given)
+    unchanged = text == bytes(args) and given and not dropped
     return None if unchanged or bytes(args) == b"{}" else msgspec.Raw(msgspec.json.encode(sound))
 
 
@@ -215,7 +215,7 @@ def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> KinetoHeader:
         try:
             return msgspec.json.decode(fields[name], type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise TraceError(path, f"is no Kineto trace: its {name}: {error}") from error
+            raise TraceError(path, f"is not a Kineto trace: its {name}: {error}") from error
 
     base_ns = field("baseTimeNanoseconds", int, 0)
     if not 0 <= base_ns < _LARGEST_BASE_NS:
@@ -229,7 +229,7 @@ def header_of(path: Path, fields: Mapping[str, msgspec.Raw]) -> KinetoHeader:
 
 
 class EventKind(IntEnum):
-    """What an event is, before the whole file has told on which side the work was done.
+    """What an event is, before the whole file has shown on which side the work was done.
 
     Up to FILL it is work of the device, up to SYNC it has the arguments of such.
     """
@@ -342,7 +342,7 @@ _KIND_OF_NAME: Mapping[Category, Callable[[str], EventKind]] = {
 
 
 class KindOfName(dict[str, int]):
-    """Kinds of the names of one category, each looked at once.
+    """Kinds of the names of one category, each looked at a single time.
 
     Plain numbers: making an array of enumeration members takes ten times as long.
     """
@@ -399,7 +399,7 @@ def message(kernel_name: str, arguments: WorkArguments) -> tuple[CollectiveKind,
 
 
 def operand_bytes(arguments: OperatorArguments) -> tuple[int, int]:
-    """Bytes of all tensors that an operator is given, and of the largest; 0 where not told."""
+    """Bytes of all tensors that an operator is given, and of the largest; 0 where unknown."""
     try:
         shapes = _SHAPES.decode(arguments.shapes)
     except (msgspec.DecodeError, RecursionError):
@@ -420,11 +420,11 @@ def _element_count(shape: Sequence[int | list[int]]) -> int:
 
 
 def group_of(key: GroupKey, known: Mapping[str, ProcessGroup]) -> RankGroup:
-    """The group as far as event and header tell; a list of ranks cut short counts as none."""
+    """The group as far as event and header say; a list of ranks cut short counts as none."""
     name, ranks_text, size = key
-    told = known.get(name, ProcessGroup())
-    size = _group_size(size) or _group_size(told.size)
-    ranks = _ranks(ranks_text, size) or _ranks(str(told.ranks), size)
+    described = known.get(name, ProcessGroup())
+    size = _group_size(size) or _group_size(described.size)
+    ranks = _ranks(ranks_text, size) or _ranks(str(described.ranks), size)
     return RankGroup(name, ranks, len(ranks) if ranks else size)
 
 
@@ -438,8 +438,8 @@ def only_group(known: Mapping[str, ProcessGroup]) -> GroupKey:
     return group.name, "", _group_size(group.size)
 
 
-def _group_size(told: int | None) -> int | None:
-    return told if told is not None and 0 < told <= _LARGEST_GROUP else None
+def _group_size(size: int | None) -> int | None:
+    return size if size is not None and 0 < size <= _LARGEST_GROUP else None
 
 
 def _ranks(text: str, size: int | None) -> tuple[int, ...] | None:

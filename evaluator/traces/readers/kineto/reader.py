@@ -55,7 +55,7 @@ from evaluator.traces.readers.kineto.events import (
 )
 from evaluator.traces.readers.marks import collective_kind
 
-_NOTHING, _UNTOLD = -1, -1
+_NOTHING, _UNKNOWN = -1, -1
 _VAGUE = (CollectiveKind.OTHER, CollectiveKind.SEND_RECV)
 _CARRIED_OUT_AS = {
     CollectiveKind.ALL_REDUCE: (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER),
@@ -91,9 +91,9 @@ def host_messages(
 ) -> MessageColumns:
     """What gloo's spans do, all in the one group that there is, as far as that is known.
 
-    gloo carries a reduce-scatter out as an all-reduce, and tells only what a rank puts into an
-    all-gather. The `c10d::` call tells both: spans belong to calls in the order of either, which is
-    that of their numbers where the recorder gave them any, else of their starts.
+    gloo carries a reduce-scatter out as an all-reduce, and states only what a rank puts into an
+    all-gather. The `c10d::` call states both: spans belong to calls in the order of either, which
+    is that of their numbers where the recorder gave them any, else of their starts.
     """
     calls = events.calls
     does, by_torch = _called(events, names)
@@ -117,7 +117,7 @@ def host_messages(
         kind=kind[is_span],
         group=np.full(row.size, group, np.int32),
         bytes=np.where(whole, size, 0)[is_span],
-        sequence=np.full(row.size, _UNTOLD, np.int64),
+        sequence=np.full(row.size, _UNKNOWN, np.int64),
     )
 
 
@@ -161,7 +161,7 @@ Mark: TypeAlias = tuple[str, int, int]
 def host_steps(events: EventColumns, names: Sequence[str]) -> StepWindows:
     """The steps on the host's side.
 
-    `ProfilerStep#k` where the profiler was told of steps; else what vLLM and SGLang call theirs:
+    `ProfilerStep#k` where the program marked its steps; else what vLLM and SGLang call theirs:
     `execute_..context_n(..)_generation_m(..)`, `step[EXTEND ..]`, or calls of the function that is
     one step. Those have no numbers: they count from 0, the outer of two where they are nested.
     """
@@ -182,7 +182,7 @@ def device_steps(
     That is the work which the host launched within its step (it lags behind it), and what the
     profiler recorded as `ProfilerStep#k` on streams. The latter alone does not do: work within a
     range that has another name inside the step is not part of it. Nor does the host's window, but
-    it stands for all steps where nothing tells of any on the device.
+    it stands for all steps where nothing shows any on the device.
     `launched_ns` is the start of the launch of each event, of shape (events,).
     """
     step = latest_window(host.start_ns, host.end_ns, launched_ns)
@@ -240,7 +240,7 @@ def _counted(marks: Sequence[Mark]) -> StepWindows:
 
 
 def _kind(name: str) -> StepKind:
-    """A step that reads any prompt is a prefill, also when it decodes for others beside that."""
+    """A step that reads any prompt is a prefill, also when it decodes for other requests."""
     if match := ENGINE_STEP.fullmatch(name):
         prompts, answers = int(match[1]), int(match[2])
         return StepKind.PREFILL if prompts else StepKind.DECODE if answers else StepKind.PLAIN
@@ -390,14 +390,14 @@ class RankReading:
             works[_text(lanes[lane_id][0])] += count
         (main, _), *_ = works.most_common(1) or [("", 0)]
         known = self._header.devices
-        told = next((one for one in known if str(one.id) == main), known[0] if known else None)
-        if told is None:
+        described = next((one for one in known if str(one.id) == main), known[0] if known else None)
+        if described is None:
             device = Device(name="")
         else:
             device = Device(
-                name=told.name,
-                multiprocessor_count=told.multiprocessor_count,
-                memory_bytes=told.memory_bytes,
+                name=described.name,
+                multiprocessor_count=described.multiprocessor_count,
+                memory_bytes=described.memory_bytes,
             )
         return device, [] if self._has_work else [_NO_WORK]
 
@@ -431,14 +431,14 @@ def read_rank(
 
     Device work counts where the trace holds any, and the host's launches and waits with it; else
     the host's own work: ATen operators compute, `gloo:` spans communicate. The trace of a job on
-    devices that holds none of their work has no work, as a caveat says. How steps are found is told
-    in `steps`, collectives in `collectives`. The rank is taken from the trace, else
-    from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of one.
+    devices that holds none of their work has no work, as a caveat says. The rank is taken from the
+    trace, else from `rank<r>` in the file's name, else it is `only_rank`: the one rank of a job of
+    one.
 
     Single damaged events are repaired or left out, as caveats say. Raises TraceError when more of
     the file is damaged, or it passes a limit or names no rank.
     """
-    file = ChromeFile(path, limits, KinetoEvent, mends=True)
+    file = ChromeFile(path, limits, KinetoEvent, repairs=True)
     columns = Columns(path)
     events = columns.read(file)
     header = header_of(path, file.header)

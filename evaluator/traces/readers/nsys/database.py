@@ -39,8 +39,8 @@ _USES = 8
 def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
     """The database in a file, plain or packed; a packed one is unpacked into a separate folder.
 
-    Raises TraceError, then and while it is read, when the file is no SQLite database, is damaged,
-    passes a limit, or takes longer to read than any sound one of its size.
+    Raises TraceError, then and while it is read, when the file is not a SQLite database, is
+    damaged, passes a limit, or takes longer to read than any sound one of its size.
     """
     if not path.is_file():
         raise TraceError(path, "is no regular file")
@@ -56,8 +56,10 @@ def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
                 yield NsysDatabase(path, connection, limits.event_count, _USES * size)
         # SQLite quotes what it refuses, which need not be text.
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            told = "takes longer to read than any sound file of its size" if _gave_up(error) else ""
-            raise TraceError(path, told or f"cannot be read as SQLite: {error}") from error
+            reason = (
+                "takes longer to read than any sound file of its size" if _gave_up(error) else ""
+            )
+            raise TraceError(path, reason or f"cannot be read as SQLite: {error}") from error
 
 
 class NsysDatabase:
@@ -91,7 +93,7 @@ class NsysDatabase:
                 else (),
                 _LARGEST_COLUMN_COUNT,
             )
-            # The last field tells columns that are computed when they are read.
+            # The last field marks columns that are computed when they are read.
             self._columns[table] = frozenset(row[1] for row in listed if row[-1] == 0)
         return self._columns[table]
 
@@ -177,7 +179,7 @@ def _unpacked(path: Path, to: Path, limits: ReadLimits) -> Path:
     except OSError as error:
         raise TraceError(path, f"cannot be unpacked to {to.parent}: {error}") from error
     if not begun:
-        raise TraceError(path, "is no SQLite database")
+        raise TraceError(path, "is not a SQLite database")
     return to
 
 

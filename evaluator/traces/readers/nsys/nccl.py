@@ -36,7 +36,7 @@ _Schemas: TypeAlias = Mapping[int, Mapping[str, tuple[struct.Struct, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a range tells: a communicator (empty: none), bytes and ranks (0: unknown)."""
+    """What a range states: a communicator (empty: none), bytes and ranks (0: unknown)."""
 
     communicator: str = ""
     message_bytes: int = 0
@@ -83,12 +83,12 @@ def _unpacked(content: bytes, schemas: _Schemas) -> Payload | None:
         return None
     schema, size = _HEADER.unpack_from(content)
     body = content[_HEADER.size : _HEADER.size + size]
-    told = {
+    stated = {
         name: form.unpack_from(body, offset)[0]
         for name, (form, offset) in schemas.get(schema, {}).items()
         if offset + form.size <= len(body)
     }
-    return _payload(told.get(_COMMUNICATOR), told.get(_SIZE), told.get(_RANKS))
+    return _payload(stated.get(_COMMUNICATOR), stated.get(_SIZE), stated.get(_RANKS))
 
 
 def _schemas(database: NsysDatabase) -> _Schemas:
@@ -114,12 +114,12 @@ def _payload(
     )
 
 
-def _number(told: _PayloadValue, largest: int) -> int:
+def _number(stated: _PayloadValue, largest: int) -> int:
     """A count or size, however it is written; 0 where it is none."""
-    if isinstance(told, str):
-        digits = told.replace(",", "")
-        told = int(digits) if digits.isdecimal() and len(digits) < _LONGEST_NUMBER else 0
-    return told if isinstance(told, int) and 0 < told <= largest else 0
+    if isinstance(stated, str):
+        digits = stated.replace(",", "")
+        stated = int(digits) if digits.isdecimal() and len(digits) < _LONGEST_NUMBER else 0
+    return stated if isinstance(stated, int) and 0 < stated <= largest else 0
 
 
 _KINDS = {
@@ -137,8 +137,8 @@ _KINDS = {
     "ncclRecv": CollectiveKind.RECV,
 }
 _TRANSFERS = {CollectiveKind.SEND, CollectiveKind.RECV}
-# Of these NCCL tells the part of one rank; the whole buffer is that of all ranks.
-_TOLD_BY_PART = {
+# Of these NCCL states the part of one rank; the whole buffer is that of all ranks.
+_STATED_BY_PART = {
     CollectiveKind.ALL_GATHER,
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
@@ -188,7 +188,7 @@ class NcclCalls:
     def operations(
         self, threads: Sequence[int], launched_ns: Sequence[int]
     ) -> list[NcclOperation | None]:
-        """What each launch did; None where NCCL told nothing or several kernels share a call."""
+        """What each launch did; None where NCCL stated nothing or several kernels share a call."""
         calls = [
             self._call(thread, time_ns)
             for thread, time_ns in zip(threads, launched_ns, strict=True)
@@ -210,7 +210,7 @@ def nccl_calls(tables: Tables, ranges: Ranges) -> NcclCalls:
     known = np.array([text.startswith("nccl") for text in texts], bool)
     rows = np.flatnonzero(known[ranges.labels.index]) if known.any() else np.empty(0, np.int64)
     payloads = payloads_of(tables, ranges, rows)
-    told = [
+    stated = [
         _Range(thread, start_ns, end_ns, texts[label], payload)
         for thread, start_ns, end_ns, label, payload in zip(
             ranges.thread[rows].tolist(),
@@ -223,11 +223,11 @@ def nccl_calls(tables: Tables, ranges: Ranges) -> NcclCalls:
     ]
     sizes = {
         range_.payload.communicator: range_.payload.rank_count
-        for range_ in told
+        for range_ in stated
         if range_.text.startswith(_INIT)
     }
     by_thread: dict[int, list[_Range]] = {}
-    for range_ in told:
+    for range_ in stated:
         by_thread.setdefault(range_.thread, []).append(range_)
     return NcclCalls({thread: list(_calls(own, sizes)) for thread, own in by_thread.items()})
 
@@ -255,7 +255,7 @@ def _operation(range_: _Range, sizes: Mapping[str, int]) -> NcclOperation:
     kind = _KINDS[range_.text]
     name = range_.payload.communicator
     size = sizes.get(name, 0)
-    part_count = size if kind in _TOLD_BY_PART else 1
+    part_count = size if kind in _STATED_BY_PART else 1
     whole_bytes = min(range_.payload.message_bytes * part_count, _LARGEST_BYTES)
     return NcclOperation(kind, RankGroup(name, size=size or None), whole_bytes)
 

@@ -193,7 +193,7 @@ def device_work(tables: Tables) -> Rows:
     """Everything that ran on a device.
 
     A copy between two devices communicates. A graph that was recorded as a whole computes:
-    nothing tells what ran inside.
+    nothing says what ran inside.
     """
     return Rows.joined((_kernels(tables), _graphs(tables), _copies(tables), _fills(tables)))
 
@@ -275,11 +275,11 @@ def collectives(
     spans: NDArray[np.int64],
     names: tuple[str, ...],
     ranks: Mapping[tuple[int, int], int],
-    asked: list[NcclOperation | None],
+    operations: list[NcclOperation | None],
 ) -> Collectives:
     """What the communicating rows do; `spans` are their numbers among all spans, rising.
 
-    NCCL's own ranges tell kind, group and size where they were recorded; else a kernel's name tells
+    NCCL's own ranges give kind, group and size where they were recorded; else a kernel's name gives
     the kind and nothing the size. `ranks` are the ranks of devices, by process and device.
     """
     kinds = {number: collective_kind(names[number]) for number in np.unique(rows.name).tolist()}
@@ -293,7 +293,7 @@ def collectives(
             rows.target.tolist(),
             rows.bytes.tolist(),
             rows.name.tolist(),
-            asked,
+            operations,
             strict=True,
         )
     ]
@@ -329,10 +329,10 @@ def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[Rank
     The world is as large as there are devices, unless a communicator of NCCL has more ranks.
     Ranks are in order of the devices' numbers and, where several processes call their device by
     the same number, of the processes' ids. What one process did on a device without running a
-    kernel there is left out. Steps are NVTX ranges that look like steps (`nsys_steps`).
+    kernel there is left out. Steps are NVTX ranges that look like steps (`_STEP`).
 
-    Raises TraceError when the file is no SQLite database, is damaged, passes a limit, or holds no
-    work of a device.
+    Raises TraceError when the file is not a SQLite database, is damaged, passes a limit, or holds
+    no work of a device.
     """
     with open_database(path, limits) as database:
         return _Export(path, database).traces()
@@ -351,7 +351,7 @@ class _Export:
         if not work.count:
             raise TraceError(path, "holds no work of a device")
         calls, ranges = host_calls(tables), nvtx_ranges(tables)
-        if not work.process.any():  # an older file that does not tell processes apart
+        if not work.process.any():  # an older file that does not distinguish processes
             calls = replace(calls, process=np.zeros(calls.count, np.int64))
             ranges = replace(ranges, thread=ranges.thread - process_of(ranges.thread))
         self._places, self._work_rank = _placed(path, work)
@@ -361,13 +361,15 @@ class _Export:
         self._calls_rank = self._ranked_calls()
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
-        self._asked = self._operations(nccl_calls(tables, ranges))
+        self._operations = self._operations_of(nccl_calls(tables, ranges))
         self._device_of = devices(database)
         self._epoch_ns = _epoch_ns(database)
         self._names = tables.names
         strays = int((self._work_rank < 0).sum())
-        told = f"{strays} copies and fills of processes that ran no kernel on the device left out"
-        self._caveats = (*tables.caveats, *([told] if strays else []))
+        left_out = (
+            f"{strays} copies and fills of processes that ran no kernel on the device left out"
+        )
+        self._caveats = (*tables.caveats, *([left_out] if strays else []))
 
     def traces(self) -> tuple[RankTrace, ...]:
         """One trace for each rank."""
@@ -380,7 +382,7 @@ class _Export:
 
     def _world_size(self) -> int | None:
         """As many ranks as there are devices, unless a communicator has more."""
-        sizes = [operation.group.size or 0 for operation in self._asked if operation]
+        sizes = [operation.group.size or 0 for operation in self._operations if operation]
         return len(self._places) if max(sizes, default=0) <= len(self._places) else None
 
     def _ranked_calls(self) -> NDArray[np.int64]:
@@ -436,8 +438,8 @@ class _Export:
         work = work.select(launched[order])
         return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
 
-    def _operations(self, nccl: NcclCalls) -> list[NcclOperation | None]:
-        """What NCCL was asked for when it launched each of the communicating rows of work."""
+    def _operations_of(self, nccl: NcclCalls) -> list[NcclOperation | None]:
+        """What NCCL was operations for when it launched each of the communicating rows of work."""
         launch = self._launch[self._communicating]
         threads, start_ns = self._calls.thread, self._calls.start_ns
         return nccl.operations(
@@ -452,19 +454,19 @@ class _Export:
             np.flatnonzero(rows.activity == Activity.COMMUNICATION),
             self._names,
             {place: rank for rank, place in enumerate(self._places)},
-            [self._asked[index] for index in chosen.tolist()],
+            [self._operations[index] for index in chosen.tolist()],
         )
 
     def _own_caveats(self, work: Rows, launch: NDArray[np.int64], steps: MarkedSteps) -> list[str]:
         graphs = {number for number, name in enumerate(self._names) if name.startswith(GRAPH)}
         graph_count = int(np.isin(work.name, list(graphs)).sum())
         orphan_count = int((launch < 0).sum())
-        told = (
-            (graph_count, "CUDA graphs were recorded as a whole: what ran inside is not told"),
+        counts = (
+            (graph_count, "CUDA graphs were recorded as a whole: what ran inside is unknown"),
             (orphan_count, f"of {work.count} spans on the device have no recorded launch"),
         )
         renumbered = [RENUMBERED] if steps.renumbered else []
-        return [f"{count} {what}" for count, what in told if count] + renumbered
+        return [f"{count} {what}" for count, what in counts if count] + renumbered
 
 
 def _placed(path: Path, work: Rows) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
@@ -511,5 +513,5 @@ def _lane(on_device: int, process: int, device: int, line: int) -> Lane:
 
 def _epoch_ns(database: NsysDatabase) -> int:
     """When the file's clock was 0, since the Unix epoch; 0 where it does not say."""
-    told = database.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
-    return int(told[0]) if told.size and 0 < told[0] < _LATEST_EPOCH_NS else 0
+    epochs = database.integers("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": 0})["utcEpochNs"]
+    return int(epochs[0]) if epochs.size and 0 < epochs[0] < _LATEST_EPOCH_NS else 0

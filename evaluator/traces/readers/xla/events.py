@@ -119,7 +119,7 @@ def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
     with closing(file.batches()) as batches:
         for batch in batches:
             event_count += sum(map(table.add_json, batch))
-    told = (
+    counts = (
         (file.control_count, "control characters inside strings were read as spaces"),
         (
             event_count if event_count >= _MOST_EVENTS else 0,
@@ -127,7 +127,7 @@ def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
             "missing; read the .xplane.pb, which has all of them",
         ),
     )
-    return table.events([f"{count} {what}" for count, what in told if count])
+    return table.events([f"{count} {what}" for count, what in counts if count])
 
 
 class EventTable:
@@ -156,8 +156,8 @@ class EventTable:
         if name.startswith("$"):
             frame = _FRAME.fullmatch(name)
             return frame is not None and frame["function"] in _STEP_FRAMES
-        told = (args.hlo_op, args.correlation_id, args.step_num)
-        if name == RENDEZVOUS or told != (None, None, None):
+        marks = (args.hlo_op, args.correlation_id, args.step_num)
+        if name == RENDEZVOUS or marks != (None, None, None):
             return True
         # Most of what a host does is nothing but its own; what is no host may be a device.
         return not self._process_names.get(process, "").startswith("/host:")
@@ -237,12 +237,12 @@ def _times_ns(event: XlaEvent) -> Times | None:
     return start_ns, max(round((start_us + duration_us) * 1000), start_ns)
 
 
-def _real(told: ArgumentValue) -> float:
+def _real(value: ArgumentValue) -> float:
     """A number, however it is written; NaN where it is none."""
-    if told is None:
+    if value is None:
         return math.nan
     try:
-        number = float(told)
+        number = float(value)
     except (ValueError, OverflowError):
         return math.nan
     return number if math.isfinite(number) else math.nan
@@ -260,11 +260,11 @@ def _is_opaque(args: Arguments) -> bool:
     return args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
 
 
-def _whole(told: ArgumentValue) -> int:
+def _whole(value: ArgumentValue) -> int:
     """A count from 0 to a limit that sums cannot overflow, however it is written; else -1."""
-    if told is None:
+    if value is None:
         return -1
-    number = _real(told)
+    number = _real(value)
     return int(number) if 0 <= number < _LARGEST else -1
 
 

@@ -63,7 +63,7 @@ _PRIMITIVES = (
     ("pmin", CollectiveKind.ALL_REDUCE),
     ("permute", CollectiveKind.SEND_RECV),
 )
-# What only contains other operations, each with a span of its own.
+# What only contains other operations, each with a separate span.
 _CONTAINER = re.compile(r"(?:while|conditional|call)(?:[.\d]*)")
 _COPY = re.compile(r"(?:copy|slice|dynamic-slice|dynamic-update-slice)-(?:start|done)")
 _HOST_COPIES = {"infeed", "outfeed", "host send", "host recv"}
@@ -122,8 +122,8 @@ def half_of(name: str, text: str) -> Half | None:
         return None
     if match["end"] == "start":
         return Half(name, True)
-    told = _ITS_START.match(text, max(text.find("-done("), 0))  # found once: texts may be large
-    return Half(told["start"] if told else f"{match['what']}-start{match['number']}", False)
+    start = _ITS_START.match(text, max(text.find("-done("), 0))  # found once: texts may be large
+    return Half(start["start"] if start else f"{match['what']}-start{match['number']}", False)
 
 
 def result_bytes(text: str) -> int:
@@ -149,13 +149,13 @@ def participants(text: str, device: int) -> tuple[int, ...] | None:
 
     None where the text does not say, as where all devices of the job take part.
     """
-    told = _EXPLICIT.search(text)
-    if told:
+    explicit = _EXPLICIT.search(text)
+    if explicit:
         groups = [
             [int(number[:9]) for number in re.findall(r"\d+", group)]
-            for group in told[1].split("}")
+            for group in explicit[1].split("}")
         ]
-        if "source_target_pairs" in told[0]:
+        if "source_target_pairs" in explicit[0]:
             groups = [[device for pair in groups for device in pair]]
     else:
         groups = _iota_groups(text, device)
@@ -164,12 +164,12 @@ def participants(text: str, device: int) -> tuple[int, ...] | None:
 
 def _iota_groups(text: str, device: int) -> list[list[int]]:
     """A device's group. `[2,4]<=[4,2]T(1,0)`: 0 to 7 as 4 x 2, transposed, as 2 groups of 4."""
-    told = _IOTA.search(text)
-    if not told:
+    iota = _IOTA.search(text)
+    if not iota:
         return []
     shape, sides, order = (
         [int(number[:9]) for number in (numbers or "").split(",") if number]
-        for numbers in told.groups()
+        for numbers in iota.groups()
     )
     if not 0 < prod(sides) <= _MOST_RANKS or prod(shape) != prod(sides) or len(shape) != 2:
         return []
@@ -211,7 +211,7 @@ _COPY_SIZE = re.compile(r"size:(\d{1,18})")
 class Operations(Table):
     """Columns of shape (operations,), in order of start.
 
-    `event` is the row of the event, `done` that of the event that tells the result: another one
+    `event` is the row of the event, `done` that of the event that states the result: another one
     where an operation was started and done.
     """
 
@@ -226,7 +226,7 @@ class Operations(Table):
 def times_ns(events: XlaEvents, rows: NDArray[np.int64]) -> tuple[Nanoseconds, Nanoseconds]:
     """Starts and ends of events of one device.
 
-    The device's own picoseconds where all of them tell these, brought to the file's clock by the
+    The device's own picoseconds where all of them state these, brought to the file's clock by the
     first of them, so that spans that touch do so after rounding.
     """
     offset_ps, duration_ps = events.offset_ps[rows], events.duration_ps[rows]
@@ -320,10 +320,10 @@ def _size_copies(events: XlaEvents, found: Operations) -> None:
     details, index = np.unique(events.details[found.done[rows]], return_inverse=True)
     texts = [events.all_details[number][1] for number in details.tolist()]
     sizes = [_COPY_SIZE.search(text) for text in texts]
-    told = np.array([int(size[1]) if size else -1 for size in sizes], np.int64)[index]
+    stated = np.array([int(size[1]) if size else -1 for size in sizes], np.int64)[index]
     given = np.array([result_bytes(text) for text in texts], np.int64)[index]
     whole = found.done[rows] != found.event[rows]
-    found.bytes[rows] = np.where(told >= 0, told, np.where(whole, given, found.bytes[rows]))
+    found.bytes[rows] = np.where(stated >= 0, stated, np.where(whole, given, found.bytes[rows]))
 
 
 # `jit_step_fun(5120112285394406626)`, `jit_train_step(3)`, `pmap_step(1)`: the compiled function of
@@ -357,9 +357,9 @@ def device_steps(
     shown = rows[role == LineRole.STEPS]
     if shown.size:
         texts = [events.names[name] for name in events.name[shown].tolist()]
-        told = [int(text) if re.fullmatch(r"\d{1,18}", text) else -1 for text in texts]
+        numbers = [int(text) if re.fullmatch(r"\d{1,18}", text) else -1 for text in texts]
         same = np.zeros(shown.size, np.int64)
-        return _longest(events, shown, np.array(told, np.int64), same)
+        return _longest(events, shown, np.array(numbers, np.int64), same)
     is_step = np.array([_is_step(name) for name in events.names], bool)
     runs = rows[role == LineRole.MODULES]
     runs = runs[is_step[events.name[runs]]]
@@ -427,7 +427,7 @@ def collectives_of(
     """
     groups: dict[RankGroup, int] = {}
     known: dict[tuple[int, int, int], tuple[CollectiveKind, RankGroup, int]] = {}
-    told: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     for event, done, start_ns, end_ns in zip(
         operations.event.tolist(),
         operations.done.tolist(),
@@ -437,24 +437,24 @@ def collectives_of(
     ):
         key = (int(events.name[event]), int(events.details[event]), int(events.details[done]))
         if key not in known:
-            known[key] = _told(events, key, ranks, device)
+            known[key] = _described(events, key, ranks, device)
         kind, group, size = known[key]
         if events.is_op[event]:
             met = meetings.inside(int(events.line[event]), start_ns, end_ns)
             group = _group(met, ranks) if met else group
-        told.append((kind, groups.setdefault(group, len(groups)), size))
-    kinds, group_ids, sizes = np.array(told, np.int64).reshape(-1, 3).T
+        rows.append((kind, groups.setdefault(group, len(groups)), size))
+    kinds, group_ids, sizes = np.array(rows, np.int64).reshape(-1, 3).T
     return Collectives(
         span=spans,
         kind=kinds.astype(np.int8),
         group_id=group_ids.astype(np.int32),
         bytes=sizes,
-        sequence=np.full(len(told), -1, np.int64),
+        sequence=np.full(len(rows), -1, np.int64),
         groups=tuple(groups),
     )
 
 
-def _told(
+def _described(
     events: XlaEvents, key: tuple[int, int, int], ranks: Mapping[int, int], device: int
 ) -> tuple[CollectiveKind, RankGroup, int]:
     name, (category, text), (_, result) = (
@@ -476,8 +476,8 @@ def _group(devices: tuple[int, ...], ranks: Mapping[int, int]) -> RankGroup:
 
 
 def _met(text: str) -> tuple[int, ...] | None:
-    told = _PARTICIPANTS.search(text)
-    numbers = re.findall(r"\d+", told[1]) if told else []
+    listed = _PARTICIPANTS.search(text)
+    numbers = re.findall(r"\d+", listed[1]) if listed else []
     return tuple(sorted({int(number[:9]) for number in numbers})) or None
 
 

@@ -92,23 +92,23 @@ class _EventKind:
     """What all events of one metadata share."""
 
     name: str
-    told: dict[str, ArgumentValue]
+    arguments: dict[str, ArgumentValue]
     args: Arguments
 
 
-_UNTOLD = _EventKind("", {}, Arguments())
+_UNNAMED_KIND = _EventKind("", {}, Arguments())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Block:
-    """Some events of a line, columns of shape (events,); `told` has their own arguments by row."""
+    """Some events of a line, columns of shape (events,); `arguments` has their own by row."""
 
     plane: "_Plane"
     kind: NDArray[np.int64]
     offset_ps: NDArray[np.int64]
     duration_ps: NDArray[np.int64]
     is_timed: NDArray[np.bool_]
-    told: dict[int, dict[str, ArgumentValue]]
+    arguments: dict[int, dict[str, ArgumentValue]]
 
 
 def is_xspace(start: bytes) -> bool:
@@ -212,13 +212,13 @@ class _Space:
         kinds = [events.plane.kind(number) for number in numbers.tolist()]
         matter = [self._table.matters(place[0], each.name, each.args) for each in kinds]
         may_matter = np.array(matter, bool)[kind]
-        may_matter[list(events.told)] = True
+        may_matter[list(events.arguments)] = True
         for row in np.flatnonzero(may_matter & events.is_timed).tolist():
             shared = kinds[kind[row]]
             name, args = shared.name, shared.args
-            if own := events.told.get(row):
-                told = shared.told | own
-                name, args = str(told.pop(_STEP_NAME, name)), Arguments(**told)
+            if own := events.arguments.get(row):
+                arguments = shared.arguments | own
+                name, args = str(arguments.pop(_STEP_NAME, name)), Arguments(**arguments)
                 if not self._table.matters(place[0], name, args):
                     continue
             offset_ps, duration_ps = int(events.offset_ps[row]), int(events.duration_ps[row])
@@ -246,7 +246,7 @@ class _Plane:
         found = self._kinds.get(number)
         if found is None:
             if number not in self._kind_spans:
-                return _UNTOLD
+                return _UNNAMED_KIND
             found = self._kinds[number] = self._read_kind(self._kind_spans[number])
         return found
 
@@ -268,10 +268,10 @@ class _Plane:
             offset_ps=numbers(_OFFSET_PS),
             duration_ps=numbers(_DURATION_PS),
             is_timed=is_timed,
-            told=self._told(row[stats], value[stats], end[stats]),
+            arguments=self._arguments_of(row[stats], value[stats], end[stats]),
         )
 
-    def _told(
+    def _arguments_of(
         self, owner: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> dict[int, dict[str, ArgumentValue]]:
         """The arguments that matter, by the row that each of these stats belongs to."""
@@ -279,13 +279,13 @@ class _Plane:
         number = np.full(starts.size, _UNNAMED)
         number[stat[key == _ID]] = value[key == _ID]
         rows = np.flatnonzero((key != _ID) & np.isin(number, list(self._wanted))[stat])
-        told: dict[int, dict[str, ArgumentValue]] = {}
+        arguments: dict[int, dict[str, ArgumentValue]] = {}
         for row in rows.tolist():
             found = self._value(int(key[row]), int(value[row]), int(end[row]))
             if found is not None:
-                own = told.setdefault(int(owner[stat[row]]), {})
+                own = arguments.setdefault(int(owner[stat[row]]), {})
                 own[self._wanted[int(number[stat[row]])]] = found
-        return told
+        return arguments
 
     def _read_kind(self, span: Span) -> _EventKind:
         header = _header(self._data, span, _NAME, _DISPLAY_NAME)
@@ -297,11 +297,11 @@ class _Plane:
         if len(stats) > _MOST_FIELDS:
             raise _DamagedError
         starts, ends = np.array(stats, np.int64).reshape(-1, 2).T
-        told = self._told(np.zeros_like(starts), starts, ends).get(0, {})
+        arguments = self._arguments_of(np.zeros_like(starts), starts, ends).get(0, {})
         if display_name:
-            told["long_name"] = name
-        shown = str(told.pop(_STEP_NAME, display_name or name))
-        return _EventKind(shown, told, Arguments(**told))
+            arguments["long_name"] = name
+        shown = str(arguments.pop(_STEP_NAME, display_name or name))
+        return _EventKind(shown, arguments, Arguments(**arguments))
 
     def _referred(self, number: int) -> ArgumentValue:
         """A text that stands once for many arguments."""

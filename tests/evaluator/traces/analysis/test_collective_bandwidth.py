@@ -140,7 +140,7 @@ def test_every_lack_of_bandwidth_has_its_reason():
         "nothing was profiled": None,
         "no all-reduce ran": job([], []),
         "do not say how large": job(*[[call(kind, 0, 100, size=0)]] * 4),
-        "do not tell whom they join": job(*[[call(kind, 0, 100, group=RankGroup(""))]] * 4),
+        "do not say which ranks take part": job(*[[call(kind, 0, 100, group=RankGroup(""))]] * 4),
         "not equally many": job(lone, lone, lone, []),
         "outside all profiled steps": job(*[lone] * 4, steps=((0, 500, 900),)),
         "how many ranks take part": job(*[[call(kind, 0, 100, group=RankGroup("a"))]] * 4),
@@ -197,7 +197,7 @@ def test_a_size_that_is_not_told_leaves_no_volume():
         call(CollectiveKind.ALL_REDUCE, 20, 30, size=0),
     ]
     traces = job(calls, calls)
-    reason = "2 of 4 collectives do not tell their size"
+    reason = "2 of 4 collectives do not say their size"
     assert measured("communication_volume", traces) == Absent(reason)
     assert measured("collective_count", traces) == 2
 

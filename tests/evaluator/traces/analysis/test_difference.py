@@ -69,7 +69,7 @@ def test_collectives_are_told_apart_by_kind_and_size():
 
     assert [each.name for each in changes] == [
         "all_reduce of 16 bytes",
-        "all_reduce of untold size",
+        "all_reduce of unknown size",
         "all_reduce of 8 bytes",
     ]
 

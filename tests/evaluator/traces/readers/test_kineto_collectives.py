@@ -185,7 +185,7 @@ def test_nameless_collectives_of_other_counts_or_sizes_are_not_matched_and_say_w
 def test_nameless_collectives_are_not_matched_where_ranks_left_no_trace(tmp_path):
     traces = nameless_job(tmp_path, [1000], [1000], world_size=3)
     assert match(traces).count == 0
-    assert "do not tell whom they join" in why_no_bandwidth(traces)
+    assert "do not say which ranks take part" in why_no_bandwidth(traces)
 
 
 # gloo.

@@ -80,7 +80,7 @@ def test_the_base_time_may_stand_before_or_after_the_events(tmp_path, where):
 def test_what_lasts_less_than_nothing_is_an_instant_and_counted(tmp_path):
     trace = trace_of(tmp_path, span("cpu_op", "aten::mm", 10, -3), span("cpu_op", "aten::mm", 5, 1))
     assert trace.spans.duration_ns.tolist() == [1_000, 0]
-    assert trace.caveats == ("1 events last less than nothing: they count as instants",)
+    assert trace.caveats == ("1 events have a negative duration: they count as instants",)
 
 
 def test_durations_that_overflowed_on_rocm_end_where_the_next_kernel_begins(tmp_path):

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, Table
 from evaluator.traces.readers.files import ReadLimits, pieces
 
+V = TypeVar("V", str, bytes)
 Integers: TypeAlias = dict[str, NDArray[np.int64]]
 
 _MAGIC = b"SQLite format 3\0"
@@ -120,15 +121,21 @@ class NsysDatabase:
         # One contiguous array per column: they outlive the block of rows.
         return dict(zip(wanted, np.ascontiguousarray(np.concatenate(blocks).T), strict=True))
 
-    def texts(self, table: str, column: str, rows: Collection[int]) -> dict[int, str]:
-        """The texts of one column in the rows of these numbers (SQLite's rowid)."""
-        found = self._values(table, column, rows)
-        return {row: value for row, value in found if isinstance(value, str)}
-
-    def blobs(self, table: str, column: str, rows: Collection[int]) -> dict[int, bytes]:
-        """The binary values of one column in the rows of these numbers (SQLite's rowid)."""
-        found = self._values(table, column, rows)
-        return {row: value for row, value in found if isinstance(value, bytes)}
+    def values(self, kind: type[V], table: str, column: str, rows: Collection[int]) -> dict[int, V]:
+        """The texts, or blobs, of one column in the rows of these numbers (SQLite's rowid)."""
+        if column not in self.columns(table):
+            return {}
+        query = f"SELECT {_quoted(column)} FROM {_quoted(table)} WHERE rowid = ?"
+        found: dict[int, V] = {}
+        for row in rows:
+            value = next(self._connection.execute(query, (row,)), (None,))[0]
+            if isinstance(value, str | bytes):
+                self._bytes_left -= len(value)
+            if self._bytes_left < 0:
+                raise TraceError(self._path, "holds texts larger than itself")
+            if isinstance(value, kind):
+                found[row] = value
+        return found
 
     def named(self, table: str, key: str, value: str, wanted: NDArray[np.int64]) -> dict[int, str]:
         """The texts of the column `value` where the column `key` is one of the wanted numbers."""
@@ -136,22 +143,8 @@ class NsysDatabase:
         self._keys[table] = keys
         chosen = np.flatnonzero(np.isin(keys[key], wanted))
         row_of = dict(zip(keys[key][chosen].tolist(), keys["rowid"][chosen].tolist(), strict=True))
-        texts = self.texts(table, value, row_of.values())
+        texts = self.values(str, table, value, row_of.values())
         return {number: texts[row] for number, row in row_of.items() if row in texts}
-
-    def _values(
-        self, table: str, column: str, rows: Collection[int]
-    ) -> Iterator[tuple[int, object]]:
-        if column not in self.columns(table):
-            return
-        query = f"SELECT {_quoted(column)} FROM {_quoted(table)} WHERE rowid = ?"
-        for row in rows:
-            value = next(self._connection.execute(query, (row,)), (None,))[0]
-            if isinstance(value, str | bytes):
-                self._bytes_left -= len(value)
-            if self._bytes_left < 0:
-                raise TraceError(self._path, "holds texts larger than itself")
-            yield row, value
 
     def _count(self, row_count: int) -> None:
         self._rows_left -= row_count
@@ -415,8 +408,8 @@ def nvtx_ranges(tables: Tables) -> Ranges:
     )
     chosen = np.argsort(columns["start"], kind="stable")
     row = columns["rowid"][chosen]
-    inline = tables.database.texts(
-        "NVTX_EVENTS", "text", row[columns["textId"][chosen] < 0].tolist()
+    inline = tables.database.values(
+        str, "NVTX_EVENTS", "text", row[columns["textId"][chosen] < 0].tolist()
     )
     shared = tables.labels(columns["textId"][chosen], "")
     texts: dict[str, int] = {}

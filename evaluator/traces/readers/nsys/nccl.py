@@ -57,8 +57,8 @@ def payloads_of(tables: Tables, ranges: Ranges, rows: NDArray[np.int64]) -> list
     database = tables.database
     ids, numbers = ranges.payload[rows], ranges.row[rows].tolist()
     shared = tables.labels(ids, "")
-    written = database.texts("NVTX_EVENTS", "jsonText", ranges.row[rows[ids < 0]].tolist())
-    binary = database.blobs("NVTX_EVENTS", "binaryData", numbers)
+    written = database.values(str, "NVTX_EVENTS", "jsonText", ranges.row[rows[ids < 0]].tolist())
+    binary = database.values(bytes, "NVTX_EVENTS", "binaryData", numbers)
     schemas = _schemas(database) if binary else {}
     return [
         _decoded(written.get(number) or shared.texts[label])
@@ -96,7 +96,7 @@ def _schemas(database: NsysDatabase) -> _Schemas:
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     columns = database.integers(table, {"rowid": -1, "schemaId": -1, "type": -1, "offset": 0})
     fields = np.stack(list(columns.values()), axis=1)[:_MOST_FIELDS].tolist()
-    names = database.texts(table, "name", [field[0] for field in fields])
+    names = database.values(str, table, "name", [field[0] for field in fields])
     schemas: dict[int, dict[str, tuple[struct.Struct, int]]] = {}
     for row, schema, kind, offset in fields:
         if kind in _FORMS and row in names and offset >= 0:

@@ -65,7 +65,7 @@ def devices(database: NsysDatabase) -> DeviceNames:
     """
     columns = {"rowid": -1, "id": -1, "cuDevice": -1, "smCount": 0, "totalMemory": 0}
     rows = _first_rows(database, "TARGET_INFO_GPU", columns)
-    names = database.texts("TARGET_INFO_GPU", "name", [row[0] for row in rows])
+    names = database.values(str, "TARGET_INFO_GPU", "name", [row[0] for row in rows])
     by_number: dict[int, Device] = {}
     by_own_number: dict[int, Device] = {}
     for row, number, own_number, multiprocessors, memory_bytes in rows:

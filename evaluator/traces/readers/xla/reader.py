@@ -77,14 +77,6 @@ _LARGEST_BYTES = 1 << 50
 _MOST_RANKS = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
-    """Start or done of an asynchronous operation, and the name of the start that it belongs to."""
-
-    start: str
-    is_start: bool
-
-
 def activity_of(name: str, category: str, text: str) -> Activity | None:
     """What an operation does; None where it only contains others.
 
@@ -115,15 +107,15 @@ def kind_of(name: str, category: str) -> CollectiveKind:
     return CollectiveKind.OTHER
 
 
-def half_of(name: str, text: str) -> Half | None:
-    """Which half of an asynchronous operation this is, if it is one."""
+def start_of(name: str, text: str) -> str | None:
+    """The name of the start of an asynchronous operation, for that start and its done."""
     match = _ENDS.fullmatch(name)
     if not match:
         return None
     if match["end"] == "start":
-        return Half(name, True)
+        return name
     start = _ITS_START.match(text, max(text.find("-done("), 0))  # found once: texts may be large
-    return Half(start["start"] if start else f"{match['what']}-start{match['number']}", False)
+    return start["start"] if start else f"{match['what']}-start{match['number']}"
 
 
 def result_bytes(text: str) -> int:
@@ -291,22 +283,22 @@ def _joined(events: XlaEvents, found: Operations, whole: NDArray[np.bool_]) -> O
     halves = np.isin(found.activity, _ASYNCHRONOUS) & ~whole
     has_whole = bool(whole.any())
     waiting: dict[str, deque[int]] = {}
-    known: dict[tuple[int, int], Half | None] = {}
+    known: dict[tuple[int, int], str | None] = {}
     kept = np.ones(found.event.size, bool)
     for row in np.flatnonzero(halves).tolist():
         event = found.event[row]
         key = (int(events.name[event]), int(events.details[event]))
         if key not in known:
-            known[key] = half_of(events.names[key[0]], events.all_details[key[1]][1])
-        half = known[key]
-        if half is None:
+            known[key] = start_of(events.names[key[0]], events.all_details[key[1]][1])
+        name = known[key]
+        if name is None:
             continue
         if has_whole:
             kept[row] = False
-        elif half.is_start:
-            waiting.setdefault(half.start, deque()).append(row)
-        elif waiting.get(half.start):
-            start = waiting[half.start].popleft()
+        elif name == events.names[key[0]]:
+            waiting.setdefault(name, deque()).append(row)
+        elif waiting.get(name):
+            start = waiting[name].popleft()
             kept[row] = False
             found.done[start] = event
             found.end_ns[start] = found.end_ns[row]

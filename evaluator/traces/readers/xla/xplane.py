@@ -99,18 +99,6 @@ class _EventKind:
 _UNNAMED_KIND = _EventKind("", {}, Arguments())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Block:
-    """Some events of a line, columns of shape (events,); `arguments` has their own by row."""
-
-    plane: "_Plane"
-    kind: NDArray[np.int64]
-    offset_ps: NDArray[np.int64]
-    duration_ps: NDArray[np.int64]
-    is_timed: NDArray[np.bool_]
-    arguments: dict[int, dict[str, ArgumentValue]]
-
-
 def is_xspace(start: bytes) -> bool:
     """Whether a file that begins like this is an XSpace."""
     return _BEGINNING.match(start) is not None
@@ -203,26 +191,43 @@ class _Space:
         line_ps = _signed(header[_LINE_TIMESTAMP_NS][0]) * 1000
         for first in range(0, len(starts), _BLOCK_EVENTS):
             block = slice(first, first + _BLOCK_EVENTS)
-            events = plane.events(np.array(starts[block]), np.array(ends[block]))
-            self._add(place, line_ps, events)
+            self._add(place, line_ps, plane, np.array(starts[block]), np.array(ends[block]))
 
-    def _add(self, place: LineId, line_ps: int, events: "_Block") -> None:
-        """Keep what may matter of a block of events."""
-        numbers, kind = np.unique(events.kind, return_inverse=True)
-        kinds = [events.plane.kind(number) for number in numbers.tolist()]
+    def _add(
+        self,
+        place: LineId,
+        line_ps: int,
+        plane: "_Plane",
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> None:
+        """Keep what may matter of some events of a line, all fields of all of them in few steps."""
+        row, key, value, end = _fields_of_many(plane.bytes, starts, ends)
+
+        def numbers(wanted: int) -> NDArray[np.int64]:
+            column = np.zeros(starts.size, np.int64)
+            column[row[key == wanted]] = value[key == wanted]
+            return column
+
+        stats = key == _EVENT_STAT
+        own_arguments = plane.arguments_of(row[stats], value[stats], end[stats])
+        offset_ps, duration_ps = numbers(_OFFSET_PS), numbers(_DURATION_PS)
+        kind_numbers, kind = np.unique(numbers(_ID), return_inverse=True)
+        kinds = [plane.kind(number) for number in kind_numbers.tolist()]
         matter = [self._table.matters(place[0], each.name, each.args) for each in kinds]
         may_matter = np.array(matter, bool)[kind]
-        may_matter[list(events.arguments)] = True
-        for row in np.flatnonzero(may_matter & events.is_timed).tolist():
-            shared = kinds[kind[row]]
+        may_matter[list(own_arguments)] = True
+        may_matter[row[key == _OCCURRENCES]] = False  # a sum of many, which is at no time
+        for event in np.flatnonzero(may_matter).tolist():
+            shared = kinds[kind[event]]
             name, args = shared.name, shared.args
-            if own := events.arguments.get(row):
+            if own := own_arguments.get(event):
                 arguments = shared.arguments | own
                 name, args = str(arguments.pop(_STEP_NAME, name)), Arguments(**arguments)
                 if not self._table.matters(place[0], name, args):
                     continue
-            offset_ps, duration_ps = int(events.offset_ps[row]), int(events.duration_ps[row])
-            self._table.add(place, name, _times_ns(line_ps + offset_ps, duration_ps), args)
+            times_ns = _times_ns(line_ps + int(offset_ps[event]), int(duration_ps[event]))
+            self._table.add(place, name, times_ns, args)
 
     def _count(self, what: str, count: int = 1) -> None:
         self._left[what] -= count
@@ -235,7 +240,7 @@ class _Plane:
 
     def __init__(self, data: bytearray, kinds: dict[int, Span], stats: dict[int, Span]) -> None:
         self._data, self._kind_spans, self._stat_spans = data, kinds, stats
-        self._bytes = np.frombuffer(data, np.uint8)
+        self.bytes = np.frombuffer(data, np.uint8)
         self._kinds: dict[int, _EventKind] = {}
         self._texts: dict[int, str] = {}
         names = ((number, _name(data, span)) for number, span in stats.items())
@@ -250,32 +255,11 @@ class _Plane:
             found = self._kinds[number] = self._read_kind(self._kind_spans[number])
         return found
 
-    def events(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> "_Block":
-        """Some events of a line, all fields of all of them in a few steps."""
-        row, key, value, end = _fields_of_many(self._bytes, starts, ends)
-
-        def numbers(wanted: int) -> NDArray[np.int64]:
-            column = np.zeros(starts.size, np.int64)
-            column[row[key == wanted]] = value[key == wanted]
-            return column
-
-        is_timed = np.ones(starts.size, bool)
-        is_timed[row[key == _OCCURRENCES]] = False  # a sum of many, which is at no time
-        stats = key == _EVENT_STAT
-        return _Block(
-            plane=self,
-            kind=numbers(_ID),
-            offset_ps=numbers(_OFFSET_PS),
-            duration_ps=numbers(_DURATION_PS),
-            is_timed=is_timed,
-            arguments=self._arguments_of(row[stats], value[stats], end[stats]),
-        )
-
-    def _arguments_of(
+    def arguments_of(
         self, owner: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> dict[int, dict[str, ArgumentValue]]:
         """The arguments that matter, by the row that each of these stats belongs to."""
-        stat, key, value, end = _fields_of_many(self._bytes, starts, ends)
+        stat, key, value, end = _fields_of_many(self.bytes, starts, ends)
         number = np.full(starts.size, _UNNAMED)
         number[stat[key == _ID]] = value[key == _ID]
         rows = np.flatnonzero((key != _ID) & np.isin(number, list(self._wanted))[stat])
@@ -297,7 +281,7 @@ class _Plane:
         if len(stats) > _MOST_FIELDS:
             raise _DamagedError
         starts, ends = np.array(stats, np.int64).reshape(-1, 2).T
-        arguments = self._arguments_of(np.zeros_like(starts), starts, ends).get(0, {})
+        arguments = self.arguments_of(np.zeros_like(starts), starts, ends).get(0, {})
         if display_name:
             arguments["long_name"] = name
         shown = str(arguments.pop(_STEP_NAME, display_name or name))

@@ -696,12 +696,12 @@ def exposures(traces: TraceSet, matches: Matches, traffic: Volume) -> tuple[Expo
         shapes[_shape(found.kind, found.group)].append(found)
     numbers = {shape: number for number, shape in enumerate(shapes)}
     times_s = _times_s(traces, matches, numbers)
-    found = [
+    rows = [
         _exposure(parts, exposed_s, hidden_s)
         for parts, (exposed_s, hidden_s) in zip(shapes.values(), times_s, strict=True)
     ]
     return tuple(
-        sorted(found, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
+        sorted(rows, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
     )
 
 

@@ -45,6 +45,7 @@ from evaluator.traces.readers.kineto.events import (
     ENGINE_STEP,
     ITERATION,
     WHOLE_IS_PUT_IN,
+    DeviceProperties,
     EventKind,
     KinetoEvent,
     KinetoHeader,
@@ -390,15 +391,13 @@ class RankReading:
             works[_text(lanes[lane_id][0])] += count
         (main, _), *_ = works.most_common(1) or [("", 0)]
         known = self._header.devices
-        described = next((one for one in known if str(one.id) == main), known[0] if known else None)
-        if described is None:
-            device = Device(name="")
-        else:
-            device = Device(
-                name=described.name,
-                multiprocessor_count=described.multiprocessor_count,
-                memory_bytes=described.memory_bytes,
-            )
+        first = known[0] if known else DeviceProperties()
+        described = next((one for one in known if str(one.id) == main), first)
+        device = Device(
+            name=described.name,
+            multiprocessor_count=described.multiprocessor_count,
+            memory_bytes=described.memory_bytes,
+        )
         return device, [] if self._has_work else [_NO_WORK]
 
     def _memory(self) -> MemoryUse | None:

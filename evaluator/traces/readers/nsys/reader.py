@@ -401,9 +401,8 @@ class _Export:
             calls.process[before] == calls.process[order]
         )
         waits = calls.activity[order] == Activity.SYNC
-        processes, first = np.unique([place[0] for place in self._places], return_index=True)
-        place = np.minimum(np.searchsorted(processes, calls.process[order]), processes.size - 1)
-        fallback = np.where(processes[place] == calls.process[order], first[place], -1)
+        processes = np.array([process for process, _ in self._places])
+        fallback = first_place(processes, calls.process[order])
         rank[order] = np.where(
             waits, np.where(same & (rank[before] >= 0), rank[before], fallback), rank[order]
         )
@@ -439,7 +438,7 @@ class _Export:
         return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
 
     def _operations_of(self, nccl: NcclCalls) -> list[NcclOperation | None]:
-        """What NCCL was operations for when it launched each of the communicating rows of work."""
+        """What NCCL was called for when it launched each of the communicating rows of work."""
         launch = self._launch[self._communicating]
         threads, start_ns = self._calls.thread, self._calls.start_ns
         return nccl.operations(

@@ -228,7 +228,7 @@ def device_names(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-ON_HOST: Final = Absent("the work ran on the host, where operators are no kernels")
+ON_HOST: Final = Absent("the work ran on the host, where operators are not kernels")
 NO_KERNEL: Final = Absent("no kernel ran")
 NO_LAUNCH: Final = Absent("no trace says which call launched what")
 

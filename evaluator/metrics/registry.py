@@ -153,7 +153,7 @@ def measure_each(metrics: Iterable[Metric], evidence: Evidence) -> Measures:
 
 
 def measure(one: Metric, evidence: Evidence) -> MetricValue | Absent:
-    """Ask one metric. Raises MetricError when it fails or gives what is no finite number."""
+    """Ask one metric. Raises MetricError when it fails or gives no finite number."""
     try:
         answer: object = one.measure(evidence)
         number = float(answer) if isinstance(answer, Real) else math.nan
@@ -163,7 +163,7 @@ def measure(one: Metric, evidence: Evidence) -> MetricValue | Absent:
     if isinstance(answer, Absent):
         return answer
     if isinstance(answer, bool) or not math.isfinite(number):
-        raise MetricError(f"metric {one.name!r} gave {shown(answer)}, no finite number")
+        raise MetricError(f"metric {one.name!r} gave {shown(answer)}, not a finite number")
     return MetricValue(
         name=one.name,
         value=number,
@@ -206,7 +206,7 @@ def _load(origin: EntryPoint | Metric) -> Metric:
             f"metric {origin.name!r} cannot be loaded: {describe_error(error)}"
         ) from error
     if not isinstance(loaded, Metric) or loaded.name != origin.name:
-        raise MetricError(f"{origin.value} is no metric of the name {origin.name!r}")
+        raise MetricError(f"{origin.value} is not a metric named {origin.name!r}")
     fault = contract_fault(loaded)
     if fault is not None:
         raise MetricError(f"metric {origin.name!r} ({origin.value}) {fault}")

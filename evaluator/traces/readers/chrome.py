@@ -129,7 +129,7 @@ class ChromeText:
                 self.at += end
                 return self.window[self.at - end : self.at]
             if size >= _LARGEST_VALUE_BYTES:
-                raise self.error(f"a field of more than {_LARGEST_VALUE_BYTES} bytes stands")
+                raise self.error(f"it has a field of more than {_LARGEST_VALUE_BYTES} bytes")
             size = min(4 * size, _LARGEST_VALUE_BYTES)
 
     def _value_end(self, size: int, whole: bool) -> int | None:
@@ -150,7 +150,7 @@ class ChromeText:
         except RecursionError as error:
             raise self.error("it is nested too deeply") from error
         except ValueError as error:
-            raise self.error("an absurd number stands") from error
+            raise self.error("it has a number of too many digits") from error
         return end if whole or end < len(text) else None
 
     def _slash_at(self, position: int) -> None:
@@ -312,7 +312,7 @@ class ChromeFile(Generic[E]):
             if name != _EVENTS:
                 self._keep(name, source.value())
             elif found:
-                raise source.error("a second list of events stands")
+                raise source.error("it has a second list of events")
             else:
                 found = True
                 yield from self._events()
@@ -332,13 +332,13 @@ class ChromeFile(Generic[E]):
         try:
             return msgspec.json.decode(source.value(), type=str)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise source.error(f"a field has no proper name ({error})") from error
+            raise source.error(f"a field has an invalid name ({error})") from error
 
     def _keep(self, name: str, value: bytes) -> None:
         self.header[name] = msgspec.Raw(value)
         self._header_bytes += len(value)
         if self._header_bytes > _LARGEST_HEADER_BYTES or len(self.header) > _MOST_FIELDS:
-            raise self._in.error("more fields than any trace has stand")
+            raise self._in.error("it has too many fields")
 
     def _events(self) -> Iterator[list[E]]:
         source = self._in
@@ -390,7 +390,7 @@ class ChromeFile(Generic[E]):
         try:
             return self._decoder.decode(self.text)
         except RecursionError as error:
-            raise self._in.error("events nested too deeply stand") from error
+            raise self._in.error("its events are nested too deeply") from error
 
     def _one_by_one(self, end: int, error: Exception) -> list[E]:
         """Events of which some are damaged: those that can be mended, and a note of the others."""
@@ -413,9 +413,9 @@ class ChromeFile(Generic[E]):
             except msgspec.ValidationError as error:
                 fault = f"is of another shape: {str(error).partition(' - at ')[0]}"
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                fault = f"is no JSON: {error}"
+                fault = f"is not valid JSON: {error}"
             except RecursionError as error:
-                raise self._in.error("events nested too deeply stand") from error
+                raise self._in.error("its events are nested too deeply") from error
             else:
                 self.repaired_count += made is repair_text
                 return event, text
@@ -448,7 +448,7 @@ class ChromeFile(Generic[E]):
         source = self._in
         malformed, shape = _MALFORMED.fullmatch(str(error)), _SHAPE.fullmatch(str(error))
         if isinstance(error, UnicodeDecodeError):
-            return source.error("text that is not UTF-8 stands", source.at + self._not_text())
+            return source.error("it has text that is not UTF-8", source.at + self._not_text())
         if malformed:
             return source.error(malformed[1], source.at + int(malformed[2]) - 1)
         if isinstance(error, msgspec.ValidationError) and shape:

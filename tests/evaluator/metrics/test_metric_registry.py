@@ -94,8 +94,8 @@ def test_two_metrics_of_one_name_are_refused(monkeypatch, tmp_path):
     [
         ("joules = theirs:missing", "cannot be loaded: AttributeError"),
         ("joules = nowhere:joules", "cannot be loaded: ModuleNotFoundError: No module"),
-        ("joules = theirs:__doc__", "no metric of the name 'joules'"),
-        ("joules = evaluator.metrics.throughput:peak_memory", "no metric of the name 'joules'"),
+        ("joules = theirs:__doc__", "not a metric named 'joules'"),
+        ("joules = evaluator.metrics.throughput:peak_memory", "not a metric named 'joules'"),
     ],
 )
 def test_a_metric_that_cannot_be_loaded_is_refused(monkeypatch, tmp_path, line, message):
@@ -133,12 +133,12 @@ def test_whole_numbers_become_values():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda _: float("nan"), "'joules' gave nan, no finite number"),
-        (lambda _: float("inf"), "'joules' gave inf, no finite number"),
+        (lambda _: float("nan"), "'joules' gave nan, not a finite number"),
+        (lambda _: float("inf"), "'joules' gave inf, not a finite number"),
         (lambda _: 10**400, "'joules' failed: OverflowError: int too large"),
-        (lambda _: None, "'joules' gave None, no finite number"),
-        (lambda _: "3", "'joules' gave '3', no finite number"),
-        (lambda _: True, "'joules' gave True, no finite number"),
+        (lambda _: None, "'joules' gave None, not a finite number"),
+        (lambda _: "3", "'joules' gave '3', not a finite number"),
+        (lambda _: True, "'joules' gave True, not a finite number"),
         (lambda _: 1 / 0, "'joules' failed: ZeroDivisionError: division by zero"),
         (lambda seen: seen.watts, "'joules' failed: AttributeError: .*watts"),
         (lambda _: [][1], "'joules' failed: IndexError: list index"),

@@ -275,7 +275,7 @@ class Columns:
             yield f"{file.control_count} control characters in strings were read as spaces"
         if file.repaired_count:
             yield (
-                f"{file.repaired_count} events were no proper JSON (bytes that are not UTF-8, "
+                f"{file.repaired_count} events were not valid JSON (bytes that are not UTF-8, "
                 "stray backslashes, nan or inf) and were read with those replaced"
             )
         if self.repaired_argument_count:

@@ -40,7 +40,7 @@ def event_with(**changed):
         (b'{"traceEvents": [{"name": "a"b"}]}', "at byte 2"),
         (b'{"traceEvents": [{"args":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "too deeply"),
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"traceEvents": []}', "too deeply"),
-        (b'{"a":' + b"9" * 5000 + b',"traceEvents": []}', "absurd number"),
+        (b'{"a":' + b"9" * 5000 + b',"traceEvents": []}', "number of too many digits"),
         (b'{"traceEvents": []} []', "more follows after its end at byte 20"),
         (b'{"traceEvents": [], "traceEvents": []}', "a second list of events"),
         (b"{}", "traceEvents"),
@@ -117,7 +117,7 @@ def test_a_name_that_is_no_json_is_mended_with_a_caveat(tmp_path, generated, who
     trace = read_rank(write(tmp_path, with_event(generated, FRAME, name)))
     assert_same_spans(trace, whole)
     assert len(trace.caveats) == 1
-    assert trace.caveats[0].startswith("1 events were no proper JSON")
+    assert trace.caveats[0].startswith("1 events were not valid JSON")
 
 
 def test_every_path_of_windows_is_read_as_one_with_slashes(tmp_path):
@@ -141,7 +141,7 @@ def test_a_number_that_json_has_not_is_mended_with_a_caveat(tmp_path, generated,
     end = generated.index(b"\n", start)
     trace = read_rank(write(tmp_path, generated[:start] + number + generated[end:]))
     assert_same_spans(trace, whole)
-    assert trace.caveats[0].startswith("1 events were no proper JSON")
+    assert trace.caveats[0].startswith("1 events were not valid JSON")
 
 
 @pytest.mark.parametrize(

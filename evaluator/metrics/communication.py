@@ -49,20 +49,6 @@ UNPROFILED: Final = Absent("no step was profiled on every traced rank")
 _NO_STEP: Final = Absent("no marked step was profiled on every traced rank")
 
 
-def _mean_step(evidence: Evidence) -> StepSplit | Absent:
-    if evidence.traces is None:
-        return UNTRACED
-    return UNPROFILED if evidence.split is None else evidence.split.mean
-
-
-def _share(evidence: Evidence, part: Callable[[StepSplit], float]) -> float | Absent:
-    """A part of step time."""
-    step = _mean_step(evidence)
-    if isinstance(step, Absent):
-        return step
-    return part(step) / step.window_s if step.window_s else Absent("profiled steps take no time")
-
-
 @metric_of("Communication share", "fraction", "lower", TRACES)
 def communication_fraction(evidence: Evidence) -> float | Absent:
     """Time with at least one collective under way, over step time: |comm| / |window|.
@@ -284,14 +270,6 @@ def straggler(evidence: Evidence) -> float | Absent:
     return found.exposed_share
 
 
-def _why_no_straggler(matches: Matches) -> str:
-    if not matches.calls.doing(*SYNCHRONISING).any():
-        return "no collective ran that all ranks of a group must attend"
-    alone = "none is in the traces of two ranks, in steps that all of them show"
-    words = matches.unmatched_words(*SYNCHRONISING) or alone
-    return f"no collective could be matched over two ranks ({words})"
-
-
 @metric_of("Compute imbalance", "ratio", "lower", TRACES)
 def load_imbalance_ratio(evidence: Evidence) -> float | Absent:
     """Most compute time of a rank over the least, over the steps that all traced ranks show:
@@ -334,6 +312,28 @@ def latency(evidence: Evidence) -> float | Absent:
     if isinstance(messages, Absent):
         return messages
     return median(evidence.step_times_s) / sum(message.count for message in messages)
+
+
+def _mean_step(evidence: Evidence) -> StepSplit | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    return UNPROFILED if evidence.split is None else evidence.split.mean
+
+
+def _share(evidence: Evidence, part: Callable[[StepSplit], float]) -> float | Absent:
+    """A part of step time."""
+    step = _mean_step(evidence)
+    if isinstance(step, Absent):
+        return step
+    return part(step) / step.window_s if step.window_s else Absent("profiled steps take no time")
+
+
+def _why_no_straggler(matches: Matches) -> str:
+    if not matches.calls.doing(*SYNCHRONISING).any():
+        return "no collective ran that all ranks of a group must attend"
+    alone = "none is in the traces of two ranks, in steps that all of them show"
+    words = matches.unmatched_words(*SYNCHRONISING) or alone
+    return f"no collective could be matched over two ranks ({words})"
 
 
 def _messages(evidence: Evidence) -> tuple[Message, ...] | Absent:

@@ -47,6 +47,20 @@ from records.errors import shown
 from records.workload import Workload
 
 TRAINING_PER_FORWARD = 3
+NAMED = 3
+"""Devices that a reason names at most: traces may say anything."""
+ON_HOST: Final = Absent("the work ran on the host, where operators are not kernels")
+NO_KERNEL: Final = Absent("no kernel ran")
+NO_LAUNCH: Final = Absent("no trace says which call launched what")
+
+_MIXTURE: Final = re.compile(
+    r"moe|expert|grouped_?(?:gemm|mm)|group_?gemm|matmul_ogs|deep_?ep", re.IGNORECASE
+)
+"""No bare topk, gate, dispatch or combine: samplers and sorting libraries use these words too."""
+
+_HOST_DEVICE: Final = re.compile(
+    r"H(?:ost)?[ _-]?(?:to|2|->)[ _-]?D|D(?:evice)?[ _-]?(?:to|2|->)[ _-]?H", re.IGNORECASE
+)
 
 
 @metric_of("Model FLOPs utilization", "fraction", "higher", ANY_WITH_CARD, version=2)
@@ -121,27 +135,6 @@ def all_parameters(workload: Workload) -> float | Absent:
     return layers + edge_weights(decoder, first=True, last=True).total
 
 
-def _counted(decoder: Decoder) -> float:
-    layers = decoder.layer_count
-    mixed = max(0, layers - decoder.dense_layer_count) if decoder.expert_count else 0
-    total = edge_weights(decoder, first=False, last=True).total
-    if mixed < layers:
-        total += (layers - mixed) * layer_weights(decoder, 0).total
-    if mixed:
-        layer = layer_weights(decoder, layers - 1)
-        met = decoder.experts_per_token / decoder.expert_count
-        total += mixed * (layer.plain + layer.routed * met)
-    return total
-
-
-def _missing_sizes(sizes: tuple[str, ...]) -> Absent:
-    return Absent(f"the workload does not say its {', '.join(sizes)}")
-
-
-NAMED = 3
-"""Devices that a reason names at most: traces may say anything."""
-
-
 def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
     """FLOP/s of one rank on average, counted from the workload's sizes, else by the trace."""
     by_sizes = _by_sizes(evidence)
@@ -149,53 +142,6 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
         return by_sizes
     by_trace = _by_trace(evidence.traces)
     return by_sizes if by_trace is None else by_trace
-
-
-def _by_sizes(evidence: Evidence) -> float | Absent:
-    if evidence.workload is None:
-        return Absent("the model that ran is unknown; give its card")
-    needed = (flops_per_token(evidence.workload), step_tokens(evidence), job_rank_count(evidence))
-    return combine(_per_rank_and_s, *needed, step_seconds(evidence))
-
-
-def _per_rank_and_s(per_token: float, tokens: int, ranks: int, seconds: float) -> float | Absent:
-    return per_s(per_token * tokens / ranks, seconds)
-
-
-def _by_trace(traces: TraceSet) -> float | Absent | None:
-    """What the computing operations state, over all profiled time; None if they state nothing.
-
-    XLA states the operations of each instruction, but knows none of a kernel that it did not write.
-    """
-    found = [(*_stated(trace), _profiled_ns(trace)) for trace in traces.ranks]
-    flops, unstated_ns, compute_ns, time_ns = (sum(column) for column in zip(*found, strict=True))
-    if not flops > 0 or not time_ns > 0:
-        return None
-    if unstated_ns:
-        return Absent(
-            f"custom calls, {100 * unstated_ns / compute_ns:.2g} % of the compute time, do not "
-            "state their FLOPs; give a card with the model's sizes"
-        )
-    return float(flops / time_ns * 1e9)
-
-
-def _stated(trace: RankTrace) -> tuple[float, float, float]:
-    """FLOPs of the computing spans; time of those that state none, and of all of them, ns."""
-    spans, steps = trace.spans, trace.steps
-    within = spans.doing(Activity.COMPUTE)
-    if steps.count:
-        # Spans belong to the step in which they start.
-        within &= latest_window(steps.start_ns, steps.end_ns, spans.start_ns) >= 0
-    flops, duration_ns = spans.flops[within], spans.duration_ns[within].astype(np.float64)
-    unstated = np.isnan(flops)
-    return float(np.nansum(flops)), float(duration_ns[unstated].sum()), float(duration_ns.sum())
-
-
-def _profiled_ns(trace: RankTrace) -> int:
-    if trace.steps.count:
-        return int(trace.steps.duration_ns.sum())
-    spans = trace.spans
-    return int(spans.end_ns.max() - spans.start_ns[0]) if spans.count else 0
 
 
 def peak_per_rank(evidence: Evidence) -> float | Absent:
@@ -215,10 +161,6 @@ def peak_per_rank(evidence: Evidence) -> float | Absent:
     return peak
 
 
-def _precision(evidence: Evidence) -> str:
-    return evidence.workload.precision if evidence.workload else "bf16"
-
-
 def device_names(evidence: Evidence) -> tuple[str, ...]:
     """What the traces call the devices, then what the environment does."""
     traced = evidence.traces.ranks if evidence.traces else ()
@@ -226,48 +168,6 @@ def device_names(evidence: Evidence) -> tuple[str, ...]:
     if evidence.environment is not None:
         names.append(evidence.environment.accelerator)
     return tuple(dict.fromkeys(names))
-
-
-ON_HOST: Final = Absent("the work ran on the host, where operators are not kernels")
-NO_KERNEL: Final = Absent("no kernel ran")
-NO_LAUNCH: Final = Absent("no trace says which call launched what")
-
-_MIXTURE: Final = re.compile(
-    r"moe|expert|grouped_?(?:gemm|mm)|group_?gemm|matmul_ogs|deep_?ep", re.IGNORECASE
-)
-"""No bare topk, gate, dispatch or combine: samplers and sorting libraries use these words too."""
-
-_HOST_DEVICE: Final = re.compile(
-    r"H(?:ost)?[ _-]?(?:to|2|->)[ _-]?D|D(?:evice)?[ _-]?(?:to|2|->)[ _-]?H", re.IGNORECASE
-)
-
-
-def _job_kernels(evidence: Evidence) -> KernelTable | Absent:
-    if evidence.traces is None or evidence.kernels is None:
-        return UNTRACED
-    return evidence.kernels.job if _on_device(evidence.traces) else ON_HOST
-
-
-def _on_device(traces: TraceSet) -> bool:
-    return any(trace.on_device for trace in traces.ranks)
-
-
-def _share_of_kernels(evidence: Evidence, chosen: Callable[[KernelTable], float]) -> float | Absent:
-    table = _job_kernels(evidence)
-    if isinstance(table, Absent):
-        return table
-    return chosen(table) / table.kernel_s if table.kernel_s else NO_KERNEL
-
-
-def _covered(evidence: Evidence, part: Callable[[KernelCoverage], float | None]) -> float | Absent:
-    if evidence.traces is None:
-        return UNTRACED
-    if not _on_device(evidence.traces):
-        return ON_HOST
-    if evidence.coverage is None:
-        return Absent("no trace says how many blocks its kernels have")
-    share = part(evidence.coverage)
-    return Absent("no kernel that computes says its blocks") if share is None else share
 
 
 @metric_of("Dominant kernel", "fraction", "lower", TRACES)
@@ -326,10 +226,6 @@ def moe_fraction(evidence: Evidence) -> float | Absent:
     return _share_of_kernels(evidence, _mixture_s)
 
 
-def _mixture_s(table: KernelTable) -> float:
-    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name))
-
-
 @metric_of("Copy bandwidth", "GB/s", "higher", KERNEL_TRACES)
 def average_memory_bandwidth(evidence: Evidence) -> float | Absent:
     """Bytes over durations of the copies between host and device, both ways:
@@ -349,21 +245,6 @@ def average_memory_bandwidth(evidence: Evidence) -> float | Absent:
     if not lasting_s:
         return Absent("no copy between host and device says its bytes")
     return sum(row.bytes for row in copies) / lasting_s / 1e9
-
-
-def _between_host_and_device(row: KernelRow) -> bool:
-    return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
-
-
-def _of_launches(
-    evidence: Evidence, part: Callable[[LaunchStatistics], float | None], missing: str
-) -> float | Absent:
-    if evidence.traces is None:
-        return UNTRACED
-    if evidence.launches is None:
-        return NO_LAUNCH
-    value = part(evidence.launches.job)
-    return Absent(missing) if value is None else value
 
 
 @metric_of("Launch delay", "s", "lower", KERNEL_TRACES)
@@ -405,3 +286,118 @@ def host_wait_fraction(evidence: Evidence) -> float | Absent:
     waits_ns = (column for rank in evidence.idle for column in (rank.host_wait_ns, rank.sync_ns))
     waited_ns = sum(sum(column.tolist()) for column in waits_ns)
     return waited_ns / window_ns if window_ns else Absent("profiled steps take no time")
+
+
+def _job_kernels(evidence: Evidence) -> KernelTable | Absent:
+    if evidence.traces is None or evidence.kernels is None:
+        return UNTRACED
+    return evidence.kernels.job if _on_device(evidence.traces) else ON_HOST
+
+
+def _on_device(traces: TraceSet) -> bool:
+    return any(trace.on_device for trace in traces.ranks)
+
+
+def _share_of_kernels(evidence: Evidence, chosen: Callable[[KernelTable], float]) -> float | Absent:
+    table = _job_kernels(evidence)
+    if isinstance(table, Absent):
+        return table
+    return chosen(table) / table.kernel_s if table.kernel_s else NO_KERNEL
+
+
+def _mixture_s(table: KernelTable) -> float:
+    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name))
+
+
+def _between_host_and_device(row: KernelRow) -> bool:
+    return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
+
+
+def _covered(evidence: Evidence, part: Callable[[KernelCoverage], float | None]) -> float | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    if not _on_device(evidence.traces):
+        return ON_HOST
+    if evidence.coverage is None:
+        return Absent("no trace says how many blocks its kernels have")
+    share = part(evidence.coverage)
+    return Absent("no kernel that computes says its blocks") if share is None else share
+
+
+def _of_launches(
+    evidence: Evidence, part: Callable[[LaunchStatistics], float | None], missing: str
+) -> float | Absent:
+    if evidence.traces is None:
+        return UNTRACED
+    if evidence.launches is None:
+        return NO_LAUNCH
+    value = part(evidence.launches.job)
+    return Absent(missing) if value is None else value
+
+
+def _counted(decoder: Decoder) -> float:
+    layers = decoder.layer_count
+    mixed = max(0, layers - decoder.dense_layer_count) if decoder.expert_count else 0
+    total = edge_weights(decoder, first=False, last=True).total
+    if mixed < layers:
+        total += (layers - mixed) * layer_weights(decoder, 0).total
+    if mixed:
+        layer = layer_weights(decoder, layers - 1)
+        met = decoder.experts_per_token / decoder.expert_count
+        total += mixed * (layer.plain + layer.routed * met)
+    return total
+
+
+def _missing_sizes(sizes: tuple[str, ...]) -> Absent:
+    return Absent(f"the workload does not say its {', '.join(sizes)}")
+
+
+def _by_sizes(evidence: Evidence) -> float | Absent:
+    if evidence.workload is None:
+        return Absent("the model that ran is unknown; give its card")
+    needed = (flops_per_token(evidence.workload), step_tokens(evidence), job_rank_count(evidence))
+    return combine(_per_rank_and_s, *needed, step_seconds(evidence))
+
+
+def _per_rank_and_s(per_token: float, tokens: int, ranks: int, seconds: float) -> float | Absent:
+    return per_s(per_token * tokens / ranks, seconds)
+
+
+def _by_trace(traces: TraceSet) -> float | Absent | None:
+    """What the computing operations state, over all profiled time; None if they state nothing.
+
+    XLA states the operations of each instruction, but knows none of a kernel that it did not write.
+    """
+    found = [(*_stated_flops(trace), _profiled_ns(trace)) for trace in traces.ranks]
+    flops, unstated_ns, compute_ns, time_ns = (sum(column) for column in zip(*found, strict=True))
+    if not flops > 0 or not time_ns > 0:
+        return None
+    if unstated_ns:
+        return Absent(
+            f"custom calls, {100 * unstated_ns / compute_ns:.2g} % of the compute time, do not "
+            "state their FLOPs; give a card with the model's sizes"
+        )
+    return float(flops / time_ns * 1e9)
+
+
+def _stated_flops(trace: RankTrace) -> tuple[float, float, float]:
+    """FLOPs of the computing spans; time of those that state none, and of all of them, ns."""
+    spans, steps = trace.spans, trace.steps
+    within = spans.doing(Activity.COMPUTE)
+    if steps.count:
+        # Spans belong to the step in which they start.
+        within &= latest_window(steps.start_ns, steps.end_ns, spans.start_ns) >= 0
+    flops, duration_ns = spans.flops[within], spans.duration_ns[within].astype(np.float64)
+    unstated = np.isnan(flops)
+    return float(np.nansum(flops)), float(duration_ns[unstated].sum()), float(duration_ns.sum())
+
+
+def _profiled_ns(trace: RankTrace) -> int:
+    if trace.steps.count:
+        return int(trace.steps.duration_ns.sum())
+    spans = trace.spans
+    return int(spans.end_ns.max() - spans.start_ns[0]) if spans.count else 0
+
+
+def _precision(evidence: Evidence) -> str:
+    return evidence.workload.precision if evidence.workload else "bf16"

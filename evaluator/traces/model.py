@@ -34,9 +34,17 @@ class Table:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """All rows of the parts, of which there is at least one; other fields are the first's."""
-        columns = [part.columns() for part in parts]
-        whole = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+        """All rows of the parts, of which there is at least one, and of the tables in them.
+
+        Other fields are those of the first part.
+        """
+        whole: dict[str, object] = {}
+        for name in (field.name for field in fields(cls)):
+            values = [getattr(part, name) for part in parts]
+            if isinstance(values[0], np.ndarray):
+                whole[name] = np.concatenate(values)
+            elif isinstance(values[0], Table):
+                whole[name] = values[0].concatenate(values)
         return replace(parts[0], **whole)
 
     def _check_lengths(self) -> None:

@@ -115,12 +115,9 @@ def read_file(
 
 
 def _written_by(text: bytes) -> Format | None:
-    xla_field, kineto_field = _XLA.search(text), _KINETO.search(text)
-    if xla_field and kineto_field:
-        return Format.XLA if xla_field.start() < kineto_field.start() else Format.KINETO
-    if xla_field:
-        return Format.XLA
-    return Format.KINETO if kineto_field else None
+    """The format whose fields come first in the text."""
+    fields = ((Format.KINETO, _KINETO.search(text)), (Format.XLA, _XLA.search(text)))
+    return min(((match.start(), each) for each, match in fields if match), default=(0, None))[1]
 
 
 def _kind(path: Path, start: bytes) -> str:

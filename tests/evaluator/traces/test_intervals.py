@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.intervals import Intervals, Sweep, own_time_ns
+from evaluator.traces.intervals import (
+    Intervals,
+    Sweep,
+    first_place,
+    latest_window,
+    own_time_ns,
+)
 
 instants = st.integers(-20, 40)
 pieces = st.lists(st.tuples(instants, st.integers(0, 12)), max_size=12)
@@ -229,3 +235,21 @@ def test_pieces_cannot_be_changed_in_place():
     covered = Intervals.union(np.array([0]), np.array([1]))
     with pytest.raises(ValueError, match="read-only"):
         covered.start_ns[0] = 5
+
+
+@given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5)))
+def test_a_number_is_found_where_it_first_stands(offered, wanted):
+    found = first_place(np.array(offered, np.int64), np.array(wanted, np.int64))
+    assert found.tolist() == [offered.index(n) if n in offered else -1 for n in wanted]
+
+
+@given(pieces, st.lists(instants))
+def test_only_the_last_window_that_began_holds_a_moment(windows, moments):
+    starts = np.array([start for start, _ in windows], np.int64)
+    ends = starts + np.array([length for _, length in windows], np.int64)
+    found = latest_window(starts, ends, np.array(moments, np.int64)).tolist()
+    for window, moment in zip(found, moments, strict=True):
+        began = [start for start, _ in windows if start <= moment]
+        latest = [i for i, (start, _) in enumerate(windows) if began and start == max(began)]
+        holds = bool(latest) and moment < ends[latest[-1]]
+        assert window == (latest[-1] if holds else -1)

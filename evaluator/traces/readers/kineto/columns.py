@@ -7,10 +7,10 @@ nanoseconds without loss. Faulty times are repaired and counted.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -92,7 +92,7 @@ class MemoryColumns(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EventColumns:
+class EventColumns(Table):
     """The events that matter in file order, shape (events,); rows of what only some state are here.
 
     Times are ns, without the base time of the file until that is added.
@@ -109,31 +109,9 @@ class EventColumns:
     memory: MemoryColumns
 
     @property
-    def count(self) -> int:
-        """Number of events."""
-        return int(self.kind.size)
-
-    @property
     def end_ns(self) -> Nanoseconds:
         """When each ends."""
         return self.start_ns + self.duration_ns
-
-    @classmethod
-    def joined(cls, batches: Sequence[Self]) -> Self:
-        """All batches as one; at least one."""
-        firsts = [0, *np.cumsum([batch.count for batch in batches]).tolist()]
-        return _joined(batches, firsts)
-
-
-def _joined(batches: Sequence[T], firsts: Sequence[int]) -> T:
-    columns: dict[str, object] = {}
-    for name in (field.name for field in fields(batches[0])):  # type: ignore[arg-type]  # they are
-        parts = [getattr(batch, name) for batch in batches]
-        if name == "row":
-            parts = [part + first for part, first in zip(parts, firsts, strict=False)]
-        whole = isinstance(parts[0], np.ndarray)
-        columns[name] = np.concatenate(parts) if whole else _joined(parts, firsts)
-    return type(batches[0])(**columns)
 
 
 # Below 2^43 us a float64 is at most 0.49 ns from the decimal text, so rounding restores it.
@@ -248,6 +226,7 @@ class Columns:
         self.repaired_argument_count = 0
         self.damages: list[DamagedEvent] = []
         self._host_counts = True
+        self._event_count = 0
         self._path = path
         self._kinds = {category: KindOfName(category) for category in Category}
 
@@ -266,8 +245,9 @@ class Columns:
                 read.append(self._batch(events, file.text, host_counts))
                 host_counts = host_counts and not np.any(read[-1].kind <= EventKind.FILL)
                 self._host_counts = host_counts
+                self._event_count += read[-1].count
         self._refuse_ruins(file)
-        return EventColumns.joined(read or [self._batch([], b"[]", host_counts)])
+        return EventColumns.concatenate(read or [self._batch([], b"[]", host_counts)])
 
     def caveats(self, file: ChromeFile[KinetoEvent]) -> Iterator[str]:
         """What was mended and left out of a file that has been read."""
@@ -283,7 +263,7 @@ class Columns:
                 f"{self.repaired_argument_count} events have arguments that cannot be read; these "
                 "count as not given"
             )
-        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        lost = self._lost(file)
         rest = len(file.damages) + len(self.damages) - len(lost)
         if rest:
             yield f"{rest} damaged events of kinds that nothing is computed from are left out"
@@ -295,7 +275,7 @@ class Columns:
 
     def _refuse_ruins(self, file: ChromeFile[KinetoEvent]) -> None:
         """One event in a hundred may be missing; a file with fewer shows little."""
-        lost = [damage for damage in (*file.damages, *self.damages) if self._matters(damage)]
+        lost = self._lost(file)
         total = file.event_count + len(file.damages)
         if lost and (len(lost) == total or 100 * len(lost) > max(100, total)):
             raise TraceError(
@@ -304,12 +284,15 @@ class Columns:
                 f"{_named(lost[0])}, {lost[0].fault}",
             )
 
-    def _matters(self, damage: DamagedEvent) -> bool:
-        """Whether anything would be computed from an event."""
-        kind = self._kinds[Category(damage.category)][damage.name]
-        return kind < (EventKind.IGNORED if self._host_counts else EventKind.HOST_OP) or (
-            EventKind.HOST_OP < kind < EventKind.IGNORED
-        )
+    def _lost(self, file: ChromeFile[KinetoEvent]) -> list[DamagedEvent]:
+        """The damaged events that anything would be computed from."""
+        ignored = {EventKind.IGNORED, EventKind.INSTANT, EventKind.METADATA}
+        ignored |= set() if self._host_counts else {EventKind.HOST_OP}
+        return [
+            damage
+            for damage in (*file.damages, *self.damages)
+            if self._kinds[Category(damage.category)][damage.name] not in ignored
+        ]
 
     def _batch(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
         try:
@@ -392,7 +375,7 @@ class Columns:
         blocks = self._numbers([one.blocks_per_sm for one in arguments], np.float64)
         percent = self._numbers([one.occupancy_percent for one in arguments], np.float64)
         work = WorkColumns(
-            row=row,
+            row=row + self._event_count,
             correlation=self._numbers([one.correlation for one in arguments], np.int64),
             bytes=np.maximum(self._numbers([one.bytes for one in arguments], np.int64), 0),
             blocks_per_sm=np.where(_sane(blocks, 1e9), blocks, np.nan).astype(np.float32),
@@ -409,7 +392,7 @@ class Columns:
         messages = [message(name, one) for name, one in zip(names, arguments, strict=True)]
         groups = [self.groups[one.group_name, one.group_ranks, one.group_size] for one in arguments]
         return MessageColumns(
-            row=row,
+            row=row + self._event_count,
             kind=np.array([kind for kind, _ in messages], np.int8),
             group=np.array(groups, np.int32),
             bytes=np.array([size for _, size in messages], np.int64),
@@ -421,7 +404,7 @@ class Columns:
         arguments = self._arguments(rows, row, _OPERATORS)
         operands = [operand_bytes(one) for one in arguments]
         return CallColumns(
-            row=row,
+            row=row + self._event_count,
             function=np.array([one.function_id for one in arguments], np.int64),
             bytes=np.array([every for every, _ in operands], np.int64),
             largest_bytes=np.array([largest for _, largest in operands], np.int64),

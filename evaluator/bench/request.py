@@ -1,10 +1,12 @@
 """The request to a collective benchmark: options as typed, all their faults, and the plan."""
 
 import difflib
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Final, TypeVar, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Final, TypeAlias, get_args
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evaluator.bench.record import (
     BenchConfig,
@@ -24,25 +26,134 @@ from evaluator.workloads.collectives.operations import (
     ReduceOp,
     SweepRequest,
 )
-from records.errors import shown
+from records.errors import STRICT, shown
+
+ALL: Final = "all"
+DEFAULT_CPU_RANKS = 2
+RANKS = "nproc-per-node"
+MOST_SECONDS = 1_000_000
+CODES: Final = {"adapters": "comm-adapter", "rank_count": RANKS}
+"""Codes of faults that are not the name of the option."""
+
+
+def _one_of(meanings: Mapping[str, object]) -> BeforeValidator:
+    """Read one of these words as what it means."""
+
+    def read(text: str) -> object:
+        if text not in meanings:
+            near = difflib.get_close_matches(text.lower(), list(meanings), n=1)
+            suggestion = f"did you mean {near[0]!r}? " if near else ""
+            hint = f"{suggestion}known are {', '.join(meanings)}"
+            raise PydanticCustomError("unknown", "{hint}", {"hint": hint})
+        return meanings[text]
+
+    return BeforeValidator(read)
+
+
+def _size(text: str) -> int:
+    size = size_bytes(text)
+    if not size:
+        raise PydanticCustomError("size", "give bytes above 0, such as 4096, 64K or 1M")
+    return size
+
+
+Adapter: TypeAlias = Annotated[
+    AdapterName,
+    _one_of({name.value: name for name in AdapterName}),
+    BeforeValidator(lambda text: text.replace("-", "_")),
+]
+Bytes: TypeAlias = Annotated[int, BeforeValidator(_size)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Number: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How each point is sampled; `timeout_s` is for one point."""
+class BenchOptions:
+    """The options of the command line, read from texts; None: not given."""
 
-    warmup_iterations: int
-    measure_iterations: int
-    sync_interval: int
-    async_op: bool
-    timeout_s: float
+    __pydantic_config__ = STRICT
+
+    collective: Annotated[
+        tuple[Collective, ...],
+        _one_of({each.value: (each,) for each in Collective} | {ALL: tuple(Collective)}),
+    ]
+    adapters: tuple[Adapter, ...] = ()
+    all_adapters: bool = False
+    backend: str | None = None
+    device: Annotated[DeviceKind, _one_of({kind.value: kind for kind in DeviceKind})] | None = None
+    min_size: Bytes = 4
+    max_size: Bytes = 64 << 20
+    size_scaling_factor: Annotated[int, Field(ge=2)] = 2
+    dtype: Annotated[
+        DType,
+        _one_of(
+            {
+                **{dtype.value: dtype for dtype in DType},
+                "float": DType.FLOAT32,
+                "fp32": DType.FLOAT32,
+                "half": DType.FLOAT16,
+                "fp16": DType.FLOAT16,
+                "bf16": DType.BFLOAT16,
+                "double": DType.FLOAT64,
+                "fp64": DType.FLOAT64,
+                "int": DType.INT32,
+                "long": DType.INT64,
+            }
+        ),
+    ] = DType.FLOAT32
+    reduce_op: (
+        Annotated[
+            tuple[ReduceOp, ...],
+            _one_of({each.value: (each,) for each in ReduceOp} | {ALL: tuple(ReduceOp)}),
+            BeforeValidator(str.lower),
+        ]
+        | None
+    ) = None
+    warmup: Number = 5
+    iters: Count = 1000
+    sync_interval: Number = 0
+    async_op: bool = False
+    csv: bool = False
+    output_dir: str | None = None
+    quiet: bool = False
+    as_json: bool = False
+    bw_convention: Annotated[Convention, _one_of({name: name for name in get_args(Convention)})] = (
+        "nccl-tests"
+    )
+    rank_count: Count | None = None
+    rounds: Count = 1
+    timeout: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptionFault:
+    """Something that is wrong with the options: a code that stays, and what to do about it."""
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"E-{self.code}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchContext:
+    """Where it was typed: GPUs of the machine, and how many ranks a launcher started, if one did.
+
+    `closed` are the libraries that ranks of this launcher cannot use, each with what to do.
+    """
+
+    gpu_count: int = 0
+    started_ranks: int | None = None
+    closed: Mapping[AdapterName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
     """Every point of a benchmark, and how each is measured.
 
-    `adapters` is empty where none was chosen. `rank_count` is of all ranks, however started.
+    `adapters` is empty where none was chosen. `rank_count` is of all ranks, however started, and
+    `timeout_s` for one point.
     """
 
     adapters: tuple[AdapterName, ...]
@@ -50,7 +161,11 @@ class BenchPlan:
     device: DeviceKind
     rank_count: int
     operations: tuple[Operation, ...]
-    sampling: Sampling
+    warmup_iterations: int
+    measure_iterations: int
+    sync_interval: int
+    async_op: bool
+    timeout_s: float
     config: BenchConfig
 
     def request(self, adapter: AdapterName, backend: str) -> SweepRequest:
@@ -60,7 +175,11 @@ class BenchPlan:
             backend=backend,
             device=self.device,
             operations=self.operations,
-            **asdict(self.sampling),
+            warmup_iterations=self.warmup_iterations,
+            measure_iterations=self.measure_iterations,
+            sync_interval=self.sync_interval,
+            async_op=self.async_op,
+            timeout_s=self.timeout_s,
         )
 
     def params(self, adapter: AdapterName, operation: Operation) -> BenchParams:
@@ -71,10 +190,10 @@ class BenchPlan:
             num_ranks=self.rank_count,
             dtype=operation.dtype.value,
             reduce_op=operation.reduce_op.value if operation.reduces else None,
-            async_op=self.sampling.async_op,
-            warmup_iterations=self.sampling.warmup_iterations,
-            measure_iterations=self.sampling.measure_iterations,
-            sync_interval=self.sampling.sync_interval,
+            async_op=self.async_op,
+            warmup_iterations=self.warmup_iterations,
+            measure_iterations=self.measure_iterations,
+            sync_interval=self.sync_interval,
         )
 
     @property
@@ -97,161 +216,162 @@ class BenchPlan:
         )
 
 
-MOST_DIGITS = 12
-MOST_SECONDS = 1_000_000
+def read_plan(
+    options: Mapping[str, object], here: BenchContext
+) -> BenchPlan | tuple[OptionFault, ...]:
+    """Return the plan that the options ask for, or everything that is wrong with them.
 
-_Meaning = TypeVar("_Meaning")
-
-
-@dataclass(frozen=True, slots=True)
-class OptionFault:
-    """Something that is wrong with a question: a code that stays, and what to do about it."""
-
-    code: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"E-{self.code}: {self.message}"
-
-
-class OptionFaults:
-    """Every fault found so far; a word that cannot be read is a fault, and None."""
-
-    def __init__(self) -> None:
-        self._found: list[OptionFault] = []
-
-    def __iter__(self) -> Iterator[OptionFault]:
-        return iter(self._found)
-
-    def add(self, code: str, message: str) -> None:
-        """Note a fault."""
-        self._found.append(OptionFault(code, message))
-
-    def whole(self, code: str, text: str, *, least: int) -> int | None:
-        """The number that an option named like its code was given."""
-        digits = text.strip().removeprefix("+")
-        if not digits.removeprefix("-").isdecimal() or len(digits) > MOST_DIGITS:
-            self.add(code, f"--{code} is {shown(text)}; give a whole number of at least {least}")
-            return None
-        number = int(digits)
-        if number < least:
-            self.add(code, f"--{code} is {number}; give at least {least}")
-            return None
-        return number
-
-    def size(self, code: str, text: str) -> int | None:
-        """Bytes of at least 1 that an option named like its code was given."""
-        size = size_bytes(text)
-        if size is None or size == 0:
-            self.add(
-                code, f"--{code} is {shown(text)}; give bytes above 0, such as 4096, 64K or 1M"
-            )
-            return None
-        return size
-
-    def seconds(self, code: str, text: str) -> float | None:
-        """The time that an option named like its code was given."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= MOST_SECONDS:
-            self.add(
-                code, f"--{code} is {shown(text)}; give seconds above 0, {MOST_SECONDS} at most"
-            )
-            return None
-        return value
-
-    def word(self, code: str, text: str, meanings: Mapping[str, _Meaning]) -> _Meaning | None:
-        """What one of the known words means."""
-        meaning = meanings.get(text)
-        if meaning is None:
-            what = code.replace("-", " ")
-            self.add(code, f"there is no {what} {shown(text)}; {hint(text, meanings)}")
-        return meaning
+    `options` are texts by the fields of `BenchOptions`. How they fit together is checked once each
+    can be read.
+    """
+    try:
+        asked = TypeAdapter(BenchOptions).validate_python(options)
+    except ValidationError as error:
+        return tuple(_unreadable(each) for each in error.errors(include_url=False))
+    gpu_count, started_ranks = here.gpu_count, here.started_ranks
+    device = asked.device or (DeviceKind.CUDA if gpu_count else DeviceKind.CPU)
+    most = gpu_count if device is DeviceKind.CUDA else None
+    rank_count = started_ranks or asked.rank_count or most or DEFAULT_CPU_RANKS
+    sizes = size_chain(asked.min_size, asked.max_size, asked.size_scaling_factor)
+    faults = (
+        *_adapter_faults(asked, here),
+        *_rank_faults(asked, here, device, rank_count),
+        *_size_faults(asked, sizes),
+        *_reduction_faults(asked),
+        *_output_faults(asked),
+    )
+    if faults:
+        return tuple(OptionFault(code, message) for code, message in faults)
+    reduce_ops = asked.reduce_op or (ReduceOp.SUM,)
+    if asked.dtype.is_integer:
+        reduce_ops = tuple(each for each in reduce_ops if each is not ReduceOp.AVG)
+    return BenchPlan(
+        adapters=tuple(AdapterName) if asked.all_adapters else tuple(dict.fromkeys(asked.adapters)),
+        backend=asked.backend,
+        device=device,
+        rank_count=rank_count,
+        operations=tuple(operations(asked.collective, reduce_ops, sizes, asked.dtype)),
+        warmup_iterations=asked.warmup,
+        measure_iterations=asked.iters,
+        sync_interval=asked.sync_interval,
+        async_op=asked.async_op,
+        timeout_s=asked.timeout,
+        config=BenchConfig(
+            run_all_collectives=len(asked.collective) > 1,
+            run_all_comm_adapters=asked.all_adapters,
+            run_all_reduce_ops=asked.reduce_op is not None and len(asked.reduce_op) > 1,
+            reduce_op_explicit=asked.reduce_op is not None,
+            min_size=sizes[0],
+            max_size=sizes[-1],
+            size_scaling_factor=asked.size_scaling_factor,
+            csv_enabled=asked.csv,
+            quiet=asked.quiet,
+            output_dir=asked.output_dir,
+            rounds=asked.rounds,
+            bandwidth_convention=asked.bw_convention,
+        ),
+    )
 
 
-def hint(text: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """What to give instead of an unknown word."""
-    near = difflib.get_close_matches(text.lower(), list(known), n=1)
-    suggestion = f"did you mean {near[0]!r}? " if near else ""
-    return f"{suggestion}known are {', '.join(known)}"
+def _unreadable(error: ErrorDetails) -> OptionFault:
+    name = str(error["loc"][0])
+    code = CODES.get(name, name.replace("_", "-"))
+    return OptionFault(code, f"{code} {shown(error['input'])}: {error['msg']}")
 
 
-ALL: Final = "all"
-DTYPES: Final[Mapping[str, DType]] = {
-    **{dtype.value: dtype for dtype in DType},
-    "float": DType.FLOAT32,
-    "fp32": DType.FLOAT32,
-    "half": DType.FLOAT16,
-    "fp16": DType.FLOAT16,
-    "bf16": DType.BFLOAT16,
-    "double": DType.FLOAT64,
-    "fp64": DType.FLOAT64,
-    "int": DType.INT32,
-    "long": DType.INT64,
-}
-_COLLECTIVES: Final = {each.value: (each,) for each in Collective} | {ALL: tuple(Collective)}
-_REDUCE_OPS: Final = {each.value: (each,) for each in ReduceOp} | {ALL: tuple(ReduceOp)}
+def _adapter_faults(asked: BenchOptions, here: BenchContext) -> Iterator[tuple[str, str]]:
+    if asked.all_adapters:
+        if asked.backend is not None:
+            yield "backend", "--backend is for one adapter; leave it out with --all-comm-adapters"
+        return
+    given = dict.fromkeys(asked.adapters)
+    if len(given) > 1:
+        names = " and ".join(given)
+        yield "comm-adapter", f"{names} are several adapters; give one, or --all-comm-adapters"
+    for name in given:
+        if name in here.closed:
+            yield "comm-adapter", f"{name} {here.closed[name]}"
 
 
-def read_sizes(
-    least_text: str, most_text: str, factor_text: str, dtype: DType | None, faults: OptionFaults
-) -> tuple[int, ...]:
-    """Every size of the sweep; `dtype` is None where it is at fault itself."""
-    least = faults.size("min-size", least_text)
-    most = faults.size("max-size", most_text)
-    factor = faults.whole("size-scaling-factor", factor_text, least=2)
+def _rank_faults(
+    asked: BenchOptions, here: BenchContext, device: DeviceKind, rank_count: int
+) -> Iterator[tuple[str, str]]:
+    if device is DeviceKind.CUDA and not here.gpu_count:
+        yield "device", "--device is cuda, but there is no GPU here; give cpu"
+    elif device is DeviceKind.CUDA and (asked.rank_count or 0) > here.gpu_count:
+        yield (
+            RANKS,
+            f"--{RANKS} is {asked.rank_count} for {here.gpu_count} GPUs; give at most "
+            f"{here.gpu_count}, or --device cpu",
+        )
+    if here.started_ranks is not None and asked.rank_count is not None:
+        yield (
+            RANKS,
+            f"--{RANKS} starts ranks, but these {here.started_ranks} were started by another "
+            "launcher; leave it out",
+        )
+    if here.started_ranks is not None and asked.rounds > 1:
+        yield (
+            "rounds",
+            "--rounds starts ranks again, which another launcher prevents; leave it out and "
+            "start the command once a round",
+        )
+    if asked.collective == (Collective.SEND_RECV,) and rank_count == 1:
+        yield "ranks", f"send_recv needs two ranks, there is one; give --{RANKS} 2 or more"
+
+
+def _size_faults(asked: BenchOptions, sizes: Sequence[int]) -> Iterator[tuple[str, str]]:
+    least, most, element = asked.min_size, asked.max_size, asked.dtype.element_bytes
     for option, size in (("min-size", least), ("max-size", most)):
-        if size is not None and dtype is not None and size % dtype.element_bytes:
-            faults.add(
+        if size % element:
+            yield (
                 "element-size",
-                f"--{option} is {size}, but an element of {dtype} takes {dtype.element_bytes} "
-                "bytes; give a multiple of that",
+                f"--{option} is {size}, but an element of {asked.dtype} takes {element} bytes; "
+                "give a multiple of that",
             )
-    if least is None or most is None or factor is None:
-        return ()
     if most < least:
-        faults.add("max-size", f"--max-size is {most}, below --min-size {least}; give no less")
-        return ()
-    sizes = size_chain(least, most, factor)
-    if sizes[-1] != most:
-        faults.add(
+        yield "max-size", f"--max-size is {most}, below --min-size {least}; give no less"
+    elif sizes[-1] != most:
+        factor = asked.size_scaling_factor
+        yield (
             "size-chain",
             f"--max-size {most} is not --min-size {least} times a power of {factor}; "
             f"give {sizes[-1]} or {sizes[-1] * factor}",
         )
-    return sizes
+    if asked.sync_interval > asked.iters:
+        yield (
+            "sync-interval",
+            f"--sync-interval is {asked.sync_interval}, more than the {asked.iters} of --iters; "
+            "give at most that",
+        )
 
 
-def read_reduce_ops(
-    text: str | None,
-    collectives: Sequence[Collective],
-    dtype: DType | None,
-    faults: OptionFaults,
-) -> tuple[ReduceOp, ...]:
-    """The one that is named, in any case, or all of the number format; sums where none is."""
-    if text is None:
-        return (ReduceOp.SUM,)
-    text = text.lower()
+def _reduction_faults(asked: BenchOptions) -> Iterator[tuple[str, str]]:
+    if asked.reduce_op is None:
+        return
     reducing = ", ".join(REDUCING)
-    if len(collectives) > 1:
-        faults.add("reduce-op", f"--reduce-op is for one collective, not for all; name {reducing}")
-    elif collectives and collectives[0] not in REDUCING:
-        faults.add(
+    if len(asked.collective) > 1:
+        yield "reduce-op", f"--reduce-op is for one collective, not for all; name {reducing}"
+    elif asked.collective[0] not in REDUCING:
+        yield (
             "reduce-op",
-            f"--reduce-op has no effect on {collectives[0]}; leave it out, or name {reducing}",
+            f"--reduce-op has no effect on {asked.collective[0]}; leave it out, or name {reducing}",
         )
-    reduce_ops = faults.word("reduce-op", text, _REDUCE_OPS) or ()
-    if dtype is None or not dtype.is_integer or ReduceOp.AVG not in reduce_ops:
-        return reduce_ops
-    if reduce_ops == (ReduceOp.AVG,):
-        faults.add(
+    if asked.reduce_op == (ReduceOp.AVG,) and asked.dtype.is_integer:
+        yield (
             "average",
-            f"whole numbers such as {dtype} have no avg; give another --reduce-op, or a --dtype "
-            "with fractions",
+            f"whole numbers such as {asked.dtype} have no avg; give another --reduce-op, or a "
+            "--dtype with fractions",
         )
-    return tuple(each for each in reduce_ops if each is not ReduceOp.AVG)
+
+
+def _output_faults(asked: BenchOptions) -> Iterator[tuple[str, str]]:
+    if asked.quiet and not asked.csv:
+        yield "quiet", "--quiet without --csv would leave nothing; add --csv"
+    if asked.quiet and asked.as_json:
+        yield "quiet", "--quiet and --json exclude each other; leave out one of them"
+    if asked.output_dir is not None and not asked.csv:
+        yield "output-dir", "--output-dir has no effect without --csv; add --csv"
 
 
 def operations(
@@ -270,205 +390,3 @@ def operations(
                 yield Operation(
                     collective=collective, size_bytes=size, dtype=dtype, reduce_op=reduce_op
                 )
-
-
-DEFAULT_CPU_RANKS = 2
-RANKS = "nproc-per-node"
-_CONVENTIONS: Final[Mapping[str, Convention]] = {name: name for name in get_args(Convention)}
-_DEVICES: Final = {kind.value: kind for kind in DeviceKind}
-_ADAPTERS: Final = {name.value: name for name in AdapterName}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """Options as texts, so that all their faults are reported together; None: not given."""
-
-    collective: str = ""
-    adapters: tuple[str, ...] = ()
-    all_adapters: bool = False
-    backend: str | None = None
-    device: str | None = None
-    min_size: str = "4"
-    max_size: str = "64M"
-    size_scaling_factor: str = "2"
-    dtype: str = "float32"
-    reduce_op: str | None = None
-    warmup: str = "5"
-    iters: str = "1000"
-    sync_interval: str = "0"
-    async_op: bool = False
-    csv: bool = False
-    output_dir: str | None = None
-    quiet: bool = False
-    as_json: bool = False
-    bw_convention: str = "nccl-tests"
-    rank_count: str | None = None
-    rounds: str = "1"
-    timeout: str = "60"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchContext:
-    """Where it was typed: GPUs of the machine, and how many ranks a launcher started, if one did.
-
-    `closed` are the libraries that ranks of this launcher cannot use, each with what to do.
-    """
-
-    gpu_count: int = 0
-    started_ranks: int | None = None
-    closed: Mapping[AdapterName, str] = field(default_factory=dict)
-
-
-def read_plan(asked: BenchOptions, here: BenchContext) -> BenchPlan | tuple[OptionFault, ...]:
-    """Give the plan that was asked for, or everything that is wrong with the question."""
-    faults = OptionFaults()
-    collectives = faults.word("collective", asked.collective, _COLLECTIVES) or ()
-    adapters = _adapters(asked, here, faults)
-    device = _device(asked, here, faults)
-    rank_count = _rank_count(asked, here, device, faults)
-    _check_partners(collectives, rank_count, faults)
-    dtype = faults.word("dtype", asked.dtype, DTYPES)
-    sizes = read_sizes(asked.min_size, asked.max_size, asked.size_scaling_factor, dtype, faults)
-    reduce_ops = read_reduce_ops(asked.reduce_op, collectives, dtype, faults)
-    sampling = _sampling(asked, faults)
-    config = _config(asked, here, sizes, faults)
-    if (
-        any(faults)
-        or device is None
-        or rank_count is None
-        or dtype is None
-        or sampling is None
-        or config is None
-    ):
-        return tuple(faults)
-    return BenchPlan(
-        adapters=adapters,
-        backend=asked.backend,
-        device=device,
-        rank_count=rank_count,
-        operations=tuple(operations(collectives, reduce_ops, sizes, dtype)),
-        sampling=sampling,
-        config=config,
-    )
-
-
-def _adapters(
-    asked: BenchOptions, here: BenchContext, faults: OptionFaults
-) -> tuple[AdapterName, ...]:
-    if asked.all_adapters:
-        if asked.backend is not None:
-            faults.add(
-                "backend", "--backend is for one adapter; leave it out with --all-comm-adapters"
-            )
-        return tuple(AdapterName)
-    given = tuple(dict.fromkeys(name.replace("-", "_") for name in asked.adapters))
-    if len(given) > 1:
-        faults.add(
-            "comm-adapter",
-            f"{' and '.join(given)} are several adapters; give one, or --all-comm-adapters",
-        )
-    words = [faults.word("comm-adapter", name, _ADAPTERS) for name in given]
-    chosen = tuple(name for name in words if name is not None)
-    for name in chosen:
-        if name in here.closed:
-            faults.add("comm-adapter", f"{name} {here.closed[name]}")
-    return chosen
-
-
-def _device(asked: BenchOptions, here: BenchContext, faults: OptionFaults) -> DeviceKind | None:
-    if asked.device is None:
-        return DeviceKind.CUDA if here.gpu_count else DeviceKind.CPU
-    device = faults.word("device", asked.device, _DEVICES)
-    if device is DeviceKind.CUDA and not here.gpu_count:
-        faults.add("device", "--device is cuda, but there is no GPU here; give cpu")
-    return device
-
-
-def _rank_count(
-    asked: BenchOptions, here: BenchContext, device: DeviceKind | None, faults: OptionFaults
-) -> int | None:
-    if here.started_ranks is not None:
-        if asked.rank_count is not None:
-            faults.add(
-                RANKS,
-                f"--{RANKS} starts ranks, but these {here.started_ranks} were started by another "
-                "launcher; leave it out",
-            )
-        return here.started_ranks
-    most = here.gpu_count if device is DeviceKind.CUDA else None
-    if asked.rank_count is None:
-        return most or DEFAULT_CPU_RANKS
-    rank_count = faults.whole(RANKS, asked.rank_count, least=1)
-    if rank_count is not None and most and rank_count > most:
-        faults.add(
-            RANKS,
-            f"--{RANKS} is {rank_count} for {most} GPUs; give at most {most}, or --device cpu",
-        )
-    return rank_count
-
-
-def _check_partners(
-    collectives: tuple[Collective, ...], rank_count: int | None, faults: OptionFaults
-) -> None:
-    if collectives == (Collective.SEND_RECV,) and rank_count == 1:
-        faults.add("ranks", f"send_recv needs two ranks, there is one; give --{RANKS} 2 or more")
-
-
-def _sampling(asked: BenchOptions, faults: OptionFaults) -> Sampling | None:
-    warmup = faults.whole("warmup", asked.warmup, least=0)
-    iters = faults.whole("iters", asked.iters, least=1)
-    interval = faults.whole("sync-interval", asked.sync_interval, least=0)
-    timeout_s = faults.seconds("timeout", asked.timeout)
-    if iters is not None and interval is not None and interval > iters:
-        faults.add(
-            "sync-interval",
-            f"--sync-interval is {interval}, more than the {iters} of --iters; give at most that",
-        )
-    if warmup is None or iters is None or interval is None or timeout_s is None:
-        return None
-    return Sampling(
-        warmup_iterations=warmup,
-        measure_iterations=iters,
-        sync_interval=interval,
-        async_op=asked.async_op,
-        timeout_s=timeout_s,
-    )
-
-
-def _config(
-    asked: BenchOptions, here: BenchContext, sizes: tuple[int, ...], faults: OptionFaults
-) -> BenchConfig | None:
-    _check_output(asked, faults)
-    convention = faults.word("bw-convention", asked.bw_convention, _CONVENTIONS)
-    rounds = faults.whole("rounds", asked.rounds, least=1)
-    if rounds is not None and rounds > 1 and here.started_ranks is not None:
-        faults.add(
-            "rounds",
-            "--rounds starts ranks again, which another launcher prevents; leave it out and "
-            "start the command once a round",
-        )
-    if not sizes or convention is None or rounds is None:
-        return None
-    return BenchConfig(
-        run_all_collectives=asked.collective == ALL,
-        run_all_comm_adapters=asked.all_adapters,
-        run_all_reduce_ops=asked.reduce_op is not None and asked.reduce_op.lower() == ALL,
-        reduce_op_explicit=asked.reduce_op is not None,
-        min_size=sizes[0],
-        max_size=sizes[-1],
-        size_scaling_factor=int(asked.size_scaling_factor),
-        csv_enabled=asked.csv,
-        quiet=asked.quiet,
-        output_dir=asked.output_dir,
-        rounds=rounds,
-        bandwidth_convention=convention,
-    )
-
-
-def _check_output(asked: BenchOptions, faults: OptionFaults) -> None:
-    if asked.quiet and not asked.csv:
-        faults.add("quiet", "--quiet without --csv would leave nothing; add --csv")
-    if asked.quiet and asked.as_json:
-        faults.add("quiet", "--quiet and --json exclude each other; leave out one of them")
-    if asked.output_dir is not None and not asked.csv:
-        faults.add("output-dir", "--output-dir has no effect without --csv; add --csv")

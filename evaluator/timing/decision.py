@@ -237,7 +237,9 @@ def _decided(
         )
     verdict, reason = _judge(interval, rule, len(rounds))
     if verdict is not Verdict.UNDECIDED:
-        veto = _self_test_fails(self_test, rule) or _veto(rounds, interval, rule)
+        veto = _veto(rounds, interval, rule)
+        if self_test and decide(self_test, rule).verdict in (Verdict.FAST, Verdict.SLOW):
+            veto = "self_test_failed"
         verdict, reason = (Verdict.UNDECIDED, veto) if veto else (verdict, reason)
     return Comparison(
         verdict=verdict,
@@ -285,10 +287,14 @@ def _interval(
 
 def _boundary(count: int, alpha: float, freedom: int, rule: DecisionRule) -> float:
     """Half width of the interval of a mean, in standard deviations of one round."""
-    level = alpha
-    if rule.look_often:
-        level = sequential_level(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
-    return student_quantile(1 - level / 2, freedom) / math.sqrt(count)
+    return student_quantile(1 - _level(count, alpha, rule) / 2, freedom) / math.sqrt(count)
+
+
+def _level(count: int, alpha: float, rule: DecisionRule) -> float:
+    """How often an interval after this number of rounds may be wrong."""
+    if not rule.look_often:
+        return alpha
+    return sequential_level(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
 
 
 def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict, str]:
@@ -365,13 +371,6 @@ def _order_matters(rounds: Sequence[Round]) -> bool:
     return gap > limit * math.sqrt(sum(shares)) + ROUNDING
 
 
-def _self_test_fails(rounds: Sequence[Round], rule: DecisionRule) -> str | None:
-    if not rounds:
-        return None
-    found = decide(rounds, rule).verdict in (Verdict.FAST, Verdict.SLOW)
-    return "self_test_failed" if found else None
-
-
 def _logs(
     rounds: Sequence[Round], account: Callable[[LaunchValue], float | None]
 ) -> "NDArray[np.float64]":
@@ -431,7 +430,7 @@ def compare_unpaired(
     )
     if error is None or recorded_error is None or len(now) < rule.min_rounds:
         return UnpairedComparison(reason="too_few_rounds", ratio=_ratio(mean))
-    half = error.times(1 - _unpaired_level(len(now), rule) / 2)
+    half = error.times(1 - _level(len(now), rule.alpha, rule) / 2)
     return UnpairedComparison(
         ratio=_ratio(mean),
         ratio_low=_ratio(mean - half),
@@ -462,12 +461,6 @@ def _standard_error(
     # A side that is noisier than the rest must not be judged by their lower noise.
     sd = max(own, pooled) if own_freedom else pooled
     return _StandardError(sd / math.sqrt(len(side)), freedom)
-
-
-def _unpaired_level(count: int, rule: DecisionRule) -> float:
-    if not rule.look_often:
-        return rule.alpha
-    return sequential_level(count, alpha=rule.alpha, first=rule.min_rounds, last=rule.max_rounds)
 
 
 def _mean_log(values: Sequence[float]) -> float:

@@ -377,7 +377,6 @@ def collectives(
             "there is no --window; --sync-interval N reads the clock after every N calls"
         )
     # Imported here: it loads torch, which help does not need.
-    from evaluator.bench.request import BenchOptions
     from search.collective_bench.run import bench_collectives
 
     short = {
@@ -386,31 +385,31 @@ def collectives(
         "c10d_torchcomms": c10d_torchcomms,
         "mpi": mpi,
     }
-    asked = BenchOptions(
-        collective=collective,
-        adapters=(*(comm_adapter or ()), *(name for name, given in short.items() if given)),
-        all_adapters=all_comm_adapters,
-        backend=backend,
-        device=device,
-        min_size=min_size,
-        max_size=max_size,
-        size_scaling_factor=size_scaling_factor,
-        dtype=dtype,
-        reduce_op=reduce_op,
-        warmup=warmup,
-        iters=iters,
-        sync_interval=sync_interval,
-        async_op=async_op,
-        csv=csv,
-        output_dir=output_dir,
-        quiet=quiet,
-        as_json=as_json,
-        bw_convention=bw_convention,
-        rank_count=nproc_per_node,
-        rounds=rounds,
-        timeout=timeout,
-    )
-    raise typer.Exit(bench_collectives(asked))
+    options = {
+        "collective": collective,
+        "adapters": (*(comm_adapter or ()), *(name for name, given in short.items() if given)),
+        "all_adapters": all_comm_adapters,
+        "backend": backend,
+        "device": device,
+        "min_size": min_size,
+        "max_size": max_size,
+        "size_scaling_factor": size_scaling_factor,
+        "dtype": dtype,
+        "reduce_op": reduce_op,
+        "warmup": warmup,
+        "iters": iters,
+        "sync_interval": sync_interval,
+        "async_op": async_op,
+        "csv": csv,
+        "output_dir": output_dir,
+        "quiet": quiet,
+        "as_json": as_json,
+        "bw_convention": bw_convention,
+        "rank_count": nproc_per_node,
+        "rounds": rounds,
+        "timeout": timeout,
+    }
+    raise typer.Exit(bench_collectives(options))
 
 
 app.command(

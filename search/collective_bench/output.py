@@ -22,9 +22,9 @@ from search.collective_bench.verdicts import (
 from search.views.terminal import TerminalColumn, number_column, table_lines
 
 SIZE: Final = "SendMsgSize(B)"
-FOR_PROGRAMS: Final = (SIZE, "ReduceOp")
-"""Columns of the CSV alone: the text says the same in others."""
-TOLD_ONCE: Final = ("DType", "DispatchMode", "SyncInterval")
+CSV_ONLY: Final = (SIZE, "ReduceOp")
+"""Columns that the text has in other words."""
+SHARED: Final = ("DType", "DispatchMode", "SyncInterval")
 """Columns that text has only where rows differ in them."""
 ANY_WIDTH: Final = 100_000
 UNITS: Final = ("B", "KB", "MB", "GB", "TB")
@@ -60,15 +60,15 @@ def csv_text(table: Table) -> str:
 
 
 def text_lines(table: Table) -> list[str]:
-    """The table for people: what all rows have in common is told once, above it."""
+    """The table as text: what all rows have in common is above it, once."""
     cells: dict[str, Sequence[Cell]] = {
         name: [row[place] for row in table.rows]
         for place, name in enumerate(table.columns)
-        if name not in FOR_PROGRAMS
+        if name not in CSV_ONLY
     }
     common = {
         name: cells.pop(name)[0]
-        for name in TOLD_ONCE
+        for name in SHARED
         if name in cells and table.rows and len(set(cells[name])) == 1
     }
     above = [", ".join(f"{name} {value}" for name, value in common.items()), ""] if common else []
@@ -149,7 +149,7 @@ def summary(results: Results, names: Names) -> Table:
 
 
 def comparison(found: Analysis) -> Table:
-    """Every point of every label beside the baseline's."""
+    """Every point of every label, next to the baseline's."""
     return Table(columns=COMPARISON, rows=tuple(_comparison_rows(found)))
 
 
@@ -230,6 +230,7 @@ def _settings(point: DevicePoint) -> tuple[Cell, ...]:
 
 
 COUNTED: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
+CATEGORIES: Final = ("improved", "regressed", "neutral")
 COLUMNS: Final = (
     *("Collective", "Adapter", "Baseline"),
     *("ImprovedPoints", "RegressedPoints", "NeutralPoints", "TotalPoints"),
@@ -245,37 +246,25 @@ FACTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Changes of latency of the points that count, in percent, by how they stand."""
+Statistics: TypeAlias = tuple[int, float | None, float | None, float | None]
 
-    changes: dict[Standing, list[float]]
 
-    @classmethod
-    def of(cls, verdicts: Iterable[PointVerdict]) -> "Tally":
-        """Count these."""
-        changes: dict[Standing, list[float]] = {standing: [] for standing in COUNTED}
-        for each in verdicts:
-            if each.standing in changes and each.latency_change is not None:
-                changes[each.standing].append(each.latency_change)
-        return cls(changes=changes)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Points of each standing that counts."""
-        return tuple(len(self.changes[standing]) for standing in COUNTED)
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """Counts, shares, means and medians."""
-        total = sum(self.counts)
-        each = [self.changes[standing] for standing in COUNTED]
-        return (
-            *(*self.counts, total),
-            *(100 * count / total if total else None for count in self.counts),
-            *(statistics.fmean(changes) if changes else None for changes in each),
-            *(statistics.median(changes) if changes else None for changes in each),
+def _statistics(verdicts: Iterable[PointVerdict]) -> list[Statistics]:
+    """For each standing that counts: points, share, mean and median change of latency, in %."""
+    changes: dict[Standing, list[float]] = {standing: [] for standing in COUNTED}
+    for each in verdicts:
+        if each.standing in changes and each.latency_change is not None:
+            changes[each.standing].append(each.latency_change)
+    total = sum(map(len, changes.values()))
+    return [
+        (
+            len(each),
+            100 * len(each) / total if total else None,
+            statistics.fmean(each) if each else None,
+            statistics.median(each) if each else None,
         )
+        for each in changes.values()
+    ]
 
 
 def highlights(found: Analysis, pair: PairVerdicts) -> Table:
@@ -284,23 +273,29 @@ def highlights(found: Analysis, pair: PairVerdicts) -> Table:
     by_name: dict[str, list[PointVerdict]] = {}
     for point, verdict in pair.points.items():
         by_name.setdefault(_name(point, names), []).append(verdict)
-    rows = [(name, Tally.of(verdicts)) for name, verdicts in by_name.items()]
-    rows.append((ALL, Tally.of(pair.points.values())))
-    return Table(
-        columns=COLUMNS,
-        rows=tuple((name, pair.label, pair.baseline, *tally.cells) for name, tally in rows),
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for name, verdicts in [*by_name.items(), (ALL, list(pair.points.values()))]:
+        counts, shares, means, medians = zip(*_statistics(verdicts), strict=True)
+        cells = (*counts, sum(counts), *shares, *means, *medians)
+        rows.append((name, pair.label, pair.baseline, *cells))
+    return Table(columns=COLUMNS, rows=tuple(rows))
 
 
 def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
-    """What was compared, by which limits, and what came out."""
+    """What was compared, by which limits, and the result."""
     yield f"{pair.label} against {pair.baseline}"
     yield ""
     yield from _benchmark_lines([found.named(pair.label), found.named(pair.baseline)])
     yield ""
     yield from limit_lines(found.limits)
     yield ""
-    yield from text_lines(_categories(Tally.of(pair.points.values())))
+    categories = zip(CATEGORIES, _statistics(pair.points.values()), strict=True)
+    yield from text_lines(
+        Table(
+            columns=("category", "points", "share(%)", "mean LatChange(%)", "median LatChange(%)"),
+            rows=tuple((name, *cells) for name, cells in categories),
+        )
+    )
     yield ""
     yield from _reason_lines(pair)
     yield ""
@@ -309,7 +304,7 @@ def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
 
 
 def limit_lines(limits: Limits) -> Iterator[str]:
-    """What counts as a difference, in words."""
+    """What counts as a difference, as text."""
     yield "LatChange is (baseline - own) / baseline, BwChange (own - baseline) / baseline:"
     yield "above 0 is better in both."
     yield f"regression: LatChange below -{limits.regression_percent:g} %"
@@ -341,19 +336,6 @@ def _sizes(side: Results) -> str:
     if not sizes:
         return "none measured"
     return " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
-
-
-def _categories(tally: Tally) -> Table:
-    cells, kinds = tally.cells, len(COUNTED)
-    counts, shares, means, medians = (
-        cells[start : start + kinds] for start in (0, kinds + 1, 2 * kinds + 1, 3 * kinds + 1)
-    )
-    return Table(
-        columns=("category", "points", "share(%)", "mean LatChange(%)", "median LatChange(%)"),
-        rows=tuple(
-            zip(("improved", "regressed", "neutral"), counts, shares, means, medians, strict=True)
-        ),
-    )
 
 
 def _reason_lines(pair: PairVerdicts) -> Iterator[str]:

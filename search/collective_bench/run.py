@@ -18,7 +18,7 @@ from evaluator.bench.record import (
     terminal_row,
     this_machine,
 )
-from evaluator.bench.request import BenchContext, BenchOptions, BenchPlan, OptionFault, read_plan
+from evaluator.bench.request import BenchContext, BenchPlan, OptionFault, read_plan
 from evaluator.bench.run import (
     AdapterChoice,
     BenchRun,
@@ -199,7 +199,7 @@ MISUSED, INCOMPLETE = 2, 3
 SILENT_RANK_S = 5.0
 
 
-def bench_collectives(asked: BenchOptions) -> int:
+def bench_collectives(options: Mapping[str, object]) -> int:
     """Measure what was asked for, print it and write it; return the exit code."""
     started = how_started()
     here = BenchContext(
@@ -207,13 +207,13 @@ def bench_collectives(asked: BenchOptions) -> int:
         started_ranks=started.numbers.world_size if started.numbers else None,
         closed=started.closed,
     )
-    plan = read_plan(asked, here)
+    plan = read_plan(options, here)
     if isinstance(plan, tuple):
         return _misused(plan, started)
     choice = choose_adapters(plan, started.closed)
     if not started.speaks:
         return _ended(_measured(plan, choice.requests, started, lambda _record: None), started)
-    output = Output(plan, choice, as_json=asked.as_json)
+    output = Output(plan, choice, as_json=bool(options["as_json"]))
     broken = _measured(plan, choice.requests, started, output.add)
     output.end()
     return _ended(broken, started) or (INCOMPLETE if output.bad else 0)

@@ -250,7 +250,17 @@ def _verdict(
         is_open=True,
     )
     if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
-        return _by_threshold(plain, change, limits)
+        if not (limits.unreplicated and found.reason in TOO_FEW):
+            return plain
+        standing = limits.by_threshold(change)
+        where = "within" if standing is Standing.NEUTRAL else "beyond"
+        return replace(
+            plain,
+            standing=standing,
+            reason=f"{where}_threshold",
+            evidence=Evidence.THRESHOLD,
+            is_open=False,
+        )
     standing = CLAIMS.get(found.verdict, Standing.NEUTRAL)
     return replace(
         plain,
@@ -281,20 +291,6 @@ def _may_hide(found: Comparison, rule: DecisionRule) -> bool:
     return vetoed or found.ratio_high > UNSEEN * (1 + rule.margin)
 
 
-def _by_threshold(plain: PointVerdict, change: float, limits: Limits) -> PointVerdict:
-    if not (limits.unreplicated and plain.reason in TOO_FEW):
-        return plain
-    standing = limits.by_threshold(change)
-    where = "within" if standing is Standing.NEUTRAL else "beyond"
-    return replace(
-        plain,
-        standing=standing,
-        reason=f"{where}_threshold",
-        evidence=Evidence.THRESHOLD,
-        is_open=False,
-    )
-
-
 def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float | None:
     """Change of bus bandwidth, None where a side has none or they are reckoned differently."""
     if base.bus_gb_per_s is None or own.bus_gb_per_s is None or base.bus_gb_per_s <= 0:
@@ -313,7 +309,7 @@ Names: TypeAlias = Mapping[tuple[str, str], str]
 class Analysis:
     """Results in the order given, and the verdicts on each against the baseline, if there is one.
 
-    `warnings` tell what was left out, `caveats` what the verdicts cannot say.
+    `warnings` name what was left out, `caveats` what the verdicts cannot show.
     """
 
     results: tuple[Results, ...]
@@ -345,13 +341,9 @@ class Analysis:
         """What the command ends with: what broke is no better than what became slower."""
         if not self.fail_on_regression:
             return 0
-        if self._worse:
+        if self.regression_count or self.broken_count:
             return REGRESSED
         return UNDECIDED if self.open_count and not self.allow_undecided else 0
-
-    @property
-    def _worse(self) -> bool:
-        return self.regression_count > 0 or self.broken_count > 0
 
     @property
     def names(self) -> Names:

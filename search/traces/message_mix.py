@@ -14,17 +14,12 @@ from records.workload import Message
 from search.traces.open import Traced
 from search.views.format import format_decimal_bytes
 
-_NAMES: Final = {
-    CollectiveKind.ALL_REDUCE: "all_reduce",
-    CollectiveKind.ALL_GATHER: "all_gather_single",
-    CollectiveKind.REDUCE_SCATTER: "reduce_scatter_single",
-    CollectiveKind.ALL_TO_ALL: "all_to_all_single",
-    CollectiveKind.BROADCAST: "broadcast",
-    CollectiveKind.REDUCE: "reduce",
-    CollectiveKind.GATHER: "gather",
-    CollectiveKind.SCATTER: "scatter",
-    CollectiveKind.BARRIER: "barrier",
-}
+_SINGLE: Final = (
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
+"""Kinds that a study exchanges from one buffer to one buffer."""
 _WHOLE: Final = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.BROADCAST,
@@ -127,7 +122,7 @@ def _counted(calls: Calls, rank_count: int) -> Counter[_Kind]:
 def _kind(kind: CollectiveKind, whole_bytes: int, group_size: int, rank_count: int) -> _Kind:
     if kind in TRANSFERS:
         return _Kind(kind, 0, "between two ranks")
-    if kind not in _NAMES:
+    if kind not in (*_SINGLE, *_WHOLE, CollectiveKind.GATHER, CollectiveKind.SCATTER):
         return _Kind(kind, 0, "of an unknown kind")
     if group_size != rank_count:
         of = f"of {group_size} of {rank_count} ranks" if group_size else "of untold ranks"
@@ -143,8 +138,9 @@ def _messages(counted: Counter[_Kind], step_count: int) -> Iterator[Message]:
     for alike, count in counted.items():
         per_step = round(count / step_count)
         if per_step and not alike.reason:
+            name = alike.kind.name.lower() + ("_single" if alike.kind in _SINGLE else "")
             yield Message(
-                collective=_NAMES[alike.kind],  # type: ignore[arg-type]  # its values are these names
+                collective=name,  # type: ignore[arg-type]  # one of the names
                 size_bytes=alike.size_bytes,
                 count=per_step,
             )

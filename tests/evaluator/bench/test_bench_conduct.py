@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from evaluator.bench.record import this_machine
-from evaluator.bench.request import BenchContext, BenchOptions, read_plan
+from evaluator.bench.request import BenchContext, read_plan
 from evaluator.bench.run import BenchRun
 from evaluator.job import JobResult, RankExit
 from evaluator.rank.job import parse
@@ -79,7 +79,7 @@ def bench(tmp_path):
     machine = this_machine(tmp_path)
 
     def run(ranks, names=("c10d",), run_id="run", on_record=None, **changes):
-        asked = BenchOptions(**{"collective": "all_reduce", "max_size": "16", **changes})
+        asked = {"collective": "all_reduce", "max_size": "16", **changes}
         plan = read_plan(asked, BenchContext())
         records = []
         bench_run = BenchRun(

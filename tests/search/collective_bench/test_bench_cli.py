@@ -46,7 +46,7 @@ def test_all_misuses_are_told_at_once_with_2_and_where_help_is(bench):
         (("all_reduce", "--reduce_op", "sum"), "No such option: --reduce_op"),
         (("all_reduce", "--reduce_op", "sum"), "--reduce-op"),
         (("all_reduce", "--dtype"), "'--dtype' requires an argument"),
-        ((), "error: E-collective: there is no collective ''; known are all_reduce"),
+        ((), "error: E-collective: collective '': known are all_reduce"),
         (("all_reduce", "--c10d", "--mpi"), "E-comm-adapter: c10d and mpi are several adapters"),
         (("all_reduce", "--quiet"), "E-quiet: --quiet without --csv would leave nothing"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.bench.record import BenchRecord
-from evaluator.bench.request import BenchContext, BenchOptions, read_plan
+from evaluator.bench.request import BenchContext, read_plan
 from evaluator.bench.run import AdapterChoice
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import AdapterName
@@ -23,7 +23,7 @@ def output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def make(*names, as_json=False, **options):
-        asked = BenchOptions(**{"collective": "all_reduce", "as_json": as_json, **options})
+        asked = {"collective": "all_reduce", "as_json": as_json, **options}
         plan = read_plan(asked, BenchContext())
         requests = tuple(plan.request(AdapterName(name), "gloo") for name in names or ("c10d",))
         choice = AdapterChoice(requests=requests, left_out=("x is left out: it is not here",))

@@ -430,37 +430,29 @@ def compare_unpaired(
     )
     if error is None or recorded_error is None or len(now) < rule.min_rounds:
         return UnpairedComparison(reason="too_few_rounds", ratio=_ratio(mean))
-    half = error.times(1 - _level(len(now), rule.alpha, rule) / 2)
+    level = 1 - _level(len(now), rule.alpha, rule) / 2
+    half, recorded_half = _half_width(error, level), _half_width(recorded_error, 1 - rule.alpha / 2)
     return UnpairedComparison(
         ratio=_ratio(mean),
         ratio_low=_ratio(mean - half),
         ratio_high=_ratio(mean + half),
-        recorded_high=_ratio(recorded_error.times(1 - rule.alpha / 2)),
+        recorded_high=_ratio(recorded_half),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _StandardError:
-    """Standard error of a side's mean logarithm, and its degrees of freedom."""
-
-    value: float
-    freedom: int
-
-    def times(self, level: float) -> float:
-        return self.value * student_quantile(level, self.freedom)
+def _half_width(error: Noise, level: float) -> float:
+    return error.sd * student_quantile(level, error.freedom)
 
 
-def _standard_error(
-    side: Sequence[float], others: Sequence[Sequence[float]]
-) -> _StandardError | None:
-    """How far a side's mean may be off by chance; None where no launches are equal."""
+def _standard_error(side: Sequence[float], others: Sequence[Sequence[float]]) -> Noise | None:
+    """How far a side's mean logarithm may be off by chance; None where no launches are equal."""
     own, own_freedom = _pooled_deviation((side,))
     pooled, freedom = _pooled_deviation((side, *others))
     if not freedom:
         return None
     # A side that is noisier than the rest must not be judged by their lower noise.
     sd = max(own, pooled) if own_freedom else pooled
-    return _StandardError(sd / math.sqrt(len(side)), freedom)
+    return Noise(sd=sd / math.sqrt(len(side)), freedom=freedom)
 
 
 def _mean_log(values: Sequence[float]) -> float:

@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import ValidationError
 
 from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
-from records.codec import first_problem, from_document
+from records.codec import first_problem, from_document, with_texts
 from records.errors import STRICT, StudyError
 from records.files import read_text
 from records.study import (
@@ -420,70 +420,40 @@ TEXT_OR_NAME = re.compile(r"'[^']*'|\"[^\"]*\"|\b[A-Za-z_]\w*\b")
 
 def anonymised(landscape: Landscape) -> Landscape:
     """The landscape with numbered knobs and texts, and without estimates, reasons and causes."""
-    space, words = landscape.space, _Words.of(landscape)
+    space = landscape.space
+    choices = [choice for dimension in space.dimensions for choice in dimension.choices or ()]
+    texts = dict.fromkeys(choice for choice in choices if isinstance(choice, str))
+    knobs = {each.name: f"knob_{n}" for n, each in enumerate(space.dimensions, start=1)}
+    values = {text: f"value_{n}" for n, text in enumerate(texts, start=1)}
+    words = {**{repr(old): repr(new) for old, new in values.items()}, **knobs}
+
+    def change(text: str) -> str:
+        """Rename a choice, or what an expression names."""
+        if text in values:
+            return values[text]
+        return TEXT_OR_NAME.sub(lambda found: words.get(found[0].replace('"', "'"), found[0]), text)
+
     rules = (
-        Constraint(name=f"rule_{n}", expression=words.expression(rule.expression))
+        Constraint(name=f"rule_{n}", expression=rule.expression)
         for n, rule in enumerate(space.constraints, start=1)
     )
-    return replace(
+    entries = (
+        replace(
+            entry,
+            failure=entry.failure and replace(entry.failure, message="it failed"),
+            estimate=None,
+        )
+        for entry in landscape.entries
+    )
+    bare = replace(
         landscape,
         about="A landscape under names that say nothing.",
         launch=None,
         command=None,
-        space=replace(
-            space,
-            dimensions=tuple(words.dimension(each) for each in space.dimensions),
-            constraints=tuple(rules),
-            defaults=words.values(space.defaults),
-        ),
-        seed=words.values(landscape.seed),
-        entries=tuple(words.entry(entry) for entry in landscape.entries),
+        space=replace(space, constraints=tuple(rules)),
+        entries=tuple(entries),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The new word for each name of a knob and each text among the choices."""
-
-    knobs: Mapping[str, str]
-    texts: Mapping[str, str]
-
-    @classmethod
-    def of(cls, landscape: Landscape) -> Self:
-        dimensions = landscape.space.dimensions
-        choices = [choice for dimension in dimensions for choice in dimension.choices or ()]
-        texts = dict.fromkeys(choice for choice in choices if isinstance(choice, str))
-        return cls(
-            {dimension.name: f"knob_{n}" for n, dimension in enumerate(dimensions, start=1)},
-            {text: f"value_{n}" for n, text in enumerate(texts, start=1)},
-        )
-
-    def value(self, value: Value) -> Value:
-        return self.texts.get(value, value) if isinstance(value, str) else value
-
-    def values(self, config: Mapping[str, Value]) -> dict[str, Value]:
-        return {self.knobs.get(knob, knob): self.value(value) for knob, value in config.items()}
-
-    def expression(self, text: str) -> str:
-        quoted = {repr(old): repr(new) for old, new in self.texts.items()}
-        known = {**quoted, **self.knobs}
-        return TEXT_OR_NAME.sub(lambda found: known.get(found[0].replace('"', "'"), found[0]), text)
-
-    def dimension(self, dimension: Dimension) -> Dimension:
-        return Dimension(
-            name=self.knobs[dimension.name],
-            choices=tuple(self.value(choice) for choice in dimension.choices or ()) or None,
-            range=dimension.range,
-            when=None if dimension.when is None else self.expression(dimension.when),
-        )
-
-    def entry(self, entry: Entry) -> Entry:
-        failure = entry.failure
-        return Entry(
-            config=self.values(entry.config),
-            samples=entry.samples,
-            failure=None if failure is None else Fault(kind=failure.kind, message="it failed"),
-        )
+    return with_texts(bare, change)
 
 
 PREFIX: Final = "generated:"

@@ -251,7 +251,7 @@ def bandwidth(
     `message_bytes` is as in `Operation`. Of what is gathered, scattered or exchanged in parts
     nccl-tests counts the parts of all ranks as S, and takes each link of a broadcast or reduce to
     carry S. torchcomms counts one part of what is gathered or scattered, and reckons that a
-    broadcast or reduce spares each link a part of S. Raises `ValueError` for a time that is none.
+    broadcast or reduce spares each link a part of S. Raises `ValueError` for an impossible time.
     """
     if not 0 < seconds < math.inf:
         raise ValueError(f"{collective} took {seconds} s; a bandwidth needs a time above 0")
@@ -506,7 +506,7 @@ LINE_BYTES = 100_000
 class ResultFiles:
     """Appends results to the files of one adapter's folder.
 
-    `swept` is whether every reduction has a file of its own name.
+    `swept` is whether every reduction has a separate file.
     """
 
     def __init__(self, folder: Path, *, adapter: str, swept: bool) -> None:

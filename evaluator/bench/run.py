@@ -77,7 +77,7 @@ def launch_job(request: SweepRequest, rank_count: int) -> Job:
 def run_launch(
     launcher: Launcher, job: Job, workdir: Path, on_lines: Callable[[Lines], None]
 ) -> Failed | None:
-    """Run a launch in an empty folder; gives why it failed, or None when every rank finished.
+    """Run a launch in an empty folder; return why it failed, or None when every rank finished.
 
     What the ranks report is passed on soon after, from another thread, and completely
     before this returns. Raises what `on_lines` raised first, once the launch has ended.

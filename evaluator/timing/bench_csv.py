@@ -73,7 +73,7 @@ class BenchRow:
 def read_bench(path: Path) -> tuple[BenchRow, ...]:
     """The rows of a file, or of all `.csv` files of a folder, in order of their names.
 
-    Raises `StudyError` for a file that is no such table, and for rows of several adapters, which
+    Raises `StudyError` for a file without these columns, and for rows of several adapters, which
     would pass for replicates of each other.
     """
     files = bench_files(path) if path.is_dir() else (path,)
@@ -90,9 +90,9 @@ def bench_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_bench_file(path: Path, needed: Sequence[str]) -> tuple[BenchRow, ...]:
-    """The rows of one file with these columns; raises `StudyError` for one that is no such table.
+    """The rows of one file with these columns; raises `StudyError` for one that lacks them.
 
-    A file without a row is none, and neither is one that was written by several versions.
+    It is also raised for a file without rows, and for one that several versions have written.
     """
     rows = tuple(_rows(path, needed))
     if not rows:
@@ -126,11 +126,11 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[BenchRow]:
                     continue
                 where = f"{path}: line {lines.line_num}"
                 row = _row(where, header, cells)
-                told = row.columns.get(SCHEMA, "")
-                schema = told if schema is None else schema
-                if told != schema:
+                own = row.columns.get(SCHEMA, "")
+                schema = own if schema is None else schema
+                if own != schema:
                     raise StudyError(
-                        f"{where}: {SCHEMA} is {shown(told)}, but {shown(schema)} above; "
+                        f"{where}: {SCHEMA} is {shown(own)}, but {shown(schema)} above; "
                         "give files that one version has written"
                     )
                 yield row

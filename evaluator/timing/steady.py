@@ -19,7 +19,7 @@ LEAST_BATCHES = 5
 """Batches that truncation must leave: fewer agree with each other by chance."""
 LEAST_SEGMENT = 3
 FEW = 4 * LEAST_SEGMENT
-"""Steps below which their noise is hard to tell from a change."""
+"""Steps below which their noise is hard to separate from a change."""
 PENALTY = 4.0
 """What a further level must explain, per logarithm of the length, in squared deviations: with it
 few series of level noise are found to change, even where neighbouring steps are alike."""
@@ -51,7 +51,7 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
     the second 30 steps or more and the third 6, of which 9 can be found not to settle.
     """
     logs = log_times(times_s)
-    # Rounded: times that differ by less than any clock can tell are equal, in every unit.
+    # Rounded: times that differ by less than any clock resolves are equal, in every unit.
     logs = np.round(logs - np.median(logs), 9)
     calm = _without_spikes(logs)
     change = _last_change(logs, calm)
@@ -61,7 +61,7 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
 
 
 def log_times(times_s: Sequence[float]) -> Array:
-    """Natural logarithms of step times; `ValueError` for none, or for what is no time."""
+    """Natural logarithms of step times; `ValueError` for none, or for an impossible time."""
     times = np.asarray(times_s, dtype=np.float64)
     if times.size == 0 or not bool(np.all((times > 0) & (times < math.inf))):
         raise ValueError("step times must be positive and finite, at least one; drop failed steps")
@@ -140,7 +140,7 @@ def _batches(values: Array, size: int) -> Array:
 
 
 def _segments(points: Array, noise: float) -> list[int]:
-    """Starts of the segments that explain the points best, each with a mean of its own.
+    """Starts of the segments that explain the points best, each with a separate mean.
 
     Exact optimal partitioning: squared distance to the mean over the noise, and a penalty for
     every further segment that grows with the logarithm of the length.

@@ -50,7 +50,7 @@ def trim(value: float, figures: int) -> float:
 
 
 def decimals(value: float, figures: int) -> int:
-    """Count the digits after the point that show a value to so many figures."""
+    """Count the digits after the point that show a value to `figures` figures."""
     exponent = int(_scientific(value, figures).partition("e")[2])
     return max(figures - 1 - exponent, 0)
 
@@ -193,7 +193,7 @@ class Timing:
 
     @property
     def significant_figures(self) -> int | None:
-        """How many figures of the median are known, 1 to 4; None where no spread tells it."""
+        """How many figures of the median are known, 1 to 4; None if the spread hides it."""
         if len(self.launches) > 1:
             told = self.estimate
             if told.low is None or told.high is None:
@@ -208,7 +208,7 @@ class Timing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to keep in mind about these times, in words."""
+        """What to keep in mind about these times, as text."""
         said = []
         share = f"the interquartile range is {self.relative_iqr:.1%} of the median"
         if not self.meets_confidence(DISTURBANCE):

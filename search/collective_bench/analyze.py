@@ -37,7 +37,7 @@ from search.traces.plots import save
 
 VERDICT: Final = "verdict.json"
 LEAST_HISTORY: Final = 3
-"""Labels from which on their order tells something."""
+"""Labels needed for a history."""
 WORDS: Final = {Standing.REGRESSION: "regressed", Standing.IMPROVEMENT: "improved"}
 FILES: Final = {Standing.REGRESSION: "perf_regress", Standing.IMPROVEMENT: "perf_improve"}
 
@@ -197,7 +197,7 @@ def _check(asked: AnalysisOptions, folders: Sequence[LabelledFolder]) -> None:
     if asked.baseline is not None and asked.baseline not in labels:
         close = get_close_matches(asked.baseline, labels, n=1)
         hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(labels)}"
-        raise StudyError(f"--baseline {asked.baseline} is no label of a --dir; {hint}")
+        raise StudyError(f"--baseline {asked.baseline} is not a label of a --dir; {hint}")
     if asked.allow_undecided and not asked.fail_on_regression:
         raise StudyError("--allow-undecided is for a gate; add --fail-on-regression")
     if asked.fail_on_regression and (asked.baseline is None or asked.summary_only):

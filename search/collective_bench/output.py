@@ -31,7 +31,7 @@ UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
 class Mark(Enum):
-    """A cell without a value of its own."""
+    """A cell that holds no value."""
 
     BASELINE = "baseline"
     """The row is what others are compared with."""
@@ -72,7 +72,7 @@ def text_lines(table: Table) -> list[str]:
         if name in cells and table.rows and len(set(cells[name])) == 1
     }
     above = [", ".join(f"{name} {value}" for name, value in common.items()), ""] if common else []
-    return [*above, *table_lines([_column(name, told) for name, told in cells.items()], ANY_WIDTH)]
+    return [*above, *table_lines([_column(*each) for each in cells.items()], ANY_WIDTH)]
 
 
 def size_words(size_bytes: int) -> str:
@@ -170,7 +170,7 @@ def history(found: Analysis) -> Table:
         (
             *(_name(point, names), *_size(point), results.label),
             *(results.figures[point].latency_us, results.figures[point].bus_gb_per_s),
-            *(results.told(column) for column in VERSIONS),
+            *(results.text(column) for column in VERSIONS),
             *(point.device_name, *_settings(point)),
         )
         for point in found.points()
@@ -320,12 +320,12 @@ def limit_lines(limits: Limits) -> Iterator[str]:
     if limits.unreplicated:
         yield (
             "what was measured too seldom for that is judged by the bare change (Evidence: "
-            "threshold only), which does not tell a difference from noise"
+            "threshold only), which does not separate a difference from noise"
         )
 
 
 def _benchmark_lines(sides: Sequence[Results]) -> Iterator[str]:
-    rows = [(column, *(side.told(column) for side in sides)) for column in FACTS]
+    rows = [(column, *(side.text(column) for side in sides)) for column in FACTS]
     rows.append(("sizes", *(_sizes(side) for side in sides)))
     heads = ("benchmark", *(side.label for side in sides))
     yield from text_lines(Table(columns=heads, rows=tuple(rows)))
@@ -341,9 +341,9 @@ def _sizes(side: Results) -> str:
 def _reason_lines(pair: PairVerdicts) -> Iterator[str]:
     found = Counter((each.standing, each.reason) for each in pair.points.values())
     for standing in Standing:
-        told = [f"{count} {reason}" for (of, reason), count in found.items() if of is standing]
-        if told:
-            yield f"{standing}: {', '.join(told)}"
+        reasons = [f"{count} {reason}" for (of, reason), count in found.items() if of is standing]
+        if reasons:
+            yield f"{standing}: {', '.join(reasons)}"
     if pair.missing:
         yield f"measured for {pair.baseline} only: {len(pair.missing)}"
 
@@ -377,9 +377,9 @@ def _label_facts(results: Results) -> Mapping[str, object]:
         "label": results.label,
         "folder": str(results.folder),
         "point_count": len(results.rows),
-        "torch_version": results.told("TorchVersion"),
-        "backend": results.told("CommBackend"),
-        "backend_version": results.told("CommBackendVersion"),
+        "torch_version": results.text("TorchVersion"),
+        "backend": results.text("CommBackend"),
+        "backend_version": results.text("CommBackendVersion"),
         "not_measured": [
             {
                 **asdict(device_point(row)),

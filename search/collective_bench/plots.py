@@ -26,7 +26,7 @@ LEAST_DRAWN: Final = 1e-12
 MOST_DRAWN: Final = 1e15
 """What is beyond is not a result, and more than an axis holds."""
 MOST_NAMED: Final = 12
-"""Sizes that the legend names; colours tell where the others are between them."""
+"""Sizes that the legend names; colours place the others between them."""
 MARKS: Final = {
     Standing.REGRESSION: ("v", "#c1121f"),
     Standing.IMPROVEMENT: ("^", "#2a9d4b"),
@@ -287,6 +287,6 @@ def _mark(
 
 def _tick(results: Results) -> str:
     """A label with the versions behind it."""
-    versions = [results.told(column) for column in ("CommBackend", "CommBackendVersion")]
+    versions = [results.text(column) for column in ("CommBackend", "CommBackendVersion")]
     backend = " ".join(version for version in versions if version != ABSENT)
-    return f"{results.label}\ntorch {results.told('TorchVersion')}\n{backend}"
+    return f"{results.label}\ntorch {results.text('TorchVersion')}\n{backend}"

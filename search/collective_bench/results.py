@@ -45,7 +45,7 @@ def labelled_folders(texts: Sequence[str]) -> tuple[LabelledFolder, ...]:
     if twice:
         raise StudyError(
             f"several folders are labelled {', '.join(twice)}; "
-            "give each a label of its own, as in --dir LABEL:PATH"
+            "give each a separate label, as in --dir LABEL:PATH"
         )
     return folders
 
@@ -101,7 +101,7 @@ class DevicePoint(BenchPoint):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the rows of one point say together; None for what none of them tells.
+    """What the rows of one point say together; None for what none of them has.
 
     Latencies are in microseconds. Averages of several rows are their geometric mean, so that two
     of them give the mean ratio; `least_us` and `most_us` are the extremes of all rows.
@@ -158,17 +158,17 @@ def _centre(values: Sequence[float]) -> float:
 def base_names(points: Iterable[DevicePoint]) -> Mapping[tuple[str, str], str]:
     """What tables and files call each collective with its operation.
 
-    The operation is told where it is not the usual sum, or where several were measured.
+    The operation is named where it is not the usual sum, or where several were measured.
     """
     operations: dict[str, set[str]] = defaultdict(set)
     for each in points:
         operations[each.collective].add(each.operation)
     return {
         (collective, operation): collective
-        if operation == ABSENT or (operation == "sum" and len(told) == 1)
+        if operation == ABSENT or (operation == "sum" and len(measured) == 1)
         else f"{collective}_{operation}"
-        for collective, told in operations.items()
-        for operation in told
+        for collective, measured in operations.items()
+        for operation in measured
     }
 
 
@@ -193,12 +193,12 @@ class Results:
         object.__setattr__(self, "figures", found)
 
     def values(self, column: str) -> tuple[str, ...]:
-        """What rows say in a column, each value once."""
+        """The values of a column, each once."""
         rows = chain(*self.rows.values(), self.left_out)
         return tuple(sorted({row.columns.get(column, ABSENT) for row in rows}))
 
-    def told(self, column: str) -> str:
-        """What rows say in a column, in words."""
+    def text(self, column: str) -> str:
+        """The values of a column, with commas."""
         return ", ".join(self.values(column))
 
     @property
@@ -215,7 +215,7 @@ class Results:
 def read_results(
     folders: Sequence[LabelledFolder], warn: Callable[[str], None]
 ) -> tuple[Results, ...]:
-    """What each folder holds; what cannot be used is told to `warn` and left out.
+    """What each folder holds; what cannot be used goes to `warn` and is left out.
 
     Raises `StudyError` where nothing is left.
     """
@@ -259,7 +259,7 @@ def _results(folder: LabelledFolder, warn: Callable[[str], None]) -> Results | N
     )
     for column in ONE_EACH:
         if len(results.values(column)) > 1:
-            warn(f"{folder.label}: its rows differ in {column} ({results.told(column)})")
+            warn(f"{folder.label}: its rows differ in {column} ({results.text(column)})")
     for words in results.left_out_words:
         warn(f"{folder.label}: {words}")
     return results
@@ -271,7 +271,7 @@ def _check_names(path: Path, rows: Sequence[BenchRow]) -> None:
         for name in (row.point.collective, row.point.operation):
             if name != ABSENT and not NAME.fullmatch(name):
                 raise StudyError(
-                    f"{path}: {shown(name)} is no name of a collective or operation; "
+                    f"{path}: {shown(name)} is not a name of a collective or operation; "
                     "is it the right file?"
                 )
 

@@ -162,7 +162,7 @@ NO_MEETING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The numbers of this rank, None where it is none.
+    """The numbers of this rank; None for a process that is not a rank.
 
     `closed` are libraries that such ranks cannot use, each with what to do instead.
     """

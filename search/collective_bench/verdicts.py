@@ -92,7 +92,7 @@ class Limits:
 
     @property
     def slower(self) -> DecisionRule:
-        """When it is slower; a change of just the threshold is none, however floats round it."""
+        """When it is slower; a change of exactly the threshold is not, however floats round it."""
         return self._rule(self.regression_percent / 100)
 
     @property

@@ -147,7 +147,7 @@ def compare(
 def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str, ...]:
     """The strategies of a list with commas, all offline ones without one.
 
-    Those that ask a model need to be told how.
+    Those that query a model need `asking`.
     """
     names = tuple(CHOOSERS) if words is None else tuple(dict.fromkeys(words.split(",")))
     known = [*CHOOSERS, *MODEL_TURNS]
@@ -156,14 +156,14 @@ def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str,
             raise StudyError(f"strategy {name!r} cannot be benchmarked; {suggestion(name, known)}")
         if name in MODEL_TURNS and asking is None:
             raise StudyError(
-                f"strategy {name!r} asks a model: give --transcripts FOLDER, where what it "
-                "answers is kept and found again"
+                f"strategy {name!r} asks a model: give --transcripts FOLDER, where "
+                "its responses are kept and found again"
             )
     return names
 
 
 def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """Write the JSON document and the picture; gives their paths."""
+    """Write the JSON document and the picture; return their paths."""
     document, picture = folder / JSON_FILE, folder / PICTURE_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)

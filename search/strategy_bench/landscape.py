@@ -133,7 +133,7 @@ def read_landscape(path: Path) -> Landscape:
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 class RecordedSpace(Space):
@@ -201,7 +201,7 @@ class Ground:
         return None if entry is None else entry.estimate
 
     def launch(self, config: Config, number: int, seed: int) -> float | Failed:
-        """What launch `number` of a configuration gives; the same for every strategy."""
+        """The result of launch `number` of a configuration; the same for every strategy."""
         entry = self._entries[config]
         if entry.failure is not None:
             return Failed(
@@ -305,7 +305,7 @@ class Machine:
     slicing_loss: float
 
     def bandwidth(self, span: int) -> float:
-        """Bytes per second and rank, in a group that reaches over so many neighbouring ranks."""
+        """Bytes per second and rank, in a group over `span` neighbouring ranks."""
         inside = span <= self.ranks_per_node
         return self.scale_up_bytes_per_s if inside else self.scale_out_bytes_per_s
 
@@ -518,7 +518,7 @@ def generated(name: str) -> Landscape:
     """The landscape of a name such as `generated:7`; raises `StudyError` for any other."""
     found = NAME.fullmatch(name.removeprefix(PREFIX))
     if not found:
-        raise StudyError(f"{name!r} is no generated landscape; write {HELP}")
+        raise StudyError(f"{name!r} is not a generated landscape; write {HELP}")
     size, seed, anonymous = found.groups()
     landscape = _landscape(name, SIZES[size or "medium"], int(seed))
     return anonymised(landscape) if anonymous else landscape

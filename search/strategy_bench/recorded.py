@@ -336,8 +336,8 @@ class Stored:
         """What is left out in one line; None where nothing is."""
         if not self.left_out:
             return None
-        told = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
-        return f"{self.landscape.name}: {sum(self.left_out.values())} launches left out: {told}"
+        reasons = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
+        return f"{self.landscape.name}: {sum(self.left_out.values())} launches left out: {reasons}"
 
 
 def stored(row: StudyRow, store: Store) -> Stored:

@@ -223,14 +223,14 @@ STORED: Final = "study:"
 def landscapes_of(
     asked: Sequence[str],
     store: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[Landscape, ...]:
     """The landscapes of these names; raises `StudyError` for one that is missing or named twice.
 
     `generated:NAME` is drawn, `study:ID` is a study of the store, `ccl:FOLDER` reads recorded
-    searches, anything else is a file. `tell` receives what is left out.
+    searches, anything else is a file. `report` receives what is left out.
     """
-    found = [each for words in asked for each in _landscapes(words, store, tell)]
+    found = [each for words in asked for each in _landscapes(words, store, report)]
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -239,13 +239,13 @@ def landscapes_of(
 
 
 def _landscapes(
-    words: str, store: Path | None, tell: Callable[[str], None]
+    words: str, store: Path | None, report: Callable[[str], None]
 ) -> tuple[Landscape, ...]:
     if words.startswith(STORED):
         with settings.open_store(store) as records:
             found = stored(records.find(words.removeprefix(STORED)), records)
         if found.words is not None:
-            tell(found.words)
+            report(found.words)
         return (found.landscape,)
     if words.startswith(PREFIX):
         return (generated(words),)

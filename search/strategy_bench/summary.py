@@ -21,7 +21,7 @@ from search.strategy_bench.landscape import Ground
 from search.strategy_bench.run import Run
 
 MARKS: Final = (5, 10, 15, 30)
-"""Trials after which success rates are told."""
+"""Trials after which success rates are reported."""
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.95
 Counts: TypeAlias = npt.NDArray[np.float64]

@@ -26,7 +26,7 @@ _WHOLE: Final = (
     CollectiveKind.REDUCE,
     CollectiveKind.BARRIER,
 )
-"""Kinds whose message is the whole buffer that traces tell; of others it is a rank's part."""
+"""Kinds whose message is the whole buffer of the trace; of others it is a rank's part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Mix:
         lines = [
             f"# The collectives of a step in {shown(self.name)}, of rank {self.rank} of "
             f"{self.rank_count}, over {self.step_count} step{'s' if self.step_count > 1 else ''}.",
-            "# Number formats and reductions are not told: sums of float32 are assumed.",
+            "# Number formats and reductions are unknown: sums of float32 are assumed.",
             *(f"# Left out of each step: {words}." for words in self.left_out),
             *("[launch]", 'recipe = "collectives"'),
         ]
@@ -79,7 +79,7 @@ def mix_of(found: Traced) -> Mix:
         there = f"there are {'; '.join(left_out[:3])}" if left_out else "there are none at all"
         raise StudyError(
             f"{found.name}: nothing to exchange, because rank {traces.ranks[0].rank} takes part in "
-            f"no collective of all {rank_count} ranks whose size is told: in each step {there}"
+            f"no collective of all {rank_count} ranks whose size is known: in each step {there}"
         )
     return Mix(
         name=found.name,
@@ -101,9 +101,9 @@ class _Kind:
 
 
 def _rank_count(traces: TraceSet, calls: Calls) -> int:
-    """Ranks of the job; where no trace tells, those of the largest group."""
-    told = traces.world_size
-    return told if told is not None else int(max(len(traces.ranks), *calls.groups.size, 1))
+    """Ranks of the job; where no trace says, those of the largest group."""
+    known = traces.world_size
+    return known if known is not None else int(max(len(traces.ranks), *calls.groups.size, 1))
 
 
 def _counted(calls: Calls, rank_count: int) -> Counter[_Kind]:
@@ -125,7 +125,7 @@ def _kind(kind: CollectiveKind, whole_bytes: int, group_size: int, rank_count: i
     if kind not in (*_SINGLE, *_WHOLE, CollectiveKind.GATHER, CollectiveKind.SCATTER):
         return _Kind(kind, 0, "of an unknown kind")
     if group_size != rank_count:
-        of = f"of {group_size} of {rank_count} ranks" if group_size else "of untold ranks"
+        of = f"of {group_size} of {rank_count} ranks" if group_size else "of unknown ranks"
         return _Kind(kind, whole_bytes, of)
     if kind is CollectiveKind.BARRIER:
         return _Kind(kind, 0)

@@ -44,7 +44,7 @@ COLOURS: Final[Mapping[str, str]] = {
 def breakdown_figure(split: JobSplit | None, title: str) -> Figure:
     """One bar per rank, and their mean: where a step went, in milliseconds.
 
-    Hidden communication is within compute, as the part of it that it ran beside. Raises StudyError
+    Hidden communication is within compute, as the part that ran in parallel. Raises StudyError
     where ranks have no step in common.
     """
     if split is None:
@@ -156,7 +156,7 @@ def _share_a_clock(windows: Sequence[tuple[int, int]]) -> bool:
 def bandwidth_figure(collectives: Sequence[Row], title: str) -> Figure:
     """Bus bandwidth of each collective against its size, a mark for each kind.
 
-    `collectives` are rows as of `collective_rows`. Raises StudyError where none tells both.
+    `collectives` are rows of `collective_rows`. Raises StudyError where none has both.
     """
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in collectives:
@@ -164,12 +164,12 @@ def bandwidth_figure(collectives: Sequence[Row], title: str) -> Figure:
         if isinstance(size, int) and isinstance(speed, float):
             points[str(row["kind"])].append((size, speed / 1e9))
     if not points:
-        raise StudyError(f"{title}: no collective tells its size and time; nothing to draw")
+        raise StudyError(f"{title}: no collective has a known size and time; nothing to draw")
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    for (kind, told), mark in zip(sorted(points.items()), cycle("o^sDvPX*"), strict=False):
-        sizes, speeds = zip(*told, strict=True)
-        axes.scatter(sizes, speeds, marker=mark, s=22, alpha=0.6, label=f"{kind} ({len(told)})")
+    for (kind, values), mark in zip(sorted(points.items()), cycle("o^sDvPX*"), strict=False):
+        sizes, speeds = zip(*values, strict=True)
+        axes.scatter(sizes, speeds, marker=mark, s=22, alpha=0.6, label=f"{kind} ({len(values)})")
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("size of the whole buffer, bytes")

@@ -23,8 +23,8 @@ PART_COLUMNS: Final[Columns] = {
     "window_s": "length of the step on the device, the sum of the next five",
     "compute_s": "something computed",
     "exposed_communication_s": "communication while nothing computed",
-    "exposed_copy_s": "copies beside neither compute nor communication",
-    "fill_s": "fills (memset) beside nothing else",
+    "exposed_copy_s": "copies while nothing computed or communicated",
+    "fill_s": "fills (memset) while nothing else ran",
     "idle_s": "nothing ran",
     "hidden_communication_s": "communication behind compute, within `compute_s`",
     "pipeline_bubble_s": "transfers alone kept the rank, within `exposed_communication_s`",
@@ -118,12 +118,12 @@ KERNEL_COLUMNS: Final[Columns] = {
     "total_s": "durations added up; of operators of a host without those that they call",
     "share": "of the total of all rows",
     "mean_s": "mean duration",
-    "bytes": "bytes moved, where the trace tells",
-    "bytes_per_s": "bytes over the duration of the spans that tell theirs",
+    "bytes": "bytes moved, where the trace has them",
+    "bytes_per_s": "bytes over the duration of the spans that have them",
 }
 LAUNCH_COLUMNS: Final[Columns] = {
     "rank": "number of the rank; missing in the last row, all ranks together",
-    "launch_count": "launches whose work is on record",
+    "launch_count": "launches whose work is in the trace",
     "graph_launch_count": "launches that started several spans of work",
     "launches_per_step": "launches within marked steps, per step",
     "call_median_s": "time of a call, at the median",
@@ -137,7 +137,7 @@ LAUNCH_COLUMNS: Final[Columns] = {
 QUEUE_COLUMNS: Final[Columns] = {
     "rank": "number of the rank",
     "stream": "stream of the device",
-    "longest_count": "the most work that waited at once: launched and not started",
+    "longest_count": "the most work that waited at one time: launched and not started",
     "mean_count": "what waited on average while anything did",
 }
 IDLE_COLUMNS: Final[Columns] = {
@@ -147,7 +147,7 @@ IDLE_COLUMNS: Final[Columns] = {
     "kernel_wait_s": "work was launched and had not started",
     "sync_s": "nothing was launched: the host waited for the device",
     "host_wait_s": "nothing was launched, for any other reason",
-    "other_s": "before work whose launch is unknown",
+    "other_s": "before work whose launch is not in the trace",
 }
 
 
@@ -164,7 +164,7 @@ def kernel_rows(table: KernelTable) -> list[Row]:
 
 
 def launch_rows(launches: JobLaunches | None) -> list[Row]:
-    """One row per rank and one for all, none where no launch is told: `LAUNCH_COLUMNS`."""
+    """One row per rank and one for all, none without launches: `LAUNCH_COLUMNS`."""
     if launches is None:
         return []
     return [asdict(each) for each in (*launches.by_rank, launches.job)]
@@ -185,7 +185,7 @@ def queue_rows(traces: TraceSet) -> list[Row]:
 
 
 def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]:
-    """One row per rank and step, none where no launch is told: `IDLE_COLUMNS`."""
+    """One row per rank and step, none without launches: `IDLE_COLUMNS`."""
     names = [name for name in IDLE_COLUMNS if name.endswith("_s")]
     return [
         {
@@ -201,8 +201,8 @@ def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]
 GROUP_COLUMNS: Final[Columns] = {
     "group_id": "number of the group; groups of one name and other ranks are others",
     "group": "its name",
-    "group_size": "how many ranks it has, where the traces tell",
-    "group_ranks": "its ranks, where the traces tell",
+    "group_size": "how many ranks it has, where the traces say",
+    "group_ranks": "its ranks, where the traces say",
 }
 _KIND_COLUMNS: Final[Columns] = {
     "kind": "all_reduce, all_gather, reduce_scatter, all_to_all, send, ...",
@@ -215,7 +215,7 @@ COLLECTIVE_COLUMNS: Final[Columns] = {
     "bytes": "S of nccl-tests: the whole buffer",
     "shown_count": "traced ranks that show it",
     "partial": "whether ranks of the group left no trace",
-    "time_s": "least duration over its ranks: the last to come waits for nobody",
+    "time_s": "least duration over its ranks: the last to come waits for no other",
     "longest_s": "greatest duration over its ranks",
     "wait_s": "what its ranks waited, added up",
     "last_rank": "rank with the least duration; missing where only one shows it",
@@ -229,7 +229,7 @@ CALL_COLUMNS: Final[Columns] = {
     "instance": "row of `collectives()`; missing where it is matched to none",
     "unmatched": "why it is matched to none",
     **_KIND_COLUMNS,
-    "bytes": "S of nccl-tests as this rank tells it",
+    "bytes": "S of nccl-tests, by this rank",
     "start_ns": "start on the aligned clock, as the trace counts",
     "duration_s": "duration on this rank, waiting for others included",
 }
@@ -237,8 +237,8 @@ TRAFFIC_COLUMNS: Final[Columns] = {
     **_KIND_COLUMNS,
     "rank_count": "traced ranks that take part",
     "calls_per_step": "of one of these ranks, at the mean",
-    "bytes_per_step": "of one of these ranks, at the mean; missing where a call does not tell",
-    "untold_count": "calls of all steps that do not say their size",
+    "bytes_per_step": "of one of these ranks, at the mean; missing where a call has no size",
+    "untold_count": "calls of all steps without a known size",
 }
 WAIT_COLUMNS: Final[Columns] = {
     "rank": "number of the rank",
@@ -369,7 +369,7 @@ def _known(value: np.integer, unknown: int) -> int | None:
 
 METRIC_COLUMNS: Final[Columns] = {
     "name": "name of the metric",
-    "label": "name to be read by people",
+    "label": "name for people",
     "value": "missing where there is none",
     "unit": "unit of the value",
     "better": "higher or lower",

@@ -64,7 +64,7 @@ class TimeSummary:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was recorded of the times, not even samples that nobody can read."""
+        """Whether nothing was recorded of the times, not even unreadable samples."""
         without_clocks = replace(self, clock_hz=None, unusable=(), skipped=False)
         return without_clocks == TimeSummary() and raw_times(self) is None
 
@@ -205,7 +205,7 @@ class TimeRange:
         return self.upper - self.lower
 
     def scaled(self, factor: float) -> "TimeRange | None":
-        """The interval times a factor; None if that is no interval."""
+        """The interval times a factor; None if that is not an interval."""
         return interval_of(self.lower * factor, self.centre * factor, self.upper * factor)
 
 

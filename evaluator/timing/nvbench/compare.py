@@ -47,7 +47,7 @@ class AxisFilter:
             axis = axis.removesuffix(_POW2).strip()
             values = [_power(each, text) for each in values]
         if not (axis and equals and all(values)):
-            raise StudyError(f"-a {shown(text)} is no filter; write AXIS=VALUE or AXIS=[A,B]")
+            raise StudyError(f"-a {shown(text)} is not a filter; write AXIS=VALUE or AXIS=[A,B]")
         return cls(text=text, axis=axis, values=tuple(values))
 
     def admits(self, axes: Iterable[AxisValue]) -> bool:
@@ -194,11 +194,11 @@ class DeviceChoice:
         different = _different(left, right)
         if not different:
             return ()
-        told = f"{reference.path} and {candidate.path}: devices differ in {different}"
+        warning = f"{reference.path} and {candidate.path}: devices differ in {different}"
         if self.ignore_difference or (self.reference, self.candidate) != (None, None):
-            return (told,)
+            return (warning,)
         raise StudyError(
-            f"{told}; compare them all the same with --ignore-devices, or choose some with "
+            f"{warning}; compare them all the same with --ignore-devices, or choose some with "
             f"--reference-devices and --candidate-devices"
         )
 

@@ -24,7 +24,7 @@ from records.codec import from_json
 from records.errors import CodecError, StudyError, shown
 
 EXACT = ConfigDict(strict=True)
-"""A boolean is no number, a number no text."""
+"""A boolean is not a number, nor a number a text."""
 
 Value: TypeAlias = str | int | float
 

@@ -152,8 +152,8 @@ def test_results_without_a_common_point_are_a_caveat(analyze, made):
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [
-        (["--baseline", "olf"], "--baseline olf is no label of a --dir; did you mean old?"),
-        (["--baseline", "xyz"], "--baseline xyz is no label of a --dir; give one of old, new"),
+        (["--baseline", "olf"], "--baseline olf is not a label of a --dir; did you mean old?"),
+        (["--baseline", "xyz"], "--baseline xyz is not a label of a --dir; give one of old, new"),
         (["--fail-on-regression"], "--fail-on-regression needs verdicts; add --baseline LABEL"),
         (["--baseline", "old", "--alpha", 2], "--alpha 2: give 0.001 or more"),
         (["--regression-threshold", -1], "--regression-threshold -1: give a percentage"),

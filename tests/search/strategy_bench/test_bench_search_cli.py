@@ -47,7 +47,7 @@ def test_json_on_stdout_is_one_document(bench):
         (("--target", "5 percent"), "--target '5 percent' is no share"),
         (("--target", "nan"), "--target 'nan' is no share"),
         (("--start", "middle"), "--start 'middle' is unknown; use seed or random"),
-        (("generated:0x",), "'generated:0x' is no generated landscape"),
+        (("generated:0x",), "'generated:0x' is not a generated landscape"),
         (("nowhere.json",), "nowhere.json: cannot be read"),
     ],
 )

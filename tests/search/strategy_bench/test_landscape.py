@@ -37,7 +37,7 @@ def test_a_landscape_survives_being_written_and_read(document, landscape_file, t
         (lambda d: d["entries"][0].update(estimate={"compute": -1.0}), "an estimate below 0"),
         (lambda d: d["entries"][2]["failure"].update(kind="tired"), "entries.2.failure.kind"),
         (lambda d: d.update(entries=d["entries"][2:3]), "no entry has samples"),
-        (lambda d: d["entries"][0].update(samples=[float("nan")]), "NaN is no number"),
+        (lambda d: d["entries"][0].update(samples=[float("nan")]), "NaN is not a number"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_in_one_line(document, landscape_file, change, words):

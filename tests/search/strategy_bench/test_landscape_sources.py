@@ -75,7 +75,7 @@ def test_without_names_the_landscape_is_the_same_but_says_nothing():
 
 @pytest.mark.parametrize("name", ["generated:", "generated:huge-1", "generated:-1", "generated:x"])
 def test_a_name_that_generates_nothing_is_refused(name):
-    with pytest.raises(StudyError, match="is no generated landscape; write generated:SEED"):
+    with pytest.raises(StudyError, match="is not a generated landscape; write generated:SEED"):
         landscapes_of([name])
 
 

@@ -99,7 +99,7 @@ def test_where_there_is_nothing_to_draw_that_is_said():
         breakdown_figure(job_split(apart), "job")
     with pytest.raises(StudyError, match="job: no step was profiled on every traced rank"):
         timeline_figure(apart, "job")
-    with pytest.raises(StudyError, match="job: no collective tells its size and time"):
+    with pytest.raises(StudyError, match="job: no collective has a known size and time"):
         bandwidth_figure([], "job")
 
 

@@ -17,6 +17,7 @@ from evaluator.bench.record import (
     size_chain,
 )
 from evaluator.rank.job import DeviceKind
+from evaluator.rank.main import RankNumbers
 from evaluator.workloads.collectives.operations import (
     REDUCING,
     AdapterName,
@@ -138,14 +139,24 @@ class OptionFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchContext:
-    """Where it was typed: GPUs of the machine, and how many ranks a launcher started, if one did.
+    """Where the command runs: GPUs of the machine, and the numbers of this rank if it is one.
 
     `closed` are the libraries that ranks of this launcher cannot use, each with what to do.
     """
 
     gpu_count: int = 0
-    started_ranks: int | None = None
+    numbers: RankNumbers | None = None
     closed: Mapping[AdapterName, str] = field(default_factory=dict)
+
+    @property
+    def started_ranks(self) -> int | None:
+        """Ranks that another launcher started; None where none did."""
+        return None if self.numbers is None else self.numbers.world_size
+
+    @property
+    def prints(self) -> bool:
+        """Whether this process prints and writes; other ranks are silent."""
+        return self.numbers is None or self.numbers.rank == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -535,7 +535,10 @@ def _spread_interval(values: Sequence[float], centre: float) -> tuple[float, flo
     if min(values) <= 0:
         low, high = _student_interval([value - centre for value in values])
         return centre + min(low, 0.0), centre + max(high, 0.0)
-    low, high = _student_interval([math.log(value / centre) for value in values])
+    ratios = [value / centre for value in values]
+    if not all(map(_usable, ratios)):
+        return None
+    low, high = _student_interval([math.log(ratio) for ratio in ratios])
     if high > SPREAD_LARGEST_LOG:
         return None
     return centre * math.exp(min(low, 0.0)), centre * math.exp(max(high, 0.0))

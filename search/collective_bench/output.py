@@ -204,7 +204,7 @@ def _comparison_row(
         changes = (verdict.latency_change, verdict.bandwidth_change)
         cells = (
             *(verdict.standing.value, verdict.reason, verdict.evidence.value),
-            *(verdict.low, verdict.high, verdict.round_count),
+            *(verdict.latency_change_low, verdict.latency_change_high, verdict.round_count),
         )
     ranks, *size = _size(point)
     return (
@@ -395,21 +395,13 @@ def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, ob
     own = found.named(pair.label).figures
     base = found.named(pair.baseline).figures
     for point, verdict in pair.points.items():
+        facts = asdict(verdict)
         yield {
             "label": pair.label,
             "baseline": pair.baseline,
             **asdict(point),
-            "verdict": verdict.standing.value,
-            "reason": verdict.reason,
-            "evidence": verdict.evidence.value,
-            "decision": verdict.decision.value,
-            "is_undecided": verdict.is_open,
-            "detectable_percent": verdict.detectable_percent,
-            "round_count": verdict.round_count,
+            "verdict": facts.pop("standing"),
+            **facts,
             "latency_us": own[point].latency_us,
             "baseline_latency_us": base[point].latency_us if point in base else None,
-            "latency_change": verdict.latency_change,
-            "latency_change_low": verdict.low,
-            "latency_change_high": verdict.high,
-            "bandwidth_change": verdict.bandwidth_change,
         }

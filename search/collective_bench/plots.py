@@ -140,7 +140,8 @@ def _relative(
         axes.plot(sizes, [changes[each] for each in here], "-", color=NEUTRAL_COLOUR, linewidth=1)
         if quantity.is_latency:
             for each in here:
-                low, high = pair.points[each].low, pair.points[each].high
+                verdict = pair.points[each]
+                low, high = verdict.latency_change_low, verdict.latency_change_high
                 if low is not None and high is not None:
                     axes.vlines(each.size_bytes, low, high, color="#555555", linewidth=1.2)
             span = (-limits.regression_percent, limits.improvement_percent)

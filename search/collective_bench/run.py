@@ -5,7 +5,6 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from evaluator.bench.run import (
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_gpus
 from evaluator.rank.job import JobError
-from evaluator.rank.main import RankNumbers, read_rank_numbers
+from evaluator.rank.main import read_rank_numbers
 from evaluator.timing.bench_csv import ABSENT
 from evaluator.workloads.collectives.operations import AdapterName, SweepRequest
 from records.codec import to_json
@@ -154,33 +153,17 @@ def _wrong(record: BenchRecord) -> str:
 
 
 NO_MPI = "cannot join ranks that torchrun started; start the command with mpirun"
-NO_MEETING = (
+NO_RENDEZVOUS = (
     "cannot join ranks that mpirun started without MASTER_ADDR and MASTER_PORT; set both, or start "
     "the command with torchrun"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """The numbers of this rank; None for a process that is not a rank.
-
-    `closed` are libraries that such ranks cannot use, each with what to do instead.
-    """
-
-    numbers: RankNumbers | None = None
-    closed: Mapping[AdapterName, str] = field(default_factory=dict)
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this process prints and writes; other ranks are silent."""
-        return self.numbers is None or self.numbers.rank == 0
-
-
-def how_started() -> Started:
+def bench_context() -> BenchContext:
     """Read it from the environment; raises `EnvironmentFault` if a rank knows only a part."""
-    launcher = started_as_rank_by()
+    gpu_count, launcher = len(local_gpus()), started_as_rank_by()
     if launcher is None:
-        return Started()
+        return BenchContext(gpu_count=gpu_count)
     try:
         numbers = read_rank_numbers()
     except JobError as error:
@@ -189,10 +172,11 @@ def how_started() -> Started:
             "or unset the variables that name a rank"
         ) from error
     if launcher == "torchrun":
-        return Started(numbers=numbers, closed={AdapterName.MPI: NO_MPI})
-    needs_meeting = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.C10D_TORCHCOMMS)
-    closed = {} if has_rendezvous() else dict.fromkeys(needs_meeting, NO_MEETING)
-    return Started(numbers=numbers, closed=closed)
+        closed = {AdapterName.MPI: NO_MPI}
+    else:
+        needs_rendezvous = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.C10D_TORCHCOMMS)
+        closed = {} if has_rendezvous() else dict.fromkeys(needs_rendezvous, NO_RENDEZVOUS)
+    return BenchContext(gpu_count=gpu_count, numbers=numbers, closed=closed)
 
 
 MISUSED, INCOMPLETE = 2, 3
@@ -201,26 +185,21 @@ SILENT_RANK_S = 5.0
 
 def bench_collectives(options: Mapping[str, object]) -> int:
     """Measure what was asked for, print it and write it; return the exit code."""
-    started = how_started()
-    here = BenchContext(
-        gpu_count=len(local_gpus()),
-        started_ranks=started.numbers.world_size if started.numbers else None,
-        closed=started.closed,
-    )
+    here = bench_context()
     plan = read_plan(options, here)
     if isinstance(plan, tuple):
-        return _misused(plan, started)
-    choice = choose_adapters(plan, started.closed)
-    if not started.speaks:
-        return _ended(_measured(plan, choice.requests, started, lambda _record: None), started)
+        return _misused(plan, here)
+    choice = choose_adapters(plan, here.closed)
+    if not here.prints:
+        return _ended(_measured(plan, choice.requests, here, lambda _record: None), here)
     output = Output(plan, choice, as_json=bool(options["as_json"]))
-    broken = _measured(plan, choice.requests, started, output.add)
+    broken = _measured(plan, choice.requests, here, output.add)
     output.end()
-    return _ended(broken, started) or (INCOMPLETE if output.bad else 0)
+    return _ended(broken, here) or (INCOMPLETE if output.bad else 0)
 
 
 def _measured(
-    plan: BenchPlan, requests: Sequence[SweepRequest], started: Started, on_record: RecordListener
+    plan: BenchPlan, requests: Sequence[SweepRequest], here: BenchContext, on_record: RecordListener
 ) -> BrokenLaunch | None:
     run = BenchRun(
         plan=plan,
@@ -229,8 +208,8 @@ def _measured(
         run_id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         on_record=on_record,
     )
-    if started.numbers is not None:
-        return run.run_inside_ranks(started.numbers)
+    if here.numbers is not None:
+        return run.run_inside_ranks(here.numbers)
     launcher = LocalLauncher(trial_environment(), requests[0].threads_per_rank)
     try:
         return run.launch_ranks(launcher)
@@ -238,24 +217,24 @@ def _measured(
         launcher.close()
 
 
-def _ended(broken: BrokenLaunch | None, started: Started) -> int:
+def _ended(broken: BrokenLaunch | None, here: BenchContext) -> int:
     """The exit code; of a rank whose launch broke, the end: a thread may wait for a lost peer."""
     if broken is None:
         return 0
     if broken.operation is None:  # else its record says it
         typer.echo(f"error: {broken.adapter}: {broken.failed.message}", err=True)
-    if started.numbers is not None:
+    if here.numbers is not None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(INCOMPLETE)
     return INCOMPLETE
 
 
-def _misused(faults: Sequence[OptionFault], started: Started) -> int:
-    if started.speaks:
+def _misused(faults: Sequence[OptionFault], here: BenchContext) -> int:
+    if here.prints:
         for fault in faults:
             typer.echo(f"error: {fault}", err=True)
         typer.echo("Try 'cclsearch bench collectives --help' for help.", err=True)
     else:
-        time.sleep(SILENT_RANK_S)  # the launcher ends all ranks with the first, which has to speak
+        time.sleep(SILENT_RANK_S)  # the launcher ends all ranks with the first, which has to print
     return MISUSED

@@ -116,7 +116,7 @@ class Limits:
 class PointVerdict:
     """How one point stands and why; changes are in percent of the baseline, positive is better.
 
-    `low` and `high` are the interval of the change of latency, None without rounds.
+    The change of latency has no interval without rounds.
     """
 
     standing: Standing
@@ -125,11 +125,11 @@ class PointVerdict:
     decision: Verdict = Verdict.UNKNOWN
     """What the comparison of rounds said."""
     latency_change: float | None = None
-    low: float | None = None
-    high: float | None = None
+    latency_change_low: float | None = None
+    latency_change_high: float | None = None
     bandwidth_change: float | None = None
     round_count: int = 0
-    is_open: bool = False
+    is_undecided: bool = False
     """Whether a regression may hide here, so that a gate cannot let it pass."""
     detectable_percent: float | None = None
     """The smallest slowdown that these rounds would show in four cases of five."""
@@ -182,7 +182,7 @@ class PairVerdicts:
     @property
     def open_count(self) -> int:
         """Points at which a regression may hide."""
-        return sum(each.is_open for each in self.points.values()) + len(self.unmeasured)
+        return sum(each.is_undecided for each in self.points.values()) + len(self.unmeasured)
 
     def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
         """The points that stand so, in order."""
@@ -237,7 +237,7 @@ def _verdict(
     point: DevicePoint, found: Comparison, sides: tuple[Figures, Figures], limits: Limits
 ) -> PointVerdict:
     if found.verdict is Verdict.UNKNOWN:
-        return PointVerdict(standing=Standing.ABSENT, reason=found.reason, is_open=True)
+        return PointVerdict(standing=Standing.ABSENT, reason=found.reason, is_undecided=True)
     base, own = sides
     change = 100 * (base.latency_us - own.latency_us) / base.latency_us
     plain = PointVerdict(
@@ -247,7 +247,7 @@ def _verdict(
         latency_change=change,
         bandwidth_change=_bandwidth_change(point, base, own),
         round_count=found.round_count,
-        is_open=True,
+        is_undecided=True,
     )
     if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
         if not (limits.unreplicated and found.reason in TOO_FEW):
@@ -259,7 +259,7 @@ def _verdict(
             standing=standing,
             reason=f"{where}_threshold",
             evidence=Evidence.THRESHOLD,
-            is_open=False,
+            is_undecided=False,
         )
     standing = CLAIMS.get(found.verdict, Standing.NEUTRAL)
     return replace(
@@ -267,9 +267,9 @@ def _verdict(
         standing=standing,
         evidence=Evidence.ROUNDS,
         latency_change=100 * (1 - found.ratio),
-        low=100 * (1 - found.ratio_high),
-        high=100 * (1 - found.ratio_low),
-        is_open=standing is Standing.NEUTRAL and _may_hide(found, limits.slower),
+        latency_change_low=100 * (1 - found.ratio_high),
+        latency_change_high=100 * (1 - found.ratio_low),
+        is_undecided=standing is Standing.NEUTRAL and _may_hide(found, limits.slower),
     )
 
 

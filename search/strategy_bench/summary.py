@@ -5,7 +5,7 @@ is a miss: it counts with all its trials, and ranks behind every hit.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -263,19 +263,15 @@ def head(report: Report) -> str:
     )
 
 
-def pair_lines(report: Report) -> list[str]:
-    """How the strategies compare with each other, seed by seed."""
-    return [
-        f"  {summary.strategy} against {pair.against}: {pair_words(pair)}"
-        for summary in report.summaries
-        for pair in summary.paired
-    ]
-
-
-def pair_words(pair: Paired) -> str:
-    """A paired difference with its interval and its p-value."""
-    p_value = "no pair differs" if pair.p_value is None else f"p = {pair.p_value:.2g}"
-    return f"{pair.mean:+.1f} trials [{pair.low:+.1f}, {pair.high:+.1f}], {p_value}"
+def pair_lines(report: Report) -> Iterator[str]:
+    """How the strategies compare with each other, seed by seed, with interval and p-value."""
+    for summary in report.summaries:
+        for pair in summary.paired:
+            p_value = "no pair differs" if pair.p_value is None else f"p = {pair.p_value:.2g}"
+            yield (
+                f"  {summary.strategy} against {pair.against}: {pair.mean:+.1f} trials "
+                f"[{pair.low:+.1f}, {pair.high:+.1f}], {p_value}"
+            )
 
 
 def trials_words(value: float | None, trial_count: int) -> str:

@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 
 from evaluator.bench.record import size_bytes, size_chain
 from evaluator.bench.request import BenchContext, BenchPlan, read_plan
+from evaluator.rank.main import RankNumbers
 from evaluator.workloads.collectives.operations import AdapterName, Collective, DType, ReduceOp
 
 VALID = {"collective": "all_reduce"}
 HERE = BenchContext()
+
+
+def ranks(count):
+    return RankNumbers(rank=0, local_rank=0, world_size=count)
 
 
 def codes(asked, here=HERE):
@@ -83,9 +88,9 @@ def test_each_misuse_has_its_code_and_says_what_to_do(changes, code, words):
 @pytest.mark.parametrize(
     ("here", "changes", "code", "words"),
     [
-        (BenchContext(started_ranks=4), {"rank_count": "2"}, "nproc-per-node", "these 4 were"),
-        (BenchContext(started_ranks=4), {"rounds": "2"}, "rounds", "start the command once"),
-        (BenchContext(started_ranks=1), {"collective": "send_recv"}, "ranks", "needs two ranks"),
+        (BenchContext(numbers=ranks(4)), {"rank_count": "2"}, "nproc-per-node", "these 4 were"),
+        (BenchContext(numbers=ranks(4)), {"rounds": "2"}, "rounds", "start the command once"),
+        (BenchContext(numbers=ranks(1)), {"collective": "send_recv"}, "ranks", "needs two ranks"),
         (
             BenchContext(closed={AdapterName.MPI: "cannot join; use mpirun"}),
             {"adapters": ("mpi",)},
@@ -202,7 +207,7 @@ def test_a_reduction_that_is_no_sum_never_writes_over_a_sum(op, name):
 def test_ranks_are_the_gpus_if_there_are_any_and_those_of_a_launcher_above_all():
     assert plan(BenchContext(gpu_count=4)).rank_count == 4
     assert plan(BenchContext(gpu_count=4), device="cpu").rank_count == 2
-    assert plan(BenchContext(gpu_count=4, started_ranks=3)).rank_count == 3
+    assert plan(BenchContext(gpu_count=4, numbers=ranks(3))).rank_count == 3
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,11 @@ def test_one_and_two_launches_have_their_values_and_no_interval(values: tuple[fl
     assert (around.launch_count, around.values) == (len(values), values)
 
 
-def test_launches_that_differ_beyond_reason_have_no_interval() -> None:
-    assert spread([1e-300, 1.0, 1e300]).high is None
+@pytest.mark.parametrize(
+    "values", [(1e-300, 1.0, 1e300), (5e-324, 5e-324, 1e9), (5e-324, 1e9, 1e9)]
+)
+def test_launches_that_differ_beyond_reason_have_no_interval(values: tuple[float, ...]) -> None:
+    assert spread(values).high is None
 
 
 def test_no_launches_have_no_centre() -> None:

@@ -158,7 +158,10 @@ def test_results_without_a_common_point_are_a_caveat(analyze, made):
         (["--baseline", "old", "--alpha", 2], "--alpha 2: give 0.001 or more"),
         (["--regression-threshold", -1], "--regression-threshold -1: give a percentage"),
         (["--improvement-threshold", 100], "--improvement-threshold 100: give a percentage"),
-        (["--dir", "old:/elsewhere"], "several folders are labelled old; give each a label"),
+        (
+            ["--dir", "old:/elsewhere"],
+            "several folders are labelled old; give each a separate label",
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_written(analyze, made, flags, fault):

@@ -11,7 +11,7 @@ from evaluator.workloads.collectives.operations import AdapterName
 from evaluator.workloads.collectives.sweep import availability
 from records.codec import from_json
 from search.collective_bench import run as running
-from search.collective_bench.run import how_started
+from search.collective_bench.run import bench_context
 
 SMALL = ("--max-size", "8", "--iters", "20", "--sync-interval", "5", "--device", "cpu")
 needs_mpi = pytest.mark.skipif(
@@ -121,7 +121,7 @@ def test_without_a_meeting_place_ranks_of_mpirun_use_mpi_alone(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "SIZE"):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", "1")
 
-    started = how_started()
+    started = bench_context()
 
     assert started.numbers == RankNumbers(rank=1, local_rank=1, world_size=1)
     assert set(started.closed) == set(AdapterName) - {AdapterName.MPI}

@@ -117,7 +117,7 @@ def test_files_of_torchcomms_are_read_as_they_are(tmp_path, read):
     assert small.convention == "torchcomms"
     modes = [(each.dispatch_mode, each.device_name) for each in results.rows]
     assert modes == [("sync", "NVIDIA H100"), ("async", "NVIDIA H100")]
-    assert results.told("CommBackendVersion") == "2.29"
+    assert results.text("CommBackendVersion") == "2.29"
 
 
 def test_two_decimals_that_hide_a_bandwidth_are_read_as_they_are(made, read):
@@ -135,7 +135,7 @@ def test_what_does_not_exist_stays_absent(made, read):
 
     ((point, figures),) = results.figures.items()
     assert figures.bus_gb_per_s is None
-    assert (point.device_name, results.told("CommBackendVersion")) == ("n/a", "n/a")
+    assert (point.device_name, results.text("CommBackendVersion")) == ("n/a", "n/a")
 
 
 @pytest.mark.parametrize("latency", ["n/a", "", 999.0])

@@ -29,7 +29,7 @@ def test_slower_is_negative_and_a_regression(made, judged, latency, standing, ch
 
     assert (verdict.standing, verdict.evidence) == (standing, Evidence.ROUNDS)
     assert verdict.latency_change == pytest.approx(change)
-    assert verdict.low <= verdict.latency_change <= verdict.high
+    assert verdict.latency_change_low <= verdict.latency_change <= verdict.latency_change_high
     assert verdict.bandwidth_change == pytest.approx(100 * (10 / latency - 1))
     assert verdict.round_count == 6
 
@@ -68,7 +68,7 @@ def test_rounds_that_vary_too_much_show_nothing(made, judged):
 
     assert verdict.standing is Standing.NEUTRAL
     assert verdict.evidence is Evidence.ROUNDS
-    assert verdict.low < -5 < verdict.high
+    assert verdict.latency_change_low < -5 < verdict.latency_change_high
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,11 @@ def test_without_rounds_a_difference_is_told_and_not_judged(made, judged, baseli
     verdict = only(judged([made.row(10.0)] * baseline, [made.row(20.0)] * own))
 
     assert (verdict.standing, verdict.reason) == (Standing.NEUTRAL, reason)
-    assert (verdict.evidence, verdict.low, verdict.high) == (Evidence.NONE, None, None)
+    assert (verdict.evidence, verdict.latency_change_low, verdict.latency_change_high) == (
+        Evidence.NONE,
+        None,
+        None,
+    )
     assert verdict.latency_change == pytest.approx(-100)
 
 
@@ -119,7 +123,11 @@ def test_what_the_bare_change_says_is_marked_as_such(made, judged):
     verdict = only(judged([made.row(10.0)], [made.row(20.0)], unreplicated=True))
 
     assert (verdict.standing, verdict.reason) == (Standing.REGRESSION, "beyond_threshold")
-    assert (verdict.evidence, verdict.low, verdict.high) == (Evidence.THRESHOLD, None, None)
+    assert (verdict.evidence, verdict.latency_change_low, verdict.latency_change_high) == (
+        Evidence.THRESHOLD,
+        None,
+        None,
+    )
 
 
 def test_rounds_decide_even_where_the_bare_change_may(made, judged):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -90,25 +91,19 @@ def run_launch(
 @contextmanager
 def _following(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
     """Pass on lines while they are written; looks are rare, for they disturb what is measured."""
-    ended, faults = threading.Event(), list[Exception]()
-    file = _GrowingFile(path)
+    ended, file = threading.Event(), _GrowingFile(path)
 
     def look() -> None:
-        try:
-            while not ended.wait(LOOK_EVERY_S):
-                on_lines(file.new_lines())
-        except Exception as fault:  # noqa: BLE001 - the thread's boundary: it is raised below
-            faults.append(fault)
+        while not ended.wait(LOOK_EVERY_S):
+            on_lines(file.new_lines())
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    if faults:
-        raise faults[0]
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield
+        finally:
+            ended.set()
+        looking.result()
     on_lines(file.new_lines())
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -58,26 +59,19 @@ def _draw_regret(axes: Axes, report: Report, colours: dict[str, str], reach: flo
 
 def _draw_curve(axes: Axes, summary: Summary, colour: str) -> None:
     curve = summary.regret
-    known = [
-        (number, mean, low, high)
-        for number, (mean, low, high) in enumerate(
-            zip(curve.mean, curve.low, curve.high, strict=True), start=1
-        )
-        if mean is not None and low is not None and high is not None
-    ]
-    if not known:
-        return
-    numbers, means, lows, highs = zip(*known, strict=True)
-    axes.plot(numbers, _percent(means), color=colour, linewidth=1.6, label=summary.strategy)
-    axes.fill_between(numbers, _percent(lows), _percent(highs), color=colour, alpha=0.12)
+    mean, low, high = (
+        np.maximum(100 * np.array(line, dtype=np.float64), LEAST_PERCENT)  # None is NaN: a gap
+        for line in (curve.mean, curve.low, curve.high)
+    )
+    trials = np.arange(1, mean.size + 1)
+    axes.plot(trials, mean, color=colour, linewidth=1.6, label=summary.strategy)
+    axes.fill_between(trials, low, high, color=colour, alpha=0.12)
 
 
 def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
     count = len(report.summaries)
     for n, summary in enumerate(report.summaries):
-        places = [
-            mark_place + (n - (count - 1) / 2) * 0.8 / count for mark_place in range(len(MARKS))
-        ]
+        places = np.arange(len(MARKS)) + (n - (count - 1) / 2) * 0.8 / count
         rates = [100 * summary.success[mark] for mark in MARKS]
         axes.bar(places, rates, 0.8 / count, color=colours[summary.strategy])
     axes.set_xticks(range(len(MARKS)), [str(mark) for mark in MARKS])
@@ -90,10 +84,6 @@ def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
 def _plain(axes: Axes) -> None:
     axes.grid(visible=True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _percent(shares: Sequence[float]) -> list[float]:
-    return [max(100 * share, LEAST_PERCENT) for share in shares]
 
 
 RIVALS: Final = ("tpe", "coordinate")

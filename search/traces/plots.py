@@ -90,7 +90,8 @@ def timeline_figure(traces: TraceSet, title: str) -> Figure:
     number = int(numbers[numbers.size // 2])
     shown = traces.ranks[:MOST_TIMELINES]
     windows = [_window(trace, number) for trace in shown]
-    together = _share_a_clock(windows)
+    # Windows of one step meet on clocks that agree.
+    together = max(start for start, _ in windows) < min(end for _, end in windows)
     figure = Figure(figsize=(10, 1.8 + 0.5 * len(shown)), layout="constrained")
     axes = figure.subplots()
     for line, (trace, (start_ns, end_ns)) in enumerate(zip(shown, windows, strict=True)):
@@ -146,11 +147,6 @@ def _visible(pieces: Intervals, gap_ns: int) -> Intervals:
 def _window(trace: RankTrace, number: int) -> tuple[int, int]:
     step = trace.steps.among(np.array([number]))
     return int(step.start_ns[0]), int(step.end_ns[0])
-
-
-def _share_a_clock(windows: Sequence[tuple[int, int]]) -> bool:
-    """Whether the windows of one step meet, as they do on clocks that agree."""
-    return max(start for start, _ in windows) < min(end for _, end in windows)
 
 
 def bandwidth_figure(collectives: Sequence[Row], title: str) -> Figure:
@@ -217,7 +213,7 @@ def _entitle(axes: Axes, title: str) -> None:
     axes.set_title(one_line(title, TITLE_CHARS), fontsize=10, parse_math=False)
 
 
-LABEL_CHARS, FRONT_PLOTS_TITLE_CHARS = 60, 100
+LABEL_CHARS = 60
 FRONT, OTHERS = COLOURS["compute alone"], COLOURS["fills"]
 OBJECTIVES = 2
 
@@ -242,20 +238,21 @@ def front_figure(
     _draw_front(axes, front)
     axes.set_xlabel(_axis_words(scoring, front[0].reached[0]), parse_math=False)
     axes.set_ylabel(_axis_words(scoring.more[0], front[0].reached[1]), parse_math=False)
-    axes.set_title(one_line(title, FRONT_PLOTS_TITLE_CHARS), fontsize=10, parse_math=False)
+    _entitle(axes, title)
     axes.grid(visible=True, alpha=0.3)
     axes.legend(fontsize=8, frameon=False)
     return figure
 
 
 def _draw_others(axes: Axes, scoring: Scoring, history: History) -> None:
-    told = [(trial, own_values(trial, scoring)) for trial in history.measured]
-    others = [(trial, values) for trial, values in told if trial.ordinal not in history.front]
+    others = [each for each in history.measured if each.ordinal not in history.front]
     for label, broken, mark in (("measured", False, "o"), ("breaks a limit", True, "x")):
         points = [
             values
-            for trial, values in others
-            if values is not None and trial.score and bool(trial.score.broken) is broken
+            for trial in others
+            if trial.score
+            and bool(trial.score.broken) is broken
+            and (values := own_values(trial, scoring)) is not None
         ]
         if points:
             x, y = zip(*points, strict=True)
@@ -263,7 +260,7 @@ def _draw_others(axes: Axes, scoring: Scoring, history: History) -> None:
 
 
 def _draw_front(axes: Axes, front: Sequence[FrontMember]) -> None:
-    """With the intervals of those that were launched again."""
+    """With the intervals of repeated launches."""
     x, y = ([member.reached[place].value for member in front] for place in range(OBJECTIVES))
     centres = [value.centre for value in x], [value.centre for value in y]
     axes.errorbar(

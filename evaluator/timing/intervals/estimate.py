@@ -153,14 +153,7 @@ def _raw(
             return known
     if values is None:
         return None
-    try:
-        found = np.asarray(values)
-    except (TypeError, ValueError, OverflowError):
-        found = np.empty(0, np.object_)
-    if found.ndim != 1 or found.dtype.kind not in "iuf":
-        return Unusable(channel=channel, why="not a list of numbers")
-    with np.errstate(over="ignore"):
-        numbers = found.astype(np.float64, copy=False)
+    numbers = np.asarray(values, np.float64)
     return _checked(channel, numbers) if numbers.size else None
 
 

@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import chain, compress
 from math import prod
 from pathlib import Path
@@ -283,19 +284,20 @@ def _joined(events: XlaEvents, found: Operations, whole: NDArray[np.bool_]) -> O
     halves = np.isin(found.activity, _ASYNCHRONOUS) & ~whole
     has_whole = bool(whole.any())
     waiting: dict[str, deque[int]] = {}
-    known: dict[tuple[int, int], str | None] = {}
+
+    @cache
+    def its_start(name: int, details: int) -> str | None:
+        return start_of(events.names[name], events.all_details[details][1])
+
     kept = np.ones(found.event.size, bool)
     for row in np.flatnonzero(halves).tolist():
         event = found.event[row]
-        key = (int(events.name[event]), int(events.details[event]))
-        if key not in known:
-            known[key] = start_of(events.names[key[0]], events.all_details[key[1]][1])
-        name = known[key]
+        name = its_start(int(events.name[event]), int(events.details[event]))
         if name is None:
             continue
         if has_whole:
             kept[row] = False
-        elif name == events.names[key[0]]:
+        elif name == events.names[events.name[event]]:
             waiting.setdefault(name, deque()).append(row)
         elif waiting.get(name):
             start = waiting[name].popleft()
@@ -390,7 +392,7 @@ class Rendezvous:
         self._line, self._start_ns = events.line[rows], events.start_ns[rows]
         self._details = events.details[rows]
         self._texts = events.all_details
-        self._known: dict[int, tuple[int, ...] | None] = {}
+        self._met = cache(_met)
 
     def inside(self, line: int, start_ns: int, end_ns: int) -> tuple[int, ...] | None:
         """The devices that met on this line during this time; None where nothing says."""
@@ -398,10 +400,7 @@ class Rendezvous:
         row = first + np.searchsorted(self._start_ns[first:behind], start_ns)
         if row >= behind or self._start_ns[row] >= end_ns:
             return None
-        details = int(self._details[row])
-        if details not in self._known:
-            self._known[details] = _met(self._texts[details][1])
-        return self._known[details]
+        return self._met(self._texts[self._details[row]][1])
 
 
 def collectives_of(
@@ -418,7 +417,7 @@ def collectives_of(
     those of the devices of the same host by their numbers, `device` the number of this one.
     """
     groups: dict[RankGroup, int] = {}
-    known: dict[tuple[int, int, int], tuple[CollectiveKind, RankGroup, int]] = {}
+    described = cache(partial(_described, events, ranks, device))
     rows: list[tuple[int, int, int]] = []
     for event, done, start_ns, end_ns in zip(
         operations.event.tolist(),
@@ -427,10 +426,8 @@ def collectives_of(
         operations.end_ns.tolist(),
         strict=True,
     ):
-        key = (int(events.name[event]), int(events.details[event]), int(events.details[done]))
-        if key not in known:
-            known[key] = _described(events, key, ranks, device)
-        kind, group, size = known[key]
+        details = (int(events.details[event]), int(events.details[done]))
+        kind, group, size = described(int(events.name[event]), *details)
         if events.is_op[event]:
             met = meetings.inside(int(events.line[event]), start_ns, end_ns)
             group = _group(met, ranks) if met else group
@@ -447,14 +444,10 @@ def collectives_of(
 
 
 def _described(
-    events: XlaEvents, key: tuple[int, int, int], ranks: Mapping[int, int], device: int
+    events: XlaEvents, ranks: Mapping[int, int], device: int, name: int, details: int, done: int
 ) -> tuple[CollectiveKind, RankGroup, int]:
-    name, (category, text), (_, result) = (
-        events.names[key[0]],
-        events.all_details[key[1]],
-        events.all_details[key[2]],
-    )
-    kind = kind_of(name, category)
+    (category, text), (_, result) = events.all_details[details], events.all_details[done]
+    kind = kind_of(events.names[name], category)
     devices = participants(text, device)
     group = _group(devices, ranks) if devices else RankGroup("")
     return kind, group, buffer_bytes(kind, result, group.size)

@@ -335,30 +335,19 @@ class Rule:
         return f"breaks {self.words} with {', '.join(settings)}"
 
 
+_WORKLOAD_FACTS = (
+    *("phase", "precision", "global_batch", "sequence_length", "output_length", "layer_count"),
+    *("hidden_size", "head_count", "kv_head_count", "head_size", "ffn_size", "vocab_size"),
+    *("expert_count", "experts_per_token", "shared_expert_count", "expert_ffn_size"),
+    "dense_layer_count",
+)
+_ENVIRONMENT_FACTS = ("device", "world_size", "ranks_per_node", "memory_bytes")
+
+
 def facts(workload: Workload, environment: Environment) -> dict[str, Value | None]:
     """Workload and environment fields that expressions may name."""
-    return {
-        "phase": workload.phase,
-        "precision": workload.precision,
-        "global_batch": workload.global_batch,
-        "sequence_length": workload.sequence_length,
-        "output_length": workload.output_length,
-        "layer_count": workload.layer_count,
-        "hidden_size": workload.hidden_size,
-        "head_count": workload.head_count,
-        "kv_head_count": workload.kv_head_count,
-        "head_size": workload.head_size,
-        "ffn_size": workload.ffn_size,
-        "vocab_size": workload.vocab_size,
-        "expert_count": workload.expert_count,
-        "experts_per_token": workload.experts_per_token,
-        "shared_expert_count": workload.shared_expert_count,
-        "expert_ffn_size": workload.expert_ffn_size,
-        "dense_layer_count": workload.dense_layer_count,
-        "device": environment.device,
-        "world_size": environment.world_size,
-        "ranks_per_node": environment.ranks_per_node,
-        "memory_bytes": environment.memory_bytes,
+    return {name: getattr(workload, name) for name in _WORKLOAD_FACTS} | {
+        name: getattr(environment, name) for name in _ENVIRONMENT_FACTS
     }
 
 

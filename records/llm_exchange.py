@@ -1,6 +1,6 @@
 """One conversation with a language model: what was asked, what came back, what it cost."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Self
 
 SUBMITTED = "submitted"
@@ -18,12 +18,7 @@ class TokenUsage:
     @property
     def tokens(self) -> int:
         """All of them, whatever they cost."""
-        return (
-            self.input_tokens
-            + self.output_tokens
-            + self.cache_read_tokens
-            + self.cache_write_tokens
-        )
+        return sum(astuple(self))
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
         return TokenUsage(
@@ -69,7 +64,7 @@ class ExchangeSummary:
 
     @classmethod
     def of(cls, digest: str, exchange: LlmExchange) -> Self:
-        """What is listed of an exchange that is kept under this digest."""
+        """What is listed of an exchange that is stored under this digest."""
         return cls(
             digest=digest,
             model=exchange.model,

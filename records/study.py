@@ -386,7 +386,7 @@ class Study:
     """Id of the study whose policies the strategy `replay` launches again, or whose trials the
     strategy `measure` does, to see whether their results hold."""
     more_objectives: tuple[Objective, ...] = ()
-    """Beside the main one: no configuration is best in all, so the search looks for a front."""
+    """With them no configuration is best in all, so the search looks for a front."""
     limits: tuple[str, ...] = ()
     """What a measured trial must satisfy to lead, as in `peak_memory < 30 GiB`."""
 

@@ -265,14 +265,14 @@ class Measurement:
         slower = "stopped early, clearly slower than the best"
         if self.conditions is not None and self.conditions.disturbances:
             slower = "stopped early, slower than the best, while other work disturbed it"
-        beside = f"measured beside {self.beside_count} other trial{'s'[: self.beside_count - 1]}"
-        imported = "one number on record elsewhere, without samples"
+        others = f"{self.beside_count} other trial{'s'[: self.beside_count - 1]}"
+        imported = "one number recorded elsewhere, without samples"
         return (
             *((imported,) if self.imported else ()),
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
             *((slower,) if self.stopped == "slower" else ()),
-            *((beside,) if self.beside_count else ()),
+            *((f"measured in parallel with {others}",) if self.beside_count else ()),
         )
 
 
@@ -404,7 +404,7 @@ class Trial:
 
 
 class Purpose(StrEnum):
-    """Why an earlier trial's configuration was launched again."""
+    """Why an earlier trial's configuration was repeated."""
 
     SELF_TEST = "self_test"
     RACE = "race"
@@ -436,21 +436,20 @@ class History:
     Of trials measured in parallel a later one may end first: until the others have, ordinals
     have gaps.
 
-    `costs` are those of trials that were launched again, by ordinal, which count more than the one
-    launch that a trial had; `again` are the values that those launches gave its objective.
-    `incumbent` is the trial that was shown to be the best, None while nothing was: then the lowest
-    cost leads. `pending` are configurations that are being measured, `raced` what races said, in
-    the order in which they were run, and `repeats` the launches that were made again, for races and
-    else, as far as they count. `front` are the ordinals of trials that no other beats in all of
-    several objectives, best in the main one first; `weights` say by how much each objective counts
-    where `costs` stand for all of them.
+    `costs` are those of repeated trials, by ordinal, which count more than that of the first
+    launch; `again` are the values that the repeats gave the objective. `incumbent` is the trial
+    that was shown to be the best, None while nothing was: then the lowest cost leads. `pending` are
+    configurations that are being measured, `races` the results of races in the order in which they
+    were run, and `repeats` the repeated launches that count. `front` are the ordinals of trials
+    that no other beats in all of several objectives, best in the main one first; `weights` say by
+    how much each objective counts where `costs` stand for all of them.
     """
 
     trials: tuple[Trial, ...] = field(default=())
     costs: Mapping[int, float] = field(default_factory=dict)
     incumbent: int | None = None
     pending: tuple[Config, ...] = ()
-    raced: tuple[RaceResult, ...] = ()
+    races: tuple[RaceResult, ...] = ()
     repeats: tuple[Repeat, ...] = ()
     front: tuple[int, ...] = ()
     weights: tuple[tuple[str, float], ...] = ()
@@ -463,7 +462,7 @@ class History:
         return len(self.trials)
 
     def append(self, trial: Trial) -> "History":
-        """Give the history with one more trial, in its place, which is pending no more."""
+        """Return the history with one more trial in its place, no longer pending."""
         return replace(
             self,
             trials=tuple(sorted((*self.trials, trial), key=lambda each: each.ordinal)),
@@ -471,7 +470,7 @@ class History:
         )
 
     def before(self, ordinal: int) -> "History":
-        """Give the history with the trials before this one only."""
+        """Return the history with the trials before this one only."""
         return replace(self, trials=tuple(t for t in self.trials if t.ordinal < ordinal))
 
     def find(self, ordinal: int) -> Trial | None:

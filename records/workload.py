@@ -253,7 +253,7 @@ def known_model(name: str) -> Model:
 
 
 def _words(name: str) -> str:
-    """Words and numbers of a name, without what tells variants of equal sizes apart."""
+    """Words and numbers of a name, without those that distinguish variants of equal sizes."""
     words = " ".join(re.findall(r"[a-z]+|\d+(?:\.\d+)?", name.lower()))
     return _VARIANTS.sub("", words.removeprefix("meta "))
 

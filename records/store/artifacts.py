@@ -62,7 +62,7 @@ def copy_plain(source: BinaryIO, out: BinaryIO) -> Copied:
 
 
 def copy_packed(source: BinaryIO, out: BinaryIO, size_bytes: int) -> Copied:
-    """Copy a source of about so many bytes as one frame of zstd.
+    """Copy a source of about `size_bytes` as one frame of zstd.
 
     That of a large one is packed in a separate thread while its digest is computed in this one.
     """
@@ -402,23 +402,20 @@ class FileRemoval:
 
 
 class FileReferences:
-    """Reads what the records of a store say of kept files; raises `StoreError` where they do not.
-
-    Changes nothing.
-    """
+    """Read which stored files the records refer to, and which were removed; raise `StoreError`."""
 
     def __init__(self, root: Path, db: Database) -> None:
         self._root = root
         self._db = db
 
     def all(self) -> Iterator[FileReference]:
-        """Every file that a record cites, once for each record."""
+        """Every file that a record refers to, once for each record."""
         with store_errors(self._root, "read"):
             for row in self._db.query(_REFERENCES):
                 yield FileReference(**row)
 
     def uncited(self, digests: set[str]) -> set[str]:
-        """Those of the digests that no record has, in whatever place of tables and journals."""
+        """Those of the digests that appear nowhere in tables and journals."""
         left = {digest.encode() for digest in digests}
         with store_errors(self._root, "read"):
             for text in self._long_texts():
@@ -433,7 +430,7 @@ class FileReferences:
         return next(found, None)
 
     def removals(self) -> Iterator[FileRemoval]:
-        """Every file that was removed on purpose, once for each study that cites it."""
+        """Every file that was removed on purpose, once for each study that refers to it."""
         return self._removals("order by study_id")
 
     def _removals(self, which: str, *arguments: str) -> Iterator[FileRemoval]:

@@ -121,7 +121,7 @@ class TrialQuery:
     """A page of the trials of a study.
 
     `sort` is one of `COLUMNS`, `config.KNOB` or `metric.NAME`; a lower cost sorts as a lower score.
-    `costs` are those of trials that were launched again, which count before that of their first
+    `costs` are those of repeated trials, which count before that of their first
     launch. `text` is looked for in the configuration and in what went wrong.
     """
 
@@ -559,7 +559,9 @@ class StoredRecords:
             offset,
         )
 
-    def telling(self, study_id: str, most: int, *, limited: bool = True) -> tuple[int, ...]:
+    def sampled_ordinals(
+        self, study_id: str, most: int, *, limited: bool = True
+    ) -> tuple[int, ...]:
         """Ordinals of about `most` trials that keep the shape of all, oldest first.
 
         Of every run of trials that share a mark the best, the worst and a failure stay, so that the
@@ -611,8 +613,7 @@ class StoredRecords:
     ) -> Mapping[int, int]:
         """The place of each of these trials among all that may lead, 0 for the best.
 
-        `costs` are those of trials that were launched again. Equals are in the order of their
-        trials.
+        `costs` are those of repeated trials. Equals are in the order of their trials.
         """
         cost, arguments = score_cost(costs)
         rows = self._rows(

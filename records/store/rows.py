@@ -286,7 +286,7 @@ def metric_definitions(db: Database) -> tuple[tuple[str, int, str], ...]:
 def _measured(
     db: Database, study_id: str, ordinal: int | None
 ) -> Iterator[tuple[int, tuple[MetricValue, ...]]]:
-    """What launches measured; only the outcome tells which way each metric is better."""
+    """What launches measured; only the outcome says which way each metric is better."""
     which, values = _where(study_id, ordinal)
     rows = db.query(
         "select ordinal, json_extract(outcome, '$.metrics') as metrics from trials"

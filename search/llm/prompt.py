@@ -295,7 +295,7 @@ class TurnText:
             return "No trial is measured yet."
         races = [
             f"#{race.challenger} was {race_text(race)}"
-            for race in history.raced
+            for race in history.races
             if best.ordinal in (race.challenger, race.incumbent)
         ]
         lines = _whole(best, self._row(best, MESSAGE_CHARS), detail)
@@ -343,7 +343,7 @@ class TurnText:
                     told += f"\nagainst the best: {speed}; by part of the step: "
                     told += knob_change(new, old, speed.ratio)
         told += "".join(f"\n{line}" for line in _disturbances(latest))
-        races = (race_text(r) for r in self.history.raced if r.challenger == latest.ordinal)
+        races = (race_text(r) for r in self.history.races if r.challenger == latest.ordinal)
         told = "\n".join((told, *(f"race: {words}" for words in races)))
         return "\n".join((fenced(told, limit=detail.source_chars), *_diagnosis(latest)))
 

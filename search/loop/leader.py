@@ -552,7 +552,7 @@ def find_leader(
     return Leader(
         history=replace(
             updated,
-            raced=tuple(race.raced for race in races),
+            races=tuple(race.raced for race in races),
             repeats=tuple(repeats),
             front=tuple(member.ordinal for member in front),
         ),

@@ -120,7 +120,7 @@ def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
         links[other][one] = _Step(-math.log(ratio), half)
         links[one][other] = _Step(math.log(ratio), half)
 
-    for race in history.raced:
+    for race in history.races:
         if race.ratio is not None:
             link(race.challenger, race.incumbent, race.ratio, race.ratio_low, race.ratio_high)
     rounds: dict[tuple[int, int], set[int]] = defaultdict(set)

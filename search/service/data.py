@@ -258,7 +258,7 @@ def _shown(row: StudyRow, records: Store) -> Sequence[TrialOutline]:
     """All trials where they are few, else those that keep the shape of all, and who leads."""
     if records.counts(row.id).trials <= MOST_POINTS:
         return outlines_of(row, records)
-    telling = records.telling(row.id, MOST_POINTS, limited=bool(row.study.limits))
+    telling = records.sampled_ordinals(row.id, MOST_POINTS, limited=bool(row.study.limits))
     return outlines_of(row, records, {*telling, *records.leading(row.id, 1)})
 
 
@@ -467,7 +467,7 @@ def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
     ordinals = None
     if total > MOST_LINES:
         half = MOST_LINES // 2
-        spread = records.telling(row.id, half, limited=bool(row.study.limits))
+        spread = records.sampled_ordinals(row.id, half, limited=bool(row.study.limits))
         ordinals = {*records.leading(row.id, half), *spread}
     found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
     ranks = records.ranks(row.id, [each.ordinal for each in found], repeat_costs(row, records))

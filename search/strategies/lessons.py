@@ -65,7 +65,7 @@ def reason_lines(
     history: History, scale: Scale, count: int, chars: int, shown_whole: Set[int]
 ) -> Iterator[str]:
     """What was expected of the last trials and of those that led, what came of it, and why."""
-    led = {race.challenger for race in history.raced if race.verdict == "fast"}
+    led = {race.challenger for race in history.races if race.verdict == "fast"}
     last = {trial.ordinal for trial in history.trials[-count:]}
     for trial in reversed(history.trials):
         expected = trial.policy.prediction

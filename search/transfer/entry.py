@@ -492,7 +492,7 @@ def _steps(measured: Measured) -> Check:
     sample = measured.measurement
     faults: list[str] = []
     if sample.imported:
-        faults.append("one number on record elsewhere, without samples; launch it again here")
+        faults.append("one number recorded elsewhere, without samples; launch it again here")
     elif len(sample.slowest_rank_s) < MIN_TIMED_STEPS:
         faults.append(
             f"{len(sample.slowest_rank_s)} timed steps; at least {MIN_TIMED_STEPS} are needed "

@@ -157,8 +157,8 @@ def test_a_trial_that_ends_late_takes_its_place_and_is_pending_no_more():
     ("count", "told"),
     [
         (0, ()),
-        (1, ("measured beside 1 other trial",)),
-        (3, ("measured beside 3 other trials",)),
+        (1, ("measured in parallel with 1 other trial",)),
+        (3, ("measured in parallel with 3 other trials",)),
     ],
 )
 def test_a_measurement_says_what_it_was_made_beside(count, told):

@@ -498,7 +498,7 @@ def past(count: int) -> History:
         ratio_low=1.2 if worst.ordinal > best.ordinal else 0.77,
         ratio_high=1.3 if worst.ordinal > best.ordinal else 0.83,
     )
-    return replace(history, raced=(race,))
+    return replace(history, races=(race,))
 
 
 def candidates(history: History, count: int = 3) -> tuple[Choice, ...]:

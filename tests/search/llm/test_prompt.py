@@ -186,7 +186,7 @@ def test_a_race_is_told_with_its_ratio_and_interval(
         ratio_high=ratio[2],
     )
     trials = (trial(0, FIRST, measured(1.0)), trial(1, SECOND, measured(1.5)))
-    turn = write(History(trials, raced=(raced,))).turn
+    turn = write(History(trials, races=(raced,))).turn
 
     assert f"\nRaces: #1 was {words}.\n" in turn
     assert f"\nrace: {words}\n```" in turn

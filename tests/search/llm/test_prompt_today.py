@@ -105,7 +105,7 @@ def test_every_row_is_on_the_scale_of_the_best() -> None:
     steps_s = zip((FIRST, SECOND, THIRD), (2.0, 1.0, 4.4), strict=True)
     trials = tuple(trial(n, config, measured(step_s)) for n, (config, step_s) in enumerate(steps_s))
     history = History(
-        trials, raced=(race,), repeats=repeats, again={0: (8.0,), 1: (4.0,)}, incumbent=1
+        trials, races=(race,), repeats=repeats, again={0: (8.0,), 1: (4.0,)}, incumbent=1
     )
     turn = write(history).turn
 
@@ -160,7 +160,7 @@ def test_of_a_long_search_the_last_expectations_and_those_that_led_are_shown() -
     race = RaceResult(challenger=2, incumbent=0, verdict="fast", ratio=0.5)
     history = History(
         (trial(0, FIRST, measured(9.0)), *(expecting(n, 5.0 + n, 1.2, 0) for n in range(1, 15))),
-        raced=(race,),
+        races=(race,),
         incumbent=2,
     )
     told = between(write(history).turn, "## Expected and measured", "## Trials")

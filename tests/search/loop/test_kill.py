@@ -256,7 +256,7 @@ def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_p
 
     assert sorted([*(trial.ordinal for trial in ended), *pending]) == [0, 1, 2]
     assert len(pending) == 1
-    assert "measured beside 1 other trial" in before[1]["caveats"]
+    assert "measured in parallel with 1 other trial" in before[1]["caveats"]
     with closing(Store(store)) as records:
         history = records.history(study_id)
         assert records.pending(study_id) == ()

@@ -46,7 +46,7 @@ def scale(history: History) -> Scale:
 
 
 def test_a_race_says_it_with_its_interval_in_either_direction() -> None:
-    found = scale(History(times(2.0, 1.0), raced=(raced(1, 0, 0.5, 0.4, 0.625),)))
+    found = scale(History(times(2.0, 1.0), races=(raced(1, 0, 0.5, 0.4, 0.625),)))
 
     assert str(found.speed(1, 0)) == "2.00x (1.60 to 2.50)"
     assert str(found.speed(0, 1)) == "0.50x (0.40 to 0.62)"
@@ -54,7 +54,7 @@ def test_a_race_says_it_with_its_interval_in_either_direction() -> None:
 
 def test_trials_that_were_never_raced_are_compared_by_way_of_one_that_was_with_both() -> None:
     races = (raced(1, 0, 0.5, 0.4, 0.625), raced(2, 1, 0.8, 0.8, 0.8))
-    found = scale(History(times(2.0, 1.0, 0.7), raced=races)).speed(2, 0)
+    found = scale(History(times(2.0, 1.0, 0.7), races=races)).speed(2, 0)
 
     assert found is not None
     assert found.ratio == pytest.approx(2.5)
@@ -66,7 +66,7 @@ def test_a_single_launch_is_set_against_the_launches_closest_to_it_in_time() -> 
     """The machine became ten times slower after trial 1; trial 2 is as good as it is, not worse."""
     history = History(
         times(2.0, 1.0, 10.0),
-        raced=(raced(1, 0, 0.5, 0.5, 0.5),),
+        races=(raced(1, 0, 0.5, 0.5, 0.5),),
         repeats=(again(0, 20.0, series=2), again(1, 10.0, series=2)),
     )
 

@@ -59,7 +59,7 @@ def test_a_study_without_trials_has_an_empty_history(add):
     assert (found.points, found.best, found.total) == ((), None, 0)
     assert study_front(row, store).points == ()
     assert study_knobs(row, store).lines == ()
-    assert store.telling(row.id, 10) == ()
+    assert store.sampled_ordinals(row.id, 10) == ()
 
 
 def test_a_trial_that_breaks_a_limit_does_not_lead(add):
@@ -77,7 +77,7 @@ def test_a_thinned_history_keeps_the_best_so_far_of_each_run(tmp_path_factory, v
     with closing(Store(tmp_path_factory.mktemp("thinned"))) as store:
         trials = [trial(n, failed() if v is None else v) for n, v in enumerate(values)]
         store.add_study("one", study(), "1", trials)
-        told = store.telling("one", most)
+        told = store.sampled_ordinals("one", most)
     width = -(-len(values) * 4 // most)
     assert len(told) <= most + 6
     assert {0, len(values) - 1} <= {*told}

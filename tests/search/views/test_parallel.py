@@ -76,7 +76,7 @@ def test_trials_that_fit_are_under_way_at_once_and_say_so(tabular):
     finding = study.run()
 
     assert beside(study) == {0: 0, 1: 1, 2: 1}
-    assert study.said.getvalue().count("measured beside 1 other trial)") == 2
+    assert study.said.getvalue().count("measured in parallel with 1 other trial)") == 2
     assert (finding.winner, sorted(study.launched)) == (2, [0, 1, 2])
     assert not study.store.workdir(study.study_id).exists()
 

@@ -23,8 +23,7 @@ from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.rank.job import DeviceKind
-from evaluator.recipes.builtin import BuiltinRecipe
-from evaluator.recipes.knobs import rank_config, rank_workload
+from evaluator.recipes.builtin import BuiltinRecipe, rank_config, rank_workload
 from records.expression import format_bytes
 from records.study import Study
 from records.trial import Config, Measured

@@ -31,8 +31,7 @@ from evaluator.machine import local_environment
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind, Measure
 from evaluator.rank.job import Job as RankJob
-from evaluator.recipes.builtin import BuiltinRecipe
-from evaluator.recipes.knobs import rank_workload
+from evaluator.recipes.builtin import BuiltinRecipe, rank_workload
 from evaluator.samples import read_measurement
 from records.errors import StudyError
 from records.study import Study, Value

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from evaluator.estimate.communication import Ways, estimate_exchange
 from evaluator.estimate.hardware import machine_of
@@ -23,101 +24,79 @@ from evaluator.rank.job import parse as parse_job
 from evaluator.recipes.knobs import (
     JOB_FILE,
     LIBRARY,
-    OTHER_THAN_MPI,
-    Knob,
-    broken_rules,
-    can_break,
+    KnobTable,
+    list_literal,
     new_rule,
-    own_constraints,
+    new_rules,
     rank_device,
     rank_program,
 )
-from evaluator.recipes.nccl import NCCL_KNOBS, nccl_rules, nccl_variables
-from evaluator.recipes.open_mpi import (
-    OPEN_MPI_KNOBS,
-    open_mpi_rules,
+from evaluator.recipes.libraries import (
+    library_knobs,
+    nccl_variables,
     open_mpi_variables,
     open_mpi_ways,
+    table,
 )
 from evaluator.samples import rank_measure, read_measurement
 from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp, Setup
 from records.errors import EnvironmentFault, StudyError
-from records.expression import Rule, facts, parse
-from records.study import Dimension, Measure, Study, Value, choices_of
+from records.expression import Rule
+from records.study import Study, Value, choices_of
 from records.trial import Config, Failed
 from records.workload import Message
 
-ADAPTERS = ("c10d", "mpi", "torchcomms", "c10d_torchcomms")
 TORCHCOMMS = ("torchcomms", "c10d_torchcomms")
-GLOO = "comm_adapter == 'c10d' and backend == 'gloo'"
 HALVES = ("float16", "bfloat16")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-_INTERFACES = r"[\w.:-]+(,[\w.:-]+)*"
 
 
-def setup_knobs(device: str) -> Mapping[str, Knob]:
-    """The knobs by name; NCCL is for GPUs, so backends depend on the device."""
-    backends: tuple[Value, ...] = ("gloo",) if device == "cpu" else ("nccl", "gloo")
-    return {
-        "comm_adapter": Knob(
-            default="c10d", choices=ADAPTERS, description="library that ranks make their calls to"
-        ),
-        "backend": Knob(
-            default=backends[0],
-            choices=backends,
-            more=("gloo", "nccl", "ncclx"),
-            when=OTHER_THAN_MPI,
-            description="what carries the bytes below torch's calls",
-        ),
-        "in_flight": Knob(
-            default=1,
-            choices=(1, 2, 4),
-            least=1,
-            description="calls that are started before one is waited for",
-        ),
-        "fusion_bytes": Knob(
-            default=0,
-            choices=(0, 1 << 20, 25 << 20),
-            least=0,
-            of=("all_reduce",),
-            description="neighbouring all-reduces are put together up to this size, as in DDP's "
-            "buckets; 0: none",
-        ),
-        "chunk_count": Knob(
-            default=1,
-            choices=(1, 2, 4),
-            least=1,
-            of=("all_reduce",),
-            description="parts that each all-reduce is cut into",
-        ),
-        "compression": Knob(
-            default="none",
-            choices=("none", "fp16", "bf16"),
-            of=("all_reduce",),
-            description="number format that all-reduces travel in, as with DDP's hooks",
-        ),
-        "gloo_threads": Knob(
-            default=2,
-            choices=(1, 2, 4),
-            least=1,
-            when=GLOO,
-            description="threads of a rank that run gloo's calls",
-        ),
-        "gloo_interfaces": Knob(
-            default=LIBRARY,
-            choices=(LIBRARY, "lo", "lo,lo"),
-            pattern=_INTERFACES,
-            when=GLOO,
-            variables=("GLOO_SOCKET_IFNAME",),
-            description="network interfaces that gloo spreads its calls over, one listed twice "
-            "is used twice",
-        ),
-    }
+def knobs(study: Study) -> KnobTable:
+    """Return the knobs with the conditions that they have for this mix."""
+    mix, device = _mix(study), study.environment.device
+    found = {}
+    for name, knob in library_knobs().items():
+        when = knob.when
+        if knob.of and not mix & set(knob.of):
+            when = f"{knob.of[0]!r} in {list_literal(sorted(mix))}"
+        found[name] = msgspec.structs.replace(knob.for_device(device), when=when)
+    return KnobTable(study, found)
+
+
+def rules(study: Study) -> Iterator[Rule]:
+    """Every rule without which a setup cannot run, or would be another one."""
+    yield from new_rules(table().rules)
+    mix, messages = _mix(study), study.workload.messages
+    if any(m.dtype in HALVES and _kind(m) in REDUCING for m in messages):
+        yield new_rule(
+            "mpi_half",
+            "comm_adapter != 'mpi'",
+            "the mix adds up half-precision numbers, which MPI does not have",
+        )
+    if ringed := " and ".join(sorted(mix & {"broadcast", "reduce"})):
+        yield new_rule(
+            "nccl_ring",
+            "nccl_algo in ['default', 'Ring']",
+            f"the mix has {ringed}, which NCCL does in rings only",
+        )
+    if gathering := " and ".join(sorted(mix & {"all_gather", "reduce_scatter"})):
+        yield new_rule(
+            "nccl_gathering",
+            "nccl_algo not in ['Tree', 'NVLSTree', 'CollnetChain']",
+            f"the mix has {gathering}, and NCCL has these for all-reduces only",
+        )
+    if reduced := [m.size_bytes for m in messages if m.collective == "all_reduce"]:
+        yield new_rule(
+            "ompi_segments",
+            "ompi_allreduce_algorithm != 'segmented_ring' or 0 < ompi_allreduce_segment_bytes"
+            f" * world_size <= max(fusion_bytes, {max(reduced)})",
+            "without several segments for each rank it is the ring",
+        )
 
 
 def setup_document(settings: Mapping[str, Value]) -> dict[str, Value | None]:
     """The setup as ranks read it, from a live value of every knob."""
-    document: dict[str, Value | None] = {name: settings[name] for name in setup_knobs("cpu")}
+    document: dict[str, Value | None] = {name: settings[name] for name in table().setup}
     if settings["comm_adapter"] == "mpi":
         document["backend"] = "mpi"
     if settings["gloo_interfaces"] == LIBRARY:
@@ -125,97 +104,13 @@ def setup_document(settings: Mapping[str, Value]) -> dict[str, Value | None]:
     return document
 
 
-def setup_rules(study: Study) -> Iterator[Rule]:
-    """What the libraries cannot do, each with its reason."""
-    yield new_rule(
-        "nccl_device",
-        "device == 'cuda' or comm_adapter == 'mpi' or backend == 'gloo'",
-        "NCCL moves memory of GPUs only",
-    )
-    yield new_rule(
-        "ncclx_adapter",
-        "backend != 'ncclx' or comm_adapter in ['mpi', 'torchcomms', 'c10d_torchcomms']",
-        "only torchcomms brings this backend",
-    )
-    yield new_rule(
-        "mpi_device",
-        "comm_adapter != 'mpi' or device == 'cpu'",
-        "messages are handed to MPI in the memory of the host",
-    )
-    yield new_rule(
-        "mpi_compression",
-        "comm_adapter != 'mpi' or compression == 'none'",
-        "MPI has no half-precision numbers to add up",
-    )
-    if any(
-        message.dtype in HALVES and message.collective.removesuffix("_single") in REDUCING
-        for message in study.workload.messages
-    ):
-        yield new_rule(
-            "mpi_half",
-            "comm_adapter != 'mpi'",
-            "the mix adds up half-precision numbers, which MPI does not have",
-        )
+def _mix(study: Study) -> frozenset[str]:
+    return frozenset(map(_kind, study.workload.messages))
 
 
-def knobs(study: Study) -> Mapping[str, Knob]:
-    """The knobs by name, those first that the conditions of others name."""
-    return {**setup_knobs(study.environment.device), **NCCL_KNOBS, **OPEN_MPI_KNOBS}
-
-
-def mix(study: Study) -> frozenset[str]:
-    """The collectives that a step makes, one with a single tensor counted as the one with lists."""
-    return frozenset(m.collective.removesuffix("_single") for m in study.workload.messages)
-
-
-def defaults(study: Study) -> Mapping[str, Value]:
-    """What every knob is where a configuration leaves it out."""
-    return {name: knob.default for name, knob in knobs(study).items()}
-
-
-def complete_dimension(given: Dimension, study: Study) -> Dimension:
-    """A dimension of a study with what it leaves out.
-
-    Raises `StudyError` for an unknown knob, and for a choice that the knob does not have.
-    """
-    ends = (given.range.low, given.range.high) if given.range else ()
-    for choice in (*(given.choices or ()), *ends):
-        check_setting(given.name, choice, study)
-    knob = _knob_named(given.name, study)
-    listed_here = given.choices is not None or given.range is not None
-    return replace(
-        given,
-        choices=given.choices if listed_here else knob.choices,
-        when=given.when or knob.condition(mix(study)),
-        description=given.description or knob.description,
-    )
-
-
-def check_setting(name: str, value: Value, study: Study) -> None:
-    """Raise `StudyError` when the recipe has no such knob, or it cannot be set to this."""
-    fault = _knob_named(name, study).fault(value)
-    if fault is not None:
-        raise StudyError(f"[space] {name} {fault}")
-
-
-def live(settings: Mapping[str, Value], study: Study) -> dict[str, Value]:
-    """The settings with the default of every knob that has no effect among them."""
-    names, kinds = facts(study.workload, study.environment), mix(study)
-    found = dict(settings)
-    for name, knob in knobs(study).items():
-        when = knob.condition(kinds)
-        if when is not None and not parse(when).holds({**names, **found}):
-            found[name] = knob.default
-    return found
-
-
-def _knob_named(name: str, study: Study) -> Knob:
-    known = knobs(study)
-    if name not in known:
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
-        raise StudyError(f"[space] {name!r} is not a knob of the collectives recipe; {hint}")
-    return known[name]
+def _kind(message: Message) -> str:
+    """A collective with a single tensor counts as the one with lists."""
+    return message.collective.removesuffix("_single")
 
 
 _ASKING_TIMEOUT_S = 60.0
@@ -294,7 +189,7 @@ def _check_interfaces(choices: Iterable[Value]) -> None:
         lacking = [name for name in str(choice).split(",") if name not in there]
         if choice != LIBRARY and lacking:
             raise StudyError(
-                f"[space] gloo_interfaces: {', '.join(lacking)} is no network interface here; "
+                f"[space] gloo_interfaces: {', '.join(lacking)} is not a network interface here; "
                 f"there are {', '.join(there)}"
             )
 
@@ -312,23 +207,15 @@ class CollectivesRecipe:
         """
         rank_device(study.environment)
         _check_mix(study)
-        dimensions = tuple(
-            complete_dimension(dimension, study) for dimension in study.space.dimensions
-        )
-        whole = replace(study.space, dimensions=dimensions, defaults=defaults(study))
-        known = tuple(_rules(study))
-        bound = replace(study, space=whole)
-        ours = tuple(rule.constraint for rule in known if can_break(rule, bound))
-        own = own_constraints(study, known, ours)
-        return replace(study, space=replace(whole, constraints=(*ours, *own)))
+        return replace(study, space=knobs(study).complete(tuple(rules(study))))
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:  # noqa: ARG002 - the port
-        """Give none: nothing about a setup is worth knowing before it is tried."""
+        """Return nothing: nothing about a setup is worth knowing before it is tried."""
         return {}
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
         """Return calls, rounds, bytes, sums and copies, as far as the knobs determine them."""
-        settings = live({**defaults(study), **config.values}, study)
+        settings = knobs(study).live(config.values)
         ranks = study.environment.world_size
         return estimate_exchange(
             [
@@ -349,7 +236,7 @@ class CollectivesRecipe:
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:
         """Show ranks all that is ours, except what the knobs that are searched decide about."""
-        known = knobs(study)
+        known = library_knobs()
         decided = [v for each in study.space.dimensions for v in known[each.name].variables]
         return {
             name: value
@@ -358,12 +245,12 @@ class CollectivesRecipe:
         }
 
     def job(self, study: Study, config: Config) -> Job:
-        """Give the job of one configuration; knobs that it leaves out take their defaults.
+        """Return the job of one configuration; knobs that it leaves out take their defaults.
 
         Raises `StudyError` when the configuration breaks a rule of the recipe, and
         `EnvironmentFault` where it needs an MPI that is not here.
         """
-        settings = _checked(study, config)
+        settings = knobs(study).settings(config, tuple(rules(study)))
         with_mpi = settings["comm_adapter"] == "mpi"
         world_size = study.environment.world_size
         warm = study.launch.start == "warm" and not with_mpi
@@ -412,28 +299,6 @@ def _check_mix(study: Study) -> None:
         )
 
 
-def _rules(study: Study) -> Iterator[Rule]:
-    """Every rule without which a setup cannot run, or would be another one."""
-    kinds = mix(study)
-    reduced = [m.size_bytes for m in study.workload.messages if m.collective == "all_reduce"]
-    yield from setup_rules(study)
-    yield from nccl_rules(kinds)
-    yield from open_mpi_rules(kinds, max(reduced, default=0))
-
-
-def _checked(study: Study, config: Config) -> Mapping[str, Value]:
-    """A live value of every knob, if ranks can be set up so."""
-    for name, value in config.values.items():
-        check_setting(name, value, study)
-    settings = live({**defaults(study), **config.values}, study)
-    faults = broken_rules(
-        tuple(_rules(study)), {**facts(study.workload, study.environment), **settings}
-    )
-    if faults:
-        raise StudyError(f"[space] {config}: {'; '.join(faults)}")
-    return settings
-
-
 def _job_document(study: Study, settings: Mapping[str, Value]) -> Mapping[str, object]:
     """An `ExchangeJob` in plain values, as its file holds them."""
     return {
@@ -441,9 +306,12 @@ def _job_document(study: Study, settings: Mapping[str, Value]) -> Mapping[str, o
         "world_size": study.environment.world_size,
         "device": study.environment.device,
         "init_method": "file://" if settings["comm_adapter"] == "mpi" else "env://",
-        "messages": [_repeated(asdict(message)) for message in study.workload.messages],
+        "messages": [
+            {"operation": asdict(_operation(message)), "count": message.count}
+            for message in study.workload.messages
+        ],
         "setup": setup_document(settings),
-        "measure": asdict(rank_measure(_unprofiled(study.measure))),
+        "measure": asdict(replace(rank_measure(study.measure), profiled_steps=0)),
         "threads_per_rank": study.launch.threads_per_rank,
         "memory_budget_bytes": study.launch.memory_budget_bytes,
     }
@@ -471,15 +339,6 @@ def _ways(settings: Mapping[str, Value]) -> Ways:
         algorithms=dict.fromkeys(Collective, algorithm) if algorithm != LIBRARY else {},
         protocol=str(settings["nccl_proto"]),
     )
-
-
-def _repeated(message: dict[str, object]) -> dict[str, object]:
-    count = message.pop("count")
-    return {"operation": message, "count": count}
-
-
-def _unprofiled(measure: Measure) -> Measure:
-    return replace(measure, profiled_steps=0)
 
 
 def _mpi_variables(settings: Mapping[str, Value]) -> Mapping[str, str]:

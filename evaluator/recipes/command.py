@@ -22,6 +22,7 @@ import msgspec
 
 from evaluator.estimate.step_time import estimate_script
 from evaluator.job import Job, JobResult, Reading
+from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
 from records.errors import StudyError, shown
@@ -42,7 +43,10 @@ def locate(command: Command, folder: Path) -> Command:
     """
     program, *words = command.run
     has_path = os.sep in program
-    run = ((_found(program, folder) if has_path else program), *(_found(w, folder) for w in words))
+    run = (
+        (_locate_word(program, folder) if has_path else program),
+        *(_locate_word(w, folder) for w in words),
+    )
     paths = [Path(word) for word in run if Path(word).is_absolute() and Path(word).is_file()]
     return replace(command, run=run, file_digests={str(path): _digest(path) for path in paths})
 
@@ -66,7 +70,7 @@ def check_program(command: Command) -> None:
         raise StudyError(f"[command] run: {shown(program)} cannot be started; {hint}")
 
 
-def _found(word: str, folder: Path) -> str:
+def _locate_word(word: str, folder: Path) -> str:
     path = folder.absolute() / word
     if path.is_file():
         return str(path)
@@ -102,7 +106,7 @@ class TraceFolder:
     def traces(self, patterns: Sequence[str], rank_count: int, *, besides: str) -> "TraceSet | str":
         """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses.
 
-        A file of the name `besides` is no trace.
+        A file of the name `besides` is not a trace.
         """
         from evaluator.traces.readers.read import read_traces
 
@@ -119,7 +123,7 @@ class TraceFolder:
         traces = read_traces(paths, only_rank=0 if rank_count == 1 else None)
         for trace in traces.ranks:
             self._refuse_old(trace)
-        return _missing(traces, rank_count) or traces
+        return _missing_traces(traces, rank_count) or traces
 
     def refuse_foreign(self, path: Path) -> None:
         """Raise `TraceError` for a file that this trial has not written here itself."""
@@ -129,7 +133,7 @@ class TraceFolder:
         if stat.S_ISLNK(found.st_mode) or self.path.resolve() not in path.resolve().parents:
             raise TraceError(path, "is a link; a trial's files must be its own")
         if not stat.S_ISREG(found.st_mode):
-            raise TraceError(path, "is no regular file")
+            raise TraceError(path, "is not a regular file")
         if found.st_nlink > 1:
             raise TraceError(path, "is also linked from elsewhere; a trial's files must be its own")
         if found.st_mtime_ns < self.launched_ns:
@@ -153,7 +157,7 @@ class TraceFolder:
             )
 
 
-def _missing(traces: "TraceSet", rank_count: int) -> str | None:
+def _missing_traces(traces: "TraceSet", rank_count: int) -> str | None:
     """Return what a set of traces lacks, as text."""
     if traces.world_size is not None and traces.world_size != rank_count:
         return (
@@ -163,15 +167,15 @@ def _missing(traces: "TraceSet", rank_count: int) -> str | None:
     present = [trace.rank for trace in traces.ranks]
     missing = [rank for rank in range(rank_count) if rank not in present]
     if missing:
-        there = f"there are traces of rank {_listed(present)}"
-        return f"rank {_listed(missing)} left no trace in TRACE_DIR; {there}"
+        there = f"there are traces of rank {_list_ranks(present)}"
+        return f"rank {_list_ranks(missing)} left no trace in TRACE_DIR; {there}"
     if len(present) > rank_count:
-        there = f"there are traces of rank {_listed(present)}"
+        there = f"there are traces of rank {_list_ranks(present)}"
         return f"{there} in TRACE_DIR, but [command] rank_count gives {rank_count}"
     return None
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
@@ -215,7 +219,7 @@ def check_variables(study: Study, command: Command) -> None:
     for knob in command.export:
         if knob not in knobs:
             raise StudyError(
-                f"[command.export] {shown(knob)} is no knob; knobs are {', '.join(knobs)}"
+                f"[command.export] {shown(knob)} is not a knob; knobs are {', '.join(knobs)}"
             )
     names = variable_names(study.space, command)
     for knob, name in names.items():
@@ -225,7 +229,11 @@ def check_variables(study: Study, command: Command) -> None:
             raise StudyError(f"{where}: another knob is exported as {name} too; rename one")
     _check_fixed(command, tuple(names.values()))
     _check_places(study, command)
-    _check_booleans(command.booleans)
+    true, false = command.booleans
+    if true == false or true.lower() in _FALSE_WORDS or not (true or false):
+        raise StudyError(
+            f"[command] booleans {[true, false]} must be how the script spells true, then false"
+        )
     for text in (*_texts(study.space), *command.run, study.workload.name):
         if "\0" in text:
             raise StudyError(f"[command] no program can be given {shown(text)}: it holds a NUL")
@@ -252,22 +260,22 @@ def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
     """The knobs of a configuration and the defaults for the rest, as the script spells them."""
     names = variable_names(study.space, command)
     values = {**study.space.defaults, **config.values}
-    return {names[knob]: _spelled(value, command) for knob, value in values.items()}
+    return {names[knob]: _spell(value, command) for knob, value in values.items()}
 
 
 def arguments(study: Study, command: Command, config: Config, rank_count: int) -> tuple[str, ...]:
     """The command of a configuration: `{knob}` is what it sets, `{args}` all of it as flags."""
     settings = {**study.space.defaults, **config.values}
-    values = {knob: _spelled(value, command) for knob, value in settings.items()}
+    values = {knob: _spell(value, command) for knob, value in settings.items()}
     flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in values.items()]
     values |= {RANK_COUNT: str(rank_count)}
     filled: list[str] = []
     for part in command.run:
-        filled += flags if part == ARGS else [_filled(part, values)]
+        filled += flags if part == ARGS else [_fill(part, values)]
     return tuple(filled)
 
 
-def _filled(part: str, values: Mapping[str, str]) -> str:
+def _fill(part: str, values: Mapping[str, str]) -> str:
     """A part of the command with values for its places; what is put in is not read again."""
     pieces, end = [], 0
     for place in _PLACE.finditer(part):
@@ -289,7 +297,7 @@ def _check_places(study: Study, command: Command) -> None:
             where = f"[command] run {shown(part)}: {{{knob}}}"
             if knob not in _knobs(study.space):
                 raise StudyError(
-                    f"{where} is no knob; knobs are {', '.join(_knobs(study.space))}; {ARGS} "
+                    f"{where} is not a knob; knobs are {', '.join(_knobs(study.space))}; {ARGS} "
                     f"stands for all of them as flags, {{{{{knob}}}}} for the braces themselves"
                 )
             if knob in conditional and knob not in study.space.defaults:
@@ -319,7 +327,7 @@ def _knobs(space: SearchSpace) -> list[str]:
     return list(dict.fromkeys([*(d.name for d in space.dimensions), *space.defaults]))
 
 
-def _spelled(value: Value, command: Command) -> str:
+def _spell(value: Value, command: Command) -> str:
     if isinstance(value, bool):
         true, false = command.booleans
         return true if value else false
@@ -353,14 +361,6 @@ def _check_fixed(command: Command, of_knobs: Sequence[str]) -> None:
             )
 
 
-def _check_booleans(booleans: tuple[str, str]) -> None:
-    true, false = booleans
-    if true == false or true.lower() in _FALSE_WORDS or not (true or false):
-        raise StudyError(
-            f"[command] booleans {list(booleans)} must be how the script spells true, then false"
-        )
-
-
 def _texts(space: SearchSpace) -> Iterator[str]:
     for dimension in space.dimensions:
         yield from (choice for choice in dimension.choices or () if isinstance(choice, str))
@@ -390,9 +390,14 @@ def read_script(
     except (TraceError, msgspec.MsgspecError) as error:
         fault = f"{REPORT}: {str(error).removeprefix(f'{folder.path / REPORT}: ')}"
     if fault is not None:
-        return _no_samples(fault)
+        return no_samples(fault)
     if report.tokens_per_step not in {None, study.workload.tokens_per_step}:
-        return _other_work(report, study)
+        return unequal_work(
+            f"processed {report.tokens_per_step} tokens per step, the study asks for "
+            f"{study.workload.tokens_per_step}; trials must do the same work: reach the global "
+            "batch by gradient accumulation, and constrain the batch size by "
+            "global_batch % (batch_size * world_size) == 0"
+        )
     traces = None
     if study.measure.profiled_steps or report.step_times_s is None:
         found = folder.traces(command.trace_files, job.world_size, besides=REPORT)
@@ -403,8 +408,6 @@ def read_script(
 
 
 def _report(folder: TraceFolder) -> StepsReport:
-    from evaluator.samples import RANK_FILE_LIMITS
-
     path = folder.path / REPORT
     if not path.exists() and not path.is_symlink():
         return StepsReport()
@@ -436,23 +439,12 @@ def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
     return None
 
 
-def _other_work(report: StepsReport, study: Study) -> Failed:
-    return Failed(
-        stage=Stage.MEASURE,
-        kind=FailureKind.INVALID_CONFIG,
-        message=f"processed {report.tokens_per_step} tokens per step, the study asks for "
-        f"{study.workload.tokens_per_step}; trials must do the same work: reach the global batch "
-        "by gradient accumulation, and constrain the batch size by "
-        "global_batch % (batch_size * world_size) == 0",
-    )
-
-
 def _reading(
     study: Study, job: Job, result: JobResult, report: StepsReport, traces: "TraceSet | None"
 ) -> Reading | Failed:
     timed = report.step_times_s if report.step_times_s is not None else _windows_s(traces)
     if not timed:
-        return _no_samples(
+        return no_samples(
             f"no step was timed: TRACE_DIR/{REPORT} gives no step_times_s, and no ProfilerStep "
             "mark is in the traces of all ranks"
         )
@@ -482,10 +474,6 @@ def _windows_s(traces: "TraceSet | None") -> list[list[float]]:
     return windows_s if all(min(rank) > 0 for rank in windows_s) else []
 
 
-def _no_samples(message: str) -> Failed:
-    return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=message)
-
-
 TRACE_FOLDER = "trace"
 DEGREES = ("dp", "dp_replicate", "dp_shard", "tp", "pp", "cp")
 RANKS_RULE = "rank_count"
@@ -509,7 +497,7 @@ class CommandRecipe:
         return replace(study, space=space, command=replace(command, rank_count=expression))
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:  # noqa: ARG002 - the port
-        """Give none: what a script's knobs mean is not known."""
+        """Return nothing: what a script's knobs mean is not known."""
         return {}
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
@@ -535,7 +523,7 @@ class CommandRecipe:
         return inherited(study, _command(study), ours)
 
     def job(self, study: Study, config: Config) -> Job:
-        """Give the job of one configuration.
+        """Return the job of one configuration.
 
         Raises `StudyError` when the script is not the one that the study began with: its trials
         could not be compared.
@@ -582,7 +570,7 @@ def _check_patterns(command: Command) -> None:
 
 
 def _product_of_degrees(study: Study) -> str:
-    knobs = {*(d.name for d in study.space.dimensions), *study.space.defaults}
+    knobs = _knobs(study.space)
     degrees = [knob for knob in DEGREES if knob in knobs]
     if not degrees:
         raise StudyError(
@@ -623,8 +611,8 @@ def _rank_count(study: Study, command: Command, config: Config) -> int:
 
 def _ranks(study: Study, command: Command, config: Config) -> float:
     """What the expression comes to, which may be no whole number."""
-    expression = _ranks_expression(study, command)
-    return expression.number({**_given(study), **config.values})
+    names = {**_given(study), **config.values}
+    return _ranks_expression(study, command).number(names)
 
 
 def _given(study: Study) -> dict[str, Value | None]:

@@ -11,7 +11,7 @@ import pytest
 from evaluator.estimate.memory import PARTS, estimate_memory
 from evaluator.launchers.local import LocalLauncher
 from evaluator.rank.job import DeviceKind, Precision, Workload
-from evaluator.recipes.knobs import defaults, rank_config, rank_workload
+from evaluator.recipes.builtin import defaults, rank_config, rank_workload
 from records.study import Launch
 from records.workload import MODELS, known_model
 from tests.evaluator.conftest import Ranks

@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.registry import measure, metric
-from evaluator.recipes.rules import counts_ranks
+from evaluator.recipes.builtin import counts_ranks
 from records.errors import StudyError
 from records.study import Environment, Objective
 from tests.support import records as testing

@@ -7,9 +7,8 @@ import pytest
 from evaluator.machine import MpiLibrary, mpi_library
 from evaluator.rank.job import parse
 from evaluator.recipes import collectives as availability
-from evaluator.recipes.collectives import MODULE, CollectivesRecipe, defaults, live
-from evaluator.recipes.nccl import nccl_variables
-from evaluator.recipes.open_mpi import open_mpi_variables
+from evaluator.recipes.collectives import MODULE, CollectivesRecipe, knobs
+from evaluator.recipes.libraries import nccl_variables, open_mpi_variables
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
@@ -61,7 +60,7 @@ def told(job) -> ExchangeJob:
 
 def settings(device="cpu", **config):
     study = exchanging(device=device)
-    return live({**defaults(study), **config}, study)
+    return knobs(study).live(config)
 
 
 def test_ranks_are_told_the_mix_and_the_setup():
@@ -293,5 +292,5 @@ def test_a_knob_that_no_configuration_could_use_is_refused(name, sentence):
 def test_an_interface_that_is_not_here_is_refused():
     study = exchanging(Dimension(name="gloo_interfaces", choices=("lo", "lo,nowhere0")))
 
-    with pytest.raises(StudyError, match=r"nowhere0 is no network interface here; there are .*lo"):
+    with pytest.raises(StudyError, match=r"nowhere0 is not a network interface here; .*lo"):
         CollectivesRecipe().check(study)

@@ -5,15 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from evaluator.recipes.catalog import recipe_of
-from evaluator.recipes.collectives import (
-    ADAPTERS,
-    CollectivesRecipe,
-    check_setting,
-    defaults,
-    knobs,
-    setup_document,
-)
-from evaluator.recipes.nccl import NCCL_KNOBS
+from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_document
+from evaluator.recipes.libraries import table
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
 from records.errors import StudyError
@@ -80,16 +73,16 @@ def test_a_study_finds_the_recipe_by_its_name():
 
 
 def test_defaults_are_those_of_the_setup_that_ranks_read():
-    plain = setup_document(defaults(exchanging()))
+    plain = setup_document(knobs(exchanging()).defaults)
 
     assert plain == {field.name: getattr(Setup(), field.name) for field in fields(Setup)}
-    assert set(ADAPTERS) == set(AdapterName)
-    assert knobs(exchanging())["compression"].choices == tuple(Compression)
+    assert set(table().setup["comm_adapter"].choices) == set(AdapterName)
+    assert table().setup["compression"].choices == tuple(Compression)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_knob_can_be_searched_by_its_name_alone(device):
-    asked = dict.fromkeys(knobs(exchanging(device=device)), ...)
+    asked = dict.fromkeys(knobs(exchanging(device=device)).knobs, ...)
 
     study = completed(
         ALL_REDUCE,
@@ -104,7 +97,7 @@ def test_every_knob_can_be_searched_by_its_name_alone(device):
         assert dimension.choices
         assert dimension.description
         for choice in dimension.choices:
-            check_setting(dimension.name, choice, study)
+            knobs(study).check(dimension.name, choice)
     assert CollectivesRecipe().complete(study) == study
 
 
@@ -123,16 +116,16 @@ def test_what_a_study_says_of_a_knob_stays():
     [
         ("inflight", ..., "'inflight' is not a knob of the collectives recipe; did you mean 'in_"),
         ("xyz", ..., "it has comm_adapter, backend, in_flight, fusion_bytes"),
-        ("in_flight", (0, 1), "in_flight must be a whole number from 1, got 0"),
-        ("fusion_bytes", (1.5,), "fusion_bytes must be a whole number from 0, got 1.5"),
-        ("chunk_count", (True,), "chunk_count must be a whole number from 1, got True"),
-        ("compression", ("fp8",), "compression must be one of ['none', 'fp16', 'bf16'], got 'fp8'"),
-        ("comm_adapter", ("nccl",), "one of ['c10d', 'mpi', 'torchcomms', 'c10d_torchcomms']"),
-        ("nccl_cross_nic", (3,), "nccl_cross_nic must be one of [2, 0, 1], got 3"),
-        ("nccl_p2p_disable", (1,), "nccl_p2p_disable must be one of [False, True], got 1"),
-        ("nccl_algo", ("PAT",), "nccl_algo must be one of ['default', 'Ring', 'Tree', 'NVLS'"),
-        ("ompi_allreduce_algorithm", ("tree",), "'rabenseifner'], got 'tree'"),
-        ("gloo_interfaces", ("lo;ls",), "gloo_interfaces must be a text such as 'lo,lo'"),
+        ("in_flight", (0, 1), "in_flight must be a whole number of at least 1, got 0"),
+        ("fusion_bytes", (1.5,), "fusion_bytes must be a whole number of at least 0, got 1.5"),
+        ("chunk_count", (True,), "chunk_count must be a whole number of at least 1, got true"),
+        ("compression", ("fp8",), 'compression must be none or fp16 or bf16, got "fp8"'),
+        ("comm_adapter", ("nccl",), "must be c10d or mpi or torchcomms or c10d_torchcomms"),
+        ("nccl_cross_nic", (3,), "nccl_cross_nic must be 2 or 0 or 1, got 3"),
+        ("nccl_p2p_disable", (1,), "nccl_p2p_disable must be true or false, got 1"),
+        ("nccl_algo", ("PAT",), "nccl_algo must be default or Ring or Tree or NVLS"),
+        ("ompi_allreduce_algorithm", ("tree",), 'rabenseifner, got "tree"'),
+        ("gloo_interfaces", ("lo;ls",), 'gloo_interfaces must be a text such as "lo,lo"'),
     ],
 )
 def test_a_knob_or_value_that_does_not_exist_is_refused(name, choices, sentence):
@@ -185,7 +178,7 @@ def test_a_knob_of_a_collective_that_the_mix_lacks_says_so():
 
 
 def test_nccl_has_no_knobs_on_processors_and_none_beyond_a_node_inside_one():
-    asked = {name: ... for name in NCCL_KNOBS if name not in ("nccl_min_nchannels",)}
+    asked = {name: ... for name in table().nccl if name not in ("nccl_min_nchannels",)}
 
     on_cpu = check({}, knobs=asked)
     on_one_node = check({}, device="cuda", knobs=asked)
@@ -231,7 +224,7 @@ ROOTED = Message(collective="broadcast", size_bytes=64)
         (
             {"ompi_allgather_algorithm": "recursive_doubling"},
             {"messages": (GATHER,), "ranks": 6},
-            "no power of two take bruck instead",
+            "not a power of two take bruck instead",
         ),
         (
             {

@@ -45,7 +45,7 @@ def test_a_knob_in_braces_is_what_the_configuration_sets(running, part, filled):
 
 
 def test_braces_that_name_no_knob_are_refused_before_any_launch(running):
-    with pytest.raises(StudyError, match=r"\{batch_size\} is no knob; knobs are dp, fast"):
+    with pytest.raises(StudyError, match=r"\{batch_size\} is not a knob; knobs are dp, fast"):
         RECIPE.check(running("--batch-size={batch_size}"))
 
 

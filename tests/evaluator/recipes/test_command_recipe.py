@@ -133,7 +133,7 @@ def test_a_knob_does_not_touch_what_shells_and_launchers_live_by(knob, script_st
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ({"export": {"dq": "DQ"}}, "[command.export] 'dq' is no knob; knobs are dp, fast"),
+        ({"export": {"dq": "DQ"}}, "[command.export] 'dq' is not a knob; knobs are dp, fast"),
         ({"export": {"dp": "D P"}}, "[command.export] dp: 'D P' cannot be a variable's name"),
         ({"export": {"dp": ""}}, "[command.export] dp: '' cannot be a variable's name"),
         ({"export": {"dp": "A=B"}}, "[command.export] dp: 'A=B' cannot be"),

@@ -194,7 +194,7 @@ NO_TRACE = "the script ended with status 0 but left no trace: no "
             "steps.json: holds more than 16777216 bytes on disk",
         ),
         ('ln -s /dev/zero "$TRACE_DIR/steps.json"', "metric_error", "steps.json: is a link"),
-        ('mkdir "$TRACE_DIR/steps.json"', "metric_error", "steps.json: is no regular file"),
+        ('mkdir "$TRACE_DIR/steps.json"', "metric_error", "steps.json: is not a regular file"),
         (
             "steps '{\"step_times_s\": [[1, 1, 1, 1, 1]]}'",
             "metric_error",

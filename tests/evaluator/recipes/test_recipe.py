@@ -17,6 +17,15 @@ GOLDEN = """{
  "world_size": 2,
  "device": "cpu",
  "init_method": "env://",
+ "measure": {
+  "warmup_steps": 1,
+  "timed_steps": 5,
+  "profiled_steps": 1,
+  "max_timed_steps": 5,
+  "step_precision": 0.03,
+  "stop_above_s": null
+ },
+ "memory_budget_bytes": null,
  "workload": {
   "layer_count": 2,
   "hidden_size": 32,
@@ -62,16 +71,7 @@ GOLDEN = """{
   "optimizer_loop": "foreach",
   "attention_backend": "auto",
   "threads_per_rank": 1
- },
- "measure": {
-  "warmup_steps": 1,
-  "timed_steps": 5,
-  "profiled_steps": 1,
-  "max_timed_steps": 5,
-  "step_precision": 0.03,
-  "stop_above_s": null
- },
- "memory_budget_bytes": null
+ }
 }"""
 
 

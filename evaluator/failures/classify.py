@@ -66,15 +66,9 @@ ERROR_FILES = "rank*.error.json"
 PHASES = ("setup", "warmup", "timed", "profile", "done")
 
 _FROM_OUTSIDE = (
-    signal.SIGKILL,
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,  # schedulers announce with it that they will end a job
-    signal.SIGUSR2,
-    signal.SIGPWR,
-    signal.SIGXCPU,
+    *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGPWR, signal.SIGXCPU),
+    *(signal.SIGUSR1, signal.SIGUSR2),  # schedulers announce with them that they will end a job
 )
 
 
@@ -92,7 +86,7 @@ class _Account:
 
 
 def classify(result: JobResult) -> Failed | None:
-    """Give the failure of a job, or None when every rank finished."""
+    """Return the failure of a job, or None when every rank finished."""
     match result.reason:
         case "launcher_lost":
             return _failed(FailureKind.INFRASTRUCTURE, result.message)
@@ -168,11 +162,11 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
     if rank.rank is None:
         yield from _of_command(rank, result)
         return
-    reported = _reported(rank.rank, result)
+    reported = _own_account(rank.rank, result)
     if reported is not None:
         yield reported
     elif rank.ended_ns is not None:
-        account = _ended(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
+        account = _exit_account(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
         unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
         if account is not None:
             yield account
@@ -189,8 +183,8 @@ def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
     killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
     if killed is not None:
         how = f"rank {killed.rank} died of {signal_name(killed.signal)}"
-        yield _died(how, killed.signal, None, result) or _Account(how, _crash(""))
-    account = _ended("the command", command, result, COMMAND_LOG)
+        yield _signal_account(how, killed.signal, None, result) or _Account(how, _crash(""))
+    account = _exit_account("the command", command, result, COMMAND_LOG)
     if account is not None:
         yield account
 
@@ -202,7 +196,7 @@ def _reported_accounts(result: JobResult) -> list[_Account]:
     return [_account(error) for error in sorted(errors, key=lambda error: error.failed_ns)]
 
 
-def _reported(rank: int, result: JobResult) -> _Account | None:
+def _own_account(rank: int, result: JobResult) -> _Account | None:
     """What a rank's own error file says."""
     error = rank_error(result.workdir / error_name(rank))
     return None if error is None else _account(error)
@@ -212,7 +206,7 @@ def _account(error: RankError) -> _Account:
     return _Account(f"rank {error.rank} in {error.phase}: ", rank_finding(error))
 
 
-def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account | None:
+def _exit_account(who: str, ended: RankExit, result: JobResult, log: str) -> _Account | None:
     """What the exit and the log of a process say; None when it ended well."""
     if ended.status == 0:
         return None
@@ -220,10 +214,12 @@ def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account |
     found = read_log(text)
     if ended.signal is not None:
         how = f"{who} died of {signal_name(ended.signal)}{_phase(ended, result)}"
-        return _died(how, ended.signal, found, result) or _wordless(how, text, result)
+        return _signal_account(how, ended.signal, found, result) or _unexplained_account(
+            how, text, result
+        )
     how = f"{who} ended with status {ended.status}"
     if found is None:
-        return _wordless(how, text, result)
+        return _unexplained_account(how, text, result)
     if found.why == KILLED.why and result.memory_kill_count:
         return _Account(how, _KILLED_FOR_MEMORY)
     if ended.rank is None:
@@ -234,7 +230,7 @@ def _ended(who: str, ended: RankExit, result: JobResult, log: str) -> _Account |
     return _Account(f"{how}: ", found)
 
 
-def _died(how: str, by: int, found: Finding | None, result: JobResult) -> _Account | None:
+def _signal_account(how: str, by: int, found: Finding | None, result: JobResult) -> _Account | None:
     if by == signal.SIGKILL and result.memory_kill_count:
         return _Account(how, _KILLED_FOR_MEMORY)
     if by in _FROM_OUTSIDE:
@@ -242,7 +238,7 @@ def _died(how: str, by: int, found: Finding | None, result: JobResult) -> _Accou
     return None if found is None else _Account(f"{how}: ", found)
 
 
-def _wordless(how: str, text: str, result: JobResult) -> _Account:
+def _unexplained_account(how: str, text: str, result: JobResult) -> _Account:
     """The account of a process whose log has no line that we understand."""
     said = last_line(text)
     if not said and _disk_is_full(result):
@@ -299,13 +295,13 @@ def _failed(kind: FailureKind, message: str) -> Failed:
 
 
 def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
-    """Give how ranks ended, the command above them first where it failed.
+    """Return how ranks ended, the command above them first where it failed.
 
     Of a job that went well nothing is read.
     """
     if result.reason == "finished" and all(each.status == 0 for each in result.ranks):
         return tuple(_end(each, None) for each in result.ranks)
-    said = dict(_said(result.workdir))
+    said = dict(_reported_errors(result.workdir))
     exits = {each.rank: each for each in result.ranks}
     killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
     if killed is not None:
@@ -315,7 +311,7 @@ def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
     return tuple(_end(each, said.get(rank)) for rank, each in exits.items())
 
 
-def _said(folder: Path) -> Iterator[tuple[int | None, Finding]]:
+def _reported_errors(folder: Path) -> Iterator[tuple[int | None, Finding]]:
     """Errors that ranks reported; a rank's own file comes last, and so counts most."""
     yield from read_by_rank(log_text(folder / COMMAND_LOG)).items()
     for path in sorted(folder.glob("rank*.log")):

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from evaluator.samples import RANK_FILE_LIMITS
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
 from records.trial import FailureKind
+
+T = TypeVar("T")
 
 WINDOW_BYTES = 1 << 19
 LINE_CHARS = 2000
@@ -71,22 +74,22 @@ class Finding:
 
 
 def read_log(text: str) -> Finding | None:
-    """Give the first cause that a log names; None when nothing in it is a failure."""
+    """Return the first cause that a log names; None when nothing in it is a failure."""
     summary = _ROOT.search(text)
     if summary is None:
         return weightiest(_findings(text.splitlines()))
     found = _ROOT_RANK.search(summary[1])
     rank = int(found[1]) if found else None
     root_cause = _ROOT_TRACEBACK.sub(r"\1", summary[1])
-    root = [_exit_in_words(finding) for finding in _findings(root_cause.splitlines())]
+    root = [_describe_exit(finding) for finding in _findings(root_cause.splitlines())]
     rest = _findings(_SUMMARY.sub("", text).splitlines())
     own = [finding for finding in rest if finding.rank in (rank, None)]
     first = weightiest(
         [
-            *_of(own, Weight.CAUSE),
-            *_of(root, Weight.CAUSE),
-            *_of(rest, Weight.CAUSE),
-            *_of(own, Weight.SYMPTOM),
+            *_with_weight(own, Weight.CAUSE),
+            *_with_weight(root, Weight.CAUSE),
+            *_with_weight(rest, Weight.CAUSE),
+            *_with_weight(own, Weight.SYMPTOM),
             *root,
             *own,
         ]
@@ -105,29 +108,29 @@ def read_by_rank(text: str) -> Mapping[int | None, Finding]:
 def read_error(
     type_name: str, message: str, *, where: str = "", memory_limited: bool = False
 ) -> Finding:
-    """Give what one exception says, by its type and message."""
+    """Return what one exception says, by its type and message."""
     text = f"{type_name}: {message}"[:LINE_CHARS]
     rule = meaning(text, memory_limited=memory_limited)
     short = type_name.rpartition(".")[2]
     said = f"{short}: {first_line(message)}" if first_line(message) else short
     if rule is None:
         return Finding(kind=FailureKind.CRASH, weight=Weight.CAUSE, said=said, where=where)
-    return _found(rule, said, text, where=where)
+    return _finding_of(rule, said, text, where=where)
 
 
 def read_text(text: str) -> Finding | None:
-    """Give what one line says, or None when it is not about a failure."""
+    """Return what one line says, or None when it is not about a failure."""
     rule = meaning(text[:LINE_CHARS])
     if rule is not None:
-        return _found(rule, text.strip(), text)
+        return _finding_of(rule, text.strip(), text)
     thrown = _BARE.match(text)
     return None if thrown is None else read_error(thrown["type"], thrown["message"])
 
 
 def weightiest(findings: Sequence[Finding]) -> Finding | None:
-    """Give what failed first: memory wherever it ran out, else a cause, symptom or end."""
+    """Return what failed first: memory wherever it ran out, else a cause, symptom or end."""
     memory = [found for found in findings if found.kind is FailureKind.OUT_OF_MEMORY]
-    by_weight = (memory, *(_of(findings, weight) for weight in Weight))
+    by_weight = (memory, *(_with_weight(findings, weight) for weight in Weight))
     return next((found[0] for found in by_weight if found), None)
 
 
@@ -165,7 +168,7 @@ def first_line(text: str) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not blank, nor a note of something that is no failure."""
+    """The last line that is not blank, nor a note of something that is not a failure."""
     lines = (line for line in reversed(text.splitlines()) if not _ASIDE.match(line[:LINE_CHARS]))
     return next((line.strip() for line in lines if line.strip()), "")
 
@@ -176,11 +179,11 @@ def signal_name(number: int) -> str:
     return next(names, f"signal {number}")
 
 
-def _of(findings: Sequence[Finding], weight: Weight) -> list[Finding]:
+def _with_weight(findings: Sequence[Finding], weight: Weight) -> list[Finding]:
     return [finding for finding in findings if finding.weight is weight]
 
 
-def _exit_in_words(finding: Finding) -> Finding:
+def _describe_exit(finding: Finding) -> Finding:
     status = _ROOT_STATUS.search(finding.said)
     if status is None:
         return finding
@@ -254,7 +257,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _found(rule: TextRule, said: str, text: str, *, where: str = "") -> Finding:
+def _finding_of(rule: TextRule, said: str, text: str, *, where: str = "") -> Finding:
     asked = memory_asked(text) if rule.kind is FailureKind.OUT_OF_MEMORY else None
     why = f"{rule.why}, {asked} asked for" if asked else rule.why
     return Finding(kind=rule.kind, weight=rule.weight, said=said, why=why, where=where)
@@ -301,17 +304,14 @@ class _ElasticError(msgspec.Struct, frozen=True):
 
 
 def rank_number(path: Path) -> int | None:
-    """Give the rank that a file is named after."""
+    """Return the rank that a file is named after."""
     digits = path.name.removeprefix("rank").partition(".")[0]
     return int(digits) if digits.isdecimal() else None
 
 
 def rank_error(path: Path) -> RankError | None:
-    """Give what a rank left about its failure; None when that is nothing that can be read."""
-    try:
-        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=RankError)
-    except (TraceError, msgspec.MsgspecError):
-        return None
+    """Return what a rank left about its failure; None when that is nothing that can be read."""
+    return _read_json(path, RankError)
 
 
 def rank_finding(error: RankError) -> Finding:
@@ -324,9 +324,9 @@ def rank_finding(error: RankError) -> Finding:
 
 
 def elastic_findings(workdir: Path) -> list[Finding]:
-    """Give what torchrun had from its ranks, in the order of their times."""
+    """Return what torchrun had from its ranks, in the order of their times."""
     paths = sorted(workdir.glob(ELASTIC_FILES))
-    errors = [(path, error) for path in paths if (error := _elastic_error(path))]
+    errors = [(path, error) for path in paths if (error := _read_json(path, _ElasticError))]
     errors.sort(key=lambda pair: pair[1].message.extra.timestamp)
     return [_elastic_finding(path, error.message) for path, error in errors]
 
@@ -337,9 +337,9 @@ def _read(error: RankError, type_name: str, message: str) -> Finding:
     )
 
 
-def _elastic_error(path: Path) -> _ElasticError | None:
+def _read_json(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=_ElasticError)
+        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=kind)
     except (TraceError, msgspec.MsgspecError):
         return None
 
@@ -381,7 +381,7 @@ def stuck_places(workdir: Path) -> str:
         if place is not None:
             ranks.setdefault(place, []).append(_who(path))
     groups = sorted(ranks.items(), key=lambda group: len(group[1]))
-    return "; ".join(f"{_together(who)} in {place}" for place, who in groups)
+    return "; ".join(f"{_join_names(who)} in {place}" for place, who in groups)
 
 
 def _in_order(path: Path) -> tuple[int, str]:
@@ -393,7 +393,7 @@ def _who(path: Path) -> str:
     return path.name.removesuffix(".stacks.txt")
 
 
-def _together(who: list[str]) -> str:
+def _join_names(who: list[str]) -> str:
     """Names with a number each, the word said once."""
     word = who[0].rstrip("0123456789")
     numbers = [name.removeprefix(word) for name in who]

@@ -231,7 +231,7 @@ def test_a_thread_that_cannot_start_lacks_memory_only_under_a_limit_on_it(text):
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("you tried to allocate 512 bytes", "512 bytes"),
+        ("you tried to allocate 512 bytes", "512 B"),
         ("you tried to allocate 1536 bytes", "1.5 KiB"),
         ("you tried to allocate 4398046511104 bytes", "4 TiB"),
         ("CUDA out of memory", None),

@@ -28,6 +28,7 @@ from evaluator.workloads.model import Attend, CausalAttention
 
 _aten = torch.ops.aten
 _HEADS, _SEQUENCE = 1, 2
+"""Dimensions of queries, keys and values after the batch."""
 
 
 class _Operator(Protocol):
@@ -83,9 +84,8 @@ class RingAttention:
     """Causal attention over sequences of which each rank holds a part from either end."""
 
     def __init__(self, group: ProcessGroup, backend: AttentionBackend) -> None:
-        set_rotate_method(
-            "alltoall"
-        )  # to the next rank only; torch would gather all parts together
+        # To the next rank only; torch would gather all parts together.
+        set_rotate_method("alltoall")
         self._group = group
         self._backend = backend
 
@@ -100,7 +100,7 @@ class RingAttention:
             return _KERNELS["cpu"]
         if self._backend is not AttentionBackend.AUTO:
             return _KERNELS[self._backend]
-        # CUDA's flash kernels know no fp32.
+        # CUDA's flash kernels do not support fp32.
         fp32 = query.dtype is torch.float32
         return _KERNELS[AttentionBackend.EFFICIENT if fp32 else AttentionBackend.FLASH]
 
@@ -194,10 +194,6 @@ def _gather(gradient: Tensor, sharing: int) -> Tensor:
     return gradient.view(batch, heads // sharing, sharing, *rest).sum(1 + _HEADS)
 
 
-_CONTEXT_HEADS, _CONTEXT_SEQUENCE, _SIZE = 1, 2, 3
-"""Dimensions of queries, keys and values after the batch."""
-
-
 def own_positions(config: Config, place: int, length: int) -> Tensor:
     """The places of each sequence that a rank holds, in the order in which it holds them.
 
@@ -212,7 +208,7 @@ def own_positions(config: Config, place: int, length: int) -> Tensor:
 
 
 def open_attention(config: Config, cp: DeviceMesh | None) -> Attend:
-    """Give the attention of every layer; `cp` is `None` where sequences are whole."""
+    """Return the attention of every layer; `cp` is `None` where sequences are whole."""
     plain = CausalAttention(config.attention_backend)
     if cp is None:
         return plain
@@ -235,10 +231,10 @@ class GatheredAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend over (batch, heads, own part of the sequence, size)."""
         both = all_gather_tensor_autograd(
-            torch.stack((key, value)), gather_dim=1 + _CONTEXT_SEQUENCE, group=self._cp
+            torch.stack((key, value)), gather_dim=1 + _SEQUENCE, group=self._cp
         )
         keys, values = both.unbind()
-        length, own = keys.shape[_CONTEXT_SEQUENCE], query.shape[_CONTEXT_SEQUENCE]
+        length, own = keys.shape[_SEQUENCE], query.shape[_SEQUENCE]
         positions = torch.arange(length, device=query.device)
         first = self._cp.get_local_rank() * own
         mask = positions <= positions[first : first + own, None]
@@ -254,10 +250,8 @@ class HeadExchange:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend over (batch, heads, own part of the sequence, size)."""
-        whole = (
-            self._swap(x, split=_CONTEXT_HEADS, join=_CONTEXT_SEQUENCE) for x in (query, key, value)
-        )
-        return self._swap(self._attend(*whole), split=_CONTEXT_SEQUENCE, join=_CONTEXT_HEADS)
+        whole = (self._swap(x, split=_HEADS, join=_SEQUENCE) for x in (query, key, value))
+        return self._swap(self._attend(*whole), split=_SEQUENCE, join=_HEADS)
 
     def _swap(self, x: Tensor, *, split: int, join: int) -> Tensor:
         parts = torch.stack(x.chunk(self._cp.size(), split))

@@ -36,7 +36,7 @@ class SliceExperts(ParallelStyle):
 
 
 def expert_plan(layer: ExpertLayer, between: Placement) -> dict[str, ParallelStyle]:
-    """Give a block's plan for the layer, between layers that leave hidden states so placed.
+    """Return a block's plan for the layer, between layers that leave hidden states so placed.
 
     Routed and shared experts each give a part of the sum, which is exchanged once.
     """
@@ -107,7 +107,7 @@ def _take_whole_tokens(_: nn.Module, inputs: tuple[DTensor]) -> tuple[Tensor]:
 
 
 def _deal(weight: Tensor, peers: DeviceMesh) -> DTensor:
-    """Give the consecutive experts of this rank, of stacked ones that may be slices already."""
+    """Return the consecutive experts of this rank, of stacked ones that may be slices already."""
     slices = [weight.device_mesh] if isinstance(weight, DTensor) else []
     placements = weight.placements if isinstance(weight, DTensor) else ()
     local = weight.to_local() if isinstance(weight, DTensor) else weight

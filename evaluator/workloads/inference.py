@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
@@ -156,15 +155,7 @@ class Inference:
 
     def global_losses(self) -> list[float]:
         """Mean loss of every step so far over all requests."""
-        if not self._losses:
-            return []
-        losses = torch.stack(self._losses)
-        replicas = self._layout.axis("dp_replicate")
-        if replicas is not None:
-            dist.all_reduce(losses, group=replicas.get_group())
-            losses /= replicas.size()
-        values: list[float] = losses.tolist()
-        return values
+        return self._layout.mean(self._losses, "dp_replicate")
 
     def _mark(self, device: torch.device) -> None:
         if device.type == "cuda":

@@ -1,8 +1,11 @@
 """The ranks as a grid with one axis per kind of parallelism."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from evaluator.rank.job import Config
@@ -43,9 +46,20 @@ class Layout:
         return self.mesh[used]._flatten() if len(used) > 1 else self.mesh[used[0]]
 
     def place(self, name: str) -> int:
-        """Give this rank's number along an axis."""
+        """Return this rank's number along an axis."""
         axis = self.axis(name)
         return 0 if axis is None else axis.get_local_rank()
+
+    def mean(self, losses: Sequence[Tensor], *names: str) -> list[float]:
+        """Average what the ranks along these axes computed, if anything; each must call it."""
+        if not losses:
+            return []
+        means = torch.stack(list(losses))
+        for axis in filter(None, map(self.axis, names)):
+            dist.all_reduce(means, group=axis.get_group())
+            means /= axis.size()
+        values: list[float] = means.tolist()
+        return values
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(expert_count, hidden_size))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Give weights that add up to 1 and expert numbers, each (tokens, experts per token).
+        """Return weights that add up to 1 and expert numbers, each (tokens, experts per token).
 
         Scores are in fp32 whatever the tokens are: close ones should not swap in rounding.
         """
@@ -165,7 +165,7 @@ class Experts(nn.Module):
         return F.grouped_mm(opened * F.grouped_mm(rows, up, offs=offsets), down, offs=offsets)
 
     def _weight(self, weight: nn.Parameter) -> Tensor:
-        """Give the matrices of the experts here, (experts, columns in, columns out).
+        """Return the matrices of the experts here, (experts, columns in, columns out).
 
         In their gradients the rows of all peers add up, but the loss is the mean of the peers'
         losses, and what exchanges gradients later divides by the number of copies alone.
@@ -224,12 +224,12 @@ class Journey:
         self._order = expert_of_row.sort(stable=True).indices
 
     def out(self, rows: Tensor) -> Tensor:
-        """Give the rows for this rank's experts, in the order of experts, then of peers."""
+        """Return the rows for this rank's experts, in the order of experts, then of peers."""
         arrived = all_to_all_single_autograd(rows, self._arriving, self._departing, self._peers)
         return arrived.index_select(0, self._order)
 
     def back(self, rows: Tensor) -> Tensor:
-        """Give this rank's own rows in the order in which they were before `out`."""
+        """Return this rank's own rows in the order in which they were before `out`."""
         sorted_by_peer = rows.index_select(0, _inverse(self._order))
         return all_to_all_single_autograd(
             sorted_by_peer, self._departing, self._arriving, self._peers
@@ -277,13 +277,13 @@ class _MeanGradient(torch.autograd.Function):
 
 
 def _inverse(order: Tensor) -> Tensor:
-    """Give the permutation that undoes another."""
+    """Return the permutation that undoes another."""
     numbers = torch.arange(order.numel(), device=order.device)
     return torch.empty_like(order).scatter_(0, order, numbers)
 
 
 def _local_in_parts(weight: Tensor) -> Tensor:
-    """Give a weight that every slice holds whole; each slice gives a part of its gradient."""
+    """Return a weight that every slice holds whole; each slice gives a part of its gradient."""
     if not isinstance(weight, DTensor):
         return weight
     whole = weight.redistribute(placements=[Replicate()])

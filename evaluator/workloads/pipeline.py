@@ -9,29 +9,11 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleLoopedBFS,
-    ScheduleZBVZeroBubble,
+    get_schedule_class,
 )
 
 from evaluator.rank.job import Job, Schedule
 from evaluator.workloads.model import MicroBatchLoss, Stage
-
-_SINGLE: dict[Schedule, type[PipelineScheduleSingle]] = {
-    Schedule.GPIPE: ScheduleGPipe,
-    Schedule.ONE_F_ONE_B: Schedule1F1B,
-}
-_MULTI: dict[Schedule, type[PipelineScheduleMulti]] = {
-    Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
-    Schedule.LOOPED_BFS: ScheduleLoopedBFS,
-    Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
-    Schedule.ZBV: ScheduleZBVZeroBubble,
-    Schedule.DUAL_PIPE_V: ScheduleDualPipeV,
-}
 
 
 class Pipeline:
@@ -85,12 +67,16 @@ class Pipeline:
 def _schedule(
     name: Schedule, stages: Sequence[PipelineStage], loss: MicroBatchLoss
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
-    count = loss.micro_batch_count
+    kind = get_schedule_class(name.replace("_", ""))
+    is_single = issubclass(kind, PipelineScheduleSingle)
     # The loss already carries the micro-batch count.
-    if name in _SINGLE:
-        (stage,) = stages
-        return _SINGLE[name](stage, count, loss_fn=loss, scale_grads=False)
-    return _MULTI[name](list(stages), count, loss_fn=loss, scale_grads=False)
+    schedule: PipelineScheduleSingle | PipelineScheduleMulti = kind(
+        stages[0] if is_single else list(stages),
+        loss.micro_batch_count,
+        loss_fn=loss,
+        scale_grads=False,
+    )
+    return schedule
 
 
 class _Borders:

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -66,13 +64,6 @@ _STRIDE = 7
 _SEED_STRIDE = 1_000_003
 
 
-class Tokens(Protocol):
-    """Where sequences come from."""
-
-    def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
-        """Draw a global batch and give some rows of it, each one token longer than a sequence."""
-
-
 class Batches:
     """One replica's share of each global batch, and of its sequences the given places."""
 
@@ -112,7 +103,7 @@ class SyntheticTokens:
         self._offsets = _STRIDE * torch.arange(workload.sequence_length + 1)
 
     def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
-        """Draw the starts of all rows, count on from those that are wanted."""
+        """Draw the starts of a global batch; return some rows, a token longer than a sequence."""
         starts = torch.randint(self._vocab_size, (self._global_batch, 1), generator=generator)
         return (starts[rows] + self._offsets) % self._vocab_size
 
@@ -134,13 +125,13 @@ class TextTokens:
             raise JobError(f"text_file: {path} cannot be read: {error}") from error
 
     def sequences(self, generator: torch.Generator, rows: slice) -> Tensor:
-        """Draw where all rows begin, read those that are wanted."""
+        """Draw where all rows begin, and read those that are wanted, a token longer."""
         last = len(self._bytes) - len(self._span)
         starts = torch.randint(last + 1, (self._workload.global_batch, 1), generator=generator)
         return self._bytes[starts[rows] + self._span].long() % self._workload.vocab_size
 
 
-def open_tokens(workload: Workload) -> Tokens:
+def open_tokens(workload: Workload) -> SyntheticTokens | TextTokens:
     """Read the workload's text if it names one; raises `JobError`."""
     if workload.text_file is None:
         return SyntheticTokens(workload)
@@ -165,16 +156,6 @@ def open_optimizer(parameters: Iterable[nn.Parameter], loop: OptimizerLoop) -> t
         foreach=loop is OptimizerLoop.FOREACH,
         fused=loop is OptimizerLoop.FUSED,
     )
-
-
-class Passes(Protocol):
-    """Forward and backward over one step's micro-batches."""
-
-    def run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
-        """Leave a global batch's gradients on the parameters, exchanged between replicas.
-
-        Take this replica's (sequences, length); return its mean loss, `None` where it is not seen.
-        """
 
 
 def train(context: RankContext) -> Work:
@@ -209,7 +190,7 @@ def train(context: RankContext) -> Work:
 
 def _open_passes(
     models: Mapping[Stage, nn.Module], context: RankContext, layout: Layout, dtype: torch.dtype
-) -> Passes:
+) -> Accumulation | Pipeline:
     job, tp, pp = context.job, layout.axis("tp"), layout.axis("pp")
     loss = MicroBatchLoss(job.micro_batch_count, tp if job.config.loss_parallel else None)
     if pp is None:
@@ -225,7 +206,7 @@ class Training:
         self,
         *,
         batches: Batches,
-        passes: Passes,
+        passes: Accumulation | Pipeline,
         optimizer: torch.optim.Optimizer,
         layout: Layout,
     ) -> None:
@@ -248,13 +229,4 @@ class Training:
 
     def global_losses(self) -> list[float]:
         """Mean loss of every step so far; empty where the last stage is elsewhere."""
-        if not self._losses:
-            return []
-        losses = torch.stack(self._losses)
-        for name in ("cp", "dp_shard", "dp_replicate"):
-            axis = self._layout.axis(name)
-            if axis is not None:
-                dist.all_reduce(losses, group=axis.get_group())
-                losses /= axis.size()
-        values: list[float] = losses.tolist()
-        return values
+        return self._layout.mean(self._losses, "cp", "dp_shard", "dp_replicate")

@@ -39,19 +39,31 @@ class Membership:
     backend: str
 
 
-class BaseAdapter(ABC):
-    """An adapter without its library: a subclass joins a group and binds calls to it.
+class CommAdapter(ABC):
+    """A library and the group of all ranks. Rank 0 is the root of calls that have one.
 
-    It sets `_membership` in `init` and takes it away in `finalize`.
+    Everything but `init` raises `RuntimeError` before `init`. A subclass sets `_membership` in
+    `init` and takes it away in `finalize`.
     """
 
     def __init__(self, name: AdapterName) -> None:
         self.name = name
         self._membership: Membership | None = None
 
+    @abstractmethod
+    def init(self, backend: str, device: torch.device, rank: int, world_size: int) -> None:
+        """Join the group of all ranks, on a device that is already bound to this process.
+
+        Raises `UnavailableError` if the library, or its backend, cannot be used here.
+        """
+
+    @abstractmethod
+    def finalize(self) -> None:
+        """Leave the group; the second time nothing happens."""
+
     @property
     def membership(self) -> Membership:
-        """Where this process is in the group; raises `RuntimeError` outside of one."""
+        """Where this process is in the group."""
         if self._membership is None:
             raise RuntimeError(f"{self.name} is in no group: call init first")
         return self._membership
@@ -65,7 +77,7 @@ class BaseAdapter(ABC):
         return self.membership.size
 
     def get_backend(self) -> str:
-        """What carries the bytes."""
+        """What carries the bytes: gloo, nccl, Open MPI..."""
         return self.membership.backend
 
     @abstractmethod
@@ -73,7 +85,7 @@ class BaseAdapter(ABC):
         """Its version, None where it reports none."""
 
     def get_reduce_op(self, name: str) -> object:
-        """The library's own value for a reduction; raises `ValueError` for an unknown one."""
+        """Return the library's own value; raises `ValueError`, listing all, for an unknown name."""
         _ = self.membership
         ops = self._reduce_ops()
         if name not in ops:
@@ -81,23 +93,29 @@ class BaseAdapter(ABC):
         return ops[ReduceOp(name)]
 
     def check(self, operation: Operation) -> None:
-        """Raise `UnsupportedError`, naming adapter and operation, for a call that it lacks."""
+        """Raise `UnsupportedError`, naming adapter and operation, for a call that it lacks.
+
+        Decides from the operation and the group alone, so that all ranks decide the same.
+        """
         _ = self.membership
         reason = self._lack(operation)
         if reason is not None:
             raise UnsupportedError(f"{self.name} has no {operation}: {reason}")
 
     def resolve_collective(self, operation: Operation, tensors: Tensors) -> Call:
-        """Give the blocking call on these tensors."""
+        """Return the blocking call on these tensors; it ends when the library says it is done."""
         self.check(operation)
         if operation.collective is not Collective.SEND_RECV:
             return self._bind(operation, tensors, async_op=False)
         if not tensors.inputs:
-            return _nothing
+            return lambda: None
         return _ping_pong(self.membership.rank, *self._bind_both_ways(tensors, async_op=False))
 
     def resolve_start(self, operation: Operation, tensors: Tensors) -> Start:
-        """Return what starts the call without waiting for it."""
+        """Return what starts the call without waiting; tensors are busy until it was waited for.
+
+        Raises `UnsupportedError` where the library only blocks.
+        """
         self.check(operation)
         if operation.collective is not Collective.SEND_RECV:
             return self._bind(operation, tensors, async_op=True)
@@ -169,6 +187,11 @@ def lack_of(library: object, operation: Operation) -> str | None:
     return None if hasattr(library, needed) else "the installed version lacks it"
 
 
+def one_line(error: Exception) -> str:
+    """Return what an exception says, without line breaks; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _argument(tensors: tuple[Tensor, ...], *, listed: bool) -> object:
     return list(tensors) if listed else tensors[0]
 
@@ -187,17 +210,13 @@ def _ping_pong(rank: int, send: Call, receive: Call) -> Call:
 def _start_of_ping_pong(rank: int, send: Start, receive: Start) -> Start:
     """The same, where the odd rank sends its answer when the call is waited for."""
     if rank % 2:
-        return lambda: _InTurn(receive(), send)
+        return lambda: Then(receive(), lambda: send().wait())
 
     def start() -> Pending:
         sent, answer = send(), receive()
-        return _InTurn(sent, lambda: answer)
+        return Then(sent, answer.wait)
 
     return start
-
-
-def _nothing() -> None:
-    """The call of a rank that takes no part."""
 
 
 class _Done:
@@ -207,17 +226,17 @@ class _Done:
         """Return immediately."""
 
 
-class _InTurn:
-    """A started call, and another that is started, or only waited for, once it is over."""
+class Then:
+    """A started call, and what is done once it is over."""
 
-    def __init__(self, first: Pending, second: Start) -> None:
+    def __init__(self, first: Pending, then: Call) -> None:
         self._first = first
-        self._second = second
+        self._then = then
 
     def wait(self) -> None:
-        """Wait for both."""
+        """Wait for the call and do the rest."""
         self._first.wait()
-        self._second().wait()
+        self._then()
 
 
 _SINGLE: Final = (
@@ -294,24 +313,18 @@ def mismatch(operation: Operation, tensors: Tensors, rank: int, world_size: int)
 
 def _part_counts(collective: Collective, rank: int, world_size: int) -> tuple[int, int]:
     """How many messages this rank passes in, and how many come out."""
-    match collective:
-        case Collective.ALL_GATHER | Collective.ALL_GATHER_SINGLE:
-            return 1, world_size
-        case Collective.REDUCE_SCATTER | Collective.REDUCE_SCATTER_SINGLE:
-            return world_size, 1
-        case Collective.ALL_TO_ALL | Collective.ALL_TO_ALL_SINGLE:
-            return world_size, world_size
-        case Collective.SCATTER:
-            return world_size if rank == ROOT else 0, 1
-        case Collective.GATHER:
-            return 1, world_size if rank == ROOT else 0
-        case Collective.SEND_RECV:
-            paired = int(rank ^ 1 < world_size)
-            return paired, paired
-        case Collective.BARRIER:
-            return 0, 0
-        case _:
-            return 1, 1
+    at_root = world_size if rank == ROOT else 0
+    paired = int(rank ^ 1 < world_size)
+    counts = {
+        "all_gather": (1, world_size),
+        "reduce_scatter": (world_size, 1),
+        "all_to_all": (world_size, world_size),
+        "scatter": (at_root, 1),
+        "gather": (1, at_root),
+        "send_recv": (paired, paired),
+        "barrier": (0, 0),
+    }
+    return counts.get(collective.removesuffix("_single"), (1, 1))
 
 
 def _parts(operation: Operation, tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -378,11 +391,7 @@ def _tolerance(operation: Operation, world_size: int) -> float:
     if operation.dtype.is_integer or not operation.reduces:
         return 0.0
     epsilon = torch.finfo(operation.dtype.torch).eps
-    match operation.reduce_op:
-        case ReduceOp.AVG:
-            return world_size * epsilon
-        case ReduceOp.SUM:
-            exact = _SUMMANDS * world_size <= 2 / epsilon
-            return 0.0 if exact else world_size * epsilon
-        case _:
-            return 0.0
+    rounds = world_size * epsilon
+    if operation.reduce_op is ReduceOp.SUM:
+        return 0.0 if _SUMMANDS * world_size <= 2 / epsilon else rounds
+    return rounds if operation.reduce_op is ReduceOp.AVG else 0.0

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from evaluator.workloads.collectives.adapters import BaseAdapter, Membership, arguments, lack_of
+from evaluator.workloads.collectives.adapters import CommAdapter, Membership, arguments, lack_of
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
@@ -39,7 +39,7 @@ class Tuning:
     gloo_interfaces: str | None = None
 
 
-class C10dAdapter(BaseAdapter):
+class C10dAdapter(CommAdapter):
     """All ranks of the default process group, in a new group where one exists already.
 
     With `C10D_TORCHCOMMS` torch.distributed routes its calls through torchcomms, which takes no

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from evaluator.rank.main import Context
-from evaluator.workloads.collectives.adapters import mismatch, refill, tensors_for
+from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
 from evaluator.workloads.collectives.c10d import Tuning
 from evaluator.workloads.collectives.operations import (
     Carrier,
-    CommAdapter,
     ExchangeJob,
     Operation,
     Pending,

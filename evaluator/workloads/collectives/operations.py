@@ -1,4 +1,4 @@
-"""Collectives as values, the port to communication libraries, and job documents; no torch."""
+"""Collectives as values, and job documents of ranks that make them; no torch."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from evaluator.rank.job import DeviceKind, Measure
+from evaluator.rank.job import AnyJob, DeviceKind
 
 if TYPE_CHECKING:
     import torch
@@ -166,70 +166,6 @@ Call: TypeAlias = Callable[[], object]
 Start: TypeAlias = Callable[[], Pending]
 
 
-class CommAdapter(Protocol):
-    """A library and the group of all ranks. Rank 0 is the root of calls that have one.
-
-    Everything but `init` raises `RuntimeError` before `init`.
-    """
-
-    name: AdapterName
-
-    def init(self, backend: str, device: "torch.device", rank: int, world_size: int) -> None:
-        """Join the group of all ranks, on a device that is already bound to this process.
-
-        Raises `UnavailableError` if the library, or its backend, cannot be used here.
-        """
-        ...
-
-    def get_rank(self) -> int:
-        """Number of this rank."""
-        ...
-
-    def get_size(self) -> int:
-        """How many ranks there are."""
-        ...
-
-    def get_backend(self) -> str:
-        """What carries the bytes: gloo, nccl, Open MPI..."""
-        ...
-
-    def get_backend_version(self) -> str | None:
-        """Its version, None where it reports none."""
-        ...
-
-    def get_reduce_op(self, name: str) -> object:
-        """Give the library's own value; raises `ValueError`, listing all, for an unknown name."""
-        ...
-
-    def check(self, operation: Operation) -> None:
-        """Raise `UnsupportedError`, naming adapter and operation, for a call that it lacks.
-
-        Decides from the operation and the group alone, so that all ranks decide the same.
-        """
-        ...
-
-    def resolve_collective(self, operation: Operation, tensors: Tensors) -> Call:
-        """Give the blocking call on these tensors; it returns when the library says it is done."""
-        ...
-
-    def resolve_start(self, operation: Operation, tensors: Tensors) -> Start:
-        """Return what starts the call without waiting; tensors are busy until it was waited for.
-
-        Raises `UnsupportedError` where the library only blocks.
-        """
-        ...
-
-    def run_collective(
-        self, operation: Operation, tensors: Tensors, *, async_op: bool = False
-    ) -> None:
-        """Resolve and run once, and wait for it."""
-        ...
-
-    def finalize(self) -> None:
-        """Leave the group; the second time nothing happens."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
     """Every point in the order of measurement, and how each is sampled.
@@ -338,18 +274,12 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeJob:
+class ExchangeJob(AnyJob):
     """Everything one rank is given, except its number; each step exchanges every message."""
 
-    entry: str
-    world_size: int
-    device: DeviceKind
-    init_method: str
     messages: tuple[Repeated, ...]
     setup: Setup
-    measure: Measure
     threads_per_rank: int = 1
-    memory_budget_bytes: int | None = None
 
 
 _SENT_AS = {Compression.FP16: DType.FLOAT16, Compression.BF16: DType.BFLOAT16}

@@ -14,27 +14,21 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import NoReturn, TypeAlias, TypeVar, assert_never
+from typing import NoReturn, TypeAlias, TypeVar
 
 import torch
 
 from evaluator.rank.job import DeviceKind, JobError, parse
 from evaluator.rank.main import RankNumbers, pin_to_cores, read_rank_numbers
-from evaluator.rank.protocol import (
-    RENDEZVOUS_VARIABLE,
-    Phase,
-    Progress,
-    join_rendezvous,
-    write_failure,
-)
-from evaluator.rank.steps import timed, waiting_for
-from evaluator.workloads.collectives.adapters import mismatch, refill, tensors_for
+from evaluator.rank.main import main as rank_main
+from evaluator.rank.protocol import Phase, Progress, write_failure
+from evaluator.rank.steps import time_work, waiting_for
+from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
 from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning, c10d_absence
 from evaluator.workloads.collectives.mpi import BACKEND, MpiAdapter, mpi_absence
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
-    CommAdapter,
     DType,
     Operation,
     PointSamples,
@@ -85,7 +79,7 @@ def _give_up(error: PointTimeoutError, rank: int, folder: Path | None) -> NoRetu
         os._exit(TIMED_OUT)
 
 
-def gathered(
+def gather_numbers(
     adapter: CommAdapter, numbers: Sequence[int], device: torch.device
 ) -> tuple[tuple[int, ...], ...]:
     """Give every rank's numbers to all ranks; each gives equally many, and at least one."""
@@ -99,14 +93,14 @@ def gathered(
     return tuple(tuple(of_rank) for of_rank in of_ranks)
 
 
-def first_said(adapter: CommAdapter, line: str | None, device: torch.device) -> str | None:
+def first_message(adapter: CommAdapter, line: str | None, device: torch.device) -> str | None:
     """Give all ranks the line of the first rank that has one; None if none has."""
     letters = [ord(letter) for letter in line or ""]
-    lengths = [length for (length,) in gathered(adapter, [len(letters)], device)]
+    lengths = [length for (length,) in gather_numbers(adapter, [len(letters)], device)]
     if not any(lengths):
         return None
     padding = [0] * (max(lengths) - len(letters))
-    lines = gathered(adapter, letters + padding, device)
+    lines = gather_numbers(adapter, letters + padding, device)
     rank = next(rank for rank, length in enumerate(lengths) if length)
     return "".join(map(chr, lines[rank][: lengths[rank]]))
 
@@ -174,7 +168,7 @@ class _Sweep:
         return point(
             status=PointStatus.MEASURED,
             block_calls=self._block_calls,
-            block_ns=gathered(self._adapter, own_ns, self._device),
+            block_ns=gather_numbers(self._adapter, own_ns, self._device),
         )
 
     def _require_partner(self, operation: Operation) -> None:
@@ -205,12 +199,12 @@ class _Sweep:
         self._adapter.run_collective(_BARRIER, Tensors())
         durations_ns = []
         for calls in self._block_calls:
-            start_ns, end_ns, _ = timed(partial(block, calls), self._wait)
+            start_ns, end_ns, _ = time_work(partial(block, calls), self._wait)
             durations_ns.append(end_ns - start_ns)
         return durations_ns
 
     def _with_room(self, make: Callable[[], T]) -> T:
-        """Give what `make` does; leave the point on all ranks where memory runs out on any."""
+        """Return what `make` does; leave the point on all ranks where memory runs out on any."""
         lack = None
         try:
             made = make()
@@ -224,7 +218,7 @@ class _Sweep:
 
     def _agree(self, status: PointStatus, reason: str | None) -> None:
         """Leave the point on all ranks when any of them has a reason to."""
-        first = first_said(self._adapter, reason, self._device)
+        first = first_message(self._adapter, reason, self._device)
         if first is not None:
             raise _NotMeasuredError(status, first)
 
@@ -262,16 +256,10 @@ _UNTUNED = Tuning()
 
 
 def new_adapter(name: AdapterName, tuning: Tuning = _UNTUNED) -> CommAdapter:
-    """Make an adapter that is in no group yet; only `C10D` heeds the tuning."""
-    match name:
-        case AdapterName.C10D | AdapterName.C10D_TORCHCOMMS:
-            return C10dAdapter(name, tuning)
-        case AdapterName.TORCHCOMMS:
-            return TorchcommsAdapter()
-        case AdapterName.MPI:
-            return MpiAdapter()
-        case _:
-            assert_never(name)
+    """Make an adapter that is in no group yet; only `C10D` uses the tuning."""
+    if name == AdapterName.MPI:
+        return MpiAdapter()
+    return TorchcommsAdapter() if name == AdapterName.TORCHCOMMS else C10dAdapter(name, tuning)
 
 
 def availability(name: AdapterName) -> str | None:
@@ -279,15 +267,9 @@ def availability(name: AdapterName) -> str | None:
 
     Found by loading its library and calling it, without joining a group.
     """
-    match name:
-        case AdapterName.C10D | AdapterName.C10D_TORCHCOMMS:
-            return c10d_absence(name)
-        case AdapterName.TORCHCOMMS:
-            return torchcomms_absence()
-        case AdapterName.MPI:
-            return mpi_absence()
-        case _:
-            assert_never(name)
+    if name == AdapterName.MPI:
+        return mpi_absence()
+    return torchcomms_absence() if name == AdapterName.TORCHCOMMS else c10d_absence(name)
 
 
 def default_backend(name: AdapterName, device_kind: DeviceKind) -> str:
@@ -310,7 +292,7 @@ def main(request_path: str) -> int:
     try:
         progress.beat(Phase.SETUP)
         request = _read_request(Path(request_path))
-        _run(request, numbers, add, add, _watch(request, numbers, folder, progress))
+        run(request, numbers, add, add, progress)
         progress.beat(Phase.DONE)
     except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
         traceback.print_exc()
@@ -324,38 +306,23 @@ def run(
     numbers: RankNumbers,
     on_facts: Callable[[SweepFacts], None],
     on_point: Callable[[PointSamples], None],
+    progress: Progress | None = None,
 ) -> None:
     """Run this process's rank of a sweep; rank 0 reports the facts, then each point as it is done.
 
     After an exception the caller has to end the process with `os._exit`: other ranks may wait for
-    this one, and it for them. A point that takes too long ends the process by itself.
+    this one, and it for them. A point that takes too long ends the process by itself. With
+    `progress` each point is a step that leaves a beat, and such an end an error file next to it.
     """
-
-    def watch(_number: int, operation: Operation) -> AbstractContextManager[None]:
-        return time_limit(request.timeout_s, operation, rank=numbers.rank, folder=None)
-
-    _run(request, numbers, on_facts, on_point, watch)
-
-
-def _watch(request: SweepRequest, numbers: RankNumbers, folder: Path, progress: Progress) -> Watch:
-    """Each point is a step that leaves a beat and has a time limit."""
+    folder = None if progress is None else Path.cwd()
 
     @contextmanager
     def watch(number: int, operation: Operation) -> Iterator[None]:
-        progress.beat(Phase.TIMED, number)
+        if progress is not None:
+            progress.beat(Phase.TIMED, number)
         with time_limit(request.timeout_s, operation, rank=numbers.rank, folder=folder):
             yield
 
-    return watch
-
-
-def _run(
-    request: SweepRequest,
-    numbers: RankNumbers,
-    on_facts: Callable[[SweepFacts], None],
-    on_point: Callable[[PointSamples], None],
-    watch: Watch,
-) -> None:
     _require_rendezvous(request.adapter)
     device = _bound_device(request, numbers)
     adapter = new_adapter(request.adapter)
@@ -410,10 +377,4 @@ def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:
 
 
 if __name__ == "__main__":
-    if RENDEZVOUS_VARIABLE in os.environ:
-        join_rendezvous(Path(os.environ[RENDEZVOUS_VARIABLE]), read_rank_numbers().rank)
-    status = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # After a failure a communication thread may wait for a peer that is gone; do not join it.
-    os._exit(status)
+    rank_main(main)

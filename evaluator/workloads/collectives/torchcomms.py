@@ -10,7 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from evaluator.workloads.collectives.adapters import BaseAdapter, Membership, arguments, lack_of
+from evaluator.workloads.collectives.adapters import (
+    CommAdapter,
+    Membership,
+    arguments,
+    lack_of,
+    one_line,
+)
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Operation,
@@ -24,7 +30,7 @@ from evaluator.workloads.collectives.operations import (
 _GROUP_NAME: Final = "cclsearch"
 
 
-class TorchcommsAdapter(BaseAdapter):
+class TorchcommsAdapter(CommAdapter):
     """A communicator of torchcomms over all ranks."""
 
     def __init__(self) -> None:
@@ -100,7 +106,7 @@ def torchcomms_absence() -> str | None:
         importlib.import_module("torchcomms").CommOptions()
     except Exception as error:  # noqa: BLE001 - a foreign extension module fails as it likes
         return (
-            f"torchcomms cannot be loaded ({_one_line(error)}); install it from PyTorch's own "
+            f"torchcomms cannot be loaded ({one_line(error)}); install it from PyTorch's own "
             "package index, not from PyPI"
         )
     return None
@@ -115,7 +121,3 @@ def _rendezvous() -> dict[str, object]:
         "store": dist.PrefixStore(_GROUP_NAME, store),
         "hints": {"persistent_store": "true"},
     }
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -16,12 +16,11 @@ import torch.distributed as dist
 
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.main import read_rank_numbers
-from evaluator.workloads.collectives.adapters import mismatch, refill, tensors_for
+from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
 from evaluator.workloads.collectives.c10d import Tuning
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
-    CommAdapter,
     DType,
     Operation,
     ReduceOp,

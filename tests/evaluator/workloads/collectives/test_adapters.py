@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from evaluator.rank.job import DeviceKind
+from evaluator.workloads.collectives.adapters import CommAdapter
 from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
-    CommAdapter,
     Operation,
     Tensors,
     UnavailableError,

@@ -14,7 +14,7 @@ from evaluator.workloads.collectives.operations import (
     SweepRequest,
     UnsupportedError,
 )
-from evaluator.workloads.collectives.sweep import first_said, new_adapter, run_bench_sweep
+from evaluator.workloads.collectives.sweep import first_message, new_adapter, run_bench_sweep
 
 CPU = torch.device("cpu")
 ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=64)
@@ -172,8 +172,8 @@ def test_each_point_is_told_before_the_next_is_begun(alone):
 
 
 def test_what_the_first_rank_says_is_heard_letter_for_letter(alone):
-    assert first_said(alone, "no room for 64 µB", CPU) == "no room for 64 µB"
-    assert first_said(alone, None, CPU) is None
+    assert first_message(alone, "no room for 64 µB", CPU) == "no room for 64 µB"
+    assert first_message(alone, None, CPU) is None
 
 
 def test_a_failing_call_ends_the_sweep(alone):

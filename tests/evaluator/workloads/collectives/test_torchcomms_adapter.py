@@ -10,11 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evaluator.workloads.collectives.adapters import tensors_for
+from evaluator.workloads.collectives.adapters import CommAdapter, tensors_for
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
-    CommAdapter,
     Operation,
     ReduceOp,
     UnavailableError,

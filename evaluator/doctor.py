@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.conditions import file_text
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
@@ -50,6 +51,25 @@ class CheckResult:
     needed: bool = False
 
 
+def ok(subject: str, detail: str, *, needed: bool = False) -> CheckResult:
+    """Report what works as it should."""
+    return CheckResult(subject=subject, state=State.OK, detail=detail, needed=needed)
+
+
+def warn(subject: str, detail: str, remedy: str, *, needed: bool = False) -> CheckResult:
+    """Report what works, and how it would work better."""
+    return CheckResult(
+        subject=subject, state=State.WARN, detail=detail, remedy=remedy, needed=needed
+    )
+
+
+def missing(subject: str, detail: str, remedy: str, *, needed: bool = False) -> CheckResult:
+    """Report what is not there or does not work, and what to do about it."""
+    return CheckResult(
+        subject=subject, state=State.MISSING, detail=detail, remedy=remedy, needed=needed
+    )
+
+
 LEAST_FREE_BYTES = 2 << 30
 _STEADY_GOVERNOR = "performance"
 
@@ -58,28 +78,24 @@ def gpus() -> CheckResult:
     """GPUs that this process may use."""
     found = local_gpus()
     if not found:
-        return CheckResult(
-            subject="GPUs",
-            state=State.WARN,
-            detail="none that the driver and CUDA_VISIBLE_DEVICES show; ranks run on the CPU",
-            remedy="on a machine with GPUs: install the NVIDIA driver, unset CUDA_VISIBLE_DEVICES",
+        return warn(
+            "GPUs",
+            "none that the driver and CUDA_VISIBLE_DEVICES show; ranks run on the CPU",
+            "on a machine with GPUs: install the NVIDIA driver, unset CUDA_VISIBLE_DEVICES",
         )
     names = ", ".join(sorted({name for name, _ in found}))
-    return CheckResult(subject="GPUs", state=State.OK, detail=f"{len(found)}: {names}")
+    return ok("GPUs", f"{len(found)}: {names}")
 
 
 def gpu_links() -> CheckResult:
     """How GPUs are connected, from the driver's matrix."""
     links = sorted(set(_links(nvidia_smi("topo", "-m"))))
     if not links:
-        return CheckResult(subject="GPU links", state=State.OK, detail="no two GPUs to connect")
-    slow = not any(link.startswith("NV") for link in links)
-    return CheckResult(
-        subject="GPU links",
-        state=State.WARN if slow else State.OK,
-        detail=", ".join(links),
-        remedy="without NVLink, prefer fewer tensor-parallel ranks" if slow else None,
-    )
+        return ok("GPU links", "no two GPUs to connect")
+    if any(link.startswith("NV") for link in links):
+        return ok("GPU links", ", ".join(links))
+    remedy = "without NVLink, prefer fewer tensor-parallel ranks"
+    return warn("GPU links", ", ".join(links), remedy)
 
 
 def interfaces(root: Path = Path("/")) -> CheckResult:
@@ -90,14 +106,9 @@ def interfaces(root: Path = Path("/")) -> CheckResult:
         if (path / "operstate").is_file() and _up(path)
     ]
     if "lo" not in up:
-        return CheckResult(
-            subject="interfaces",
-            state=State.MISSING,
-            detail=f"loopback is down; up: {', '.join(up) or 'none'}",
-            remedy="ip link set lo up",
-            needed=True,
-        )
-    return CheckResult(subject="interfaces", state=State.OK, detail=", ".join(up))
+        detail = f"loopback is down; up: {', '.join(up) or 'none'}"
+        return missing("interfaces", detail, "ip link set lo up", needed=True)
+    return ok("interfaces", ", ".join(up))
 
 
 def cores(root: Path = Path("/")) -> CheckResult:
@@ -107,51 +118,35 @@ def cores(root: Path = Path("/")) -> CheckResult:
     detail = f"{allowed} of {present}" + (f", quota of {quota:g}" if quota is not None else "")
     usable = min(allowed, quota) if quota is not None else allowed
     if usable * CPU_RANKS_PER_CORE < DEFAULT_CPU_RANKS:
-        return CheckResult(
-            subject="cores",
-            state=State.WARN,
-            detail=detail,
-            remedy=f"{DEFAULT_CPU_RANKS} ranks will wait for each other; allow more cores",
-        )
-    return CheckResult(subject="cores", state=State.OK, detail=detail)
+        remedy = f"{DEFAULT_CPU_RANKS} ranks will wait for each other; allow more cores"
+        return warn("cores", detail, remedy)
+    return ok("cores", detail)
 
 
 def memory() -> CheckResult:
     """Memory that can be taken without swapping, also by our control groups."""
     free_bytes = free_memory_bytes()
-    enough = free_bytes >= LEAST_FREE_BYTES
-    return CheckResult(
-        subject="memory",
-        state=State.OK if enough else State.WARN,
-        detail=f"{free_bytes / 2**30:.1f} GiB free",
-        remedy=None if enough else "end other programs, or raise the control group's limit",
-    )
+    detail = f"{free_bytes / 2**30:.1f} GiB free"
+    if free_bytes >= LEAST_FREE_BYTES:
+        return ok("memory", detail)
+    return warn("memory", detail, "end other programs, or raise the control group's limit")
 
 
 def clocks(root: Path = Path("/")) -> CheckResult:
     """Whether the cores keep one frequency; a varying one is noise in every step time."""
     cpu = root / "sys/devices/system/cpu"
-    governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    governors = {file_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
     if not governors:
-        return CheckResult(
-            subject="clocks",
-            state=State.OK,
-            detail="not visible here, as in most virtual machines",
-        )
-    turbo = _turbo(cpu)
-    detail = f"governor {', '.join(sorted(governors))}{turbo}"
+        return ok("clocks", "not visible here, as in most virtual machines")
+    detail = f"governor {', '.join(sorted(governors))}{_turbo(cpu)}"
     if governors == {_STEADY_GOVERNOR}:
-        return CheckResult(subject="clocks", state=State.OK, detail=detail)
-    return CheckResult(
-        subject="clocks",
-        state=State.WARN,
-        detail=detail,
-        remedy=f"for steadier times: cpupower frequency-set -g {_STEADY_GOVERNOR}",
-    )
+        return ok("clocks", detail)
+    remedy = f"for steadier times: cpupower frequency-set -g {_STEADY_GOVERNOR}"
+    return warn("clocks", detail, remedy)
 
 
 def _turbo(cpu: Path) -> str:
-    boost, no_turbo = _text(cpu / "cpufreq/boost"), _text(cpu / "intel_pstate/no_turbo")
+    boost, no_turbo = file_text(cpu / "cpufreq/boost"), file_text(cpu / "intel_pstate/no_turbo")
     if not boost and not no_turbo:
         return ""
     return ", turbo on" if boost == "1" or no_turbo == "0" else ", turbo off"
@@ -159,10 +154,13 @@ def _turbo(cpu: Path) -> str:
 
 def _cpu_quota(root: Path) -> float | None:
     """Cores that the control group gives us, of either version; None without a limit."""
-    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = file_text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     if not period:
         group = root / "sys/fs/cgroup/cpu"
-        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        quota, period = (
+            file_text(group / "cpu.cfs_quota_us"),
+            file_text(group / "cpu.cfs_period_us"),
+        )
     if not quota.isdecimal() or not period.isdecimal():
         return None  # "max", -1, or no such group
     return int(quota) / int(period)
@@ -170,14 +168,7 @@ def _cpu_quota(root: Path) -> float | None:
 
 def _up(interface: Path) -> bool:
     # Loopback and tunnels report "unknown" while they are up.
-    return _text(interface / "operstate") in ("up", "unknown")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return file_text(interface / "operstate") in ("up", "unknown")
 
 
 def _links(matrix: Sequence[str]) -> Iterator[str]:
@@ -233,19 +224,13 @@ def check_launches(
 ) -> CheckResult:
     """Whether a launch works; the first of several also started the warm process."""
     if isinstance(launches, str):
-        return CheckResult(
-            subject=subject,
-            state=State.MISSING,
-            detail=launches[:DETAIL_CHARS],
-            remedy="a search cannot measure anything here until this works",
-            needed=needed,
-        )
+        remedy = "a search cannot measure anything here until this works"
+        return missing(subject, launches[:DETAIL_CHARS], remedy, needed=needed)
     again_s = statistics.median(launch.wall_s for launch in launches[1:])
-    return CheckResult(
-        subject=subject,
-        state=State.OK,
-        detail=f"ranks join and train; {launches[0].wall_s - again_s:.1f} s to start the warm "
-        f"process, {again_s:.2f} s for each launch",
+    return ok(
+        subject,
+        f"ranks join and train; {launches[0].wall_s - again_s:.1f} s to start the warm process, "
+        f"{again_s:.2f} s for each launch",
         needed=needed,
     )
 
@@ -255,17 +240,17 @@ def check_noise(launches: Sequence[MeasuredLaunch]) -> CheckResult:
     within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
     medians = [statistics.median(launch.step_times_s) for launch in launches]
     resolved = smallest_difference(medians, ROUNDS)
-    noisy = resolved > NOISY
-    disturbed = [x.conditions.disturbances for x in launches if x.conditions is not None]
-    causes = sorted({cause for causes in disturbed for cause in causes})
-    return CheckResult(
-        subject="noise",
-        state=State.WARN if noisy else State.OK,
-        detail=f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} "
+    detail = (
+        f"steps of one launch differ by {within:.0%} (quartiles), {len(launches)} "
         f"launches by {max(medians) / min(medians) - 1:.0%} (slowest to fastest); with {ROUNDS} "
-        f"rounds a search resolves {resolved:.0%}",
-        remedy=(causes[0] if causes else "end other programs; take more rounds") if noisy else None,
+        f"rounds a search resolves {resolved:.0%}"
     )
+    if resolved <= NOISY:
+        return ok("noise", detail)
+    causes = sorted(
+        {cause for x in launches if x.conditions for cause in x.conditions.disturbances}
+    )
+    return warn("noise", detail, causes[0] if causes else "end other programs; take more rounds")
 
 
 def smallest_difference(values: Sequence[float], rounds: int) -> float:
@@ -295,26 +280,19 @@ def torch_backends() -> CheckResult:
     import torch.distributed as dist
 
     if not dist.is_available():
-        return CheckResult(
-            subject="torch",
-            state=State.MISSING,
-            detail=f"{torch.__version__}, built without torch.distributed",
-            remedy="install a build of torch with torch.distributed",
-            needed=True,
-        )
+        detail = f"{torch.__version__}, built without torch.distributed"
+        remedy = "install a build of torch with torch.distributed"
+        return missing("torch", detail, remedy, needed=True)
     built_in = {
         "gloo": dist.is_gloo_available(),
         _nccl_name(): dist.is_nccl_available(),
         "MPI": dist.is_mpi_available(),
     }
     present = ", ".join(name for name, there in built_in.items() if there)
-    return CheckResult(
-        subject="torch",
-        state=State.OK if dist.is_gloo_available() else State.MISSING,
-        detail=f"{torch.__version__} with {present or 'no backend'}",
-        remedy=None if dist.is_gloo_available() else "install a build of torch with gloo",
-        needed=True,
-    )
+    detail = f"{torch.__version__} with {present or 'no backend'}"
+    if dist.is_gloo_available():
+        return ok("torch", detail, needed=True)
+    return missing("torch", detail, "install a build of torch with gloo", needed=True)
 
 
 def compiler() -> CheckResult:
@@ -334,41 +312,30 @@ def mpi() -> CheckResult:
     library = mpi_library()
     remedy = 'only needed to measure and search MPI: pip install "cclsearch[mpi]"'
     if library is None:
-        detail = "mpi4py loads no MPI library"
-        return CheckResult(subject="MPI", state=State.MISSING, detail=detail, remedy=remedy)
+        return missing("MPI", "mpi4py loads no MPI library", remedy)
     name = f"{library.kind} {library.version}"
     if library.mpirun is None:
-        detail = f"{name} without the mpirun of this version"
-        return CheckResult(subject="MPI", state=State.MISSING, detail=detail, remedy=remedy)
-    return CheckResult(subject="MPI", state=State.OK, detail=f"{name}, {library.mpirun}")
+        return missing("MPI", f"{name} without the mpirun of this version", remedy)
+    return ok("MPI", f"{name}, {library.mpirun}")
 
 
 def slurm() -> CheckResult:
     """Slurm's commands."""
     lacking = [command for command in _SLURM if shutil.which(command) is None]
     if not lacking:
-        return CheckResult(subject="Slurm", state=State.OK, detail="all commands found")
-    return CheckResult(
-        subject="Slurm",
-        state=State.MISSING,
-        detail=f"no {', '.join(lacking)}",
-        remedy="only needed to launch on a cluster: run on its login node",
-    )
+        return ok("Slurm", "all commands found")
+    remedy = "only needed to launch on a cluster: run on its login node"
+    return missing("Slurm", f"no {', '.join(lacking)}", remedy)
 
 
 def containers(root: Path = Path("/")) -> CheckResult:
     """Whether containers and control groups of our own can be made."""
     docker = shutil.which("docker") is not None
-    groups = _writable(root / "sys/fs/cgroup")
-    detail = f"docker {'found' if docker else 'not found'}, control groups " + (
-        "writable" if groups else "read-only"
-    )
-    return CheckResult(
-        subject="containers",
-        state=State.OK if groups else State.WARN,
-        detail=detail,
-        remedy=None if groups else "limits on ranks come from rlimits; nothing needs to be done",
-    )
+    found = f"docker {'found' if docker else 'not found'}"
+    if _writable(root / "sys/fs/cgroup"):
+        return ok("containers", f"{found}, control groups writable")
+    remedy = "limits on ranks come from rlimits; nothing needs to be done"
+    return warn("containers", f"{found}, control groups read-only", remedy)
 
 
 def _nccl_name() -> str:
@@ -384,13 +351,8 @@ def _tool(subject: str, names: tuple[str, ...], remedy: str) -> CheckResult:
     for name in names:
         path = shutil.which(name)
         if path is not None:
-            return CheckResult(subject=subject, state=State.OK, detail=path)
-    return CheckResult(
-        subject=subject,
-        state=State.MISSING,
-        detail=f"no {' or '.join(names)}",
-        remedy=remedy,
-    )
+            return ok(subject, path)
+    return missing(subject, f"no {' or '.join(names)}", remedy)
 
 
 def _writable(mount: Path) -> bool:

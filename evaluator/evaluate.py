@@ -87,12 +87,8 @@ COLLECTIVES_KEPT = 6
 
 def diagnose(evidence: Evidence) -> Diagnosis | None:
     """Explain a launch; None where no step was profiled on every traced rank."""
-    traces, split, matches, traffic = (
-        evidence.traces,
-        evidence.split,
-        evidence.matches,
-        evidence.volume,
-    )
+    traces, split = evidence.traces, evidence.split
+    matches, traffic = evidence.matches, evidence.volume
     if traces is None or split is None or matches is None or traffic is None:
         return None
     uneven, waits = imbalance(split), stragglers(traces, matches)
@@ -302,7 +298,7 @@ class TrialEvaluator:
         if isinstance(reading, Failed):
             return reading
         measurement = replace(reading.measurement, conditions=conditions)
-        return _measured(study, replace(reading, measurement=measurement))
+        return _measure(study, replace(reading, measurement=measurement))
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +315,15 @@ class _Launch:
     @classmethod
     def of(cls, job: Job, workdir: Path) -> "_Launch":
         """Make the job's folders, and record how it is started."""
-        placed, record = _placed(job, workdir), workdir / "launch.json"
-        record.write_text(_launch_document(placed), encoding="utf-8")
+        placed, record = _place(job, workdir), workdir / "launch.json"
+        # What starts the same job without cclsearch.
+        command = {
+            "argv": placed.argv,
+            "environment": dict(placed.environment),
+            "world_size": placed.world_size,
+            "timeout_s": placed.timeout_s,
+        }
+        record.write_text(json.dumps(command, indent=1), encoding="utf-8")
         return cls(job, placed, record.stat().st_mtime_ns)
 
 
@@ -363,26 +366,13 @@ def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome,
     )
 
 
-def _placed(job: Job, workdir: Path) -> Job:
+def _place(job: Job, workdir: Path) -> Job:
     """Make the folders of a job, and set the variables that name them."""
     folders = {variable: workdir.absolute() / name for variable, name in job.folders.items()}
     for folder in folders.values():
         folder.mkdir()
     variables = {variable: str(folder) for variable, folder in folders.items()}
     return replace(job, environment={**job.environment, **variables})
-
-
-def _launch_document(job: Job) -> str:
-    """Return how to start the same job without cclsearch."""
-    return json.dumps(
-        {
-            "argv": job.argv,
-            "environment": dict(job.environment),
-            "world_size": job.world_size,
-            "timeout_s": job.timeout_s,
-        },
-        indent=1,
-    )
 
 
 def settled_steps_s(measurement: Measurement) -> tuple[float, ...]:
@@ -405,7 +395,7 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
     )
 
 
-def _measured(study: Study, reading: Reading) -> Measured:
+def _measure(study: Study, reading: Reading) -> Measured:
     found = evidence(study, reading.measurement, reading.traces)
     measures = measure_all(found)
     return Measured(

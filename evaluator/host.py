@@ -10,6 +10,7 @@ from pathlib import Path
 
 from evaluator.bench.record import this_machine
 from evaluator.machine import checkout, describe_gpus
+from evaluator.rank.protocol import proc_sizes
 from records.machine import Machine
 
 OUR_FOLDER = Path(__file__).parent.parent
@@ -34,7 +35,7 @@ _TORCH_FACT = re.compile(r"^(cuda|hip|git_version)\b[^=\n]*= *'([^'\n]{1,100})'"
 def describe_machine(
     script: Path, seen: Mapping[str, str], image: str | None, root: Path = Path("/")
 ) -> Machine:
-    """Give the machine, mounted at `root`, with what was installed when it is asked.
+    """Return the machine, mounted at `root`, with what was installed when it is asked.
 
     `script` is the folder of what is launched, `seen` the environment that every job has.
     """
@@ -53,7 +54,7 @@ def describe_machine(
         core_count=os.cpu_count() or found.core_count,
         usable_core_count=found.core_count,
         numa_node_count=_numa_node_count(root),
-        memory_bytes=_memory_bytes(root),
+        memory_bytes=proc_sizes(root / "proc/meminfo").get("MemTotal"),
         governor=found.governor,
         network_interfaces=found.network_interfaces,
         gpus=describe_gpus(),
@@ -78,15 +79,6 @@ def _system() -> str:
 
 def _numa_node_count(root: Path) -> int | None:
     return len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None
-
-
-def _memory_bytes(root: Path) -> int | None:
-    try:
-        text = (root / "proc/meminfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    found = re.search(r"^MemTotal: +(\d{1,15}) kB$", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else None
 
 
 def _packages() -> Mapping[str, str]:

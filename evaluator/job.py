@@ -112,7 +112,7 @@ class Recipe(Protocol):
         ...
 
     def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
-        """Give more names that rules may use, each from a value of every knob; often none."""
+        """Return more names that rules may use, each from a value of every knob; often none."""
         ...
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
@@ -131,7 +131,7 @@ class Recipe(Protocol):
         ...
 
     def job(self, study: Study, config: Config) -> "Job":
-        """Give the job; raises `StudyError` when the study lacks what the framework needs."""
+        """Return the job; raises `StudyError` when the study lacks what the framework needs."""
         ...
 
     def read(

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
+from evaluator.rank.protocol import cpu_model
 from records.errors import EnvironmentFault
 from records.machine import Checkout, Gpu
 from records.study import Environment
@@ -49,7 +49,7 @@ def local_environment() -> Environment:
     return Environment(
         name="this machine",
         device="cpu",
-        accelerator=_cpu_name(),
+        accelerator=f"{cpu_model()}, {os.cpu_count()} cores",
         world_size=DEFAULT_CPU_RANKS,
         ranks_per_node=DEFAULT_CPU_RANKS,
     )
@@ -139,16 +139,6 @@ def core_count(environment: Environment) -> int | None:
     """Return the cores of a node, from the name of its processor; None where ranks have devices."""
     found = _CORES.search(environment.accelerator)
     return int(found[1]) if environment.device == "cpu" and found else None
-
-
-def _cpu_name() -> str:
-    name = platform.machine()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            name = value.strip()
-            break
-    return f"{name}, {os.cpu_count()} cores"
 
 
 _GIT_TIMEOUT_S = 5.0

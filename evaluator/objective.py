@@ -133,12 +133,12 @@ def limit(text: str, added: Sequence[Metric] = ()) -> Limit:
     """Check a limit; raises `StudyError` for an unknown metric or unit, or where it has none."""
     text = " ".join(text.split())
     try:
-        return _checked(text, added)
+        return _check_limit(text, added)
     except StudyError as error:
         raise StudyError(f"limit {text!r}: {error}") from error
 
 
-def _checked(text: str, added: Sequence[Metric]) -> Limit:
+def _check_limit(text: str, added: Sequence[Metric]) -> Limit:
     units = {unit for _, unit in _WITH_UNIT.findall(text)}
     unknown = sorted(units - UNITS.keys())
     if unknown:

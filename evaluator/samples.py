@@ -6,6 +6,7 @@ combinations of parallelism run at full speed and compute something else, so los
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -32,7 +33,7 @@ Parts are in turn the prefill and the decode of one round of requests.
 """
 
 
-def uneven(ranks: Sequence[Steps]) -> bool:
+def has_uneven_parts(ranks: Sequence[Steps]) -> bool:
     """Whether steps differ in how many parts they have, or a prefill has no decode.
 
     Steps of a single part are even: nothing is known of what happens in them.
@@ -68,7 +69,7 @@ def _decode_s(step: tuple[int, ...]) -> float:
     return fmean(answered - prefilled for prefilled, answered in rounds) / 1e9
 
 
-def unmatched(ranks: Sequence[Steps], messages: Sequence[Message]) -> bool:
+def has_unmatched_parts(ranks: Sequence[Steps], messages: Sequence[Message]) -> bool:
     """Whether steps differ in how many parts they have, or have others than one for each message.
 
     Steps of a single part match: nothing is known of what happens in them.
@@ -119,14 +120,7 @@ class RankSamples(msgspec.Struct, frozen=True):
 
 def rank_measure(measure: Measure) -> RankMeasure:
     """What a study asks of the ranks of one launch."""
-    return RankMeasure(
-        warmup_steps=measure.warmup_steps,
-        timed_steps=measure.timed_steps,
-        profiled_steps=measure.profiled_steps,
-        max_timed_steps=measure.max_timed_steps,
-        step_precision=measure.step_precision,
-        stop_above_s=measure.stop_above_s,
-    )
+    return RankMeasure(**{each.name: getattr(measure, each.name) for each in fields(RankMeasure)})
 
 
 def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
@@ -158,45 +152,43 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
 def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
     path = result.workdir / f"rank{rank}.steps.json"
     if not path.exists():
-        return _no_samples(f"rank {rank} ended without leaving {path.name}")
+        return no_samples(f"rank {rank} ended without leaving {path.name}")
     try:
         samples = msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=RankSamples)
     except (TraceError, msgspec.MsgspecError) as error:
-        return _no_samples(f"{path.name}: {str(error).removeprefix(f'{path}: ')}")
+        return no_samples(f"{path.name}: {str(error).removeprefix(f'{path}: ')}")
     if samples.rank != rank:
-        return _no_samples(f"{path.name} says that it is of rank {samples.rank}")
+        return no_samples(f"{path.name} says that it is of rank {samples.rank}")
     return samples
 
 
 def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
-    fault = _unreadable(ranks, study.workload) or _uncounted(ranks, rank_measure(study.measure))
+    fault = _time_fault(ranks, study.workload) or _count_fault(ranks, rank_measure(study.measure))
     if fault is not None:
-        return _no_samples(fault)
+        return no_samples(fault)
     tokens = sum(rank.tokens_per_step for rank in ranks)
     if tokens != study.workload.tokens_per_step:
-        return Failed(
-            stage=Stage.MEASURE,
-            kind=FailureKind.INVALID_CONFIG,
-            message=f"processed {tokens} tokens per step, the study asks for "
-            f"{study.workload.tokens_per_step}; trials must do the same work",
+        return unequal_work(
+            f"processed {tokens} tokens per step, the study asks for "
+            f"{study.workload.tokens_per_step}; trials must do the same work"
         )
     return None
 
 
-def _unreadable(ranks: Sequence[RankSamples], workload: Workload) -> str | None:
+def _time_fault(ranks: Sequence[RankSamples], workload: Workload) -> str | None:
     """Why the steps are no times."""
     for rank in ranks:
         if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
             return f"rank {rank.rank} has a step that ends before it starts"
     steps, messages = [rank.timed for rank in ranks], workload.messages
-    if messages and unmatched(steps, messages):
+    if messages and has_unmatched_parts(steps, messages):
         return f"steps differ in their parts, or have others than {len(messages)} messages"
-    if not messages and uneven(steps):
+    if not messages and has_uneven_parts(steps):
         return "steps differ in their parts, or have parts that do not pair"
     return None
 
 
-def _uncounted(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None:
+def _count_fault(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None:
     """Why the ranks cannot have timed these many steps together, as they were asked to."""
     first = ranks[0]
     for rank in ranks:
@@ -240,8 +232,14 @@ def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":
     return traces
 
 
-def _no_samples(message: str) -> Failed:
+def no_samples(message: str) -> Failed:
+    """Return the failure of a launch whose samples are missing or cannot be believed."""
     return Failed(stage=Stage.MEASURE, kind=FailureKind.METRIC_ERROR, message=message)
+
+
+def unequal_work(message: str) -> Failed:
+    """Return the failure of a launch that did other work than the study asks for."""
+    return Failed(stage=Stage.MEASURE, kind=FailureKind.INVALID_CONFIG, message=message)
 
 
 def _seconds(steps: list[Window]) -> tuple[float, ...]:
@@ -253,14 +251,12 @@ TOLERANCE = {"fp32": 2e-3, "bf16": 5e-2}
 
 
 def other_work(measured: Measurement, reference: Measurement, study: Study) -> Failed | None:
-    """Give a failure when the losses differ step by step from those of the reference trial."""
+    """Return a failure when the losses differ step by step from those of the reference trial."""
     tolerance = TOLERANCE.get(study.workload.precision, max(TOLERANCE.values()))
     for step, (loss, expected) in enumerate(zip(measured.losses, reference.losses, strict=False)):
         if not math.isclose(loss, expected, rel_tol=tolerance):
-            return Failed(
-                stage=Stage.MEASURE,
-                kind=FailureKind.INVALID_CONFIG,
-                message=f"computed something else: loss {loss:.4f} at step {step}, "
-                f"the first measured trial had {expected:.4f}",
+            return unequal_work(
+                f"computed something else: loss {loss:.4f} at step {step}, "
+                f"the first measured trial had {expected:.4f}"
             )
     return None

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.launchers.limits import available_memory_bytes, descendants
+from evaluator.launchers.limits import available_memory_bytes, descendants, stat_fields
 from evaluator.machine import nvidia_smi
 from records.machine import Conditions, GpuConditions
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PRESSURE = re.compile(r"some .*total=(\d+)")
 _SENSORS = ("coretemp", "k10temp", "zenpower")
 _NVIDIA_FIELDS = "clocks.sm,temperature.gpu,clocks_throttle_reasons.active"
@@ -69,7 +68,7 @@ def take_snapshot(root: Path = Path("/")) -> Snapshot:
 def conditions_between(
     before: Snapshot, after: Snapshot, gpus: tuple[GpuConditions, ...] = ()
 ) -> Conditions:
-    """Give what happened between two moments; processes below this one count as the job's."""
+    """Return what happened between two moments; processes below this one count as the job's."""
     others, steal = _cpu_shares(before, after)
     cpu, memory, io = (
         _stall_share(first, last, after.at_s - before.at_s)
@@ -132,16 +131,16 @@ def _least(first: int | None, second: int | None) -> int | None:
     return min((value for value in (first, second) if value is not None), default=None)
 
 
-def _text(path: Path) -> str:
-    """The file's text; empty where there is no such file or it may not be read."""
+def file_text(path: Path) -> str:
+    """The file's text without blanks at its ends; empty where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
 def _ticks(proc: Path) -> _Ticks | None:
-    name, *fields = _text(proc / "stat").partition("\n")[0].split() or [""]
+    name, *fields = file_text(proc / "stat").partition("\n")[0].split() or [""]
     if name != "cpu" or len(fields) < 8:
         return None
     user, nice, system, idle, iowait, irq, softirq, steal = (int(field) for field in fields[:8])
@@ -151,26 +150,24 @@ def _ticks(proc: Path) -> _Ticks | None:
 
 def _process_ticks(pid: int) -> int:
     """CPU time of a process and of those of its children that it has waited for; 0 if it ended."""
-    # The name, in parentheses, may hold anything; user and system time are fields 14 to 17.
-    fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15])
+    return sum(map(int, stat_fields(pid)[11:15]))  # user and system time
 
 
 def _stall_us(proc: Path, resource: str) -> int | None:
     """How long so far some task waited for the resource."""
-    found = _PRESSURE.match(_text(proc / "pressure" / resource))
+    found = _PRESSURE.match(file_text(proc / "pressure" / resource))
     return int(found[1]) if found else None
 
 
 def _load_average(proc: Path) -> float | None:
-    fields = _text(proc / "loadavg").split()
+    fields = file_text(proc / "loadavg").split()
     return float(fields[0]) if fields else None
 
 
 def _cpu_clock_hz(root: Path) -> float | None:
     """Mean over the cores."""
     cores = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-    clocks = [int(text) * 1000 for core in cores if (text := _text(core).strip()).isdecimal()]
+    clocks = [int(text) * 1000 for core in cores if (text := file_text(core)).isdecimal()]
     return sum(clocks) / len(clocks) if clocks else None
 
 
@@ -180,8 +177,8 @@ def _cpu_temperature_celsius(root: Path) -> float | None:
     inputs = [
         text
         for sensor in sensors
-        if _text(sensor / "name").strip() in _SENSORS
+        if file_text(sensor / "name") in _SENSORS
         for path in sensor.glob("temp*_input")
-        if (text := _text(path).strip()).isdecimal()
+        if (text := file_text(path)).isdecimal()
     ]
     return max((int(text) / 1000 for text in inputs), default=None)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluator.rank.protocol import Confinement
+from evaluator.rank.protocol import Confinement, proc_sizes
 
 SHARED_MEMORY = Path("/dev/shm")
 ERROR_BYTES = 1 << 20
@@ -117,28 +117,24 @@ def send_signal(pid: int, number: signal.Signals) -> None:
 
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process holds, shared memory included; 0 when it has ended."""
-    held = 0
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key in ("RssAnon", "RssShmem"):
-                held += int(value.removesuffix("kB")) * 1024
-    return held
+    sizes = proc_sizes(Path(f"/proc/{pid}/status"))
+    return sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)
 
 
-def parent_of(pid: int) -> int | None:
-    """The parent of a process; None when it has ended."""
+def stat_fields(pid: int) -> Sequence[str]:
+    """Return what /proc has of a process after its name: state, parent...; nothing if it ended."""
     with suppress(OSError):
-        # The name, in parentheses, may hold anything; after it: state, parent.
+        # The name, in parentheses, may hold anything.
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(stat.rpartition(")")[2].split()[1])
-    return None
+        return stat.rpartition(")")[2].split()
+    return ()
 
 
 def _is_below_us(pid: int) -> bool:
-    ancestor: int | None = pid
+    ancestor = pid
     while ancestor and ancestor != os.getpid():
-        ancestor = parent_of(ancestor)
+        fields = stat_fields(ancestor)
+        ancestor = int(fields[1]) if fields else 0
     return ancestor == os.getpid()
 
 
@@ -245,12 +241,7 @@ def memory_kill_count() -> int | None:
 
 def available_memory_bytes(proc: Path = Path("/proc")) -> int | None:
     """Return what can be taken without swapping; None where the kernel does not report it."""
-    with suppress(OSError):
-        for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
-            key, _, value = line.partition(":")
-            if key == "MemAvailable":
-                return int(value.removesuffix("kB")) * 1024
-    return None
+    return proc_sizes(proc / "meminfo").get("MemAvailable")
 
 
 def _free_in_groups_bytes() -> Iterator[int]:

@@ -1,12 +1,8 @@
 """Run jobs on this machine through a supervisor: ranks of a warm process, or a cold command."""
 
-import json
 import os
-import selectors
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -19,7 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from evaluator.job import Job, JobResult, LastHeartbeat, PhaseListener, RankExit, Reason
-from evaluator.launchers.limits import DISK_BYTES
+from evaluator.launchers.limits import DISK_BYTES, stat_fields
+from evaluator.launchers.supervisor import LineProcess
 from evaluator.launchers.watch import Heartbeats
 from records.errors import EnvironmentFault
 
@@ -42,81 +39,40 @@ class Ended(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
 
     reason: Reason
     message: str
-    ranks: tuple[RankExit, ...]
-    heartbeats: tuple[LastHeartbeat, ...]
     wall_s: float
-    memory_kill_count: int | None
+    ranks: tuple[RankExit, ...] = ()
+    heartbeats: tuple[LastHeartbeat, ...] = ()
+    memory_kill_count: int | None = None
 
 
 SupervisorEvent: TypeAlias = Started | Refused | Ended
 
 
-class Connection:
+class Connection(LineProcess):
     """A supervisor that runs; `environment` is all that it and the jobs see of ours."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         # Everything below it inherits the marker, so that it can be found when we are gone.
         marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
         self.environment = {**environment, MARKER: marker}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
-        # A separate session keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
-        # the same names out of its imports.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "evaluator.launchers.supervisor"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=self.environment,
-            start_new_session=True,
-            bufsize=0,
-        )
-        self._pending = b""
-
-    @property
-    def lives(self) -> bool:
-        """Whether the supervisor has not ended."""
-        return self._process.poll() is None
-
-    def ask(self, request: Mapping[str, object]) -> None:
-        """Send one request; it is lost when the supervisor is gone."""
-        if self._process.stdin is None:
-            raise ValueError("the request pipe is not open")
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        super().__init__("-m", "evaluator.launchers.supervisor", environment=self.environment)
 
     def events(self, wait_s: float) -> Iterator[SupervisorEvent | None]:
         """Events that arrive within `wait_s`; None when the supervisor is gone."""
-        if self._process.stdout is None:
-            raise ValueError("the event pipe is not open")
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(wait_s):
-                return
-        data = self._process.stdout.read(1 << 16)
-        if not data:
+        lines = self.lines(wait_s)
+        if lines is None:
             yield None
             return
-        *lines, self._pending = (self._pending + data).split(b"\n")
         yield from (msgspec.json.decode(line, type=SupervisorEvent) for line in lines)
 
-    def end(self) -> str:
-        """End it and all it started; gives the last line it wrote, or how it ended.
+    def end(self, grace_s: float = EXIT_LIMIT_S) -> str:
+        """End it and all it started; return the last line it wrote, or how it ended.
 
         It ends what runs when its input closes; what it left because it was killed, we kill.
         """
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_LIMIT_S)
-        self._process.kill()
-        status = self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        last_words = super().end(grace_s)
         _kill_marked({self.environment[MARKER]})
-        with self._errors as errors:
-            errors.seek(0)
-            lines = errors.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line), f"exit status {status}")
+        return last_words
 
 
 def kill_orphans() -> None:
@@ -174,15 +130,14 @@ def _is_alive(pid: str, start_ticks: str) -> bool:
 
 
 def _start_ticks(pid: int) -> str | None:
-    with suppress(OSError):
-        # The name, in parentheses, may hold anything; the start is the 20th field after it.
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return stat.rpartition(")")[2].split()[19]
-    return None
+    fields = stat_fields(pid)
+    return fields[19] if fields else None
 
 
 OVERRUN_S = 60.0
 POLL_S = 0.05
+FAILED_GRACE_S = 5.0
+TERM_GRACE_S = 2.0
 
 
 class LocalLauncher:
@@ -191,7 +146,8 @@ class LocalLauncher:
     `environment` is all that jobs see of ours; the caller has taken the secrets out. To it come
     thread counts, a temporary folder for each launch, one for compiled code that outlives it, and
     in each warm rank RANK, LOCAL_RANK, WORLD_SIZE and CCLSEARCH_INIT_METHOD. The files of one job
-    may take `disk_bytes`.
+    may take `disk_bytes`. A command whose ranks have all left an error has `failed_grace_s` to end,
+    and what is ended has `term_grace_s` until it is killed.
     """
 
     def __init__(
@@ -199,6 +155,9 @@ class LocalLauncher:
         environment: Mapping[str, str],
         threads_per_rank: int,
         disk_bytes: int = DISK_BYTES,
+        *,
+        failed_grace_s: float = FAILED_GRACE_S,
+        term_grace_s: float = TERM_GRACE_S,
     ) -> None:
         threads = str(threads_per_rank)
         self._temporary = environment.get("TMPDIR", tempfile.gettempdir())
@@ -215,12 +174,13 @@ class LocalLauncher:
             **self._threads,
         }
         self._disk_bytes = disk_bytes
+        self._graces_s = {"failed_grace_s": failed_grace_s, "term_grace_s": term_grace_s}
         self._supervisor: Connection | None = None
         self._stopped = Event()
 
     def prepare(self, job: Job) -> None:
         """Begin to import what the job needs, without waiting for it."""
-        self._connected().ask({"modules": job.modules, "launch": None})
+        self._connected().send({"modules": job.modules, "launch": None})
 
     def run(self, job: Job, workdir: Path, on_phase: PhaseListener) -> JobResult:
         """Run a job; a Ctrl-C or any other exception ends its processes before it leaves."""
@@ -233,7 +193,7 @@ class LocalLauncher:
         try:
             supervisor = self._connected()
             launch = self._launch(job, workdir, rendezvous)
-            supervisor.ask({"modules": job.modules, "launch": launch})
+            supervisor.send({"modules": job.modules, "launch": launch})
             ended = _follow(supervisor, job, workdir, on_phase, self._stopped)
         except BaseException:
             self.close()
@@ -242,24 +202,13 @@ class LocalLauncher:
             self._supervisor = None
             last_words = supervisor.end()
             shutil.rmtree(rendezvous, ignore_errors=True)
-            return JobResult(
-                workdir=workdir,
+            ended = Ended(
                 reason="launcher_lost",
-                ranks=(),
                 wall_s=time.monotonic() - started_s,
                 message=f"the process above the job was lost: {last_words}",
-                environment=self._threads,
             )
-        return JobResult(
-            workdir=workdir,
-            reason=ended.reason,
-            ranks=ended.ranks,
-            wall_s=ended.wall_s,
-            heartbeats=ended.heartbeats,
-            memory_kill_count=ended.memory_kill_count,
-            message=ended.message,
-            environment=self._threads,
-        )
+        how = msgspec.structs.asdict(ended)
+        return JobResult(workdir=workdir, environment=self._threads, **how)
 
     def stop(self) -> None:
         """End the job that another thread waits for, whose `run` raises KeyboardInterrupt."""
@@ -290,6 +239,7 @@ class LocalLauncher:
             "disk_bytes": self._disk_bytes,
             "maps_freely": job.maps_freely,
             "cores": job.cores,
+            **self._graces_s,
         }
 
 
@@ -297,9 +247,9 @@ def _follow(
     supervisor: Connection, job: Job, workdir: Path, on_phase: PhaseListener, stopped: Event
 ) -> Ended | None:
     """Pass the phases of a job on until it ended; None when the supervisor is lost or late."""
-    deadline_s, phase = float("inf"), ""
+    deadline_s, phase = None, ""
     first_rank = Heartbeats(workdir, 0)
-    while time.monotonic() < deadline_s:
+    while deadline_s is None or time.monotonic() < deadline_s:
         if stopped.is_set():
             raise KeyboardInterrupt
         events = list(supervisor.events(POLL_S))

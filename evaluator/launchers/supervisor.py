@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypedDict
@@ -30,7 +30,15 @@ from evaluator.launchers.limits import (
     remove_stale_shared_memory,
     shared_memory,
 )
-from evaluator.launchers.watch import Heartbeats, Log, Over, Process, Terms, Watch, take_stacks
+from evaluator.launchers.watch import (
+    Heartbeats,
+    JobEnd,
+    Log,
+    Process,
+    Terms,
+    Watch,
+    take_stacks,
+)
 from evaluator.rank.protocol import (
     COMMAND_LOG,
     RENDEZVOUS_VARIABLE,
@@ -54,24 +62,30 @@ class Answer(TypedDict):
     error: str | None
 
 
-class WarmProcess:
-    """Started by its first use or before; knows which modules it has imported."""
+class LineProcess:
+    """A Python process that speaks JSON lines: requests in, events out."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        self.modules = tuple(modules)
-        self.ready = False
+    def __init__(
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        preexec: Callable[[], object] | None = None,
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
-        supervisor = os.getpid()
-        # -P keeps a user's files of the same names out of its imports.
+        # A separate session keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
+        # the same names out of its imports.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "evaluator.rank.forkserver", *modules],
+            [sys.executable, "-P", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env=environment,
             start_new_session=True,
             bufsize=0,
-            preexec_fn=lambda: die_with(supervisor),
+            preexec_fn=preexec,
         )
+        assert self._process.stdin and self._process.stdout
+        self._requests, self._events = self._process.stdin, self._process.stdout
         self._pending = b""
 
     @property
@@ -84,41 +98,61 @@ class WarmProcess:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    def send(self, request: Mapping[str, object]) -> None:
+        """Send one request; it is lost when the process is gone."""
+        with suppress(BrokenPipeError):
+            self._requests.write(json.dumps(request).encode() + b"\n")
+
+    def lines(self, wait_s: float) -> list[bytes] | None:
+        """The lines that arrive within `wait_s`, often none; None when the process is gone."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._events, selectors.EVENT_READ)
+            if not selector.select(wait_s):
+                return []
+        data = os.read(self._events.fileno(), READ_BYTES)
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return lines
+
+    def end(self, grace_s: float = 0.0) -> str:
+        """Close its input, and kill it after a grace; return its last line, or how it ended."""
+        self._requests.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        self._process.kill()
+        status = self._process.wait()
+        self._events.close()
+        lines: list[str] = []
+        if not self._errors.closed:
+            with self._errors as errors:
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line), f"exit status {status}")
+
+
+class WarmProcess(LineProcess):
+    """Started by its first use or before; knows which modules it has imported."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        supervisor = os.getpid()
+        super().__init__(
+            *("-W", "ignore", "-m", "evaluator.rank.forkserver", *modules),
+            preexec=lambda: die_with(supervisor),
+        )
+        self.modules = tuple(modules)
+        self.ready = False
+
     def answer(self, wait_s: float) -> Answer | None:
         """The next thing it says, or None when nothing comes within `wait_s` or it has ended."""
-        if self._process.stdout is None:
-            raise ValueError("the pipe of its answers is not open")
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                if not selector.select(wait_s):
-                    return None
-                data = os.read(self._process.stdout.fileno(), READ_BYTES)
-                if not data:
-                    return None
-                self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        said: Answer = json.loads(line)
+        deadline_s = time.monotonic() + wait_s
+        lines: list[bytes] | None = []
+        while not lines and (left_s := deadline_s - time.monotonic()) > 0:
+            lines = self.lines(left_s)
+            if lines is None:
+                return None
+        said: Answer | None = json.loads(lines[0]) if lines else None
         return said
-
-    def fork(self, request: Mapping[str, object]) -> Answer | None:
-        """Ask for ranks, which become our children; None when it has ended."""
-        if self._process.stdin is None:
-            raise ValueError("the pipe of its requests is not open")
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        return self.answer(FORK_LIMIT_S)
-
-    def end(self) -> str:
-        """End it; gives the last line it wrote, or how it ended."""
-        self._process.send_signal(signal.SIGKILL)
-        status = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line), f"exit status {status}")
 
 
 TEMPORARY = "tmp"
@@ -141,6 +175,8 @@ class Launch(TypedDict):
     disk_bytes: int
     maps_freely: bool
     cores: list[int]
+    failed_grace_s: float
+    term_grace_s: float
 
 
 class LostError(Exception):
@@ -175,13 +211,14 @@ def run_launch(
         try:
             processes = _start(launch, forker, rendezvous, limits)
         except LostError as error:
-            over = Over(reason="launcher_lost", message=str(error))
+            over = JobEnd(reason="launcher_lost", message=str(error))
         watch = opened.enter_context(
             closing(Watch(processes, logs=logs, heartbeats=heartbeats, owner=owner, spared=spared))
         )
         terms = Terms(
             deadline_s=started_s + launch["timeout_s"],
             hang_after_s=launch["hang_after_s"],
+            failed_grace_s=launch["failed_grace_s"],
             limits=limits,
             all_failed=lambda: all((folder / error_name(rank)).exists() for rank in ranks),
         )
@@ -195,7 +232,7 @@ def run_launch(
                 world_size=launch["world_size"],
                 environment=launch["environment"],
             )
-        watch.end()
+        watch.end(launch["term_grace_s"])
     kills_now = memory_kill_count()
     return {
         "reason": over.reason,
@@ -254,19 +291,17 @@ def _start(
 
 
 def _fork(forker: WarmProcess, launch: Launch, rendezvous: Path, limits: Limits) -> Sequence[int]:
-    confinement = limits.each_process
-    answer = forker.fork(
+    forker.send(
         {
             "folder": launch["folder"],
             "rendezvous": str(rendezvous),
             "job": "job.json",
             "world_size": launch["world_size"],
             "environment": _environment(launch, rendezvous),
-            "memory_bytes": confinement.memory_bytes,
-            "file_bytes": confinement.file_bytes,
-            "cores": confinement.cores,
+            "limits": limits.each_process,
         }
     )
+    answer = forker.answer(FORK_LIMIT_S)
     if answer is None:
         raise LostError(f"the process that forks the ranks was lost: {forker.end()}")
     if answer["error"] is not None:
@@ -341,10 +376,6 @@ class Request(TypedDict):
     launch: Launch | None
 
 
-class Refusal(Exception):
-    """No job of this kind can be started here; says why."""
-
-
 def supervise() -> None:
     """Run jobs as they are asked for until standard input closes."""
     adopt_orphans()
@@ -357,12 +388,10 @@ def supervise() -> None:
         if launch is None:
             continue
         forker = warm if request["modules"] else None
-        try:
-            if forker is not None:
-                _await_ready(forker)
-        except Refusal as refusal:
+        refusal = None if forker is None else _await_ready(forker)
+        if refusal is not None:
             warm = None
-            write_line(EVENTS, {"event": "refused", "message": str(refusal)})
+            write_line(EVENTS, {"event": "refused", "message": refusal})
             continue
         write_line(EVENTS, {"event": "started"})
         spared = None if warm is None else warm.pid
@@ -382,20 +411,21 @@ def _warm_process(warm: WarmProcess | None, modules: Sequence[str]) -> WarmProce
     return WarmProcess(modules)
 
 
-def _await_ready(warm: WarmProcess) -> None:
-    """Wait until torch is imported; raises `Refusal` when that ended the process."""
+def _await_ready(warm: WarmProcess) -> str | None:
+    """Wait until torch is imported; return why no job can be started, with the process ended."""
     deadline_s = time.monotonic() + START_LIMIT_S
     while not warm.ready:
         if warm.answer(START_POLL_S) is not None:
             warm.ready = True
         elif not warm.lives:
-            raise Refusal(warm.end())
+            return warm.end()
         elif time.monotonic() > deadline_s:
             warm.end()
-            raise Refusal(f"importing torch took over {START_LIMIT_S:g} s")
+            return f"importing torch took over {START_LIMIT_S:g} s"
         elif _is_abandoned():
             warm.end()
-            raise Refusal("the launcher is gone")
+            return "the launcher is gone"
+    return None
 
 
 def _is_abandoned() -> bool:

@@ -157,10 +157,7 @@ class Log:
 
 
 LOOK_EVERY_S = 0.5
-FAILED_GRACE_S = 5.0
-"""For a command to end, and say why, whose ranks have all left an error."""
 PEER_GRACE_S = 1.0
-TERM_GRACE_S = 2.0
 KILL_LIMIT_S = 20.0
 END_POLL_S = 0.01
 
@@ -194,17 +191,21 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a job is held to; its deadline is on the monotonic clock."""
+    """What a job is held to; its deadline is on the monotonic clock.
+
+    A command whose ranks have all left an error has `failed_grace_s` to end, and say why.
+    """
 
     deadline_s: float
     hang_after_s: float | None
+    failed_grace_s: float
     limits: Limits
     all_failed: Callable[[], bool]
     """Whether every rank has said that it failed; some commands then lock up."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Over:
+class JobEnd:
     """Why a job was over and when, on the monotonic clock, with a message if that needs one."""
 
     reason: str
@@ -246,7 +247,7 @@ class Watch:
         """Listen no longer."""
         self._selector.close()
 
-    def until_over(self, terms: Terms) -> Over:
+    def until_over(self, terms: Terms) -> JobEnd:
         """Wait until every process has ended by itself, or for the reason to end them."""
         deadline_s, failed = terms.deadline_s, False
         while any(process.code is None for process in self._processes):
@@ -254,16 +255,16 @@ class Watch:
             self._serve(max(0.0, min(deadline_s, self._next_look_s) - now_s))
             now_s = time.monotonic()
             if self._abandoned:
-                return Over(reason="stopped")
+                return JobEnd(reason="stopped")
             if not failed and any(process.code for process in self._processes):
                 deadline_s, failed = min(deadline_s, now_s + PEER_GRACE_S), True
             if now_s >= deadline_s:
-                return Over(reason="rank_failed" if failed else "timeout")
+                return JobEnd(reason="rank_failed" if failed else "timeout")
             if now_s >= self._next_look_s and not failed and (over := self._look(terms)):
                 return over
-        return Over(reason="rank_failed" if failed else "finished")
+        return JobEnd(reason="rank_failed" if failed else "finished")
 
-    def end(self) -> None:
+    def end(self, grace_s: float) -> None:
         """End what is left of the job, and kill what does not end within the grace.
 
         Raises `TimeoutError` when the kernel does not let a process go.
@@ -272,7 +273,7 @@ class Watch:
         self._ending = True
         for pid in self.living():
             send_signal(pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + TERM_GRACE_S
+        deadline_s = time.monotonic() + grace_s
         while self._left() and time.monotonic() < deadline_s:
             self._serve(END_POLL_S)
         deadline_s = time.monotonic() + KILL_LIMIT_S
@@ -287,7 +288,7 @@ class Watch:
         """The job's processes, those included that left their parents."""
         return descendants(os.getpid(), spared=self._spared)
 
-    def _look(self, terms: Terms) -> Over | None:
+    def _look(self, terms: Terms) -> JobEnd | None:
         """Check what no event reports."""
         self._left()
         for heartbeats in self._heartbeats:
@@ -296,13 +297,13 @@ class Watch:
         now_s = time.monotonic()
         self._next_look_s = now_s + LOOK_EVERY_S
         if terms.hang_after_s is not None and all_hang(self._heartbeats, terms.hang_after_s, now_s):
-            return Over(reason="hang")
+            return JobEnd(reason="hang")
         if self._failed_since_s is None and terms.all_failed():
             self._failed_since_s = now_s
-        if self._failed_since_s is not None and now_s - self._failed_since_s > FAILED_GRACE_S:
-            return Over(reason="rank_failed")
+        if self._failed_since_s is not None and now_s - self._failed_since_s > terms.failed_grace_s:
+            return JobEnd(reason="rank_failed")
         overrun = terms.limits.overrun(self.living)
-        return Over(reason=overrun.reason, message=overrun.message) if overrun else None
+        return JobEnd(reason=overrun.reason, message=overrun.message) if overrun else None
 
     def _left(self) -> list[int]:
         """Children of ours that are the job's and live, once those that ended are reaped."""
@@ -366,7 +367,7 @@ def take_stacks(
 
 
 def _ask(processes: Sequence[int], paths: Sequence[Path]) -> dict[int, tuple[Path, int]]:
-    """Signal each rank that said it listens; gives its file and where in it the stacks begin."""
+    """Signal each rank that said it listens; return its file and where in it the stacks begin."""
     asked: dict[int, tuple[Path, int]] = {}
     for path in paths:
         with suppress(OSError, ValueError):

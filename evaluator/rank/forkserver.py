@@ -39,9 +39,7 @@ class Request(TypedDict):
     job: str
     world_size: int
     environment: dict[str, str]
-    memory_bytes: int | None
-    file_bytes: int
-    cores: list[int]
+    limits: Confinement
 
 
 def serve(modules: Sequence[str]) -> None:
@@ -129,13 +127,7 @@ def _become_rank(number: int, request: Request, leader: int, adopter: int) -> No
     die_with(adopter)
     join_rendezvous(rendezvous, number)
     os.chdir(request["folder"])
-    confine(
-        Confinement(
-            memory_bytes=request["memory_bytes"],
-            file_bytes=request["file_bytes"],
-            cores=tuple(request["cores"]),
-        )
-    )
+    confine(request["limits"])
 
 
 if __name__ == "__main__":

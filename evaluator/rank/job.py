@@ -328,20 +328,36 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Everything one rank of the training and inference workloads is given, except its number.
+class AnyJob:
+    """What every job gives a rank, except its number; the rest is between recipe and entry.
 
-    The recipe has checked the configuration against its constraints.
+    `entry` is what makes the work, as `package.module:function`. The module's `JOB`, if it has one,
+    is the class of the jobs that the function takes; without it they are of the class `Job`. Ranks
+    meet at `init_method`, as torch.distributed takes it; `file://` alone leaves it to the rank.
     """
 
     entry: str
     world_size: int
     device: DeviceKind
     init_method: str
-    workload: Workload
-    config: Config
     measure: Measure
     memory_budget_bytes: int | None = None
+
+    @property
+    def threads_per_rank(self) -> int:
+        """How many threads, and cores, each rank has for its computing."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(AnyJob):
+    """Everything one rank of the training and inference workloads is given, except its number.
+
+    The recipe has checked the configuration against its constraints.
+    """
+
+    workload: Workload
+    config: Config
 
     def __post_init__(self) -> None:
         if self.config.world_size != self.world_size:

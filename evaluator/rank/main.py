@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,18 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from evaluator.rank.job import DeviceKind, Job, JobError, Measure, parse
+from evaluator.rank.job import AnyJob, DeviceKind, Job, JobError, parse
 from evaluator.rank.protocol import (
     RENDEZVOUS_VARIABLE,
     Gate,
     Phase,
     Progress,
     Stop,
+    cpu_model,
     join_rendezvous,
     open_gate,
     write_failure,
@@ -33,55 +33,12 @@ from evaluator.rank.steps import (
     StepClock,
     Window,
     Work,
-    budgeted,
     finite_losses,
+    memory_budget,
     open_memory,
     profile_steps,
     require_room_for_groups,
 )
-
-
-class AnyJob(Protocol):
-    """What every job gives a rank, except its number; the rest is between recipe and entry."""
-
-    @property
-    def entry(self) -> str:
-        """What makes the work, as `package.module:function`.
-
-        The module's `JOB`, if it has one, is the class of the jobs that the function takes; without
-        it they are of the class `Job`.
-        """
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks there are."""
-        ...
-
-    @property
-    def device(self) -> DeviceKind:
-        """Where they compute."""
-        ...
-
-    @property
-    def init_method(self) -> str:
-        """Where they meet, as torch.distributed takes it; `file://` alone leaves it to the rank."""
-        ...
-
-    @property
-    def measure(self) -> Measure:
-        """How many steps are asked for."""
-        ...
-
-    @property
-    def threads_per_rank(self) -> int:
-        """How many threads, and cores, each rank has for its computing."""
-        ...
-
-    @property
-    def memory_budget_bytes(self) -> int | None:
-        """What a rank may take; None for no limit."""
-        ...
 
 
 def read_job(path: Path) -> AnyJob:
@@ -97,7 +54,7 @@ def read_job(path: Path) -> AnyJob:
 
 
 def load_entry(entry: str) -> Callable[..., Work]:
-    """Give the function of a context that an entry names; raises `JobError` if there is none."""
+    """Return the function of a context that an entry names; raises `JobError` if there is none."""
     _, function = _split(entry)
     try:
         loaded: Callable[..., Work] = getattr(_module(entry), function)
@@ -135,7 +92,6 @@ def _split(entry: str) -> tuple[str, str]:
 
 JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
 
-_CPU_INFO = Path("/proc/cpuinfo")
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _LOCAL_RANK = (
     *("LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
@@ -168,11 +124,7 @@ class Context(Generic[JobT_co]):
         """What the hardware calls itself."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        for line in _CPU_INFO.read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-        return platform.machine()
+        return cpu_model()
 
 
 RankContext: TypeAlias = Context[Job]
@@ -260,7 +212,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
     # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
     entry = load_entry(job.entry)
     memory = open_memory(context.device)
-    with budgeted(memory, job.memory_budget_bytes):
+    with memory_budget(memory, job.memory_budget_bytes):
         _join_group(context)
         work = entry(context)
         clock = StepClock(work, device=context.device, progress=progress)
@@ -335,11 +287,16 @@ def _init_method(job: AnyJob) -> str:
     return f"{FILE_SCHEME}{Path(os.environ.get(RENDEZVOUS_VARIABLE, '')).absolute() / 'store'}"
 
 
-if __name__ == "__main__":
+def main(run_file: Callable[[str], int]) -> NoReturn:
+    """Run the rank of the file that the command line names, and end the process with its status."""
     if RENDEZVOUS_VARIABLE in os.environ:
         join_rendezvous(Path(os.environ[RENDEZVOUS_VARIABLE]), read_rank_numbers().rank)
-    status = run(sys.argv[1])
+    status = run_file(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
     # After a failure a communication thread may wait for a peer that is gone; do not join it.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    main(run)

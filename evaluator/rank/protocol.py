@@ -13,6 +13,8 @@ import ctypes
 import faulthandler
 import json
 import os
+import platform
+import re
 import resource
 import signal
 import tempfile
@@ -20,11 +22,11 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from math import comb
 from pathlib import Path
 from statistics import median
+from typing import TypedDict
 
 from evaluator.rank.job import Measure
 
@@ -182,8 +184,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
+class Confinement(TypedDict):
     """The most private memory that a process of a job may map, and write to one file.
 
     `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
@@ -192,7 +193,7 @@ class Confinement:
 
     memory_bytes: int | None
     file_bytes: int
-    cores: tuple[int, ...] = ()
+    cores: Sequence[int]
 
 
 def confine(limits: Confinement) -> None:
@@ -204,11 +205,11 @@ def confine(limits: Confinement) -> None:
         signal.signal(number, signal.SIG_DFL)  # an ignored signal would be inherited
     # The kernel's out-of-memory killer takes a job before anything else of the user's.
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    if limits.memory_bytes is not None:
-        _lower(resource.RLIMIT_DATA, status_bytes("VmData") + limits.memory_bytes)
-    if limits.cores:
-        os.sched_setaffinity(0, limits.cores)
-    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    if limits["memory_bytes"] is not None:
+        _lower(resource.RLIMIT_DATA, status_bytes("VmData") + limits["memory_bytes"])
+    if limits["cores"]:
+        os.sched_setaffinity(0, limits["cores"])
+    _lower(resource.RLIMIT_FSIZE, limits["file_bytes"])
     _lower(resource.RLIMIT_CORE, 0)
 
 
@@ -226,11 +227,28 @@ def adopt_orphans() -> None:
 
 def status_bytes(name: str) -> int:
     """Return a size that the kernel reports for this process; RLIMIT_DATA counts `VmData`."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+    sizes = proc_sizes(Path("/proc/self/status"))
+    if name not in sizes:
+        raise OSError(f"/proc/self/status has no {name}")
+    return sizes[name]
+
+
+def proc_sizes(path: Path) -> Mapping[str, int]:
+    """Return what a file of /proc gives in kB, in bytes by name; nothing if it cannot be read."""
+    with suppress(OSError):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        rows = re.findall(r"^(\w+): +(\d+) kB$", text.replace("\t", " "), re.MULTILINE)
+        return {name: int(size) * 1024 for name, size in rows}
+    return {}
+
+
+def cpu_model() -> str:
+    """Return what the processor calls itself, or else its architecture."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
-        if key == name:
-            return int(value.removesuffix("kB")) * 1024
-    raise OSError(f"/proc/self/status has no {name}")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
 
 
 def _lower(limit: int, to: int) -> None:

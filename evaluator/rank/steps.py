@@ -33,8 +33,8 @@ Wait = Callable[[], None]
 """Returns once the device has done all that it was given."""
 
 
-def timed(work: Callable[[], T], wait: Wait) -> tuple[int, int, T]:
-    """Do `work` on an idle device; give its start and end in nanoseconds, and what it returned."""
+def time_work(work: Callable[[], T], wait: Wait) -> tuple[int, int, T]:
+    """Do `work` on an idle device; return start and end in nanoseconds, and what it returned."""
     wait()
     start_ns = time.perf_counter_ns()
     result = work()
@@ -43,7 +43,7 @@ def timed(work: Callable[[], T], wait: Wait) -> tuple[int, int, T]:
 
 
 def waiting_for(device: torch.device) -> Wait:
-    """Give what waits for a device; on a CPU everything is done when a call returns."""
+    """Return what waits for a device; on a CPU everything is done when a call returns."""
     if device.type != "cuda":
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
@@ -54,7 +54,7 @@ Window = tuple[int, ...]
 
 
 class Work(Protocol):
-    """What an entry gives back: steps that can be repeated, and what they computed."""
+    """What an entry returns: steps that can be repeated, and what they computed."""
 
     def step(self, index: int) -> int:
         """Do step `index`; return the tokens this rank fed, each token counted on one rank.
@@ -158,7 +158,7 @@ class StepClock:
         return windows, stopped
 
     def take_turns(self, measure: Measure, gate: Gate) -> tuple[list[Window], list[Window]]:
-        """Warm up in the first turn, and time steps in each that follows; give both.
+        """Warm up in the first turn, and time steps in each that follows; return both.
 
         The first step of a turn is not kept: others have used the caches since the last one.
         """
@@ -179,7 +179,7 @@ class StepClock:
         return slowest_s
 
     def _run_one(self, step: int) -> Window:
-        start_ns, end_ns, tokens = timed(lambda: self._work.step(step), self._wait)
+        start_ns, end_ns, tokens = time_work(lambda: self._work.step(step), self._wait)
         if self._tokens_per_step not in (None, tokens):
             raise UnequalStepsError(
                 f"step {step} fed {tokens} tokens, the one before {self._tokens_per_step}"
@@ -218,19 +218,6 @@ _THREAD_STACK_BYTES = 1 << 20
 _UNUSED_BYTES = 16 << 20  # mapped by any small job without being used
 _GROUP_BYTES = 4 << 20  # threads and buffers of a process group, with some to spare
 _THREAD_ATTRIBUTES_BYTES = 64  # the largest pthread_attr_t of the 64-bit platforms
-
-
-class Memory(Protocol):
-    """One rank's memory; growth is counted from the moment the value is made."""
-
-    def limit(self, budget_bytes: int) -> None:
-        """Make allocations fail once the rank has taken this much."""
-
-    def lift(self) -> None:
-        """Allow what was allowed before `limit`."""
-
-    def peak_bytes(self) -> int:
-        """The most that was resident so far."""
 
 
 class HostMemory:
@@ -289,13 +276,13 @@ class DeviceMemory:
         return torch.cuda.max_memory_allocated(self._device)
 
 
-def open_memory(device: torch.device) -> Memory:
+def open_memory(device: torch.device) -> HostMemory | DeviceMemory:
     """Start to count the memory of the device that this rank computes on."""
     return DeviceMemory(device) if device.type == "cuda" else HostMemory()
 
 
 @contextmanager
-def budgeted(memory: Memory, budget_bytes: int | None) -> Iterator[None]:
+def memory_budget(memory: HostMemory | DeviceMemory, budget_bytes: int | None) -> Iterator[None]:
     """Hold the rank to its budget inside the block; `None` sets no limit."""
     if budget_bytes is None:
         yield

@@ -20,11 +20,9 @@ from evaluator.estimate.hardware import (
     transfer,
 )
 from evaluator.estimate.memory import (
-    NUMBER_BYTES,
     REDUCTION_BYTES,
     Share,
     Weights,
-    has_experts,
     in_buckets,
     kv_size,
     layer_weights,
@@ -71,7 +69,7 @@ def tensor_traffic(share: Share) -> Traffic:
     work, config = share.work, share.config
     if config.tp == 1:
         return Traffic()
-    hidden = _number_bytes(share) * share.tokens * work.hidden_size
+    hidden = share.number_bytes * share.tokens * work.hidden_size
     one = _joined(share, hidden)
     forwards = 1 + recomputations(share)
     around = one * (2 * share.layer_count * (forwards + 1))
@@ -84,7 +82,7 @@ def context_traffic(share: Share) -> Traffic:
     config = share.config
     if config.cp == 1:
         return Traffic()
-    size = _number_bytes(share) / config.tp
+    size = share.number_bytes / config.tp
     pair = size * 2 * share.tokens * kv_size(share.work)  # keys and values of one part
     forwards = 1 + recomputations(share)
     match config.context_method:
@@ -105,12 +103,12 @@ def expert_traffic(share: Share) -> Traffic:
     if config.ep == 1:
         return Traffic()
     rows = share.tokens * work.experts_per_token
-    there = gather_or_scatter(_number_bytes(share) * rows * work.hidden_size, config.ep)
+    there = gather_or_scatter(share.number_bytes * rows * work.hidden_size, config.ep)
     counts = gather_or_scatter(0, config.ep)
     # Selective checkpointing keeps what was exchanged.
     kept = config.activation_checkpointing is Checkpointing.SELECTIVE
     forwards = 1 if kept else 1 + recomputations(share)
-    return ((there * 2 + counts) * forwards + there * 2) * _expert_layers(share)
+    return ((there * 2 + counts) * forwards + there * 2) * share.expert_layer_count
 
 
 def pipeline_traffic(share: Share) -> Traffic:
@@ -119,7 +117,7 @@ def pipeline_traffic(share: Share) -> Traffic:
     if config.pp == 1:
         return Traffic()
     cut = config.tp if config.sequence_parallel else 1
-    hidden = _number_bytes(share) * share.tokens * work.hidden_size / cut
+    hidden = share.number_bytes * share.tokens * work.hidden_size / cut
     return transfer(hidden) * (2 * len(share.stages))
 
 
@@ -132,7 +130,7 @@ def gathered_traffic(share: Share) -> Traffic:
     # Stages keep parameters between micro-batches, unless they drop them in each.
     times = count * (1 + config.reshards) if config.pp == 1 else 1 + count * config.reshards
     group = groups(config)["shard"].size
-    size = _number_bytes(share) * _weights(share).plain
+    size = share.number_bytes * _weights(share).plain
     once = gather_or_scatter(size, group, calls=share.layer_count + len(share.stages))
     return once * times
 
@@ -142,7 +140,7 @@ def reduced_traffic(share: Share) -> Traffic:
     config = share.config
     if config.dp_shard == 1:
         return Traffic()
-    size = REDUCTION_BYTES.get(config.fsdp_reduction, _number_bytes(share))
+    size = REDUCTION_BYTES.get(config.fsdp_reduction, share.number_bytes)
     group = groups(config)["shard"].size
     calls = share.layer_count + len(share.stages)
     return gather_or_scatter(size * _weights(share).plain, group, calls)
@@ -152,7 +150,7 @@ def replicated_traffic(share: Share) -> Traffic:
     """Of a step: gradients of what several ranks hold."""
     config = share.config
     group = groups(config)["replica"].size
-    size = _number_bytes(share) * _weights(share).plain
+    size = share.number_bytes * _weights(share).plain
     if config.dp_shard > 1:
         size /= groups(config)["shard"].size
     if not in_buckets(config):
@@ -164,17 +162,16 @@ def replicated_traffic(share: Share) -> Traffic:
 def routed_traffic(share: Share) -> Traffic:
     """Of a step: gradients of routed experts between the ranks that hold the same ones."""
     config = share.config
-    size = _number_bytes(share) * _weights(share).routed
-    return all_reduce(size, groups(config)["same_experts"].size, calls=_expert_layers(share))
+    size = share.number_bytes * _weights(share).routed
+    return all_reduce(size, groups(config)["same_experts"].size, calls=share.expert_layer_count)
 
 
 def _weights(share: Share) -> Weights:
     """Of all stages of a rank, before sharding; where experts stay, all of them are plain."""
     config = share.config
     total = Weights(share.edge)
-    for stage in share.stages:
-        for layer in stage.layers:
-            total += layer_weights(share.work, layer, tp=config.tp, ep=config.ep)
+    for layer in share.layers:
+        total += layer_weights(share.work, layer, tp=config.tp, ep=config.ep)
     return total if config.ep > 1 else Weights(total.total)
 
 
@@ -190,11 +187,7 @@ def _loss_traffic(share: Share) -> Traffic:
     config = share.config
     if config.loss_parallel:
         return all_reduce(4 * share.tokens, config.tp) * LOSS_REDUCTIONS
-    return gather_or_scatter(_number_bytes(share) * share.tokens * share.work.vocab_size, config.tp)
-
-
-def _expert_layers(share: Share) -> int:
-    return sum(has_experts(share.work, layer) for stage in share.stages for layer in stage.layers)
+    return gather_or_scatter(share.number_bytes * share.tokens * share.work.vocab_size, config.tp)
 
 
 def _compressed(share: Share) -> float:
@@ -203,13 +196,9 @@ def _compressed(share: Share) -> float:
         case CommHook.NONE:
             return 1
         case CommHook.FP16 | CommHook.BF16:
-            return HALF_BYTES / _number_bytes(share)
+            return HALF_BYTES / share.number_bytes
         case CommHook.POWER_SGD:
             return min(1.0, 2 * POWER_SGD_RANK / share.work.hidden_size)
-
-
-def _number_bytes(share: Share) -> int:
-    return NUMBER_BYTES[share.work.precision]
 
 
 @dataclass(frozen=True, slots=True)

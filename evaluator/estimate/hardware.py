@@ -12,7 +12,6 @@ from evaluator.accelerators import accelerator, peak_flops_per_s
 from evaluator.estimate.memory import (
     Share,
     edge_weights,
-    has_experts,
     in_buckets,
     layer_weights,
 )
@@ -53,10 +52,9 @@ def layer_flops(share: Share, length: float) -> float:
     scores = _seen(share) * PER_WEIGHT * 2 * length * work.attention_width / config.tp
     met = work.experts_per_token / work.expert_count if work.expert_count else 0
     flops = scores * share.layer_count
-    for stage in share.stages:
-        for layer in stage.layers:
-            weights = layer_weights(work, layer, tp=config.tp)
-            flops += PER_WEIGHT * (weights.plain + weights.routed * met)
+    for layer in share.layers:
+        weights = layer_weights(work, layer, tp=config.tp)
+        flops += PER_WEIGHT * (weights.plain + weights.routed * met)
     return flops
 
 
@@ -95,12 +93,11 @@ def operators(share: Share) -> float:
 
 def forward_operators(share: Share) -> float:
     """Operators of a forward pass through all layers of a rank."""
-    work, config = share.work, share.config
-    mixed = sum(has_experts(work, layer) for stage in share.stages for layer in stage.layers)
+    config = share.config
     unfused = config.attention_backend is AttentionBackend.MATH
     each = LAYER_OPERATORS + (UNFUSED_OPERATORS if unfused else 0)
     left = COMPILED if config.compile else 1
-    return left * (each * share.layer_count + EXPERT_OPERATORS * mixed)
+    return left * (each * share.layer_count + EXPERT_OPERATORS * share.expert_layer_count)
 
 
 def sliced_operators(share: Share) -> float:

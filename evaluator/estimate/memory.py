@@ -212,9 +212,24 @@ class Share:
     gives_loss: bool
 
     @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers of all its stages."""
+        return tuple(layer for stage in self.stages for layer in stage.layers)
+
+    @property
     def layer_count(self) -> int:
         """Layers in all its stages."""
         return sum(len(stage.layers) for stage in self.stages)
+
+    @property
+    def expert_layer_count(self) -> int:
+        """Those of them that have experts."""
+        return sum(has_experts(self.work, layer) for layer in self.layers)
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a parameter, a gradient or an activation."""
+        return NUMBER_BYTES[self.work.precision]
 
     @property
     def tokens(self) -> float:
@@ -379,7 +394,7 @@ def _runtime_bytes(config: Config, device: DeviceKind) -> int:
 
 def _setup(share: Share, device: DeviceKind) -> MemoryEstimate:
     """Stages are built whole and in fp32, one after the other, then converted and cut."""
-    size = NUMBER_BYTES[share.work.precision]
+    size = share.number_bytes
     most = held = 0.0
     for stage in share.stages:
         most = max(most, held + FP32_BYTES * stage.whole, held + size * (stage.whole + stage.held))
@@ -391,7 +406,7 @@ def _setup(share: Share, device: DeviceKind) -> MemoryEstimate:
 
 def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
     """The start of a backward pass with every other micro-batch in flight that there can be."""
-    size = NUMBER_BYTES[share.work.precision]
+    size = share.number_bytes
     held = size * share.held
     activations = size * share.tokens * _kept_per_token(share, device)
     loss = share.tokens * _loss_bytes_per_token(share)
@@ -416,7 +431,7 @@ def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
 def _update(share: Share, device: DeviceKind) -> MemoryEstimate:
     """Going over all parameters in one operation takes one more number for each of them."""
     config = share.config
-    held = NUMBER_BYTES[share.work.precision] * share.held
+    held = share.number_bytes * share.held
     copies = 2 if in_buckets(config) and not config.ddp_bucket_view else 1
     more = 1 if config.optimizer_loop is OptimizerLoop.FOREACH else 0
     return MemoryEstimate(
@@ -438,8 +453,11 @@ def _kept_per_token(share: Share, device: DeviceKind) -> float:
         config = replace(config, activation_checkpointing=Checkpointing.NONE)
     chunks = in_flight(config, micro_batch_count(work, config), share.place)
     stage_count = len(share.stages)
-    layers = [layer for stage in share.stages for layer in stage.layers]
-    kept = sum(layer_kept(work, layer, config, device) for layer in layers) / stage_count * chunks
+    kept = (
+        sum(layer_kept(work, layer, config, device) for layer in share.layers)
+        / stage_count
+        * chunks
+    )
     if share.gives_loss:
         kept += head_kept(work, config, device)
     return kept
@@ -451,8 +469,7 @@ def _flow_per_token(share: Share, device: DeviceKind) -> float:
     again = config.activation_checkpointing is not Checkpointing.NONE
     return max(
         layer_flow(work, layer, config) + (layer_whole(work, layer, config, device) if again else 0)
-        for stage in share.stages
-        for layer in stage.layers
+        for layer in share.layers
     )
 
 
@@ -478,7 +495,7 @@ def _loss_bytes_per_token(share: Share) -> float:
 def _gradient_bytes(share: Share) -> float:
     """Of sharded parameters they stay whole until a step's last micro-batch goes back."""
     config = share.config
-    size = NUMBER_BYTES[share.work.precision]
+    size = share.number_bytes
     if config.dp_shard == 1:
         copies = 2 if in_buckets(config) and not config.ddp_bucket_view else 1
         return copies * size * share.unsharded
@@ -493,7 +510,7 @@ def _gathered_bytes(share: Share) -> float:
     config = share.config
     if config.dp_shard == 1:
         return 0
-    size = NUMBER_BYTES[share.work.precision]
+    size = share.number_bytes
     if not config.reshards:
         return size * (share.unsharded + share.largest_layer)
     layers = min(GATHERED_LAYERS + config.fsdp_prefetch, 1 + share.layer_count)

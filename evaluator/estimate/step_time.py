@@ -28,7 +28,6 @@ from evaluator.estimate.hardware import (
     sliced_operators,
 )
 from evaluator.estimate.memory import (
-    NUMBER_BYTES,
     Share,
     Weights,
     decoder_of,
@@ -142,9 +141,8 @@ def _idle_micro_batches(config: Config, machine: Machine) -> float:
 
 
 def _updating(places: Sequence[Share], machine: Machine) -> float:
-    number_bytes = NUMBER_BYTES[places[0].work.precision]
     seconds = [
-        share.held * number_bytes * UPDATE_TOUCHES / machine.memory_bytes_per_s
+        share.held * share.number_bytes * UPDATE_TOUCHES / machine.memory_bytes_per_s
         + _update_operators(share, machine) * machine.dispatch_s
         for share in places
     ]
@@ -201,7 +199,7 @@ def _read_bytes(share: Share) -> float:
     keys = 2 * work.layer_count * kv_size(work) / config.tp
     cache = config.micro_batch * _mean_length(work) * keys
     numbers = weights.plain + weights.routed * met + cache
-    return NUMBER_BYTES[work.precision] * (work.output_length - 1) * numbers
+    return share.number_bytes * (work.output_length - 1) * numbers
 
 
 def _traffic(share: Share, tokens: int) -> Traffic:
@@ -210,7 +208,7 @@ def _traffic(share: Share, tokens: int) -> Traffic:
     Logits are only those of the last place.
     """
     work, config = share.work, share.config
-    size = NUMBER_BYTES[work.precision]
+    size = share.number_bytes
     hidden = all_reduce(size * tokens * work.hidden_size, config.tp) * (2 * work.layer_count)
     if config.tp == 1:
         return hidden
@@ -270,7 +268,7 @@ def _as_builtin(
     if work is None or config is None:
         return None
     sequences = work.global_batch // config.dp
-    too_many_stages = config.pp * config.stages_per_rank > work.layer_count
+    too_many_stages = config.stage_count > work.layer_count
     if sequences < 1 or too_many_stages or (work.output_length and config.pp > 1):
         return None
     # One that is larger than what a replica gets, or not given, is all that it gets.

@@ -164,19 +164,14 @@ class BenchPlan:
     """Every point of a benchmark, and how each is measured.
 
     `adapters` is empty where none was chosen. `rank_count` is of all ranks, however started, and
-    `timeout_s` for one point.
+    the timeout of the options is for one point.
     """
 
+    options: BenchOptions
     adapters: tuple[AdapterName, ...]
-    backend: str | None
     device: DeviceKind
     rank_count: int
     operations: tuple[Operation, ...]
-    warmup_iterations: int
-    measure_iterations: int
-    sync_interval: int
-    async_op: bool
-    timeout_s: float
     config: BenchConfig
 
     def request(self, adapter: AdapterName, backend: str) -> SweepRequest:
@@ -186,11 +181,11 @@ class BenchPlan:
             backend=backend,
             device=self.device,
             operations=self.operations,
-            warmup_iterations=self.warmup_iterations,
-            measure_iterations=self.measure_iterations,
-            sync_interval=self.sync_interval,
-            async_op=self.async_op,
-            timeout_s=self.timeout_s,
+            warmup_iterations=self.options.warmup,
+            measure_iterations=self.options.iters,
+            sync_interval=self.options.sync_interval,
+            async_op=self.options.async_op,
+            timeout_s=self.options.timeout,
         )
 
     def params(self, adapter: AdapterName, operation: Operation) -> BenchParams:
@@ -201,10 +196,10 @@ class BenchPlan:
             num_ranks=self.rank_count,
             dtype=operation.dtype.value,
             reduce_op=operation.reduce_op.value if operation.reduces else None,
-            async_op=self.async_op,
-            warmup_iterations=self.warmup_iterations,
-            measure_iterations=self.measure_iterations,
-            sync_interval=self.sync_interval,
+            async_op=self.options.async_op,
+            warmup_iterations=self.options.warmup,
+            measure_iterations=self.options.iters,
+            sync_interval=self.options.sync_interval,
         )
 
     @property
@@ -247,7 +242,7 @@ def read_plan(
     faults = (
         *_adapter_faults(asked, here),
         *_rank_faults(asked, here, device, rank_count),
-        *_size_faults(asked, sizes),
+        *_sweep_faults(asked, sizes),
         *_reduction_faults(asked),
         *_output_faults(asked),
     )
@@ -257,16 +252,11 @@ def read_plan(
     if asked.dtype.is_integer:
         reduce_ops = tuple(each for each in reduce_ops if each is not ReduceOp.AVG)
     return BenchPlan(
+        options=asked,
         adapters=tuple(AdapterName) if asked.all_adapters else tuple(dict.fromkeys(asked.adapters)),
-        backend=asked.backend,
         device=device,
         rank_count=rank_count,
         operations=tuple(operations(asked.collective, reduce_ops, sizes, asked.dtype)),
-        warmup_iterations=asked.warmup,
-        measure_iterations=asked.iters,
-        sync_interval=asked.sync_interval,
-        async_op=asked.async_op,
-        timeout_s=asked.timeout,
         config=BenchConfig(
             run_all_collectives=len(asked.collective) > 1,
             run_all_comm_adapters=asked.all_adapters,
@@ -331,7 +321,7 @@ def _rank_faults(
         yield "ranks", f"send_recv needs two ranks, there is one; give --{RANKS} 2 or more"
 
 
-def _size_faults(asked: BenchOptions, sizes: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _sweep_faults(asked: BenchOptions, sizes: Sequence[int]) -> Iterator[tuple[str, str]]:
     least, most, element = asked.min_size, asked.max_size, asked.dtype.element_bytes
     for option, size in (("min-size", least), ("max-size", most)):
         if size % element:

@@ -318,7 +318,7 @@ def choose_adapters(plan: BenchPlan, closed: Mapping[AdapterName, str]) -> Adapt
         raise EnvironmentFault("; ".join(left_out))
     return AdapterChoice(
         requests=tuple(
-            plan.request(name, plan.backend or default_backend(name, plan.device))
+            plan.request(name, plan.options.backend or default_backend(name, plan.device))
             for name in usable
         ),
         left_out=tuple(left_out),

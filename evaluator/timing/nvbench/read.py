@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -314,23 +315,15 @@ def _state(path: Path, benchmark: str, state: RunState, exponents: frozenset[str
 
 
 def _axis_value(axis: StateAxis, is_exponent: bool) -> AxisValue:
-    text = str(axis.value)
-    return AxisValue(
-        name=axis.name, type=axis.type, value=text, shown=_axis_words(axis.type, text, is_exponent)
-    )
-
-
-def _axis_words(kind: str, text: str, is_exponent: bool) -> str:
-    if kind == "int64" and is_exponent and _INTEGER.fullmatch(text):
+    words = text = str(axis.value)
+    if axis.type == "int64" and is_exponent and _INTEGER.fullmatch(text):
         value = int(text)
-        if value > 0 and value & (value - 1) == 0:
-            return f"2^{value.bit_length() - 1}"
-    if kind == "float64":
-        try:
-            return f"{float(text):.5g}"
-        except ValueError:
-            return text
-    return text
+        if value > 0 and value.bit_count() == 1:
+            words = f"2^{value.bit_length() - 1}"
+    elif axis.type == "float64":
+        with suppress(ValueError):
+            words = f"{float(text):.5g}"
+    return AxisValue(name=axis.name, type=axis.type, value=text, shown=words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WHOLE_NUMBERS: Final = frozenset(
-    {
-        *("rank", "last_rank", "step", "instance", "bytes", "start_ns", "group_id", "version"),
-        "group_size",
-        *("count", "step_count", "span_count", "collective_count", "shown_count", "rank_count"),
-        *("launch_count", "graph_launch_count", "kernel_count", "longest_count", "untold_count"),
-    }
-)
-"""Columns of integers, some of them missing."""
 REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value")
-"""How the names of columns of floats end."""
+WHOLE_NUMBERS: Final = (
+    *("rank", "step", "instance", "bytes", "_ns", "group_id", "version", "_size", "count"),
+)
+"""How the names of columns of floats, and of the other numbers, end."""
 
 
 def trace(name: Path | str, store: Path | str | None = None, *, use_cache: bool = True) -> "Trace":
@@ -155,11 +149,12 @@ class Trace:
 def _frame(table: str, rows: list[Row]) -> pd.DataFrame:
     """A table whose columns have one type each, whatever the traces hold."""
     columns = COLUMNS[table]
-    whole = dict.fromkeys(WHOLE_NUMBERS & columns.keys(), "Int64")
-    real = {
-        name: "float64" for name in columns if name.endswith(REAL_NUMBERS) and name not in whole
+    types = {
+        name: "float64" if name.endswith(REAL_NUMBERS) else "Int64"
+        for name in columns
+        if name.endswith((*REAL_NUMBERS, *WHOLE_NUMBERS))
     }
-    return pd.DataFrame(rows, columns=list(columns)).astype({**whole, **real})
+    return pd.DataFrame(rows, columns=list(columns)).astype(types)
 
 
 def _saved(figure: "Figure", path: Path | str | None) -> "Figure":

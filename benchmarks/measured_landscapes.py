@@ -21,7 +21,7 @@ from policies.contract import decide, seed_policy
 from records.codec import to_json
 from records.study import Objective, Study, choices_of
 from records.trial import Config, FailureKind
-from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated
+from search.strategy_bench.landscape import Entry, Fault, Landscape, with_estimates
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=BUILTIN_OUT, help="landscape file to write")
     options = parser.parse_args()
     header, *rows = map(json.loads, options.data.read_text(encoding="utf-8").splitlines())
-    landscape = estimated(landscape_of(measured_study(options.config, header), header, rows))
+    landscape = with_estimates(landscape_of(measured_study(options.config, header), header, rows))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_landscape(landscape, options.out)
     print(f"{options.out}: {len(landscape.entries)} configurations")

@@ -77,13 +77,13 @@ def analyze(
     """
     # Imported here: statistics and plotting take a second to load.
     from search.collective_bench.analyze import AnalysisOptions
-    from search.collective_bench.analyze import analyze as analysed
+    from search.collective_bench.analyze import analyze as run_analysis
     from search.collective_bench.output import analysis_facts
     from search.collective_bench.verdicts import UNDECIDED, Limits
 
     console = Terminal(stderr=True)
     with console.status("reading") as line:
-        found = analysed(
+        found = run_analysis(
             AnalysisOptions(
                 folders=tuple(folders),
                 outdir=outdir,
@@ -154,9 +154,9 @@ def mix(
     Run the file unchanged, or copy its [[message]] tables into another study file.
     """
     from search.traces.message_mix import mix_of
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    text = mix_of(traced(trace, store, use_cache=not no_cache)).toml()
+    text = mix_of(open_traces(trace, store, use_cache=not no_cache)).toml()
     if out is None:
         typer.echo(text, nl=False)
         return

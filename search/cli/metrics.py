@@ -53,7 +53,7 @@ from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, pag
 if TYPE_CHECKING:
     from search.replay.metrics import Done
     from search.study.card_reader import Given
-    from search.traces.open import Traced
+    from search.traces.open import OpenTraces
 
 
 app = typer.Typer(
@@ -309,12 +309,12 @@ def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str
     return [known[name] for name in names or known], {}
 
 
-def _with_card(asked: ComputeOptions) -> "tuple[Traced, Sequence[str], Sequence[str]]":
+def _with_card(asked: ComputeOptions) -> "tuple[OpenTraces, Sequence[str], Sequence[str]]":
     """Return the traces with the card's workload, mismatches, and the card's inferences."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
     if asked.card is None:
-        return traced(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
+        return open_traces(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
     # Imported here: only a card needs it.
     from search.study.card_reader import Card, CardReader
 
@@ -325,7 +325,7 @@ def _with_card(asked: ComputeOptions) -> "tuple[Traced, Sequence[str], Sequence[
         raise StudyError(
             f"{asked.card}: lists several batch sizes; give the traces' one with --batch-size"
         )
-    found = traced(asked.trace, asked.store, use_cache=asked.use_cache)
+    found = open_traces(asked.trace, asked.store, use_cache=asked.use_cache)
     seen = replace(found.evidence, workload=workload, environment=environment)
     unfit = mismatches(found.traces, workload, environment)
     return replace(found, evidence=seen), unfit, reader.inferences

@@ -25,7 +25,7 @@ from search.cli.options import (
     TraceArgument,
     examples,
 )
-from search.traces.open import Traced
+from search.traces.open import OpenTraces
 from search.traces.tables import (
     Row,
     breakdown_rows,
@@ -80,9 +80,9 @@ def breakdown(
     as_json: JsonOption = False,
 ) -> None:
     """Break down the step time of each rank, and explain idle time."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    found = traced(trace, store, use_cache=not no_cache)
+    found = open_traces(trace, store, use_cache=not no_cache)
     print_breakdown(found, plot, timeline, as_json=as_json)
 
 
@@ -100,9 +100,9 @@ def collectives(
     as_json: JsonOption = False,
 ) -> None:
     """List collectives by kind, size and process group, with bandwidths."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    found = traced(trace, store, use_cache=not no_cache)
+    found = open_traces(trace, store, use_cache=not no_cache)
     print_collectives(found, plot, as_json=as_json)
 
 
@@ -114,9 +114,9 @@ def stragglers_command(
     as_json: JsonOption = False,
 ) -> None:
     """Find the rank that the others wait for, and the cost."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    print_stragglers(traced(trace, store, use_cache=not no_cache), as_json=as_json)
+    print_stragglers(open_traces(trace, store, use_cache=not no_cache), as_json=as_json)
 
 
 @app.command(
@@ -134,9 +134,9 @@ def kernels(
     as_json: JsonOption = False,
 ) -> None:
     """List the longest kernels, and launch overheads."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    print_kernels(traced(trace, store, use_cache=not no_cache), top, as_json=as_json)
+    print_kernels(open_traces(trace, store, use_cache=not no_cache), top, as_json=as_json)
 
 
 @app.command(
@@ -155,9 +155,9 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the traces of two jobs by effect on the step time."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
 
-    pair = [traced(name, store, use_cache=not no_cache) for name in (before, after)]
+    pair = [open_traces(name, store, use_cache=not no_cache) for name in (before, after)]
     print_difference(pair[0], pair[1], top, as_json=as_json)
 
 
@@ -169,10 +169,10 @@ def report(
     store: StoreOption = None,
 ) -> None:
     """Write all tables, metrics and plots to one self-contained HTML file."""
-    from search.traces.open import traced
+    from search.traces.open import open_traces
     from search.traces.report import write_report
 
-    write_report(traced(trace, store, use_cache=not no_cache), to)
+    write_report(open_traces(trace, store, use_cache=not no_cache), to)
     typer.echo(f"written: {to}")
 
 
@@ -181,7 +181,7 @@ MOST_CAVEATS = 8
 MOST_RANKS = 16
 
 
-def head_facts(found: Traced) -> dict[str, object]:
+def head_facts(found: OpenTraces) -> dict[str, object]:
     """Return a summary of the traces for JSON."""
     traces = found.traces
     alignment = traces.alignment
@@ -200,7 +200,7 @@ def head_facts(found: Traced) -> dict[str, object]:
     }
 
 
-def print_head(found: Traced) -> None:
+def print_head(found: OpenTraces) -> None:
     """Print a summary of the traces."""
     typer.echo(one_line(found.name, CAVEAT_CHARS))
     typer.echo(one_line("; ".join(_head_parts(found)), CAVEAT_CHARS))
@@ -227,7 +227,7 @@ def trace_caveats(traces: TraceSet) -> tuple[str, ...]:
     return (*traces.caveats, words)
 
 
-def _head_parts(found: Traced) -> Sequence[str]:
+def _head_parts(found: OpenTraces) -> Sequence[str]:
     traces, split = found.traces, found.evidence.split
     count = len(traces.ranks)
     of_all = f" of {traces.world_size}" if traces.world_size not in {None, count} else ""
@@ -256,7 +256,7 @@ NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
 
 
 def print_breakdown(
-    found: Traced, plot: Path | None, timeline: Path | None, *, as_json: bool
+    found: OpenTraces, plot: Path | None, timeline: Path | None, *, as_json: bool
 ) -> None:
     """Print the breakdown of each rank, and draw it if requested."""
     split, causes = found.evidence.split, found.evidence.idle
@@ -359,7 +359,7 @@ def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
     ]
 
 
-def print_kernels(found: Traced, top: int, *, as_json: bool) -> None:
+def print_kernels(found: OpenTraces, top: int, *, as_json: bool) -> None:
     """Print the longest kernels over all ranks, and launch overheads."""
     tables, launches = found.kernels, found.evidence.launches
     if as_json:
@@ -414,7 +414,7 @@ MOST_SIZES = 16
 NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
 
 
-def print_collectives(found: Traced, plot: Path | None, *, as_json: bool) -> None:
+def print_collectives(found: OpenTraces, plot: Path | None, *, as_json: bool) -> None:
     """Print collectives by kind, group and size, and the traffic of a step."""
     traces = found.traces
     matches = found.matches
@@ -510,7 +510,7 @@ def _partial_words(instances: Sequence[Row]) -> list[str]:
     ]
 
 
-def print_stragglers(found: Traced, *, as_json: bool) -> None:
+def print_stragglers(found: OpenTraces, *, as_json: bool) -> None:
     """Print how long ranks wait for each other, and their compute imbalance."""
     traces, split = found.traces, found.evidence.split
     waits = stragglers(traces, found.matches)
@@ -586,7 +586,7 @@ def _number(value: object) -> float | None:
 NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
 
 
-def print_difference(before: Traced, after: Traced, top: int, *, as_json: bool) -> None:
+def print_difference(before: OpenTraces, after: OpenTraces, top: int, *, as_json: bool) -> None:
     """Print changes by effect on the step; raise `StudyError` if a job has no steps."""
     found = difference(before.traces, after.traces)
     if found is None:

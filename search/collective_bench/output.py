@@ -229,7 +229,7 @@ def _settings(point: DevicePoint) -> tuple[Cell, ...]:
     return (point.operation, point.dtype, point.dispatch_mode, point.sync_interval)
 
 
-COUNTED: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
+COUNTED_STANDINGS: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
 CATEGORIES: Final = ("improved", "regressed", "neutral")
 COLUMNS: Final = (
     *("Collective", "Adapter", "Baseline"),
@@ -251,7 +251,7 @@ Statistics: TypeAlias = tuple[int, float | None, float | None, float | None]
 
 def _statistics(verdicts: Iterable[PointVerdict]) -> list[Statistics]:
     """For each standing that counts: points, share, mean and median change of latency, in %."""
-    changes: dict[Standing, list[float]] = {standing: [] for standing in COUNTED}
+    changes: dict[Standing, list[float]] = {standing: [] for standing in COUNTED_STANDINGS}
     for each in verdicts:
         if each.standing in changes and each.latency_change is not None:
             changes[each.standing].append(each.latency_change)

@@ -27,7 +27,7 @@ SKIPPED: Final = "skipped"
 """Status of a point that the library lacks: nothing went wrong."""
 TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
 """Reasons for which only other launches help."""
-UNSEEN: Final = 2.0
+PASSING_LIMIT: Final = 2.0
 """A point passes only if its interval excludes that it takes this many times the limit."""
 ONE_DEFINITION: Final = frozenset(
     {
@@ -288,7 +288,7 @@ def _may_hide(found: Comparison, rule: DecisionRule) -> bool:
     if found.ratio_low is None or found.ratio_high is None:
         return True
     vetoed = found.ratio_low > 1 + rule.margin and found.reason != LOST_AMONG_MANY
-    return vetoed or found.ratio_high > UNSEEN * (1 + rule.margin)
+    return vetoed or found.ratio_high > PASSING_LIMIT * (1 + rule.margin)
 
 
 def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float | None:

@@ -14,7 +14,7 @@ from records.errors import CclsearchError, StudyError
 from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
-from search.strategy_bench.run import Asking, Done, Start, Terms, runs_of
+from search.strategy_bench.run import Asking, Done, Start, Terms, run_all
 from search.strategy_bench.summary import MARKS, Report, Summary, report
 from search.study.study_file import suggestion
 from search.traces.plots import add_legend, save
@@ -120,7 +120,7 @@ def compare(
     grounds = [Ground(landscape) for landscape in landscapes]
     seeds = tuple(range(seed_count))
     terms = Terms(seeds=seeds, trial_count=trial_count, start=start, asking=asking)
-    runs = runs_of(landscapes, strategies, terms, done=done, process_count=process_count)
+    runs = run_all(landscapes, strategies, terms, done=done, process_count=process_count)
     return Comparison(
         strategies=tuple(strategies),
         seed_count=seed_count,

@@ -241,7 +241,7 @@ def study_of(landscape: Landscape) -> Study:
     )
 
 
-def estimated(landscape: Landscape) -> Landscape:
+def with_estimates(landscape: Landscape) -> Landscape:
     """The landscape with what its recipe estimates of each configuration, before any launch."""
     study = study_of(landscape)
     recipe = recipe_of(study)
@@ -263,11 +263,11 @@ BYTES = 2
 """Of a parameter, a gradient or an activation on the wire."""
 STATE_BYTES = 12
 """Of a parameter's optimizer state: a master copy and two moments."""
-RECOMPUTED = {"none": 0.0, "selective": 0.06, "full": 0.30}
+RECOMPUTE_SHARE = {"none": 0.0, "selective": 0.06, "full": 0.30}
 """Further compute, as a share."""
-KEPT = {"none": 34.0, "selective": 18.0, "full": 2.0}
+ACTIVATION_BYTES = {"none": 34.0, "selective": 18.0, "full": 2.0}
 """Bytes of activations for each token and hidden unit of a layer."""
-SLOWED = 0.08
+OVERLAP_SLOWDOWN = 0.08
 """What hidden communication takes from compute, as a share of itself: the memory's bandwidth."""
 
 
@@ -351,7 +351,7 @@ def step_s(plan: Plan, model: Model, machine: Machine) -> float:
     data = _data_s(plan, model, machine)
     hidden = min(machine.overlap * data, 0.7 * compute)
     pipeline = count * _pipeline_s(plan, model, machine)
-    return compute + SLOWED * hidden + bubble + tensor + data - hidden + pipeline
+    return compute + OVERLAP_SLOWDOWN * hidden + bubble + tensor + data - hidden + pipeline
 
 
 def memory_bytes(plan: Plan, model: Model) -> float:
@@ -361,7 +361,7 @@ def memory_bytes(plan: Plan, model: Model) -> float:
     state = BYTES * gathered + own / plan.shards * (BYTES + STATE_BYTES)
     tokens = plan.micro_batch * model.sequence_length
     layers = model.layer_count / plan.pp
-    kept = KEPT[plan.checkpointing] * tokens * model.hidden_size * layers / plan.tp
+    kept = ACTIVATION_BYTES[plan.checkpointing] * tokens * model.hidden_size * layers / plan.tp
     deepest = plan.pp * (1.25 if plan.chunks > 1 else 1.0)
     in_flight = min(plan.micro_batch_count(model), deepest)
     working = 40.0 * tokens * model.hidden_size / plan.tp
@@ -375,7 +375,7 @@ def _micro_batch_s(plan: Plan, model: Model, machine: Machine) -> float:
     filled = tokens / plan.tp
     reached = filled / (filled + machine.saturation_tokens / 4)
     sliced = (1 - machine.slicing_loss) ** (plan.tp.bit_length() - 1)
-    more = 1 + RECOMPUTED[plan.checkpointing]
+    more = 1 + RECOMPUTE_SHARE[plan.checkpointing]
     return flops * more / (machine.flops * reached * sliced)
 
 
@@ -418,7 +418,7 @@ def _pipeline_s(plan: Plan, model: Model, machine: Machine) -> float:
 TEXT_OR_NAME = re.compile(r"'[^']*'|\"[^\"]*\"|\b[A-Za-z_]\w*\b")
 
 
-def anonymised(landscape: Landscape) -> Landscape:
+def anonymise(landscape: Landscape) -> Landscape:
     """The landscape with numbered knobs and texts, and without estimates, reasons and causes."""
     space = landscape.space
     choices = [choice for dimension in space.dimensions for choice in dimension.choices or ()]
@@ -514,14 +514,14 @@ ACCELERATORS: Final[Mapping[str, float]] = {
 """Peak of each, in bf16."""
 
 
-def generated(name: str) -> Landscape:
+def generate_landscape(name: str) -> Landscape:
     """The landscape of a name such as `generated:7`; raises `StudyError` for any other."""
     found = NAME.fullmatch(name.removeprefix(PREFIX))
     if not found:
         raise StudyError(f"{name!r} is not a generated landscape; write {HELP}")
     size, seed, anonymous = found.groups()
     landscape = _landscape(name, SIZES[size or "medium"], int(seed))
-    return anonymised(landscape) if anonymous else landscape
+    return anonymise(landscape) if anonymous else landscape
 
 
 def _landscape(name: str, size: Size, seed: int) -> Landscape:
@@ -535,7 +535,7 @@ def _landscape(name: str, size: Size, seed: int) -> Landscape:
     memory = _memory(configs, model, draw)
     effects = _effects(space, draw)
     entries = [_entry(config, model, machine, memory, effects) for config in configs]
-    return estimated(
+    return with_estimates(
         Landscape(
             version=1,
             name=name,
@@ -649,7 +649,7 @@ def _workload(model: Model) -> Workload:
 
 def _environment(machine: Machine, size: Size, accelerator: str) -> Environment:
     return Environment(
-        name="generated",
+        name="generate_landscape",
         device="cuda",
         accelerator=accelerator,
         world_size=size.world_size,

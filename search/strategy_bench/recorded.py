@@ -43,7 +43,14 @@ from records.trial import (
 )
 from records.workload import Workload, known_model
 from search.loop.leader import STEP_OBJECTIVES, counted
-from search.strategy_bench.landscape import Entry, Fault, Landscape, estimated, rounded, study_of
+from search.strategy_bench.landscape import (
+    Entry,
+    Fault,
+    Landscape,
+    rounded,
+    study_of,
+    with_estimates,
+)
 from search.transfer.importing import LOOSE, BadRows, SearchRow, Work, json_rows
 from search.views.format import one_line
 
@@ -158,7 +165,7 @@ OUT_OF_MEMORY: Final = ("oom", "oom_likely")
 HEAD: Final = "HEAD"
 """The simulation that contradicts an earlier one of the same configuration."""
 A100: Final = Environment(
-    name="recorded",
+    name="recorded_landscapes",
     device="cuda",
     accelerator="NVIDIA A100-SXM4-40GB",
     world_size=16,
@@ -167,13 +174,13 @@ A100: Final = Environment(
     scale_up=Link(bandwidth_bytes_per_s=300e9),
     scale_out=Link(bandwidth_bytes_per_s=25e9),
 )
-SCRIPT: Final = Command(run=("recorded",), rank_count=RANKS)
+SCRIPT: Final = Command(run=("recorded_landscapes",), rank_count=RANKS)
 """The searches ran a script, which is not here."""
 Row = TypeVar("Row", SearchRow, Simulation)
 Result: TypeAlias = float | Fault
 
 
-def recorded(folder: Path) -> tuple[Landscape, ...]:
+def recorded_landscapes(folder: Path) -> tuple[Landscape, ...]:
     """Every landscape of a folder; raises `StudyError` where it lacks the files."""
     trials = [each for name in TRIALS for each in _rows(folder / name, SearchRow)]
     searches = (_of_trials(source, trials) for source in SOURCES)
@@ -258,7 +265,7 @@ def _of_simulation(batch: int, length: int, entries: Sequence[Entry]) -> Landsca
         seed=measured[-1].config,
         entries=tuple(entries),
     )
-    return estimated(landscape)
+    return with_estimates(landscape)
 
 
 def _result(trial: SearchRow, value: float | None) -> Result | None:
@@ -325,7 +332,7 @@ PER_TOKEN: Final = STEP_OBJECTIVES[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StudyLandscape:
     """The landscape, and how many launches are left out of it, by why."""
 
     landscape: Landscape
@@ -340,7 +347,7 @@ class Stored:
         return f"{self.landscape.name}: {sum(self.left_out.values())} launches left out: {reasons}"
 
 
-def stored(row: StudyRow, store: Store) -> Stored:
+def study_landscape(row: StudyRow, store: Store) -> StudyLandscape:
     """The landscape of a study; raises `StudyError` where its record makes none."""
     study, history = row.study, store.history(row.id)
     if study.contexts:
@@ -360,7 +367,7 @@ def stored(row: StudyRow, store: Store) -> Stored:
             left_out[str(found)] += 1
         else:
             results[known].append(found)
-    return Stored(landscape=_landscape(row, results, dead), left_out=left_out)
+    return StudyLandscape(landscape=_landscape(row, results, dead), left_out=left_out)
 
 
 def _read(outcome: Outcome, scoring: Scoring, tokens: int | None) -> Result | str:
@@ -424,7 +431,7 @@ def _landscape(
         seed=entries[0].config,
         entries=entries,
     )
-    return estimated(landscape)
+    return with_estimates(landscape)
 
 
 def _dead(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> tuple[str, ...]:

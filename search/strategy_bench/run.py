@@ -41,8 +41,14 @@ from search.settings import Secret
 from search.strategies.base import Choice, Chooser
 from search.strategies.catalog import chooser_named
 from search.strategies.offline import HybridChooser
-from search.strategy_bench.landscape import PREFIX, Ground, Landscape, generated, read_landscape
-from search.strategy_bench.recorded import recorded, stored
+from search.strategy_bench.landscape import (
+    PREFIX,
+    Ground,
+    Landscape,
+    generate_landscape,
+    read_landscape,
+)
+from search.strategy_bench.recorded import recorded_landscapes, study_landscape
 from search.study.spaces import decide_config
 
 if TYPE_CHECKING:
@@ -243,18 +249,18 @@ def _landscapes(
 ) -> tuple[Landscape, ...]:
     if words.startswith(STORED):
         with settings.open_store(store) as records:
-            found = stored(records.find(words.removeprefix(STORED)), records)
+            found = study_landscape(records.find(words.removeprefix(STORED)), records)
         if found.words is not None:
             report(found.words)
         return (found.landscape,)
     if words.startswith(PREFIX):
-        return (generated(words),)
+        return (generate_landscape(words),)
     if words.startswith(RECORDED):
-        return recorded(Path(words.removeprefix(RECORDED)))
+        return recorded_landscapes(Path(words.removeprefix(RECORDED)))
     return (read_landscape(Path(words)),)
 
 
-NOBODY = "no-key"
+PLACEHOLDER_KEY = "no-key"
 """What is sent with requests that only transcripts answer."""
 
 
@@ -280,7 +286,7 @@ class Asking:
 
     def _reached(self) -> tuple["LlmSettings", Transport | None]:
         if not settings.has_key():
-            return settings.settings_of(self.llm, Secret(NOBODY), self.llm.base_url), None
+            return settings.settings_of(self.llm, Secret(PLACEHOLDER_KEY), self.llm.base_url), None
         # Imported here: the SDK takes seconds to load, and transcripts do without.
         from search.llm.transport import AnthropicTransport
 
@@ -342,7 +348,7 @@ class Terms:
     """How a model is asked, for strategies that ask one."""
 
 
-def runs_of(
+def run_all(
     landscapes: Sequence[Landscape],
     strategies: Sequence[str],
     terms: Terms,
@@ -376,17 +382,17 @@ def _ended(
     """Landscape, strategy and runs of each task, in the order in which they end."""
     count = min(process_count or os.cpu_count() or 1, len(tasks) // TASKS_A_PROCESS)
     if count <= 1:
-        yield from ((task[0].name, task[1], searched(*task)) for task in tasks)
+        yield from ((task[0].name, task[1], run_searches(*task)) for task in tasks)
         return
     # Spawned: a process that was forked while the thread of a progress bar runs may hang.
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        tasks_of = {pool.submit(searched, *task): task for task in tasks}
+        tasks_of = {pool.submit(run_searches, *task): task for task in tasks}
         for future in as_completed(tasks_of):
             landscape, strategy, _ = tasks_of[future]
             yield landscape.name, strategy, future.result()
 
 
-def searched(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
+def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
     """One run of a strategy on a landscape from each seed."""
     ground = Ground(landscape)
     chooser = (

@@ -237,8 +237,17 @@ def paired(against: str, own: Counts, others: Counts) -> Paired:
 
 TABLE_WIDTH = 104
 """In less, cells are cut."""
-MARKED = f"% by {'/'.join(str(mark) for mark in MARKS)}"
-COLUMNS = ("strategy", "trials", "quartiles", "hits", MARKED, "expected", "launches", "failed")
+BY_MARKS = f"% by {'/'.join(str(mark) for mark in MARKS)}"
+COLUMNS = (
+    "strategy",
+    "trials",
+    "quartiles",
+    "hits",
+    BY_MARKS,
+    "expected",
+    "launches",
+    "failed",
+)
 
 
 def print_reports(

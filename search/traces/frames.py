@@ -11,7 +11,7 @@ from evaluator.traces.analysis.collectives import bandwidths
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
 from search.traces import tables
-from search.traces.open import Traced, traced
+from search.traces.open import OpenTraces, open_traces
 from search.traces.tables import COLUMNS, Row
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def trace(name: Path | str, store: Path | str | None = None, *, use_cache: bool 
     Raises TraceError for a file that is refused, StudyError where there is no such trial.
     """
     root = None if store is None else Path(store)
-    return Trace(traced(str(name), root, use_cache=use_cache))
+    return Trace(open_traces(str(name), root, use_cache=use_cache))
 
 
 class Trace:
@@ -41,7 +41,7 @@ class Trace:
     not hold is missing. The columns are explained in docs/metrics.md.
     """
 
-    def __init__(self, found: Traced) -> None:
+    def __init__(self, found: OpenTraces) -> None:
         self._found = found
 
     def __repr__(self) -> str:

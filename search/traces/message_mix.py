@@ -11,7 +11,7 @@ from evaluator.traces.analysis.collectives import Calls
 from evaluator.traces.model import TRANSFERS, CollectiveKind, TraceSet
 from records.errors import StudyError, shown
 from records.workload import Message
-from search.traces.open import Traced
+from search.traces.open import OpenTraces
 from search.views.format import format_decimal_bytes
 
 _SINGLE: Final = (
@@ -57,7 +57,7 @@ class Mix:
         return "\n".join(lines) + "\n"
 
 
-def mix_of(found: Traced) -> Mix:
+def mix_of(found: OpenTraces) -> Mix:
     """The mix of a traced job, in the order in which its first rank begins.
 
     Raises StudyError where no step is marked, or none of its collectives is among all ranks.

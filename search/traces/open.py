@@ -21,7 +21,7 @@ from search.views.console import Terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class OpenTraces:
     """Traces, how to call them, and what metrics may look at."""
 
     name: str
@@ -42,17 +42,17 @@ class Traced:
 STORED = "trial:"
 
 
-def traced(name: str, store: Path | None = None, *, use_cache: bool = True) -> Traced:
+def open_traces(name: str, store: Path | None = None, *, use_cache: bool = True) -> OpenTraces:
     """The traces in a folder or one file, or those of a trial named `trial:3` or `trial:STUDY:3`.
 
     A bar on the terminal shows the progress. Raises TraceError for a file that is refused,
     StudyError where there is no such trial, or it left no traces.
     """
     if name.startswith(STORED):
-        return traced_trial(name.removeprefix(STORED), store)
+        return open_trial_traces(name.removeprefix(STORED), store)
     with _bar() as on_file:
         traces = read_folder(Path(name), use_cache=use_cache, on_file=on_file)
-    return Traced(name=name, evidence=Evidence(traces=traces), traces=traces)
+    return OpenTraces(name=name, evidence=Evidence(traces=traces), traces=traces)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def _bar() -> Iterator[OnFile]:
         yield on_file
 
 
-def traced_trial(which: str, store: Path | None) -> Traced:
+def open_trial_traces(which: str, store: Path | None) -> OpenTraces:
     """The traces that trial `3` or `STUDY:3` left, with everything else that was measured in it.
 
     Raises StudyError where there is no such trial, it left no traces, or one is refused.
@@ -108,4 +108,4 @@ def traced_trial(which: str, store: Path | None) -> Traced:
     else:
         study = row.study
         seen = Evidence(traces=traces, workload=study.workload, environment=study.environment)
-    return Traced(name=name, evidence=seen, traces=traces)
+    return OpenTraces(name=name, evidence=seen, traces=traces)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from records.errors import StoreError, StudyError
 from search.traces.frames import Trace
-from search.traces.open import Traced
+from search.traces.open import OpenTraces
 from search.traces.plots import png
 from search.views.document import Table, words_row
 from search.views.format import format_number, one_line
@@ -23,7 +23,7 @@ MOST_ROWS: Final = 200
 """Of one table; the rest is what --json and data frames are for."""
 
 
-def write_report(found: Traced, to: Path) -> None:
+def write_report(found: OpenTraces, to: Path) -> None:
     """Write the report of these traces. Raises StoreError when it cannot be written."""
     body = f"<h1>{escape(printable(found.name))}</h1>\n" + "\n".join(_sections(found))
     try:
@@ -32,7 +32,7 @@ def write_report(found: Traced, to: Path) -> None:
         raise StoreError(f"cannot write {to}: {error.strerror}") from error
 
 
-def _sections(found: Traced) -> Iterator[str]:
+def _sections(found: OpenTraces) -> Iterator[str]:
     trace = Trace(found)
     metrics = trace.metrics()
     yield _list("Caveats", trace.caveats)

@@ -7,8 +7,8 @@ import pytest
 from records.trial import Config, Failed
 from search.strategies.base import Choice
 from search.strategies.catalog import CHOOSERS
-from search.strategy_bench.landscape import Entry, Ground, generated, read_landscape
-from search.strategy_bench.run import Terms, runs_of, search, searched
+from search.strategy_bench.landscape import Entry, Ground, generate_landscape, read_landscape
+from search.strategy_bench.run import Terms, run_all, run_searches, search
 
 FEW = Terms(seeds=(0, 1), trial_count=8)
 TP1 = Config({"tp": 1})
@@ -40,13 +40,13 @@ def ground(document, landscape_file):
 
 @pytest.fixture(scope="module")
 def small():
-    return generated("generated:small-5")
+    return generate_landscape("generated:small-5")
 
 
 @pytest.mark.parametrize("strategy", CHOOSERS)
 def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(strategy, small):
     ground = Ground(small)
-    for run in searched(small, strategy, FEW):
+    for run in run_searches(small, strategy, FEW):
         configs = [step.config for step in run.steps]
         assert configs[0] == ground.seed
         assert len(set(configs)) == len(configs) == 8
@@ -96,8 +96,8 @@ def test_nothing_leads_while_everything_failed(ground):
 
 def test_the_same_seed_gives_the_same_search_and_all_begin_elsewhere_alike(small):
     somewhere = replace(FEW, start="random")
-    runs = {name: searched(small, name, somewhere) for name in ("random", "coordinate")}
-    again = searched(small, "random", somewhere)
+    runs = {name: run_searches(small, name, somewhere) for name in ("random", "coordinate")}
+    again = run_searches(small, "random", somewhere)
     assert [run.steps for run in again] == [run.steps for run in runs["random"]]
     starts = [[run.steps[0].config for run in each] for each in runs.values()]
     assert starts[0] == starts[1]
@@ -107,7 +107,7 @@ def test_the_same_seed_gives_the_same_search_and_all_begin_elsewhere_alike(small
 def test_runs_come_by_landscape_and_strategy_in_the_order_of_seeds(ground):
     terms = Terms(seeds=tuple(range(7)), trial_count=4)
     told = []
-    runs = runs_of(
+    runs = run_all(
         [ground.landscape],
         ["grid", "random"],
         terms,
@@ -117,5 +117,5 @@ def test_runs_come_by_landscape_and_strategy_in_the_order_of_seeds(ground):
     assert [run.seed for run in runs["tiny"]["grid"]] == list(range(7))
     assert {run.strategy for run in runs["tiny"]["random"]} == {"random"}
     assert told[-1][2:] == (4, 4)
-    here = searched(ground.landscape, "random", terms)
+    here = run_searches(ground.landscape, "random", terms)
     assert [run.steps for run in runs["tiny"]["random"]] == [run.steps for run in here]

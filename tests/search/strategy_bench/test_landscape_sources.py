@@ -8,7 +8,7 @@ import pytest
 
 from records.errors import StudyError
 from records.trial import FailureKind
-from search.strategy_bench.landscape import Ground, generated, read_landscape
+from search.strategy_bench.landscape import Ground, generate_landscape, read_landscape
 from search.strategy_bench.run import landscapes_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -47,13 +47,13 @@ def failed(tp, dp, mb, error, cause):
 
 
 def test_a_generated_landscape_is_the_same_again_and_another_seed_is_not():
-    assert generated("generated:small-3") == generated("generated:small-3")
-    assert generated("generated:small-3") != generated("generated:small-4")
+    assert generate_landscape("generated:small-3") == generate_landscape("generated:small-3")
+    assert generate_landscape("generated:small-3") != generate_landscape("generated:small-4")
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("small-5", 120, 200), ("5", 450, 700)])
 def test_a_generated_landscape_has_a_memory_cliff_and_all_ranks_at_work(name, least, most):
-    landscape = generated(f"generated:{name}")
+    landscape = generate_landscape(f"generated:{name}")
     ground = Ground(landscape)
     faults = [entry.failure for entry in landscape.entries if entry.failure]
     assert least <= len(landscape.entries) <= most
@@ -66,7 +66,10 @@ def test_a_generated_landscape_has_a_memory_cliff_and_all_ranks_at_work(name, le
 
 
 def test_without_names_the_landscape_is_the_same_but_says_nothing():
-    named, bare = generated("generated:medium-5"), generated("generated:5-anonymous")
+    named, bare = (
+        generate_landscape("generated:medium-5"),
+        generate_landscape("generated:5-anonymous"),
+    )
     assert [entry.samples for entry in bare.entries] == [entry.samples for entry in named.entries]
     words = str([bare.space, bare.seed, bare.entries])
     assert not any(word in words for word in ("tp", "micro", "selective", "1f1b", "GiB", "compute"))

@@ -10,7 +10,7 @@ from records.store.store import Store
 from records.study import Command, Context, Dimension, Launch, Origin
 from records.trial import Config, FailureKind, Purpose, Repeat, Stage
 from search.strategy_bench.landscape import Fault, Ground
-from search.strategy_bench.recorded import stored
+from search.strategy_bench.recorded import study_landscape
 from search.strategy_bench.run import landscapes_of
 from tests.support import records as testing
 
@@ -30,7 +30,7 @@ def on_record(tmp_path):
         study = replace(testing.study(*knobs), **{**SCRIPT, **changes})
         with closing(Store(tmp_path / "store")) as store:
             store.add_study(STUDY, study, "test", trials, repeats)
-            return stored(store.find(STUDY), store)
+            return study_landscape(store.find(STUDY), store)
 
     return make
 
@@ -147,7 +147,7 @@ def test_a_study_without_a_launch_or_with_several_contexts_makes_no_landscape(on
         store.add_study(STUDY, replace(study, contexts=(context,)), "test", ())
 
         with pytest.raises(StudyError, match="has several contexts"):
-            stored(store.find(STUDY), store)
+            study_landscape(store.find(STUDY), store)
 
 
 def test_strategies_are_compared_on_what_is_on_record(on_record, cclsearch, tmp_path):

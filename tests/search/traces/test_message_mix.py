@@ -16,7 +16,7 @@ from search.cli.bench import mix
 from search.study.spaces import completed
 from search.study.study_file import builtin_study, read_study_file
 from search.traces.message_mix import mix_of
-from search.traces.open import Traced, traced
+from search.traces.open import OpenTraces, open_traces
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 MACHINE = Environment(name="m", device="cpu", accelerator="here", world_size=2, ranks_per_node=2)
@@ -42,7 +42,7 @@ def recorded(*spans, steps=ONE_STEP, ranks=4):
             rank_trace(spans, steps=steps, rank=rank, world_size=4) for rank in range(ranks)
         )
     )
-    return Traced(name="job", evidence=Evidence(traces=traces), traces=traces)
+    return OpenTraces(name="job", evidence=Evidence(traces=traces), traces=traces)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_recorded_job_becomes_a_study_that_exchanges_the_same(tmp_path):
     study = completed(read_study_file(path, builtin_study(MACHINE)))
 
     assert told.stdout.splitlines()[-1] == f"next: cclsearch run -c {path}"
-    found = mix_of(traced(str(folder), use_cache=False))
+    found = mix_of(open_traces(str(folder), use_cache=False))
     assert study.workload.messages == found.messages
     assert [(m.collective, m.size_bytes, m.count) for m in found.messages] == [
         ("all_reduce", 2101248, 3),

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evaluator.doctor import CheckResult, State
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
 from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
-from records.store.store import Store
 from search import settings
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
 from search.settings import installed_version, open_store, store_root
-from search.storage import Fault, Plan, Rules, Verified, collect, planned, verified
-from search.views.console import Terminal, on_terminal
+from search.storage import Fault, Plan, Rules, collect, planned, verified
+from search.views.console import Terminal, on_terminal, reading_bar
 from search.views.format import format_decimal_bytes
 
 app = typer.Typer(rich_markup_mode=None)
@@ -319,8 +317,8 @@ def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
 
 def print_verified(store: Path | None, *, as_json: bool) -> None:
     """Print changed and missing files; raise `StoreError` if there are any."""
-    with open_store(store) as records:
-        found = _verified(records)
+    with open_store(store) as records, reading_bar() as on_file:
+        found = verified(records, on_file)
         root = records.root
     if as_json:
         typer.echo(json.dumps(asdict(found)))
@@ -339,25 +337,6 @@ def print_verified(store: Path | None, *, as_json: bool) -> None:
         )
     if not as_json:
         typer.echo("all files match their digests")
-
-
-def _verified(records: Store) -> Verified:
-    console = Terminal(stderr=True)
-    with Progress(
-        TextColumn("reading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal or console.is_dumb_terminal,
-    ) as progress:
-        task = progress.add_task("reading", total=None)
-
-        def on_file(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        return verified(records, on_file)
 
 
 def _whose(fault: Fault) -> str:

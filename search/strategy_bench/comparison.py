@@ -114,13 +114,12 @@ def compare(
     start: Start = "seed",
     asking: Asking | None = None,
     done: Done = lambda *_: None,
-    process_count: int | None = None,
 ) -> Comparison:
     """Search every landscape with every strategy from every seed."""
     grounds = [Ground(landscape) for landscape in landscapes]
     seeds = tuple(range(seed_count))
     terms = Terms(seeds=seeds, trial_count=trial_count, start=start, asking=asking)
-    runs = run_all(landscapes, strategies, terms, done=done, process_count=process_count)
+    runs = run_all(landscapes, strategies, terms, done=done)
     return Comparison(
         strategies=tuple(strategies),
         seed_count=seed_count,

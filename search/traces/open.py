@@ -1,23 +1,19 @@
 """Open the traces that a path or a stored trial such as `trial:3` names."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.collectives import Matches, match
 from evaluator.traces.analysis.kernels import KernelTables, top_kernels
 from evaluator.traces.model import TraceSet
-from evaluator.traces.readers.read import OnFile, read_folder
+from evaluator.traces.readers.read import read_folder
 from records.errors import StudyError
 from records.trial import Measured
 from search.settings import open_store
 from search.storage import read_kept, require_kept, trace_files
-from search.views.console import Terminal
+from search.views.console import reading_bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +46,11 @@ def open_traces(name: str, store: Path | None = None, *, use_cache: bool = True)
     """
     if name.startswith(STORED):
         return open_trial_traces(name.removeprefix(STORED), store)
-    with _bar() as on_file:
-        traces = read_folder(Path(name), use_cache=use_cache, on_file=on_file)
+    with reading_bar() as update:
+        traces = read_folder(
+            Path(name), use_cache=use_cache, on_file=lambda done, total, _: update(done, total)
+        )
     return OpenTraces(name=name, evidence=Evidence(traces=traces), traces=traces)
-
-
-@contextmanager
-def _bar() -> Iterator[OnFile]:
-    """Show how many files of how many are read, on a terminal."""
-    console = Terminal(stderr=True)
-    with Progress(
-        TextColumn("reading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal or console.is_dumb_terminal,
-    ) as progress:
-        task = progress.add_task("reading", total=None)
-
-        def on_file(done: int, total: int, _path: Path) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield on_file
 
 
 def open_trial_traces(which: str, store: Path | None) -> OpenTraces:

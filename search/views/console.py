@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
@@ -120,3 +120,29 @@ def _give_back(stream: _Neutral) -> None:
     except BrokenPipeError:  # nobody reads it any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         stream.detach()
+
+
+@contextmanager
+def reading_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many files are read; the caller gives how many of how many."""
+    # Imported here: few commands read that long.
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Terminal(stderr=True)
+    with Progress(
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal or console.is_dumb_terminal,
+    ) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

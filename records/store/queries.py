@@ -25,8 +25,8 @@ from records.store.rows import (
     StudyCounts,
     StudyRow,
     computed_metrics,
-    metric_definitions,
-    metric_values,
+    newest,
+    of_trials,
     to_config,
     to_pending_trial,
     to_policy,
@@ -529,13 +529,30 @@ class StoredRecords:
         self, study_id: str, ordinal: int | None = None
     ) -> Mapping[int, tuple[MetricValue, ...]]:
         """The newest version of each metric of each trial, or of one, measured or computed."""
-        with store_errors(self.root, "read"):
-            return metric_values(self._db, study_id, ordinal)
+        which, arguments = of_trials(study_id, ordinal)
+        # Only the outcome says which way a metric is better.
+        rows = self._rows(
+            "select ordinal, json_extract(outcome, '$.metrics') as metrics from trials"
+            f" where {which} and status = 'measured'",
+            *arguments,
+        )
+        measured = {
+            int(row["ordinal"] or 0): from_json(tuple[MetricValue, ...], str(row["metrics"]))
+            for row in rows
+        }
+        computed = self.computed_metrics(study_id, ordinal)
+        return {
+            number: newest(measured.get(number, ()), computed.get(number, ()))
+            for number in sorted({*measured, *computed})
+        }
 
     def metric_definitions(self) -> tuple[tuple[str, int, str], ...]:
         """Name, version and digest of all definitions, not our own, that computed metrics."""
-        with store_errors(self.root, "read"):
-            return metric_definitions(self._db)
+        rows = self._rows(
+            "select distinct name, version, definition from computed_metrics"
+            " where definition is not null order by name, version"
+        )
+        return tuple((str(r["name"]), int(r["version"] or 0), str(r["definition"])) for r in rows)
 
     def stamp(self, study_id: str) -> tuple[int, int]:
         """What changes with every change of a study's records: entries and bytes of its journal."""
@@ -631,9 +648,15 @@ class StoredRecords:
     ) -> Mapping[int, Mapping[str, NamedValue]]:
         """The newest values of these metrics of every measured trial that has any of them."""
         found: dict[int, dict[str, NamedValue]] = {}
-        for name in names:
-            for ordinal, value in self._values_of(study_id, name).items():
-                found.setdefault(ordinal, {})[name] = value
+        rows = self._rows(
+            "select ordinal, name, value, unit from newest_metrics where study_id = ?"
+            " and name in (select value from json_each(?)) and value is not null",
+            study_id,
+            json.dumps([*names]),
+        )
+        for row in rows:
+            values = found.setdefault(int(row["ordinal"] or 0), {})
+            values[str(row["name"])] = from_fields(NamedValue, row)
         return found
 
     def exchange(self, digest: str) -> LlmExchange:
@@ -670,31 +693,6 @@ class StoredRecords:
         return self._read(
             TokenUsage, "select * from exchanges where study_id = ? order by ordinal", study_id
         )
-
-    def _values_of(self, study_id: str, name: str) -> Mapping[int, NamedValue]:
-        """What launches measured, and over it what was computed afterwards by a newer version."""
-        versions: dict[int, int] = {}
-        found: dict[int, NamedValue] = {}
-        for row in self._rows(
-            "select ordinal, value, unit, version from metrics where study_id = ? and name = ?",
-            study_id,
-            name,
-        ):
-            ordinal = int(row["ordinal"] or 0)
-            versions[ordinal] = int(row["version"] or 0)
-            found[ordinal] = from_fields(NamedValue, row)
-        for row in self._rows(
-            "select ordinal, value, unit, version from computed_metrics"
-            " where study_id = ? and name = ? order by version",
-            study_id,
-            name,
-        ):
-            ordinal, version = int(row["ordinal"] or 0), int(row["version"] or 0)
-            if version >= versions.get(ordinal, version):
-                found.pop(ordinal, None)
-                if row["value"] is not None:
-                    found[ordinal] = from_fields(NamedValue, row)
-        return found
 
     def _stamp(self, where: str, *arguments: str) -> tuple[int, int, int]:
         (row,) = self._rows(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -248,57 +248,22 @@ def _newest(
     return tuple(value for _, value in sorted(values.items())), absent
 
 
+def of_trials(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:
+    """A condition on the trials of a study, or on one, and its arguments."""
+    if ordinal is None:
+        return "study_id = ?", [study_id]
+    return "study_id = ? and ordinal = ?", [study_id, ordinal]
+
+
 def computed_metrics(
     db: Database, study_id: str, ordinal: int | None = None
 ) -> dict[int, tuple[ComputedMetric, ...]]:
     """Metrics computed after the end of each trial, or of one: every version, by name."""
     found: dict[int, list[ComputedMetric]] = defaultdict(list)
-    which, values = _where(study_id, ordinal)
+    which, values = of_trials(study_id, ordinal)
     rows = db.query(
         f"select * from computed_metrics where {which} order by ordinal, name, version", values
     )
     for row in rows:
         found[int(row["ordinal"])].append(from_fields(ComputedMetric, row))
     return {ordinal: tuple(metrics) for ordinal, metrics in found.items()}
-
-
-def metric_values(
-    db: Database, study_id: str, ordinal: int | None = None
-) -> Mapping[int, tuple[MetricValue, ...]]:
-    """The newest version of each metric of each trial, or of one, by its ordinal and by name."""
-    measured = dict(_measured(db, study_id, ordinal))
-    computed = computed_metrics(db, study_id, ordinal)
-    return {
-        number: newest(measured.get(number, ()), computed.get(number, ()))
-        for number in sorted({*measured, *computed})
-    }
-
-
-def metric_definitions(db: Database) -> tuple[tuple[str, int, str], ...]:
-    """Name, version and digest of every user-defined metric that was computed."""
-    rows = db.query(
-        "select distinct name, version, definition from computed_metrics"
-        " where definition is not null order by name, version"
-    )
-    return tuple((str(r["name"]), int(r["version"]), str(r["definition"])) for r in rows)
-
-
-def _measured(
-    db: Database, study_id: str, ordinal: int | None
-) -> Iterator[tuple[int, tuple[MetricValue, ...]]]:
-    """What launches measured; only the outcome says which way each metric is better."""
-    which, values = _where(study_id, ordinal)
-    rows = db.query(
-        "select ordinal, json_extract(outcome, '$.metrics') as metrics from trials"
-        f" where {which} and status = 'measured' order by ordinal",
-        values,
-    )
-    for row in rows:
-        kind = tuple[MetricValue, ...]
-        yield int(row["ordinal"]), from_json(kind, str(row["metrics"] or "[]"))
-
-
-def _where(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:
-    if ordinal is None:
-        return "study_id = ?", [study_id]
-    return "study_id = ? and ordinal = ?", [study_id, ordinal]

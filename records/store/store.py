@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -117,8 +118,7 @@ class Store(StoredRecords):
     def create(self, study_id: str, study: Study, version: str, *, status: str = "running") -> None:
         """Record a new study."""
         created = StudyCreated(study=study, version=version, created_at=utc_now(), status=status)
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, created)
+        self._write(study_id, created)
 
     def add_study(
         self,
@@ -139,8 +139,7 @@ class Store(StoredRecords):
             [RepeatsFinished(repeats=tuple(repeats))] if repeats else [],
             [StudyChanged(status="finished", summary=summary)],
         )
-        with store_errors(self.root, "write to"):
-            self._writer.add(study_id, entries)
+        self.restore(study_id, entries)
 
     def restore(self, study_id: str, entries: Iterable[Entry]) -> None:
         """Record a study with the entries of another store, all or nothing."""
@@ -163,13 +162,11 @@ class Store(StoredRecords):
 
     def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
         """Record the status of a study, and its closing summary if it has one."""
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, StudyChanged(status=status, summary=summary))
+        self._write(study_id, StudyChanged(status=status, summary=summary))
 
     def replace_study(self, study_id: str, study: Study) -> None:
         """Record a study whose budget was extended."""
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, StudyChanged(study=study))
+        self._write(study_id, StudyChanged(study=study))
 
     def start_run(self, study_id: str, study: Study) -> None:
         """Record that the search starts or resumes, and from where."""
@@ -180,8 +177,7 @@ class Store(StoredRecords):
             begun=len(self.pending(study_id)),
             study=study,
         )
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, RunBegan(run=run))
+        self._write(study_id, RunBegan(run=run))
 
     def begin(
         self, study_id: str, pending: PendingTrial, exchange: LlmExchange | None
@@ -198,37 +194,31 @@ class Store(StoredRecords):
             exchange=digest,
             exchange_summary=summary,
         )
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, begun)
-        return PendingTrial(
-            ordinal=pending.ordinal,
-            policy=pending.policy,
-            started_at=pending.started_at,
-            exchange=digest,
-        )
+        self._write(study_id, begun)
+        return replace(pending, exchange=digest)
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, TrialFinished(trial=trial))
+        self._write(study_id, TrialFinished(trial=trial))
 
     def repeat(self, study_id: str, *repeats: Repeat) -> None:
         """Record repeats that ran together, in one transaction."""
         if repeats:
-            with store_errors(self.root, "write to"):
-                self._writer.write(study_id, RepeatsFinished(repeats=repeats))
+            self._write(study_id, RepeatsFinished(repeats=repeats))
 
     def record_metrics(
         self, study_id: str, metrics: Mapping[int, tuple[ComputedMetric, ...]]
     ) -> None:
         """Record metrics computed after trials ended, by ordinal."""
         if metrics:
-            with store_errors(self.root, "write to"):
-                self._writer.write(study_id, MetricsComputed(metrics=metrics))
+            self._write(study_id, MetricsComputed(metrics=metrics))
 
     def remove_files(self, study_id: str, digests: Sequence[str], rule: str) -> str:
         """Record that files of a study are about to be removed; return the time."""
         removal = FilesRemoved(removed_at=utc_now(), rule=rule, digests=tuple(digests))
-        with store_errors(self.root, "write to"):
-            self._writer.write(study_id, removal)
+        self._write(study_id, removal)
         return removal.removed_at
+
+    def _write(self, study_id: str, entry: Entry) -> None:
+        with store_errors(self.root, "write to"):
+            self._writer.write(study_id, entry)

@@ -31,7 +31,7 @@ def installed_version() -> str:
 
 
 class Interrupted(CclsearchError):
-    """The search was told to stop; the message says how to go on."""
+    """The search was interrupted; the message says how to continue."""
 
 
 class ProviderError(CclsearchError):
@@ -267,7 +267,7 @@ def scheduler_job() -> str | None:
 
 
 def container_image() -> str | None:
-    """The image of the container that we run in, where the environment tells it."""
+    """The image of the container that we run in, if the environment names it."""
     return next((image for name in IMAGES if (image := os.environ.get(name))), None)
 
 

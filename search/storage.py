@@ -1,15 +1,7 @@
-"""Artifact files: open, verify, garbage-collect.
+"""Artifact files of trials: read, copy, verify and remove them, and find the traces among them.
 
-The files that a trial left: read and copied out of the store, or what became of them.
-
-Reads every kept file, and tells which are not what the records say.
-
-The traces among the files that were kept of a trial: which they are, and what is in them.
-
-Frees the space of kept files: of those that no record cites, and by rules, of traces.
-
-A trace that a record cites goes only after the record says so: a process that is killed between
-the two leaves a file that the next one removes, never a record that claims what is gone.
+A trace that a record cites is removed only after the record says so: a process that is killed
+between the two leaves a file that the next one removes, never a record that claims a missing file.
 """
 
 import os
@@ -257,10 +249,10 @@ def read_kept(paths: Mapping[Path, str], whose: str) -> "TraceSet":
 
 
 SAFE_AGE_S = 86_400.0
-"""A file that no record cites may be of a trial under way; for a day nobody touches it."""
+"""A file that no record cites may belong to a running trial; it is kept for a day."""
 AT_ONCE = 10_000
 _CLOCK_STEP_S = 1e-3
-"""Instants on record are cut to milliseconds, those of files are not."""
+"""Recorded instants are cut to milliseconds, those of files are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +293,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What can go: files that no record cites, files whose removal is on record, and traces.
+    """What can go: files that no record cites, files whose removal is recorded, and traces.
 
     `young` is what no record cites yet: a trial under way may do so. `disk_bytes` is what all
     stored files take.

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +12,157 @@ from rich.text import Text
 from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.study import Llm
-from search.cli.options import JsonOption, NoCacheOption, StoreOption, TraceArgument, examples
+from search.cli.options import JsonOption, StoreOption, TraceOptions, examples, takes_options
 from search.views.console import Terminal
 
 if TYPE_CHECKING:
     from search.collective_bench.verdicts import Analysis
 
 
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Benchmark communication libraries and search strategies.",
+)
+ADAPTERS = "torchcomms, c10d, c10d_torchcomms or mpi"
+MORE = """\b
+Ranks are started by this command, or by torchrun or mpirun:
+  torchrun --nproc-per-node 4 --no-python cclsearch bench collectives all_reduce --c10d
+  mpirun -n 4 cclsearch bench collectives all_reduce --mpi
+"""
+EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """What to measure, and how; texts, as all faults are reported together."""
+
+    all_adapters: Annotated[
+        bool, typer.Option("--all-comm-adapters", help="Every library available on this machine.")
+    ] = False
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME", help="[default: by library and device]")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda if there are GPUs]")
+    ] = None
+    min_size: Annotated[
+        str, typer.Option(metavar="BYTES", help="Smallest message; also as 64K, 1M, 1G.")
+    ] = "4"
+    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Largest message.")] = "64M"
+    size_scaling_factor: Annotated[
+        str, typer.Option(metavar="N", help="Ratio of successive sizes.")
+    ] = "2"
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="float32, float16, bfloat16, float64, int32, int64 or an alias."
+        ),
+    ] = "float32"
+    reduce_op: Annotated[
+        str | None,
+        typer.Option(metavar="OP|all", help="sum, min, max, avg or product. [default: sum]"),
+    ] = None
+    warmup: Annotated[str, typer.Option(metavar="N", help="Calls before the timed ones.")] = "5"
+    iters: Annotated[str, typer.Option(metavar="N", help="Timed calls.")] = "1000"
+    sync_interval: Annotated[
+        str,
+        typer.Option(metavar="N", help="Calls between clock readings; 0: one reading at the end."),
+    ] = "0"
+    async_op: Annotated[
+        bool, typer.Option("--async", help="Start each call, then wait for it.")
+    ] = False
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Write a CSV per collective, and all samples.")
+    ] = False
+    output_dir: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="[default: name of the library]")
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False
+    bw_convention: Annotated[
+        str, typer.Option(metavar="nccl-tests|torchcomms", help="Definition of bus bandwidth.")
+    ] = "nccl-tests"
+    rank_count: Annotated[
+        str | None,
+        typer.Option(
+            "--nproc-per-node", metavar="N", help="Ranks to start. [default: one per GPU, else 2]"
+        ),
+    ] = None
+    rounds: Annotated[
+        str, typer.Option(metavar="N", help="Restart each library N times, interleaved.")
+    ] = "1"
+    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Timeout of one point.")] = "60"
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch bench collectives all_reduce --min-size 4 --max-size 64M --csv",
+        "cclsearch bench collectives all_reduce --reduce-op all --csv --quiet",
+        "cclsearch bench collectives all --all-comm-adapters --rounds 6 --csv --output-dir new",
+    )
+    + "\n\n"
+    + MORE
+)
+@takes_options
+def collectives(
+    *,
+    collective: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTIVE|all", help="Such as all_reduce or barrier.", show_default=False
+        ),
+    ] = "",
+    comm_adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Library: {ADAPTERS}. [default: torchcomms if installed, else c10d]",
+        ),
+    ] = None,
+    torchcomms: Annotated[
+        bool, typer.Option("--torchcomms", help="Short for --comm-adapter torchcomms.")
+    ] = False,
+    c10d: Annotated[bool, typer.Option("--c10d", help="Short for --comm-adapter c10d.")] = False,
+    c10d_torchcomms: Annotated[
+        bool, typer.Option("--c10d-torchcomms", help="c10d, routed through torchcomms.")
+    ] = False,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Short for --comm-adapter mpi.")] = False,
+    sweep: SweepOptions,
+    window: Annotated[
+        str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure latency and bandwidth of a collective over message sizes."""
+    if window is not None:
+        raise StudyError(
+            "there is no --window; --sync-interval N reads the clock after every N calls"
+        )
+    # Imported here: it loads torch, which help does not need.
+    from search.collective_bench.run import bench_collectives
+
+    short = {
+        "torchcomms": torchcomms,
+        "c10d": c10d,
+        "c10d_torchcomms": c10d_torchcomms,
+        "mpi": mpi,
+    }
+    options = {
+        "collective": collective,
+        "adapters": (*(comm_adapter or ()), *(name for name, given in short.items() if given)),
+        "as_json": as_json,
+        **asdict(sweep),
+    }
+    raise typer.Exit(bench_collectives(options))
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch bench analyze --dir c10d --dir mpi --baseline c10d",
+        "cclsearch bench analyze --dir old:runs/1 --dir new:runs/2 --baseline old "
+        "--fail-on-regression",
+    )
+)
 def analyze(
     folders: Annotated[
         list[str],
@@ -122,8 +267,8 @@ def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
         points = f"{count} point{'s' if count != 1 else ''}"
         typer.echo(f"{results.label}: {points} in {results.folder}")
     for pair in found.pairs:
-        told = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
-        typer.echo(f"{pair.label} against {pair.baseline}: {', '.join(told)}")
+        counts = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
+        typer.echo(f"{pair.label} against {pair.baseline}: {', '.join(counts)}")
     for caveat in found.caveats:
         typer.echo(f"caveat: {caveat}")
     typer.echo(f"written: {outdir}")
@@ -140,23 +285,27 @@ def _first(found: "Analysis") -> Path:
     return Path(worst.name, "perf_regress.txt" if worst.regression_count else "perf_highlights.txt")
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch bench mix traces/", "cclsearch bench mix trial:3 --out messages.toml"
+    )
+)
+@takes_options
 def mix(
-    trace: TraceArgument,
+    *,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Output file. [default: print]"),
     ] = None,
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
+    options: TraceOptions,
 ) -> None:
     """Print the collectives of a recorded step as a study file that tunes them.
 
     Run the file unchanged, or copy its [[message]] tables into another study file.
     """
     from search.traces.message_mix import mix_of
-    from search.traces.open import open_traces
 
-    text = mix_of(open_traces(trace, store, use_cache=not no_cache)).toml()
+    text = mix_of(options.read()).toml()
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -168,9 +317,14 @@ def mix(
     typer.echo(f"next: cclsearch run -c {shlex.quote(str(out))}")
 
 
-EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
-
-
+@app.command(
+    epilog=examples(
+        "cclsearch bench search",
+        "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
+        "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
+        "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
+    )
+)
 def search(
     landscapes: Annotated[
         list[str] | None,
@@ -268,170 +422,3 @@ def _print_end(written: tuple[Path, ...]) -> None:
         typer.echo(f"written: {path}")
     if not written:
         typer.echo("next: add -o FOLDER for the JSON and the picture")
-
-
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Benchmark communication libraries and search strategies.",
-)
-ADAPTERS = "torchcomms, c10d, c10d_torchcomms or mpi"
-MORE = """\b
-Ranks are started by this command, or by torchrun or mpirun:
-  torchrun --nproc-per-node 4 --no-python cclsearch bench collectives all_reduce --c10d
-  mpirun -n 4 cclsearch bench collectives all_reduce --mpi
-"""
-
-
-@app.command(
-    epilog=examples(
-        "cclsearch bench collectives all_reduce --min-size 4 --max-size 64M --csv",
-        "cclsearch bench collectives all_reduce --reduce-op all --csv --quiet",
-        "cclsearch bench collectives all --all-comm-adapters --rounds 6 --csv --output-dir new",
-    )
-    + "\n\n"
-    + MORE
-)
-def collectives(
-    collective: Annotated[
-        str,
-        typer.Argument(
-            metavar="COLLECTIVE|all", help="Such as all_reduce or barrier.", show_default=False
-        ),
-    ] = "",
-    comm_adapter: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Library: {ADAPTERS}. [default: torchcomms if installed, else c10d]",
-        ),
-    ] = None,
-    torchcomms: Annotated[
-        bool, typer.Option("--torchcomms", help="Short for --comm-adapter torchcomms.")
-    ] = False,
-    c10d: Annotated[bool, typer.Option("--c10d", help="Short for --comm-adapter c10d.")] = False,
-    c10d_torchcomms: Annotated[
-        bool, typer.Option("--c10d-torchcomms", help="c10d, routed through torchcomms.")
-    ] = False,
-    mpi: Annotated[bool, typer.Option("--mpi", help="Short for --comm-adapter mpi.")] = False,
-    all_comm_adapters: Annotated[
-        bool, typer.Option("--all-comm-adapters", help="Every library available on this machine.")
-    ] = False,
-    backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="[default: by library and device]")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda if there are GPUs]")
-    ] = None,
-    min_size: Annotated[
-        str, typer.Option(metavar="BYTES", help="Smallest message; also as 64K, 1M, 1G.")
-    ] = "4",
-    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Largest message.")] = "64M",
-    size_scaling_factor: Annotated[
-        str, typer.Option(metavar="N", help="Ratio of successive sizes.")
-    ] = "2",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="float32, float16, bfloat16, float64, int32, int64 or an alias."
-        ),
-    ] = "float32",
-    reduce_op: Annotated[
-        str | None,
-        typer.Option(metavar="OP|all", help="sum, min, max, avg or product. [default: sum]"),
-    ] = None,
-    warmup: Annotated[str, typer.Option(metavar="N", help="Calls before the timed ones.")] = "5",
-    iters: Annotated[str, typer.Option(metavar="N", help="Timed calls.")] = "1000",
-    sync_interval: Annotated[
-        str,
-        typer.Option(metavar="N", help="Calls between clock readings; 0: one reading at the end."),
-    ] = "0",
-    async_op: Annotated[
-        bool, typer.Option("--async", help="Start each call, then wait for it.")
-    ] = False,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Write a CSV per collective, and all samples.")
-    ] = False,
-    output_dir: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="[default: name of the library]")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
-    bw_convention: Annotated[
-        str, typer.Option(metavar="nccl-tests|torchcomms", help="Definition of bus bandwidth.")
-    ] = "nccl-tests",
-    nproc_per_node: Annotated[
-        str | None, typer.Option(metavar="N", help="Ranks to start. [default: one per GPU, else 2]")
-    ] = None,
-    rounds: Annotated[
-        str, typer.Option(metavar="N", help="Restart each library N times, interleaved.")
-    ] = "1",
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Timeout of one point.")] = "60",
-    window: Annotated[
-        str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure latency and bandwidth of a collective over message sizes."""
-    if window is not None:
-        raise StudyError(
-            "there is no --window; --sync-interval N reads the clock after every N calls"
-        )
-    # Imported here: it loads torch, which help does not need.
-    from search.collective_bench.run import bench_collectives
-
-    short = {
-        "torchcomms": torchcomms,
-        "c10d": c10d,
-        "c10d_torchcomms": c10d_torchcomms,
-        "mpi": mpi,
-    }
-    options = {
-        "collective": collective,
-        "adapters": (*(comm_adapter or ()), *(name for name, given in short.items() if given)),
-        "all_adapters": all_comm_adapters,
-        "backend": backend,
-        "device": device,
-        "min_size": min_size,
-        "max_size": max_size,
-        "size_scaling_factor": size_scaling_factor,
-        "dtype": dtype,
-        "reduce_op": reduce_op,
-        "warmup": warmup,
-        "iters": iters,
-        "sync_interval": sync_interval,
-        "async_op": async_op,
-        "csv": csv,
-        "output_dir": output_dir,
-        "quiet": quiet,
-        "as_json": as_json,
-        "bw_convention": bw_convention,
-        "rank_count": nproc_per_node,
-        "rounds": rounds,
-        "timeout": timeout,
-    }
-    raise typer.Exit(bench_collectives(options))
-
-
-app.command(
-    "analyze",
-    epilog=examples(
-        "cclsearch bench analyze --dir c10d --dir mpi --baseline c10d",
-        "cclsearch bench analyze --dir old:runs/1 --dir new:runs/2 --baseline old "
-        "--fail-on-regression",
-    ),
-)(analyze)
-app.command(
-    "mix",
-    epilog=examples(
-        "cclsearch bench mix traces/", "cclsearch bench mix trial:3 --out messages.toml"
-    ),
-)(mix)
-app.command(
-    "search",
-    epilog=examples(
-        "cclsearch bench search",
-        "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
-        "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
-        "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
-    ),
-)(search)

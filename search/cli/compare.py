@@ -3,18 +3,18 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer.core import TyperCommand
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.estimate import read_thresholds, to_toml
+from evaluator.timing.intervals.estimate import Thresholds, read_thresholds, to_toml
 from records.errors import StudyError
-from search.cli.options import JsonOption, StoreOption, examples, store_flag
+from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
 from search.compare.compare import Comparisons, Terms, compare_launches, compare_trials
 from search.compare.files import compare_bench, compare_timings
 from search.compare.intervals_view import (
@@ -31,14 +31,18 @@ from search.settings import store_root
 from search.views.console import Terminal, echo_styled, on_terminal
 from search.views.terminal import echo_wrapped
 
-if TYPE_CHECKING:
-    from evaluator.timing.nvbench.compare import ComparedFiles
-
-
 app = typer.Typer(rich_markup_mode=None)
 
 BENCHMARKS, AXES = "benchmarks", "axes"
 GIVEN = "search.cli.compare.given"
+SLOWER, UNDECIDED = 3, 5
+KINDS = {
+    OnRecord: "a trial",
+    OneLaunch: "a stored measurement",
+    Timings: "stored timings",
+    Bench: "benchmark CSV",
+    Nvbench: "nvbench results",
+}
 SIDE = "trial:3, trial:STUDY:3, best, best:STUDY, or a file or folder of results."
 
 
@@ -52,6 +56,89 @@ class InOrder(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermOptions:
+    """What counts as a difference."""
+
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Relative difference that counts as equal. [default: the study's, or 0.02]",
+            metavar="SHARE",
+        ),
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Error rate of a verdict. [default: the study's, or 0.05]",
+            metavar="SHARE",
+        ),
+    ] = None
+    preset: Annotated[
+        Literal["default", "strict", "permissive"] | None,
+        typer.Option(help="Thresholds for single launches: nvbench files and screening."),
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE.toml",
+            help="Thresholds for single launches; override the preset.",
+        ),
+    ] = None
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The thresholds for single launches."""
+        return read_thresholds(self.config, self.preset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvbenchOptions:
+    """Which nvbench results to compare, and where to write the script that loads their samples."""
+
+    benchmarks: Annotated[
+        list[str],
+        typer.Option(
+            "-b",
+            "--benchmark",
+            metavar="NAME",
+            help="For nvbench files: only this benchmark. Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    axes: Annotated[
+        list[str],
+        typer.Option(
+            "-a",
+            "--axis",
+            metavar="AXIS=V",
+            help="Only states with AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; applies to the "
+            "preceding -b, or to all.",
+        ),
+    ] = field(default_factory=list)
+    reference_devices: Annotated[
+        str, typer.Option(metavar="IDS", help="Devices of A: all, or a list as 0,2.")
+    ] = "all"
+    candidate_devices: Annotated[
+        str, typer.Option(metavar="IDS", help="Devices of B, paired with those of A.")
+    ] = "all"
+    ignore_devices: Annotated[
+        bool, typer.Option("--ignore-devices", help="Compare different devices.")
+    ] = False
+    bulk_script: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py", help="Write a script that loads the samples of nvbench rows."
+        ),
+    ] = None
+
+    def filters(self, order: Sequence[str]) -> Iterator[tuple[Literal["benchmark", "axis"], str]]:
+        """Yield the filters in the order of the command line."""
+        benchmarks, axes = iter(self.benchmarks), iter(self.axes)
+        for name in order:
+            yield ("benchmark", next(benchmarks)) if name == BENCHMARKS else ("axis", next(axes))
+
+
 @app.command(
     cls=InOrder,
     epilog=examples(
@@ -60,7 +147,9 @@ class InOrder(TyperCommand):
         "cclsearch compare before.json after.json --display explain",
     ),
 )
+@takes_options
 def compare(
+    *,
     context: typer.Context,
     a: Annotated[
         str, typer.Argument(metavar="A", help=f"The reference: {SIDE}", show_default=False)
@@ -69,32 +158,7 @@ def compare(
         str,
         typer.Argument(metavar="B", help="The candidate, of the same kind.", show_default=False),
     ] = "",
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="Relative difference that counts as equal. [default: the study's, or 0.02]",
-            metavar="SHARE",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="Error rate of a verdict. [default: the study's, or 0.05]",
-            metavar="SHARE",
-        ),
-    ] = None,
-    preset: Annotated[
-        Literal["default", "strict", "permissive"] | None,
-        typer.Option(help="Thresholds for single launches: nvbench files and screening."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE.toml",
-            help="Thresholds for single launches; override the preset.",
-        ),
-    ] = None,
+    terms: TermOptions,
     dump_config: Annotated[
         bool, typer.Option("--dump-config", help="Print these thresholds as TOML, and exit.")
     ] = False,
@@ -115,40 +179,7 @@ def compare(
         bool,
         typer.Option("--allow-undecided", help="Let --fail-on pass undecided comparisons."),
     ] = False,
-    benchmarks: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-b",
-            "--benchmark",
-            metavar="NAME",
-            help="For nvbench files: only this benchmark. Repeatable.",
-        ),
-    ] = None,
-    axes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-a",
-            "--axis",
-            metavar="AXIS=V",
-            help="Only states with AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; applies to the "
-            "preceding -b, or to all.",
-        ),
-    ] = None,
-    reference_devices: Annotated[
-        str, typer.Option(metavar="IDS", help="Devices of A: all, or a list as 0,2.")
-    ] = "all",
-    candidate_devices: Annotated[
-        str, typer.Option(metavar="IDS", help="Devices of B, paired with those of A.")
-    ] = "all",
-    ignore_devices: Annotated[
-        bool, typer.Option("--ignore-devices", help="Compare different devices.")
-    ] = False,
-    bulk_script: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.py", help="Write a script that loads the samples of nvbench rows."
-        ),
-    ] = None,
+    nvbench: NvbenchOptions,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,117 +191,26 @@ def compare(
     Without --fail-on the exit code is always 0.
     """
     if dump_config:
-        print_thresholds(preset, config)
+        typer.echo(to_toml(terms.thresholds), nl=False)
         return
     if allow_undecided and fail_on is None:
         raise StudyError("--allow-undecided needs --fail-on slow")
     if not (a and b):
         raise StudyError("compare needs A and B, as in `cclsearch compare trial:0 best`")
-    chosen = Chosen(
-        filters=_in_order(context.meta[GIVEN], {BENCHMARKS: benchmarks, AXES: axes}),
-        reference_devices=reference_devices,
-        candidate_devices=candidate_devices,
-        ignore_devices=ignore_devices,
-        bulk_script=bulk_script,
-    )
-    asked = CompareOptions(
-        a=a,
-        b=b,
-        margin=margin,
-        alpha=alpha,
-        preset=preset,
-        config=config,
-        display=display,
-        threshold_percent=threshold_diff,
-        fail_on_slow=fail_on == "slow",
-        allow_undecided=allow_undecided,
-        chosen=chosen,
-        store=store,
-    )
-    print_comparison(asked, as_json=as_json)
-
-
-def _in_order(
-    given: Sequence[str], values: dict[str, list[str] | None]
-) -> tuple[tuple[Literal["benchmark", "axis"], str], ...]:
-    """Return the filters in the order of the command line."""
-    left = {name: iter(texts or ()) for name, texts in values.items()}
-    return tuple(
-        ("benchmark" if name == BENCHMARKS else "axis", next(left[name])) for name in given
-    )
-
-
-SLOWER, UNDECIDED = 3, 5
-KINDS = {
-    OnRecord: "a trial",
-    OneLaunch: "a stored measurement",
-    Timings: "stored timings",
-    Bench: "benchmark CSV",
-    Nvbench: "nvbench results",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """Which nvbench results to compare, and where to write the script that loads their samples."""
-
-    filters: Sequence[tuple[Literal["benchmark", "axis"], str]] = ()
-    reference_devices: str = "all"
-    candidate_devices: str = "all"
-    ignore_devices: bool = False
-    bulk_script: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
-    """Two sides, the thresholds, and the level of detail."""
-
-    a: str
-    b: str
-    margin: float | None
-    alpha: float | None
-    preset: str | None
-    config: Path | None
-    display: str
-    threshold_percent: float
-    fail_on_slow: bool
-    allow_undecided: bool
-    chosen: Chosen
-    store: Path | None
-
-    @property
-    def view(self) -> View:
-        """What to show."""
-        return View(display=Display(self.display), threshold_percent=self.threshold_percent)
-
-    @property
-    def terms(self) -> Terms:
-        """What counts as a difference."""
-        thresholds = read_thresholds(self.config, self.preset)
-        return Terms(thresholds=thresholds, margin=self.margin, alpha=self.alpha)
-
-
-def print_thresholds(preset: str | None, config: Path | None) -> None:
-    """Print the thresholds for single launches as TOML for `--config`."""
-    typer.echo(to_toml(read_thresholds(config, preset)), nl=False)
-
-
-def print_comparison(asked: CompareOptions, *, as_json: bool) -> None:
-    """Print the comparison; with `fail_on_slow` exit with 3 if B is slower, 5 if undecided."""
-    view, terms = asked.view, asked.terms
-    a, b = side(asked.a, asked.store), side(asked.b, asked.store)
-    if isinstance(a, Nvbench) and isinstance(b, Nvbench):
-        counts = _print_nvbench(a, b, asked.chosen, view, terms, as_json=as_json)
+    view = View(display=Display(display), threshold_percent=threshold_diff)
+    limits = Terms(thresholds=terms.thresholds, margin=terms.margin, alpha=terms.alpha)
+    reference, candidate = side(a, store), side(b, store)
+    if isinstance(reference, Nvbench) and isinstance(candidate, Nvbench):
+        filters = nvbench.filters(context.meta[GIVEN])
+        counts = _print_nvbench(reference, candidate, nvbench, filters, view, limits, as_json)
+    elif nvbench != NvbenchOptions():
+        raise StudyError("-b, -a, --bulk-script and the device options are only for nvbench files")
     else:
-        if asked.chosen != Chosen():
-            raise StudyError(
-                "-b, -a, --bulk-script and the device options are only for nvbench files"
-            )
-        found = _compared(a, b, terms)
-        _print(found, asked.store, view, as_json=as_json)
+        found = _compared(reference, candidate, limits)
+        _print(found, store, view, as_json=as_json)
         counts = found.counts
-    if asked.fail_on_slow:
-        _gate(counts, allow_undecided=asked.allow_undecided)
+    if fail_on == "slow":
+        _gate(counts, allow_undecided=allow_undecided)
 
 
 def _gate(counts: Mapping[Verdict, int], *, allow_undecided: bool) -> None:
@@ -326,7 +266,13 @@ def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool)
 
 
 def _print_nvbench(
-    a: Nvbench, b: Nvbench, chosen: Chosen, view: View, terms: Terms, *, as_json: bool
+    a: Nvbench,
+    b: Nvbench,
+    chosen: NvbenchOptions,
+    filters: Iterable[tuple[Literal["benchmark", "axis"], str]],
+    view: View,
+    terms: Terms,
+    as_json: bool,
 ) -> Mapping[Verdict, int]:
     """Print every state of both, and write the script that loads their samples."""
     if (terms.margin, terms.alpha) != (None, None):
@@ -342,28 +288,20 @@ def _print_nvbench(
         chosen.candidate_devices,
         ignore_difference=chosen.ignore_devices,
     )
-    filters = Filters.of(chosen.filters)
-    found = compare_files(a.path, b.path, filters, devices, terms.thresholds)
+    found = compare_files(a.path, b.path, Filters.of(list(filters)), devices, terms.thresholds)
     if chosen.bulk_script is not None:
-        _write(chosen.bulk_script, bulk_script(found, view))
+        try:
+            chosen.bulk_script.write_text(bulk_script(found, view), encoding="utf-8")
+        except OSError as error:
+            path = chosen.bulk_script
+            raise StudyError(f"cannot write {path}: {error}; give another file") from error
     if as_json:
         typer.echo(json.dumps(comparison_facts(found), allow_nan=False))
-        return _counts(found)
-    if on_terminal():
-        Terminal(highlight=False).print(*report_renderables(found, view), sep="\n")
     else:
-        typer.echo("\n".join(report_lines(found, view)))
-    for warning in found.warnings:
-        typer.echo(f"caveat: {warning}", err=True)
-    return _counts(found)
-
-
-def _counts(found: "ComparedFiles") -> Mapping[Verdict, int]:
+        if on_terminal():
+            Terminal(highlight=False).print(*report_renderables(found, view), sep="\n")
+        else:
+            typer.echo("\n".join(report_lines(found, view)))
+        for warning in found.warnings:
+            typer.echo(f"caveat: {warning}", err=True)
     return Counter(row.judgement.verdict for row in found.rows)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StudyError(f"cannot write {path}: {error}; give another file") from error

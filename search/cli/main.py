@@ -45,77 +45,29 @@ Exit codes:
 """
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": (
-        "search.cli.run",
-        "Search for the best configuration of a workload.",
-    ),
-    "resume": (
-        "search.cli.run",
-        "Resume a study, or add launches to it.",
-    ),
+    "run": ("search.cli.run", "Search for the best configuration of a workload."),
+    "resume": ("search.cli.run", "Resume a study, or add launches to it."),
     "list": ("search.cli.studies", "List recorded studies, newest first."),
     "show": ("search.cli.studies", "Show a study: its trials and its result."),
-    "best": (
-        "search.cli.studies",
-        "Print the best configuration for other programs to read.",
-    ),
-    "replay": (
-        "search.cli.replay",
-        "Repeat a recorded study and report where the results differ.",
-    ),
-    "report": (
-        "search.cli.report",
-        "Write a report of a study as one page (HTML or Markdown).",
-    ),
-    "serve": (
-        "search.cli.serve",
-        "Serve studies over HTTP and in a browser.",
-    ),
-    "mcp": (
-        "search.cli.serve",
-        "Give language models access to a service (MCP over stdio).",
-    ),
-    "leaderboard": (
-        "search.cli.report",
-        "Rank the best of each study and published entries.",
-    ),
-    "compare": (
-        "search.cli.compare",
-        "Check whether B is faster than A, and why.",
-    ),
-    "doctor": (
-        "search.cli.store",
-        "Check what this machine can run, and what is missing.",
-    ),
-    "gc": (
-        "search.cli.store",
-        "Remove unused files and, on request, old traces.",
-    ),
-    "import": (
-        "search.cli.transfer",
-        "Import searches recorded by other tools or machines.",
-    ),
-    "export": (
-        "search.cli.transfer",
-        "Export a study for other programs, CCL-Bench or machines.",
-    ),
+    "best": ("search.cli.studies", "Print the best configuration for other programs to read."),
+    "replay": ("search.cli.replay", "Repeat a recorded study and report where the results differ."),
+    "report": ("search.cli.report", "Write a report of a study as one page (HTML or Markdown)."),
+    "serve": ("search.cli.serve", "Serve studies over HTTP and in a browser."),
+    "mcp": ("search.cli.serve", "Give language models access to a service (MCP over stdio)."),
+    "leaderboard": ("search.cli.report", "Rank the best of each study and published entries."),
+    "compare": ("search.cli.compare", "Check whether B is faster than A, and why."),
+    "doctor": ("search.cli.store", "Check what this machine can run, and what is missing."),
+    "gc": ("search.cli.store", "Remove unused files and, on request, old traces."),
+    "import": ("search.cli.transfer", "Import searches recorded by other tools or machines."),
+    "export": ("search.cli.transfer", "Export a study for other programs, CCL-Bench or machines."),
     "version": ("search.cli.store", "Print the version."),
     "entry": ("search.cli.transfer", "Check CCL-Bench entries."),
-    "bench": (
-        "search.cli.bench",
-        "Benchmark communication libraries and search strategies.",
-    ),
+    "bench": ("search.cli.bench", "Benchmark communication libraries and search strategies."),
     "trial": ("search.cli.trial", "Inspect one trial of a study."),
     "space": ("search.cli.space", "Inspect a search space without launching anything."),
     "policy": ("search.cli.space", "Check a policy without launching anything."),
-    "metrics": (
-        "search.cli.metrics",
-        "List and define metrics, and compute them from traces.",
-    ),
-    "trace": (
-        "search.cli.trace",
-        "Analyse traces: where the time of a step went, and why.",
-    ),
+    "metrics": ("search.cli.metrics", "List and define metrics, and compute them from traces."),
+    "trace": ("search.cli.trace", "Analyse traces: where the time of a step went, and why."),
 }
 """The module of each command or group, and the first line of its help."""
 

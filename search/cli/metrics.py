@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -42,6 +42,7 @@ from search.cli.options import (
     card_given,
     examples,
     store_flag,
+    takes_options,
 )
 from search.settings import Interrupted, open_store
 from search.study.study_file import suggestion
@@ -52,7 +53,6 @@ from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, pag
 
 if TYPE_CHECKING:
     from search.replay.metrics import Done
-    from search.study.card_reader import Given
     from search.traces.open import OpenTraces
 
 
@@ -63,100 +63,6 @@ app = typer.Typer(
 )
 
 
-@app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
-def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = False) -> None:
-    """List every metric with its unit, direction and sources."""
-    print_list(metrics_file, as_json=as_json)
-
-
-@app.command(
-    epilog=examples("cclsearch metrics show mfu", "cclsearch metrics show straggler bw_allgather")
-)
-def show(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Metrics.", show_default=False)
-    ],
-    metrics_file: MetricsFileOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the definition of metrics, their sources, and differences from CCL-Bench."""
-    print_definitions(names, metrics_file, as_json=as_json)
-
-
-@app.command(
-    epilog=examples(
-        "cclsearch metrics compute traces/",
-        "cclsearch metrics compute traces/ mfu tokens_per_s --card card.yaml",
-        "cclsearch metrics compute traces/rank0.json.gz compute_comm_overlap --json",
-        "cclsearch metrics compute trial:3 straggler",
-        "cclsearch metrics compute --study 20260131-120000-ab12 --metrics-file mine.py",
-        "cclsearch metrics compute --all mfu",
-    )
-)
-def compute(
-    trace: TraceArgument = "",
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Metrics. [default: all]", show_default=False),
-    ] = None,
-    card: CardOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    metrics_file: MetricsFileOption = None,
-    compat: Annotated[
-        Literal["ccl-bench"] | None,
-        typer.Option("--compat", help="Use the definitions and units of the published toolkit."),
-    ] = None,
-    no_cache: NoCacheOption = False,
-    study: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--study",
-            metavar="STUDY",
-            help="Compute and store missing metrics of this study's trials; then all arguments "
-            "are metric names. Repeatable.",
-        ),
-    ] = None,
-    every_study: Annotated[
-        bool, typer.Option("--all", help="Like --study, for every recorded study.")
-    ] = False,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compute metrics of traces: each value with its unit, or why it is missing.
-
-    With --study or --all, compute metrics of recorded trials that are missing or were computed by
-    an older version. After an interruption, the same command continues.
-
-    Exits with status 3 if no requested metric has a value.
-    """
-    if study or every_study:
-        if card is not None or compat is not None:
-            raise StudyError("--card and --compat are for traces; recorded trials have a workload")
-        wanted = RecomputeOptions(
-            studies=study or (),
-            names=[*([trace] if trace else []), *(names or ())],
-            metrics_file=metrics_file,
-            store=store,
-        )
-        print_computed(wanted, as_json=as_json)
-        return
-    if not trace:
-        raise StudyError("give a TRACE, a trial as trial:3, or studies with --study or --all")
-    asked = ComputeOptions(
-        trace=trace,
-        names=names or (),
-        card=card,
-        given=card_given(card_bandwidths, batch_size, gpus),
-        metrics_file=metrics_file,
-        store=store,
-        as_published=compat is not None,
-        use_cache=not no_cache,
-    )
-    print_values(asked, as_json=as_json)
-
-
 TRACES: Final = frozenset({"kineto", "xla", "nsys"})
 LETTERS: Final = {"samples": "T", "kineto": "K", "xla": "X", "nsys": "N", "card": "C"}
 NEEDED: Final = {
@@ -165,21 +71,15 @@ NEEDED: Final = {
     "xla": "a trace of XLA",
     "nsys": "a trace of Nsight Systems",
 }
+NOTHING_MEASURED = 3
+SHOWN_VALUES = 4
+REASON_CHARS = 200
+OnStudy = Callable[[StudyRow, int], None]
 
 
-def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
-    """Read the metrics of the user's own file, if any."""
-    return () if metrics_file is None else read_metrics_file(metrics_file)
-
-
-def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
-    """Return every metric by name, and why some are broken."""
-    found, broken = loaded_metrics(added)
-    return list(found.values()), broken
-
-
-def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
-    """Print a line for each metric."""
+@app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
+def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = False) -> None:
+    """List every metric with its unit, direction and sources."""
     metrics, broken = loaded(added_metrics(metrics_file))
     if as_json:
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
@@ -200,14 +100,97 @@ def print_list(metrics_file: Path | None, *, as_json: bool) -> None:
     typer.echo("next: cclsearch metrics show NAME, or cclsearch metrics compute TRACE")
 
 
-def print_definitions(names: Sequence[str], metrics_file: Path | None, *, as_json: bool) -> None:
-    """Print the definition of each of these metrics; raise `MetricError` for an unknown name."""
+@app.command(
+    epilog=examples("cclsearch metrics show mfu", "cclsearch metrics show straggler bw_allgather")
+)
+def show(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Metrics.", show_default=False)
+    ],
+    metrics_file: MetricsFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the definition of metrics, their sources, and differences from CCL-Bench."""
     added = added_metrics(metrics_file)
     metrics = [metric(name, added) for name in names]
     if as_json:
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
     else:
         typer.echo("\n\n".join("\n".join(_lines(each)) for each in metrics))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeOptions:
+    """Which metrics to compute of which traces or studies; no names means all."""
+
+    trace: TraceArgument = ""
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME]...", help="Metrics. [default: all]", show_default=False),
+    ] = field(default_factory=list)
+    card: CardOption = None
+    card_bandwidths: BandwidthsOption = None
+    batch_size: BatchSizeOption = None
+    gpus: GpusOption = None
+    metrics_file: MetricsFileOption = None
+    compat: Annotated[
+        Literal["ccl-bench"] | None,
+        typer.Option("--compat", help="Use the definitions and units of the published toolkit."),
+    ] = None
+    no_cache: NoCacheOption = False
+    study: Annotated[
+        list[str],
+        typer.Option(
+            "--study",
+            metavar="STUDY",
+            help="Compute and store missing metrics of this study's trials; then all arguments "
+            "are metric names. Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    every_study: Annotated[
+        bool, typer.Option("--all", help="Like --study, for every recorded study.")
+    ] = False
+    store: StoreOption = None
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch metrics compute traces/",
+        "cclsearch metrics compute traces/ mfu tokens_per_s --card card.yaml",
+        "cclsearch metrics compute traces/rank0.json.gz compute_comm_overlap --json",
+        "cclsearch metrics compute trial:3 straggler",
+        "cclsearch metrics compute --study 20260131-120000-ab12 --metrics-file mine.py",
+        "cclsearch metrics compute --all mfu",
+    )
+)
+@takes_options
+def compute(asked: ComputeOptions, as_json: JsonOption = False) -> None:
+    """Compute metrics of traces: each value with its unit, or why it is missing.
+
+    With --study or --all, compute metrics of recorded trials that are missing or were computed by
+    an older version. After an interruption, the same command continues.
+
+    Exits with status 3 if no requested metric has a value.
+    """
+    if asked.study or asked.every_study:
+        if asked.card is not None or asked.compat is not None:
+            raise StudyError("--card and --compat are for traces; recorded trials have a workload")
+        print_computed(asked, as_json=as_json)
+    elif asked.trace:
+        print_values(asked, as_json=as_json)
+    else:
+        raise StudyError("give a TRACE, a trial as trial:3, or studies with --study or --all")
+
+
+def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
+    """Read the metrics of the user's own file, if any."""
+    return () if metrics_file is None else read_metrics_file(metrics_file)
+
+
+def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
+    """Return every metric by name, and why some are broken."""
+    found, broken = loaded_metrics(added)
+    return list(found.values()), broken
 
 
 def _lines(of: Metric) -> list[str]:
@@ -241,24 +224,6 @@ def _needs_words(of: Metric) -> str:
     return f"{' or '.join(told)}{card}"
 
 
-NOTHING_MEASURED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeOptions:
-    """Which metrics to compute from which trace; empty `names` means all."""
-
-    trace: str
-    names: Sequence[str]
-    card: Path | None
-    given: "Given"
-    metrics_file: Path | None
-    as_published: bool
-    """Use the definitions of CCL-Bench's toolkit."""
-    store: Path | None
-    use_cache: bool
-
-
 def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     """Print each metric's value, or why it is missing; exit with 3 if there is none.
 
@@ -266,7 +231,7 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     """
     from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
 
-    known, broken = _published(asked.names) if asked.as_published else _ours(asked)
+    known, broken = _published(asked.names) if asked.compat else _ours(asked)
     found, unfit, inferences = _with_card(asked)
     measures = measure_each(known, found.evidence)
     values = {value.name: value for value in measures.values}
@@ -314,18 +279,20 @@ def _with_card(asked: ComputeOptions) -> "tuple[OpenTraces, Sequence[str], Seque
     from search.traces.open import open_traces
 
     if asked.card is None:
-        return open_traces(asked.trace, asked.store, use_cache=asked.use_cache), (), ()
+        return open_traces(asked.trace, asked.store, use_cache=not asked.no_cache), (), ()
     # Imported here: only a card needs it.
     from search.study.card_reader import Card, CardReader
 
     # The card is read first: it is small, and reading traces may take minutes.
-    reader = CardReader(Card(asked.card), asked.given)
+    reader = CardReader(
+        Card(asked.card), card_given(asked.card_bandwidths, asked.batch_size, asked.gpus)
+    )
     workload, environment = reader.workload(), reader.stated_environment()
     if len(reader.batch_sizes()) > 1:
         raise StudyError(
             f"{asked.card}: lists several batch sizes; give the traces' one with --batch-size"
         )
-    found = open_traces(asked.trace, asked.store, use_cache=asked.use_cache)
+    found = open_traces(asked.trace, asked.store, use_cache=not asked.no_cache)
     seen = replace(found.evidence, workload=workload, environment=environment)
     unfit = mismatches(found.traces, workload, environment)
     return replace(found, evidence=seen), unfit, reader.inferences
@@ -364,28 +331,14 @@ def _print_measures(
         typer.echo(line)
 
 
-TOLD_VALUES = 4
-REASON_CHARS = 200
-OnStudy = Callable[[StudyRow, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeOptions:
-    """Which metrics of which studies to compute; empty means all."""
-
-    studies: Sequence[str]
-    names: Sequence[str]
-    metrics_file: Path | None
-    store: Path | None
-
-
-def print_computed(asked: RecomputeOptions, *, as_json: bool) -> None:
+def print_computed(asked: ComputeOptions, *, as_json: bool) -> None:
     """Compute, store and print; raise `Interrupted` on Ctrl-C, with everything so far stored."""
     from search.replay.metrics import computed_afterwards
 
-    found = definitions(asked.metrics_file, asked.names)
+    names = [*([asked.trace] if asked.trace else []), *asked.names]
+    found = definitions(asked.metrics_file, names)
     with open_store(asked.store) as records:
-        rows = [records.find(study) for study in asked.studies] or list(records.studies())
+        rows = [records.find(study) for study in asked.study] or list(records.studies())
         tally = _Tally()
         with (
             _bar(shown=not as_json) as (on_study, on_trial),
@@ -396,9 +349,7 @@ def print_computed(asked: RecomputeOptions, *, as_json: bool) -> None:
             try:
                 for done in computed:
                     tally.add(done)
-                    typer.echo(
-                        json.dumps(_metrics_afterwards_facts(done)) if as_json else _line(done)
-                    )
+                    typer.echo(json.dumps(_trial_facts(done)) if as_json else _line(done))
                     on_trial()
             except KeyboardInterrupt:
                 what = "interrupted; computed values are stored"
@@ -454,13 +405,13 @@ def _line(done: "Done") -> str:
     """Return a line for one trial: the first values, and why others are missing."""
     answer = done.answer
     told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
-    if len(told) > TOLD_VALUES:
-        told = [*told[:TOLD_VALUES], f"{len(told) - TOLD_VALUES} more"]
+    if len(told) > SHOWN_VALUES:
+        told = [*told[:SHOWN_VALUES], f"{len(told) - SHOWN_VALUES} more"]
     if answer.absent:
-        named = ", ".join(list(answer.absent)[:TOLD_VALUES])
+        named = ", ".join(list(answer.absent)[:SHOWN_VALUES])
         first = next(iter(answer.absent.values()))
         alike = set(answer.absent.values()) == {first}
-        many = len(answer.absent) > TOLD_VALUES or not alike
+        many = len(answer.absent) > SHOWN_VALUES or not alike
         words = f"no value of {len(answer.absent)} metrics" if many else f"no {named}: {first}"
         told.append(one_line(words, REASON_CHARS))
     told += [one_line(line, REASON_CHARS) for line in absence_lines(answer.unread)]
@@ -474,7 +425,7 @@ def _value_words(value: MetricValue, before: MetricValue | None) -> str:
     return f"{words} (version {before.version}: {format_number(before.value)})"
 
 
-def _metrics_afterwards_facts(done: "Done") -> dict[str, object]:
+def _trial_facts(done: "Done") -> dict[str, object]:
     """Return one trial for JSON."""
     answer = done.answer
     return {

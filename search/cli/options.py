@@ -1,19 +1,25 @@
 """Options that several commands share, and the study that they describe."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 import typer
 
+from policies.space import Space
 from records.errors import StudyError
 from records.study import Objective, Study
 from search.settings import store_root
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from search.study.card_reader import Given
+    from search.traces.open import OpenTraces
 
 
 StoreOption = Annotated[
@@ -24,28 +30,9 @@ StoreOption = Annotated[
         help="Folder of the store. [default: $CCLSEARCH_STORE, else .cclsearch here]",
     ),
 ]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "-c", "--config", metavar="FILE", help="Study file (TOML); overrides the built-in study."
-    ),
-]
 CardOption = Annotated[
     Path | None,
     typer.Option("--card", metavar="FILE", help="CCL-Bench workload card (YAML)."),
-]
-TuningOption = Annotated[
-    Path | None,
-    typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML)."),
-]
-CommandOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--command",
-        metavar="FILE",
-        help="With --card: bash script that each trial runs, as in CCL-Search; knobs are "
-        "environment variables.",
-    ),
 ]
 BandwidthsOption = Annotated[
     str | None,
@@ -69,30 +56,6 @@ GpusOption = Annotated[
     int | None,
     typer.Option(
         "--gpus", metavar="N", min=1, help="Number of accelerators, if the card states none."
-    ),
-]
-MinimizeOption = Annotated[
-    bool,
-    typer.Option("--minimize", help="Lower is better. [default: as the metrics define]"),
-]
-MaximizeOption = Annotated[bool, typer.Option("--maximize", help="Higher is better.")]
-LimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit",
-        metavar="CONDITION",
-        help="Constraint that the best trial must satisfy, as in 'peak_memory < 30 GiB'; units "
-        "are B, KiB, "
-        "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. Repeatable. [default: the study's]",
-    ),
-]
-OtherObjectiveOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--objective",
-        metavar="EXPRESSION",
-        help="Rescore recorded trials by another objective; nothing is launched. Repeatable. "
-        "[default: the study's]",
     ),
 ]
 MetricsFileOption = Annotated[
@@ -143,41 +106,119 @@ def examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take values of dataclasses: each of their fields is an option of it."""
+    classes: dict[str, type] = {}
+    parameters: list[Parameter] = []
+    for each in signature(command, eval_str=True).parameters.values():
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation):
+            classes[each.name] = each.annotation
+            parameters += _parameters(each.annotation)
+        else:
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: object) -> None:
+        for name, kind in classes.items():
+            given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+        command(**given)
+
+    vars(run)["__signature__"] = Signature(parameters)
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _parameters(kind: type) -> Iterator[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        default = Parameter.empty if each.default is MISSING else each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        yield Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name]
+        )
+
+
+def flags_given(options: "DataclassInstance") -> Iterator[str]:
+    """Yield the flags of the options that differ from their defaults."""
+    defaults = type(options)()
+    hints = get_type_hints(type(options), include_extras=True)
+    for each in fields(options):
+        if getattr(options, each.name) != getattr(defaults, each.name):
+            option = hints[each.name].__metadata__[0]
+            names = map(str, (option.default, *(option.param_decls or ())))
+            default = f"--{each.name.replace('_', '-')}"
+            yield next((name for name in names if name.startswith("--")), default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """A study from a file and a card, and what completes the card."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Study file (TOML); overrides the built-in study.",
+        ),
+    ] = None
+    card: CardOption = None
+    tuning: Annotated[
+        Path | None,
+        typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML)."),
+    ] = None
+    card_bandwidths: BandwidthsOption = None
+    batch_size: BatchSizeOption = None
+    gpus: GpusOption = None
+    command: Annotated[
+        Path | None,
+        typer.Option(
+            "--command",
+            metavar="FILE",
+            help="With --card: bash script that each trial runs, as in CCL-Search; knobs are "
+            "environment variables.",
+        ),
+    ] = None
+
+    def study(self, base: Study | None = None) -> Study:
+        """Return the base (default: the built-in study), overridden by the card, then by the file.
+
+        Inferences from the card are printed to standard error.
+        """
+        from evaluator.machine import local_environment
+        from search.study.card_reader import Given
+        from search.study.cards import card_study
+        from search.study.study_file import builtin_study, read_study_file
+
+        study = base or builtin_study(local_environment())
+        given = card_given(self.card_bandwidths, self.batch_size, self.gpus)
+        if self.card is not None:
+            given = _with_file(given, self.config)
+            study = card_study(self.card, self.tuning, given, study, self.command)
+            for sentence in study.inferences:
+                typer.echo(f"card: {sentence}", err=True)
+        elif self.tuning is not None or self.command is not None or given != Given():
+            raise StudyError(
+                "--tuning, --command, --card-bandwidths, --batch-size and --gpus need a card; add "
+                "--card FILE"
+            )
+        return study if self.config is None else read_study_file(self.config, study)
+
+    def completed(self) -> tuple[Study, Space]:
+        """Return the study with every default filled in, and its search space."""
+        from search.study.spaces import completed, space_of
+
+        study = completed(self.study())
+        return study, space_of(study)
+
+
 def card_given(bandwidths: str | None, batch_size: int | None, gpus: int | None) -> "Given":
     """Return what the options give in place of the card."""
     from search.study.card_reader import Given
 
     return Given(batch_size=batch_size, accelerator_count=gpus, bandwidths=bandwidths)
-
-
-def chosen_study(
-    config: Path | None,
-    card: Path | None,
-    tuning: Path | None,
-    given: "Given",
-    command: Path | None,
-    base: Study | None = None,
-) -> Study:
-    """Return the base (default: the built-in study), overridden by a card, then by a file.
-
-    Inferences from the card are printed to standard error.
-    """
-    from evaluator.machine import local_environment
-    from search.study.card_reader import Given
-    from search.study.cards import card_study
-    from search.study.study_file import builtin_study, read_study_file
-
-    study = base or builtin_study(local_environment())
-    if card is not None:
-        study = card_study(card, tuning, _with_file(given, config), study, command)
-        for sentence in study.inferences:
-            typer.echo(f"card: {sentence}", err=True)
-    elif tuning is not None or command is not None or given != Given():
-        raise StudyError(
-            "--tuning, --command, --card-bandwidths, --batch-size and --gpus need a card; add "
-            "--card FILE"
-        )
-    return read_study_file(config, study) if config is not None else study
 
 
 def _with_file(given: "Given", config: Path | None) -> "Given":
@@ -194,52 +235,74 @@ def _with_file(given: "Given", config: Path | None) -> "Given":
     )
 
 
-def with_model(study: Study, model: str | None) -> Study:
-    """Return the study with another LLM; the price of the old one is dropped."""
-    if model is None or model == study.llm.model:
-        return study
-    if not model.strip() or not model.isprintable():
-        raise StudyError("--model is empty; give the name that the provider uses")
-    return replace(study, llm=replace(study.llm, model=model, price=None))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveOptions:
-    """Objectives and limits from flags; the first objective is the main one.
+    """Objectives and limits; the first objective is the main one, which has the direction."""
 
-    `minimize` and `maximize` apply to the main one.
-    """
-
-    objectives: Sequence[str] = ()
-    minimize: bool = False
-    maximize: bool = False
-    limits: Sequence[str] = ()
+    objective: Annotated[
+        list[str],
+        typer.Option(
+            "--objective",
+            metavar="EXPRESSION",
+            help="Rescore recorded trials by another objective; nothing is launched. Repeatable. "
+            "[default: the study's]",
+        ),
+    ] = field(default_factory=list)
+    minimize: Annotated[
+        bool, typer.Option("--minimize", help="Lower is better. [default: as the metrics define]")
+    ] = False
+    maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False
+    limit: Annotated[
+        list[str],
+        typer.Option(
+            "--limit",
+            metavar="CONDITION",
+            help="Constraint that the best trial must satisfy, as in 'peak_memory < 30 GiB'; units "
+            "are B, KiB, "
+            "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. Repeatable. [default: the study's]",
+        ),
+    ] = field(default_factory=list)
 
     @property
     def is_given(self) -> bool:
         """Whether any flag was given."""
-        return bool(self.objectives or self.minimize or self.maximize or self.limits)
+        return self != type(self)()
 
     def of(self, study: Study) -> Study:
         """Return the study with these objectives and limits in place of its own."""
         if self.minimize and self.maximize:
             raise StudyError("--minimize and --maximize exclude each other; give one of them")
         main, more = study.objective, study.more_objectives
-        if self.objectives:
-            main, *others = (Objective(expression=text) for text in self.objectives)
+        if self.objective:
+            main, *others = (Objective(expression=text) for text in self.objective)
             more = tuple(others)
         if self.minimize or self.maximize:
             main = replace(main, direction="minimize" if self.minimize else "maximize")
-        limits = tuple(self.limits) or study.limits
+        limits = tuple(self.limit) or study.limits
         return replace(study, objective=main, more_objectives=more, limits=limits)
 
     @property
     def flags(self) -> str:
         """The same flags, as typed after a command."""
-        words = [f"--objective {shlex.quote(text)}" for text in self.objectives]
+        words = [f"--objective {shlex.quote(text)}" for text in self.objective]
         words += ["--minimize"] * self.minimize + ["--maximize"] * self.maximize
-        words += [f"--limit {shlex.quote(text)}" for text in self.limits]
+        words += [f"--limit {shlex.quote(text)}" for text in self.limit]
         return "".join(f" {word}" for word in words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """Where traces are read from, and whether next to them is a cache."""
+
+    trace: TraceArgument
+    no_cache: NoCacheOption = False
+    store: StoreOption = None
+
+    def read(self) -> "OpenTraces":
+        """Return the traces."""
+        from search.traces.open import open_traces
+
+        return open_traces(self.trace, self.store, use_cache=not self.no_cache)
 
 
 def store_flag(store: Path) -> str:

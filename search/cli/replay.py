@@ -13,30 +13,20 @@ from records.errors import StoreError, StudyError
 from records.machine import Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import MEASURE, Study
-from records.trial import Config, Failed, Measured, MetricValue, Outcome, Score, Trial
+from records.study import MEASURE, Study, Value
+from records.trial import Config, Failed, Measured, MetricValue, Outcome, Trial
 from search.cli.options import (
-    BandwidthsOption,
-    BatchSizeOption,
-    CardOption,
-    CommandOption,
-    ConfigOption,
-    GpusOption,
     JsonOption,
-    LimitOption,
-    MaximizeOption,
     MetricsFileOption,
-    MinimizeOption,
     ObjectiveOptions,
-    OtherObjectiveOption,
     StoreOption,
     StudyArgument,
+    StudyOptions,
     TrustOption,
-    TuningOption,
-    card_given,
-    chosen_study,
     examples,
+    flags_given,
     store_flag,
+    takes_options,
 )
 from search.cli.run import Stop, face
 from search.compose import check_environment, local_backend, new_study_id
@@ -57,7 +47,6 @@ from search.replay.rerun import Recorded, recorded_study, replayed
 from search.replay.scores import Checks, Rescore, ScoredTrial, TrialCheck, checked, scored_today
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
-from search.study.card_reader import Given
 from search.study.policy_check import varied_values
 from search.study.spaces import parts, space_of
 from search.transfer.trust import require_trust, trust
@@ -69,6 +58,7 @@ from search.views.format import (
     format_duration,
     format_number,
     one_line,
+    parse_share,
     score_words,
 )
 from search.views.machine import differences, disturbed_among, disturbed_words
@@ -77,26 +67,34 @@ from search.views.study import objective_words
 app = typer.Typer(rich_markup_mode=None)
 
 OTHERWISE = 7
-BELONGS: Mapping[str, tuple[str, ...]] = {
+REASON_CHARS, WORDS_CHARS = 300, 400
+WITHIN = 0.10
+"""A machine changes over months, even if it is the same one."""
+KINDS = {
+    Kind.ADAPTS: "adapt to the context",
+    Kind.FIXED: "decide the same everywhere",
+    Kind.FAILS: "have no valid configuration in some context",
+}
+MODES = {
     "--trial": ("measure", "policy"),
     "--rounds": ("measure",),
     "--within": ("measure",),
     "--vary": ("policy",),
-    "--config": ("policy",),
-    "--card": ("policy",),
-    "--tuning": ("policy",),
-    "--card-bandwidths": ("policy",),
-    "--batch-size": ("policy",),
-    "--gpus": ("policy",),
-    "--command": ("policy",),
-    "--objective": ("score",),
-    "--minimize": ("score",),
-    "--maximize": ("score",),
-    "--limit": ("score",),
     "--metrics-file": ("score",),
     "--trust": ("measure",),
 }
-"""Options that only some modes accept."""
+"""Options that only some modes accept, besides those of a study (policy) and objective (score)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """What to launch again, the maximum rounds, and by which share a value may be worse."""
+
+    trial: str | None
+    rounds: int | None
+    within: float
+    trusted: bool = False
+    """Whether an imported study may launch its commands, now and later."""
 
 
 @app.command(
@@ -107,7 +105,9 @@ BELONGS: Mapping[str, tuple[str, ...]] = {
         "cclsearch replay --mode score --objective tokens_per_s",
     )
 )
+@takes_options
 def replay(
+    *,
     study_id: StudyArgument = "",
     mode: Annotated[
         Literal["llm", "policy", "measure", "score"],
@@ -151,17 +151,8 @@ def replay(
             "combined. Repeatable.",
         ),
     ] = None,
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
-    objective: OtherObjectiveOption = None,
-    minimize: MinimizeOption = False,
-    maximize: MaximizeOption = False,
-    limit: LimitOption = None,
+    options: StudyOptions,
+    objectives: ObjectiveOptions,
     metrics_file: MetricsFileOption = None,
     strict: Annotated[
         bool,
@@ -179,99 +170,64 @@ def replay(
     Only --mode measure launches anything, as a new study; the old one is never changed. With
     --json that mode prints one event per line, the others one document.
     """
-    chosen = {"--trial": trial, "--rounds": rounds, "--within": within, "--vary": vary}
-    place = {"--config": config, "--card": card, "--tuning": tuning, "--command": command}
-    question = {"--objective": objective, "--limit": limit, "--metrics-file": metrics_file}
-    ways = {"--minimize": minimize or None, "--maximize": maximize or None}
-    instead = {"--card-bandwidths": card_bandwidths, "--batch-size": batch_size, "--gpus": gpus}
-    given = {**chosen, **place, **question, **ways, **instead}
-    given["--trust"] = trust or None
-    _refuse_others(mode, given)
+    given: dict[str, object] = {
+        "--trial": trial,
+        "--rounds": rounds,
+        "--within": within,
+        "--vary": vary,
+    }
+    given |= {"--metrics-file": metrics_file, "--trust": trust}
+    flags = [(flag, MODES[flag]) for flag, value in given.items() if value]
+    flags += [(flag, ("policy",)) for flag in flags_given(options)]
+    flags += [(flag, ("score",)) for flag in flags_given(objectives)]
+    for flag, modes in flags:
+        if mode not in modes:
+            raise StudyError(f"{flag} needs --mode {' or '.join(modes)}, not {mode}")
     match mode:
         case "llm":
-            same = print_search_again(study_id, store, as_json=as_json)
+            same = replay_search(study_id, store, as_json=as_json)
         case "measure":
-            from search.views.format import parse_share
-
             worse = WITHIN if within is None else parse_share(within, "--within")
             asked = MeasureOptions(trial=trial, rounds=rounds, within=worse, trusted=trust)
-            same = print_measured_again(study_id, asked, store, as_json=as_json)
+            same = repeat_launches(study_id, asked, store, as_json=as_json)
         case "policy":
-            elsewhere = Elsewhere(
-                config=config,
-                card=card,
-                tuning=tuning,
-                given=card_given(card_bandwidths, batch_size, gpus),
-                command=command,
-                vary=tuple(vary or ()),
+            varied = varied_values(vary or ())
+            same = replay_policies(
+                study_id, trial or "all", options, varied, store, as_json=as_json
             )
-            same = print_policies_again(study_id, trial or "all", elsewhere, store, as_json=as_json)
         case "score":
-            wanted = ObjectiveOptions(
-                objectives=objective or (),
-                minimize=minimize,
-                maximize=maximize,
-                limits=limit or (),
-            )
-            same = print_scored_today(study_id, wanted, metrics_file, store, as_json=as_json)
+            same = replay_scores(study_id, objectives, metrics_file, store, as_json=as_json)
     if strict and not same:
         raise typer.Exit(OTHERWISE)
 
 
-def _refuse_others(mode: str, given: Mapping[str, object]) -> None:
-    """Raise `StudyError` for an option of another mode."""
-    for option, value in given.items():
-        modes = BELONGS[option]
-        if value is not None and value != [] and mode not in modes:
-            raise StudyError(f"{option} needs --mode {' or '.join(modes)}, not {mode}")
-
-
-FAULT_CHARS = 300
-KINDS = {
-    Kind.ADAPTS: "decide by where they are",
-    Kind.FIXED: "decide the same everywhere",
-    Kind.FAILS: "give no valid configuration somewhere",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
-    """Which other workload or environment the policies are asked for; all as options give it."""
-
-    config: Path | None
-    card: Path | None
-    tuning: Path | None
-    given: Given
-    command: Path | None
-    vary: tuple[str, ...]
-
-    def of(self, study: Study) -> Study:
-        """The study on record with these laid over it."""
-        return chosen_study(self.config, self.card, self.tuning, self.given, self.command, study)
-
-
-def print_policies_again(
-    study_id: str, which: str, elsewhere: Elsewhere, store: Path | None, *, as_json: bool
+def replay_policies(
+    study_id: str,
+    which: str,
+    options: StudyOptions,
+    varied: Mapping[str, Sequence[Value]],
+    store: Path | None,
+    *,
+    as_json: bool,
 ) -> bool:
-    """Ask the policies of a study elsewhere; gives whether all are valid everywhere."""
-    varied = varied_values(elsewhere.vary)
+    """Run the policies of a study in other contexts; return whether all are valid everywhere."""
     with open_store(store) as records:
         row = records.find(study_id)
         history = records.history(row.id)
         best = leader_of(row, records) if which == "best" else None
         trials = _chosen(which, history.trials, best, row.id)
-    study = elsewhere.of(as_given(row.study))
+    study = options.study(as_given(row.study))
     console = Terminal(stderr=True)
     with console.status("asking policies") as line:
         found = policies_elsewhere(
             trials, study, varied, lambda count: line.update(f"policies asked: {count}")
         )
     if as_json:
-        typer.echo(json.dumps(_document(row.id, found)))
+        typer.echo(json.dumps(_policies_facts(row.id, found)))
     else:
         typer.echo(f"study {row.id}: {len(found)} policies; nothing was launched")
         for each in found:
-            _print(each)
+            _print_policy(each)
         _print_summary(found)
     return all(each.kind is not Kind.FAILS for each in found)
 
@@ -291,28 +247,28 @@ def _chosen(
     return found
 
 
-def _print(each: PolicyElsewhere) -> None:
+def _print_policy(each: PolicyElsewhere) -> None:
     ordinals = ", ".join(map(str, each.ordinals))
     trials = f"trial{'s' if len(each.ordinals) > 1 else ''} {ordinals}"
     typer.echo(f"{trials}, by {one_line(each.policy.author, 40)}: {each.kind}")
-    typer.echo(f"  on record: {each.recorded or NO_CONFIG}")
+    typer.echo(f"  recorded: {each.recorded or NO_CONFIG}")
     for answer in each.answers:
         held_out = " (held out)" if answer.held_out else ""
         typer.echo(f"  {answer.place}{held_out}: {_words(answer, each.recorded)}")
 
 
 def _words(answer: Answer, recorded_config: Config | None) -> str:
-    """What was decided, told by what differs from the record, with what is estimated of it."""
+    """Return the decision as its difference from the recorded one, with estimates."""
     given = answer.answer
     if isinstance(given, Failed):
-        return f"none, {one_line(str(given), FAULT_CHARS)}"
-    told = str(given) if recorded_config is None else format_difference(given, recorded_config)
+        return f"none, {one_line(str(given), REASON_CHARS)}"
+    words = str(given) if recorded_config is None else format_difference(given, recorded_config)
     estimates = []
     if answer.step_s is not None:
         estimates.append(f"step {format_duration(answer.step_s)}")
     if answer.memory_bytes is not None:
         estimates.append(f"memory of a rank {format_decimal_bytes(answer.memory_bytes)}")
-    return f"{told} (estimated: {', '.join(estimates)})" if estimates else told
+    return f"{words} (estimated: {', '.join(estimates)})" if estimates else words
 
 
 def _print_summary(found: Sequence[PolicyElsewhere]) -> None:
@@ -324,7 +280,7 @@ def _print_summary(found: Sequence[PolicyElsewhere]) -> None:
 
 
 def _ranks(found: Sequence[PolicyElsewhere]) -> dict[str, list[int]]:
-    """By place, the first trials of the policies in the order of what is estimated of them."""
+    """Return by place the first trials of the policies, in the order of their estimates."""
     steps: dict[str, list[tuple[float, int]]] = {}
     for each in found:
         for answer in each.answers:
@@ -333,7 +289,7 @@ def _ranks(found: Sequence[PolicyElsewhere]) -> dict[str, list[int]]:
     return {place: [ordinal for _, ordinal in sorted(known)] for place, known in steps.items()}
 
 
-def _document(study_id: str, found: Sequence[PolicyElsewhere]) -> dict[str, object]:
+def _policies_facts(study_id: str, found: Sequence[PolicyElsewhere]) -> dict[str, object]:
     ranks = _ranks(found)
     counts = Counter(each.kind.value for each in found)
     return {
@@ -372,10 +328,7 @@ def _answer_facts(
     }
 
 
-REASON_CHARS = 300
-
-
-def print_scored_today(
+def replay_scores(
     study_id: str,
     asked: ObjectiveOptions,
     metrics_file: Path | None,
@@ -383,7 +336,7 @@ def print_scored_today(
     *,
     as_json: bool,
 ) -> bool:
-    """Score a study again and print what changes; gives whether nothing does."""
+    """Score a study again and print what changes; return whether nothing does."""
     with open_store(store) as records:
         row = records.find(study_id)
         leader = leader_of(row, records)
@@ -391,33 +344,35 @@ def print_scored_today(
         today = scored_today(row, records, asked.of(row.study), metrics_file)
         flag = store_flag(records.root)
     if as_json:
-        typer.echo(json.dumps(_facts(row.id, won, today)))
+        typer.echo(json.dumps(_scores_facts(row.id, won, today)))
         return today.same
     question = objective_words(today.now.row.study)
     typer.echo(f"study {row.id}: scored by {question}; nothing was launched or stored")
     for each in today.trials:
-        typer.echo(_line(each))
-    won_words = "nobody" if won is None else f"trial {won}"
-    typer.echo(f"led: {won_words}, by {objective_words(row.study)}, as the search found it")
-    typer.echo(f"leads by the values on record: {_leader_words(today.then)}")
-    typer.echo(f"leads by those of today: {_leader_words(today.now)}")
-    for line in _newer_lines(today, row.id, flag):
-        typer.echo(line)
+        typer.echo(_score_line(each))
+    won_words = "no trial" if won is None else f"trial {won}"
+    typer.echo(f"leader of the search: {won_words}, by {objective_words(row.study)}")
+    typer.echo(f"leader by the recorded values: {_leader_words(today.then)}")
+    typer.echo(f"leader by current values: {_leader_words(today.now)}")
+    if today.newer:
+        newer = (f"{name} {new} (recorded {old})" for name, (old, new) in today.newer.items())
+        typer.echo(f"newer versions: {', '.join(newer)}")
+        typer.echo(f"next: cclsearch metrics compute --study {row.id}{flag}")
     typer.echo(_verdict(today))
     return today.same
 
 
-def _line(each: ScoredTrial) -> str:
+def _score_line(each: ScoredTrial) -> str:
     config = str(each.trial.config) if each.trial.config is not None else NO_CONFIG
-    words = [f"then {_score(each.then)}, now {_score(each.now)}: {_change(each)}"]
-    words += [_changed_words(*pair) for pair in each.changed]
+    then, now = ("none" if score is None else score_words(score) for score in (each.then, each.now))
+    words = [f"then {then}, now {now}: {_change(each)}"]
+    for was, became in each.changed:
+        changed = was or became
+        name = "" if changed is None else changed.name
+        words.append(f"{name} {_value(was)} -> {_value(became)}")
     if each.unread is not None:
-        words.append(f"as on record, since {one_line(each.unread, REASON_CHARS)}")
+        words.append(f"as recorded, since {one_line(each.unread, REASON_CHARS)}")
     return f"trial {each.trial.ordinal}  {config}  {'; '.join(words)}"
-
-
-def _score(score: Score | None) -> str:
-    return "none" if score is None else score_words(score)
 
 
 def _change(each: ScoredTrial) -> str:
@@ -429,12 +384,6 @@ def _change(each: ScoredTrial) -> str:
     return f"{share:+.2%}" if share else "other limits are broken"
 
 
-def _changed_words(was: MetricValue | None, now: MetricValue | None) -> str:
-    told = was or now
-    name = "" if told is None else told.name
-    return f"{name} {_value(was)} -> {_value(now)}"
-
-
 def _value(value: MetricValue | None) -> str:
     return "none" if value is None else f"{format_number(value.value)} (version {value.version})"
 
@@ -442,22 +391,10 @@ def _value(value: MetricValue | None) -> str:
 def _leader_words(scored: Rescored) -> str:
     best = scored.history.best
     if best is None or best.score is None:
-        return "nobody"
-    value = format_number(_centre(scored, best.score))
+        return "no trial"
+    result = scored.finding.result  # over all launches of the leader
+    value = format_number(best.score.value if result is None else result.centre)
     return f"trial {best.ordinal}, {value} {best.score.unit}".rstrip()
-
-
-def _centre(scored: Rescored, score: Score) -> float:
-    """What the leader has over all its launches."""
-    result = scored.finding.result
-    return score.value if result is None else result.centre
-
-
-def _newer_lines(today: Rescore, study_id: str, flag: str) -> Iterator[str]:
-    if today.newer:
-        told = (f"{name} {new} (on record {old})" for name, (old, new) in today.newer.items())
-        yield f"newer versions: {', '.join(told)}"
-        yield f"next: cclsearch metrics compute --study {study_id}{flag}"
 
 
 def _verdict(today: Rescore) -> str:
@@ -468,8 +405,8 @@ def _verdict(today: Rescore) -> str:
     return f"differs: {changed} of {len(today.trials)} trials{', the leader' if moved else ''}"
 
 
-def _facts(study_id: str, won: int | None, today: Rescore) -> dict[str, object]:
-    """The scores for programs; absent values are null."""
+def _scores_facts(study_id: str, won: int | None, today: Rescore) -> dict[str, object]:
+    """Return the scores for JSON; absent values are null."""
     return {
         "study_id": study_id,
         "mode": "score",
@@ -486,7 +423,7 @@ def _facts(study_id: str, won: int | None, today: Rescore) -> dict[str, object]:
                 "now": None if each.now is None else each.now.value,
                 "unit": "" if each.now is None else each.now.unit,
                 "same": each.is_same,
-                "changed": [[_fact(was), _fact(now)] for was, now in each.changed],
+                "changed": [[pair and asdict(pair) for pair in pairs] for pairs in each.changed],
                 "unread": each.unread,
             }
             for each in today.trials
@@ -494,15 +431,8 @@ def _facts(study_id: str, won: int | None, today: Rescore) -> dict[str, object]:
     }
 
 
-def _fact(value: MetricValue | None) -> dict[str, object] | None:
-    return None if value is None else asdict(value)
-
-
-WORDS_CHARS = 400
-
-
-def print_search_again(study_id: str, store: Path | None, *, as_json: bool) -> bool:
-    """Replay a search and print how it went; gives whether all came out as recorded."""
+def replay_search(study_id: str, store: Path | None, *, as_json: bool) -> bool:
+    """Replay a search and print it; return whether everything is as recorded."""
     with open_store(store) as records:
         row = records.find(study_id)
         require_search(row)
@@ -511,20 +441,20 @@ def print_search_again(study_id: str, store: Path | None, *, as_json: bool) -> b
         checks = checked(record, replay.again)
         same = checks.first is None and replay.stopped is None
         if as_json:
-            typer.echo(json.dumps(_replay_views_facts(record, checks, replay.stopped, same=same)))
+            typer.echo(json.dumps(_search_facts(record, checks, replay.stopped, same=same)))
             return same
         typer.echo(f"study {row.id}: {row.study.name}, strategy {row.strategy}")
         for trial in checks.trials:
-            typer.echo(_replay_views_line(trial))
+            typer.echo(_trial_line(trial))
         if record.finding is not None:
             typer.echo(f"finding  {_result(checks.finding)}")
-        typer.echo(_replay_views_verdict(record, checks, replay.stopped))
+        typer.echo(_search_verdict(record, checks, replay.stopped))
         if same and record.finding is None and status(row, records) != "running":
             typer.echo(f"next: cclsearch resume {row.id}{store_flag(records.root)}")
     return same
 
 
-def _replay_views_line(trial: TrialCheck) -> str:
+def _trial_line(trial: TrialCheck) -> str:
     config = str(trial.config) if trial.config is not None else "(no configuration)"
     return f"trial {trial.ordinal}  {trial.author}  {config}  {_result(trial.differs)}"
 
@@ -533,21 +463,21 @@ def _result(differs: tuple[str, ...]) -> str:
     return f"differs: {one_line('; '.join(differs), WORDS_CHARS)}" if differs else "same"
 
 
-def _replay_views_verdict(record: Recorded, checks: Checks, stopped: str | None) -> str:
+def _search_verdict(record: Recorded, checks: Checks, stopped: str | None) -> str:
     if checks.first is not None or stopped is not None:
         where = f" at {one_line(checks.first, WORDS_CHARS)}" if checks.first is not None else ""
         why = f"\nwhy: {one_line(stopped, WORDS_CHARS)}" if stopped is not None else ""
         return f"diverged{where}{why}"
     parts = f"{len(record.trials)} trials, {len(record.repeats)} further launches"
     if record.finding is None:
-        return f"same as far as the record goes: {parts}; the study is not finished"
+        return f"same so far: {parts}; the study is not finished"
     return f"same: {parts}, the finding"
 
 
-def _replay_views_facts(
+def _search_facts(
     record: Recorded, checks: Checks, stopped: str | None, *, same: bool
 ) -> dict[str, object]:
-    """The replay for programs; absent values are null."""
+    """Return the replay for JSON; absent values are null."""
     return {
         "study_id": record.row.id,
         "mode": "llm",
@@ -576,11 +506,11 @@ def print_decisions(
     source: Source,
     decisions: Sequence[Decision],
     records: Store,
-    go_on: str,
+    command: str,
     *,
     as_json: bool,
 ) -> None:
-    """Print every claim with its verdict, and what follows; `go_on` is what launches more."""
+    """Print every claim with its verdict, and what follows; `command` launches more."""
     holds = all_hold(decision.holds for decision in decisions)
     launches = [*(d.again for d in decisions), *(r.outcome for r in records.repeats(study_id))]
     differs = _differences(decisions, records)
@@ -591,7 +521,7 @@ def print_decisions(
             "mode": "measure",
             "replay_of": source.row.id,
             "holds": holds.value,
-            "trials": [_measure_views_facts(decision) for decision in decisions],
+            "trials": [_decision_facts(decision) for decision in decisions],
             "machine_differs": list(differs),
             "launches": len(launches),
         }
@@ -602,10 +532,10 @@ def print_decisions(
             *(line for decision in decisions for line in _lines(decision)),
             *(("machine differs", words) for words in differs),
             *_disturbed(launches),
-            ("replay", _measure_views_verdict(decisions, holds)),
+            ("replay", _overall(decisions, holds)),
             ("record", f"study {study_id} in {records.root}, of study {source.row.id}"),
             *(("next", each) for each in _next(study_id, source, decisions, records)),
-            *_more_rounds(study, decisions, go_on),
+            *_more_rounds(study, decisions, command),
         )
     )
 
@@ -620,8 +550,8 @@ def _lines(decision: Decision) -> Iterator[Line]:
             yield "to decide it", claim.decides
 
 
-def _measure_views_verdict(decisions: Sequence[Decision], holds: Holds) -> str:
-    """The verdict over all, and which trials stand against it."""
+def _overall(decisions: Sequence[Decision], holds: Holds) -> str:
+    """Return the overall verdict, and the trials that are not confirmed."""
     if len(decisions) == 1:
         return holds.value
     count = sum(decision.holds is Holds.CONFIRMED for decision in decisions)
@@ -631,7 +561,7 @@ def _measure_views_verdict(decisions: Sequence[Decision], holds: Holds) -> str:
 
 
 def _differences(decisions: Sequence[Decision], records: Store) -> tuple[str, ...]:
-    """What the machine here has that the one on record had not; nothing where nobody knows."""
+    """Return how this machine differs from the recorded one, as far as both are known."""
     for decision in decisions:
         then = _machine(decision.trial.outcome, records)
         here = _machine(decision.again, records)
@@ -641,7 +571,7 @@ def _differences(decisions: Sequence[Decision], records: Store) -> tuple[str, ..
 
 
 def _machine(outcome: Outcome, records: Store) -> Machine | None:
-    """The machine of a launch; None where none is on record, or no longer there."""
+    """Return the machine of a launch; None if it is not recorded or not readable."""
     if outcome.launched is None or outcome.launched.machine is None:
         return None
     try:
@@ -673,12 +603,12 @@ def _next(
         yield f"cclsearch show {study_id}{flag}"
 
 
-def _more_rounds(study: Study, decisions: Sequence[Decision], go_on: str) -> Iterator[Line]:
+def _more_rounds(study: Study, decisions: Sequence[Decision], command: str) -> Iterator[Line]:
     if any(decision.holds is Holds.UNDECIDED for decision in decisions):
-        yield "next", f"{go_on} --rounds {2 * study.measure.max_confirm_rounds}"
+        yield "next", f"{command} --rounds {2 * study.measure.max_confirm_rounds}"
 
 
-def _measure_views_facts(decision: Decision) -> dict[str, object]:
+def _decision_facts(decision: Decision) -> dict[str, object]:
     trial = decision.trial
     return {
         "ordinal": trial.ordinal,
@@ -693,27 +623,12 @@ def _claim_facts(claim: Claim) -> dict[str, object]:
     return {**asdict(claim), "holds": claim.holds.value}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureOptions:
-    """What is launched again, in how many rounds at most, and what a value may be worse by."""
-
-    trial: str | None
-    rounds: int | None
-    within: float
-    trusted: bool = False
-    """Whether an imported study may launch what it names, now and later."""
-
-
-WITHIN = 0.10
-"""Launches months apart meet another machine, even where it is the same one."""
-
-
-def print_measured_again(
+def repeat_launches(
     study_id: str, asked: MeasureOptions, store: Path | None, *, as_json: bool
 ) -> bool:
-    """Launch trials again and print what holds; gives whether all was confirmed.
+    """Launch trials again and print what holds; return whether everything was confirmed.
 
-    A study that holds an unfinished replay is gone on with.
+    A study that is an unfinished replay is resumed.
     """
     with open_store(store) as records:
         row = records.find(study_id)
@@ -721,13 +636,13 @@ def print_measured_again(
             trust(row.study, records)
         require_trust(row.study, records)
         if row.strategy == MEASURE:
-            decisions = _gone_on(row, asked, records, as_json=as_json)
+            decisions = _resumed(row, asked, records, as_json=as_json)
         else:
-            decisions = _begun(row, asked, records, as_json=as_json)
+            decisions = _started(row, asked, records, as_json=as_json)
     return all_hold(decision.holds for decision in decisions) is Holds.CONFIRMED
 
 
-def _begun(
+def _started(
     row: StudyRow, asked: MeasureOptions, records: Store, *, as_json: bool
 ) -> tuple[Decision, ...]:
     source = source_of(row, records)
@@ -740,13 +655,13 @@ def _begun(
     return _measured(study_id, study, source, asked, records, as_json=as_json)
 
 
-def _gone_on(
+def _resumed(
     row: StudyRow, asked: MeasureOptions, records: Store, *, as_json: bool
 ) -> tuple[Decision, ...]:
-    """Go on with a replay; with more rounds where they are asked for."""
+    """Resume a replay, with more rounds if requested."""
     if asked.trial is not None:
         raise StudyError(
-            f"study {row.id} is a replay with its own trials; leave out --trial to go on with it, "
+            f"study {row.id} is a replay with its own trials; leave out --trial to resume it, "
             f"or replay {row.study.replay_of}"
         )
     source = source_of(records.find(row.study.replay_of or ""), records)
@@ -780,17 +695,17 @@ def _measured(
         replay = measuring(study_id, study, source, records, around, observer, within=asked.within)
 
         def work() -> tuple[Decision, ...]:
-            what = f"launches of study {source.row.id} again"
+            what = f"repeated launches of study {source.row.id}"
             observer.study_started(study_id, study, what)
             return replay.run()
 
-        decisions = stop.heard(work)
+        decisions = stop.run(work)
     print_decisions(study_id, study, source, decisions, records, command, as_json=as_json)
     return decisions
 
 
 def _first(study: Study, source: Source) -> Config:
-    """A configuration that the launchers can be made ready for."""
+    """Return a configuration to prepare the launchers for."""
     known = (trial.config for trial in source.history if trial.config is not None)
     config = next(known, None) or space_of(study).feasible[0]
     return next(parts(study, config)).config

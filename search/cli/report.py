@@ -7,7 +7,7 @@ import os
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, assert_never
 
@@ -15,7 +15,14 @@ import typer
 
 from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.errors import StoreError, StudyError
-from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    StudyArgument,
+    examples,
+    store_flag,
+    takes_options,
+)
 from search.leaderboard.ranking import Column, Group, Leaderboard, Ranked, gathered, leaderboard
 from search.leaderboard.view import (
     PUBLISHED,
@@ -25,6 +32,7 @@ from search.leaderboard.view import (
     interval_words,
     launches_words,
     leaderboard_facts,
+    leaderboard_page,
     legend,
     letter_of,
     mark_letters,
@@ -39,9 +47,7 @@ from search.views.console import Terminal, on_terminal
 from search.views.html import render_html
 from search.views.markdown import render_markdown
 from search.views.terminal import (
-    TerminalColumn as TextColumn,
-)
-from search.views.terminal import (
+    TerminalColumn,
     number_column,
     page_cells,
     print_wrapped,
@@ -49,6 +55,20 @@ from search.views.terminal import (
 )
 
 app = typer.Typer(rich_markup_mode=None)
+
+Form: TypeAlias = Literal["html", "markdown"]
+ENDINGS: dict[Form, str] = {"html": ".html", "markdown": ".md"}
+LeaderboardFormat: TypeAlias = Literal["table", "csv", "json", "html"]
+SUFFIXES: dict[str, LeaderboardFormat] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".html": "html",
+    ".htm": "html",
+}
+TEXT_METRICS = 3
+PIPE_CELLS = 1000
+"""Output into a pipe is never truncated."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @app.command(
@@ -84,25 +104,6 @@ def report(
     with charts and policies. It is self-contained and works for any recorded study, also while its
     search is running.
     """
-    write_report(study_id, to, form, store, opened=opened, force=force, as_json=as_json)
-
-
-Form: TypeAlias = Literal["html", "markdown"]
-
-ENDINGS: dict[Form, str] = {"html": ".html", "markdown": ".md"}
-
-
-def write_report(
-    study_id: str,
-    to: Path | None,
-    form: Form | None,
-    store: Path | None,
-    *,
-    opened: bool,
-    force: bool = False,
-    as_json: bool,
-) -> None:
-    """Write the report and print its path; a named file is not overwritten without `force`."""
     from search.report.report import study_report
 
     if form is None:
@@ -139,6 +140,62 @@ def _write(path: Path, text: str) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}; give another with -o") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardOptions:
+    """What to rank, and how to write it; no studies means all."""
+
+    studies: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[STUDY]...",
+            help="Study ids or prefixes. [default: all studies]",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
+    entries: Annotated[
+        list[Path],
+        typer.Option(
+            "--entries",
+            metavar="PATH",
+            help="Published entries: leaderboard rows (JSON lines), a CCL-Bench card with "
+            "metrics, or a folder of them. Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="METRIC",
+            help="Rank by this metric. [default: step time]",
+        ),
+    ] = None
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only this workload: a model, or a standard name such as WL4."
+        ),
+    ] = None
+    metric: Annotated[
+        list[str],
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Show this metric. Repeatable. [default: all; a table shows the few that fit]",
+        ),
+    ] = field(default_factory=list)
+    form: Annotated[
+        LeaderboardFormat | None,
+        typer.Option("--format", help="Output format. [default: by the file's suffix, else table]"),
+    ] = None
+    to: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: print]"),
+    ] = None
+    absent: Annotated[
+        bool, typer.Option("--absent", help="Explain empty cells below the table.")
+    ] = False
+
+
 @app.command(
     "leaderboard",
     epilog=examples(
@@ -148,57 +205,10 @@ def _write(path: Path, text: str) -> None:
         "cclsearch leaderboard -o leaderboard.html",
     ),
 )
+@takes_options
 def leaderboard_command(
-    studies: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[STUDY]...",
-            help="Study ids or prefixes. [default: all studies]",
-            show_default=False,
-        ),
-    ] = None,
-    entries: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--entries",
-            metavar="PATH",
-            help="Published entries: leaderboard rows (JSON lines), a CCL-Bench card with "
-            "metrics, or a folder of them. Repeatable.",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            metavar="METRIC",
-            help="Rank by this metric. [default: step time]",
-        ),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Only this workload: a model, or a standard name such as WL4."
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="Show this metric. Repeatable. [default: all; a table shows the few that fit]",
-        ),
-    ] = None,
-    form: Annotated[
-        Literal["table", "csv", "json", "html"] | None,
-        typer.Option("--format", help="Output format. [default: by the file's suffix, else table]"),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: print]"),
-    ] = None,
-    absent: Annotated[
-        bool, typer.Option("--absent", help="Explain empty cells below the table.")
-    ] = False,
+    *,
+    wanted: LeaderboardOptions,
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -208,50 +218,6 @@ def leaderboard_command(
     and tokens per step. Entries without a significant difference share a rank. Published metrics
     have separate columns, as their definitions differ; placeholders such as -1 are shown as empty.
     """
-    print_leaderboard(
-        LeaderboardOptions(
-            studies=studies or (),
-            entries=entries or (),
-            by=by,
-            workload=workload,
-            metrics=metric or (),
-            form="json" if as_json else form,
-            to=to,
-            absent=absent,
-        ),
-        store,
-    )
-
-
-LeaderboardFormat: TypeAlias = Literal["table", "csv", "json", "html"]
-SUFFIXES: dict[str, LeaderboardFormat] = {
-    ".csv": "csv",
-    ".json": "json",
-    ".html": "html",
-    ".htm": "html",
-}
-TEXT_METRICS = 3
-PIPE_CELLS = 1000
-"""Output into a pipe is never truncated."""
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderboardOptions:
-    """What to rank, and how to write it; no studies means all."""
-
-    studies: Sequence[str]
-    entries: Sequence[Path]
-    by: str | None
-    workload: str | None
-    metrics: Sequence[str]
-    form: LeaderboardFormat | None
-    to: Path | None
-    absent: bool
-
-
-def print_leaderboard(wanted: LeaderboardOptions, store: Path | None) -> None:
-    """Collect, rank, and print or write; raise `StudyError` if there is nothing to rank."""
     with ExitStack() as opened:
         # Published entries need no store; named studies do.
         needed = wanted.studies or not wanted.entries or has_records(store)
@@ -267,10 +233,14 @@ def print_leaderboard(wanted: LeaderboardOptions, store: Path | None) -> None:
         flag = "" if records is None else store_flag(records.root)
     if not submissions:
         of = "" if wanted.workload is None else f" of workload {wanted.workload!r}"
-        told = f" ({'; '.join(notes)})" if notes else ""
-        raise StudyError(f"no submission{of}{told}; see `cclsearch list`")
-    board = leaderboard(submissions, wanted.by, wanted.metrics, notes)
-    form = wanted.form or SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise StudyError(f"no submission{of}{why}; see `cclsearch list`")
+    board = leaderboard(submissions, wanted.by, wanted.metric, notes)
+    form = (
+        "json"
+        if as_json
+        else wanted.form or SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
+    )
     if form == "table" and wanted.to is None:
         _print_text(board, wanted, flag)
         return
@@ -292,9 +262,6 @@ def _written(board: Leaderboard, form: LeaderboardFormat, wanted: LeaderboardOpt
         case "json":
             return json.dumps(leaderboard_facts(board), allow_nan=False) + "\n"
         case "html":
-            # Imported here: only HTML needs it.
-            from search.leaderboard.view import leaderboard_page
-
             return leaderboard_page(board)
         case "table":
             raise StudyError(
@@ -310,7 +277,7 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
     marks = legend(board)
     for group in board.groups:
         columns = columns_in(group, board.columns)
-        if not wanted.metrics:
+        if not wanted.metric:
             columns = columns[:TEXT_METRICS]
         shown |= {column.name: column for column in columns}
         typer.echo(f"{group.work.title}; {ranked_words(group)}")
@@ -337,27 +304,27 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
 
 def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) -> None:
     """Print the table of a group; empty columns are left out."""
-    told = group.ranked
-    by = [None if group.by is None else group.by.of(each.submission) for each in told]
+    ranked = group.ranked
+    by = [None if group.by is None else group.by.of(each.submission) for each in ranked]
     some = [
-        TextColumn(heading="interval", cells=[interval_words(each) for each in by]),
-        number_column("launches", [launches_words(each.submission) for each in told]),
-        TextColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in told]),
+        TerminalColumn(heading="interval", cells=[interval_words(each) for each in by]),
+        number_column("launches", [launches_words(each.submission) for each in ranked]),
+        TerminalColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in ranked]),
     ]
-    columns_told = [
-        number_column("#", [rank_words(each, group) for each in told]),
-        TextColumn(
-            heading="submission", cells=[each.submission.name for each in told], yielding=True
+    shown = [
+        number_column("#", [rank_words(each, group) for each in ranked]),
+        TerminalColumn(
+            heading="submission", cells=[each.submission.name for each in ranked], yielding=True
         ),
         *(
             number_column(
-                short_heading(column), [value_words(column.of(e.submission)) for e in told]
+                short_heading(column), [value_words(column.of(e.submission)) for e in ranked]
             )
             for column in columns
         ),
         *(column for column in some if any(column.cells)),
     ]
-    for line in table_lines(columns_told, page_cells() if on_terminal() else PIPE_CELLS):
+    for line in table_lines(shown, page_cells() if on_terminal() else PIPE_CELLS):
         typer.echo(line)
 
 

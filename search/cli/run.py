@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, NoReturn, Self, TypeVar
@@ -20,29 +20,18 @@ from records.codec import to_json
 from records.errors import CclsearchError, StoreBusy, StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import MEASURE, Budget, Study
+from records.study import MEASURE, Study
 from records.trial import History
 from search.cli.options import (
-    BandwidthsOption,
-    BatchSizeOption,
-    CardOption,
-    CommandOption,
-    ConfigOption,
-    GpusOption,
     JsonOption,
-    LimitOption,
-    MaximizeOption,
-    MinimizeOption,
     ObjectiveOptions,
     StoreOption,
     StudyArgument,
+    StudyOptions,
     TrustOption,
-    TuningOption,
-    card_given,
-    chosen_study,
     examples,
     store_flag,
-    with_model,
+    takes_options,
 )
 from search.loop.budget import extend_budget, with_price
 from search.loop.finding import Finding
@@ -72,34 +61,26 @@ ModelOption = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
-        "cclsearch run --objective step_time --trials 15",
-        "cclsearch run --objective tokens_per_s -c study.toml",
-        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
-        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
-    )
-)
-def run(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchObjectives(ObjectiveOptions):
+    """What a new search looks for."""
+
     objective: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(
+            "--objective",
             metavar="EXPRESSION",
             help="Metric name, or an expression over metrics; step_time@seed is the value of the "
             "seed. Repeat it to search for the Pareto front; the first is the main "
             "objective. [default: step_time]",
         ),
-    ] = None,
-    minimize: MinimizeOption = False,
-    maximize: MaximizeOption = False,
-    limit: LimitOption = None,
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """How a new search proceeds, and when it stops; None is as the study has it."""
+
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -108,7 +89,7 @@ def run(
             "hybrid if ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN is set, else offline. "
             "[default: auto]",
         ),
-    ] = None,
+    ] = None
     trials: Annotated[
         int | None,
         typer.Option(
@@ -117,7 +98,7 @@ def run(
             help="Number of trials, not counting repeated launches of the best. "
             "[default: the study's; built-in 10]",
         ),
-    ] = None,
+    ] = None
     patience: Annotated[
         int | None,
         typer.Option(
@@ -126,7 +107,7 @@ def run(
             help="Stop after N trials in a row without improvement. "
             "[default: the study's; built-in 6]",
         ),
-    ] = None,
+    ] = None
     max_wall: Annotated[
         float | None,
         typer.Option(
@@ -134,8 +115,8 @@ def run(
             metavar="SECONDS",
             help="Start no new trial after this time. [default: no limit]",
         ),
-    ] = None,
-    model: ModelOption = None,
+    ] = None
+    model: ModelOption = None
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -144,7 +125,7 @@ def run(
             help="LLM token limit, input plus output; then the search continues without the LLM. "
             "[default: no limit]",
         ),
-    ] = None,
+    ] = None
     max_cost: Annotated[
         float | None,
         typer.Option(
@@ -152,7 +133,7 @@ def run(
             metavar="USD",
             help="LLM cost limit; then the search continues without the LLM. [default: no limit]",
         ),
-    ] = None,
+    ] = None
     parallel: Annotated[
         int | None,
         typer.Option(
@@ -161,14 +142,47 @@ def run(
             help="Trials to run in parallel where the machine has room: each gets separate GPUs "
             "or cores. [default: the study's; built-in 1]",
         ),
-    ] = None,
+    ] = None
     seed_policy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
             help="Built-in seed or policy file to start from. [default: sharded]",
         ),
-    ] = None,
+    ] = None
+
+    def of(self, study: Study) -> Study:
+        """Return the study with these in place of its own."""
+        budget, tokens, cost = study.budget, self.max_tokens, self.max_cost
+        return replace(
+            _with_model(study, self.model),
+            budget=replace(
+                budget,
+                trials=self.trials or budget.trials,
+                patience=self.patience or budget.patience,
+                max_wall_s=self.max_wall or budget.max_wall_s,
+                max_tokens=budget.max_tokens if tokens is None else tokens,
+                max_cost_usd=budget.max_cost_usd if cost is None else cost,
+            ),
+            seed_policy=study.seed_policy if self.seed_policy is None else self.seed_policy,
+            parallel=self.parallel or study.parallel,
+        )
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch run --objective step_time --trials 15",
+        "cclsearch run --objective tokens_per_s -c study.toml",
+        'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
+        "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",
+    )
+)
+@takes_options
+def run(
+    *,
+    objectives: SearchObjectives,
+    options: StudyOptions,
+    search: SearchOptions,
     replay_of: Annotated[
         str | None,
         typer.Option(
@@ -191,26 +205,14 @@ def run(
     # Imported here, as in other commands, to keep help fast.
     from search.study.spaces import completed
 
-    base = None
+    base, strategy = None, search.strategy
     if replay_of is not None:
-        base = launched_again(replay_of, strategy, store, trusted=trust)
-    asked = ObjectiveOptions(
-        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
-    )
-    given = card_given(card_bandwidths, batch_size, gpus)
-    study = asked.of(chosen_study(config, card, tuning, given, command, base))
+        base = repeated_study(replay_of, strategy, store, trusted=trust)
     # Whether all ranks must be used depends on the objectives.
-    study = _with_budget(completed(study), trials, patience, max_wall)
-    study = replace(with_model(study, model), budget=_model_limits(study, max_tokens, max_cost))
-    if seed_policy is not None:
-        study = replace(study, seed_policy=seed_policy)
-    if parallel is not None:
-        study = replace(study, parallel=parallel)
+    study = search.of(completed(objectives.of(options.study(base))))
     if base is not None:  # a study file cannot change what is replayed
         study, strategy = replace(study, replay_of=base.replay_of), base.strategy
-    finding = begin(study, strategy or study.strategy, store, as_json=as_json)
-    if finding.winner is None:
-        raise typer.Exit(NOTHING_MEASURED)
+    _end(begin(study, strategy or study.strategy, store, as_json=as_json))
 
 
 @app.command(
@@ -231,33 +233,21 @@ def resume(
 
     Finished trials are kept and not repeated.
     """
-    finding = go_on(study_id, trials, store, model=model, trusted=trust, as_json=as_json)
+    _end(resume_study(study_id, trials, store, model=model, trusted=trust, as_json=as_json))
+
+
+def _end(finding: Finding) -> None:
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _with_budget(
-    study: Study, trials: int | None, patience: int | None, max_wall_s: float | None
-) -> Study:
-    budget = study.budget
-    return replace(
-        study,
-        budget=replace(
-            budget,
-            trials=budget.trials if trials is None else trials,
-            patience=budget.patience if patience is None else patience,
-            max_wall_s=budget.max_wall_s if max_wall_s is None else max_wall_s,
-        ),
-    )
-
-
-def _model_limits(study: Study, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
-    budget = study.budget
-    return replace(
-        budget,
-        max_tokens=budget.max_tokens if max_tokens is None else max_tokens,
-        max_cost_usd=budget.max_cost_usd if max_cost_usd is None else max_cost_usd,
-    )
+def _with_model(study: Study, model: str | None) -> Study:
+    """Return the study with another LLM; the price of the old one is dropped."""
+    if model is None or model == study.llm.model:
+        return study
+    if not model.strip() or not model.isprintable():
+        raise StudyError("--model is empty; give the name that the provider uses")
+    return replace(study, llm=replace(study.llm, model=model, price=None))
 
 
 INTERRUPTED_TWICE = 130
@@ -285,7 +275,7 @@ def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> 
     return finding
 
 
-def go_on(
+def resume_study(
     study_id: str,
     more: int | None,
     store: Path | None,
@@ -311,10 +301,13 @@ def go_on(
         if trusted:
             trust(row.study, records)
         require_trust(row.study, records)
-        before = _launches_on_record(row.id, records)
+        before = _launch_counts(row.id, records)
         study = row.study if more is None else extend_budget(row.id, more, records)
         if model is not None:
-            study = _asking(model, study, row.id, records)
+            study = _with_model(study, model)
+            study = replace(study, llm=with_price(study.llm))
+            with records.lock(row.id):
+                records.replace_study(row.id, study)
         with (
             face(as_json, study_leader(row, records).history) as observer,
             Stop(_resume(row.id, records)) as stop,
@@ -323,19 +316,10 @@ def go_on(
             words = f"strategy {study.strategy}"
             words += f"; resumed after {before[0]} trials" if any(before) else ""
             finding = _searched(search, words, stop)
-        if _launches_on_record(row.id, records) == before:
+        if _launch_counts(row.id, records) == before:
             typer.echo(f"nothing left to launch: {finding.stop_reason}", err=True)
         _report(finding, row.id, records, as_json)
     return finding
-
-
-def _asking(model: str, study: Study, study_id: str, records: Store) -> Study:
-    """Record another LLM for the study and return the study."""
-    study = with_model(study, model)
-    study = replace(study, llm=with_price(study.llm))
-    with records.lock(study_id):
-        records.replace_study(study_id, study)
-    return study
 
 
 def _refuse_import(row: StudyRow) -> None:
@@ -349,7 +333,7 @@ def _refuse_import(row: StudyRow) -> None:
         )
 
 
-def launched_again(
+def repeated_study(
     study_id: str, strategy: str | None, store: Path | None, *, trusted: bool
 ) -> Study:
     """Return a new study that launches the policies of a recorded one."""
@@ -369,7 +353,7 @@ def launched_again(
         return study_again(row, records)
 
 
-def _launches_on_record(study_id: str, records: Store) -> tuple[int, int]:
+def _launch_counts(study_id: str, records: Store) -> tuple[int, int]:
     return len(records.history(study_id)), len(records.repeats(study_id))
 
 
@@ -392,7 +376,7 @@ def _searched(search: "Search", strategy: str, stop: "Stop") -> Finding:
         search.observer.study_started(search.study_id, search.study, strategy)
         return search.run()
 
-    return stop.heard(work)
+    return stop.run(work)
 
 
 def _resume(study_id: str, records: Store) -> str:
@@ -430,7 +414,7 @@ class Stop:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def heard(self, work: Callable[[], Found]) -> Found:
+    def run(self, work: Callable[[], Found]) -> Found:
         """Run `work`; an interruption or an error says how to resume."""
         try:
             self._listen()
@@ -471,7 +455,7 @@ def main(store: Path, study_id: str) -> None:
     folder = run_folder(store, study_id)
     (folder / LOCK).write_text(str(os.getpid()), encoding="ascii")
     try:
-        go_on(study_id, None, store, as_json=True)
+        resume_study(study_id, None, store, as_json=True)
     except (Interrupted, StoreBusy):
         pass  # the store has the state; if it is busy, another process runs the search
     except (CclsearchError, OSError) as error:

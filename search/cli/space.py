@@ -15,21 +15,16 @@ from records.expression import format_value
 from records.study import Study, Value
 from records.trial import Config
 from search.cli.options import (
-    BandwidthsOption,
-    BatchSizeOption,
-    CardOption,
-    CommandOption,
-    ConfigOption,
-    GpusOption,
     JsonOption,
-    TuningOption,
-    card_given,
-    chosen_study,
+    StudyOptions,
     examples,
+    takes_options,
 )
 from search.study.spaces import estimate as estimate_in_contexts
 from search.views.format import format_duration, format_percent
-from search.views.terminal import TerminalColumn, page_cells, table_lines
+from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
+
+INVALID = 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,19 +34,13 @@ app = typer.Typer(
 
 
 @app.command(epilog=examples("cclsearch space size", "cclsearch space size -c study.toml"))
+@takes_options
 def size(
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Count all configurations and the feasible ones."""
-    given = card_given(card_bandwidths, batch_size, gpus)
-    space = _space(chosen_study(config, card, tuning, given, command))
+    _, space = options.completed()
     if as_json:
         typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
     else:
@@ -64,6 +53,7 @@ def size(
         "    activation_checkpointing=none",
     )
 )
+@takes_options
 def check(
     settings: Annotated[
         list[str],
@@ -73,18 +63,11 @@ def check(
             show_default=False,
         ),
     ],
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Check whether a configuration is valid, and estimate its memory."""
-    given = card_given(card_bandwidths, batch_size, gpus)
-    space = _space(chosen_study(config, card, tuning, given, command))
+    _, space = options.completed()
     answer = space.check(dict(_setting(text) for text in settings))
     if isinstance(answer, Config):
         derived = space.derived(answer)
@@ -94,31 +77,26 @@ def check(
             typer.echo(f"valid: {answer}")
             for name, value in derived.items():
                 typer.echo(f"{name}: {format_value(name, value)}")
-        return
-    if as_json:
+    elif as_json:
         typer.echo(json.dumps({"faults": answer}))
-        raise typer.Exit(2)
-    raise StudyError("; ".join(answer))
+        raise typer.Exit(INVALID)
+    else:
+        raise StudyError("; ".join(answer))
 
 
 @app.command(epilog=examples("cclsearch space sample -n 3", "cclsearch space sample --json"))
+@takes_options
 def sample(
+    *,
     count: Annotated[
         int, typer.Option("-n", metavar="N", help="Number of configurations.", min=1)
     ] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 42,
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Draw feasible configurations without replacement."""
-    given = card_given(card_bandwidths, batch_size, gpus)
-    space = _space(chosen_study(config, card, tuning, given, command))
+    _, space = options.completed()
     drawn = space.sample(count, Random(seed))
     if as_json:
         typer.echo(json.dumps([dict(point.values) for point in drawn]))
@@ -132,7 +110,9 @@ def sample(
         "cclsearch space estimate", "cclsearch space estimate tp=2 pp=2 micro_batch=4 --json"
     )
 )
+@takes_options
 def estimate(
+    *,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -143,23 +123,14 @@ def estimate(
         ),
     ] = None,
     count: Annotated[int, typer.Option("-n", metavar="N", help="Number to list.", min=1)] = 10,
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Estimate the step time from sizes alone; good for ranking, not a measurement."""
-    from search.study.spaces import completed, space_of
-
-    given = card_given(card_bandwidths, batch_size, gpus)
-    study = completed(chosen_study(config, card, tuning, given, command))
-    space = space_of(study)
+    study, space = options.completed()
     if not settings:
-        best = cheapest(study, space, count)
+        every = [estimated(study, space, config) for config in space.feasible]
+        best = sorted(every, key=lambda each: each.step_s)[:count]
         lines = [list_document(best, space)] if as_json else list_lines(best, space)
     else:
         answer = space.check(dict(_setting(text) for text in settings))
@@ -172,20 +143,13 @@ def estimate(
 
 
 @app.command(epilog=examples("cclsearch space explain", "cclsearch space explain --card card.yaml"))
+@takes_options
 def explain(
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Print knobs and constraints as an LLM reads them."""
-    given = card_given(card_bandwidths, batch_size, gpus)
-    study = chosen_study(config, card, tuning, given, command)
-    space = _space(study)
+    study, space = options.completed()
     facts = {"inferences": study.inferences, **_facts(space)}
     typer.echo(json.dumps(facts) if as_json else space.words())
 
@@ -206,13 +170,6 @@ def _facts(space: Space) -> dict[str, object]:
     }
 
 
-def _space(study: Study) -> Space:
-    # Imported here to keep help fast.
-    from search.study.spaces import completed, space_of
-
-    return space_of(completed(study))
-
-
 def _setting(text: str) -> tuple[str, object]:
     knob, equals, value = text.partition("=")
     if not equals:
@@ -222,8 +179,6 @@ def _setting(text: str) -> tuple[str, object]:
     except json.JSONDecodeError:
         return knob, value
 
-
-INVALID = 2
 
 policy_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Check a policy without launching anything."
@@ -242,7 +197,9 @@ def group() -> None:
         "cclsearch policy check sharded --vary global_batch=16,32 --vary world_size=2,4",
     ),
 )
+@takes_options
 def check_policy_file(
+    *,
     policy: Annotated[
         str,
         typer.Argument(metavar="FILE", help="Policy file, or a built-in seed.", show_default=False),
@@ -255,13 +212,7 @@ def check_policy_file(
             "combined. Repeatable.",
         ),
     ] = None,
-    config: ConfigOption = None,
-    card: CardOption = None,
-    tuning: TuningOption = None,
-    card_bandwidths: BandwidthsOption = None,
-    batch_size: BatchSizeOption = None,
-    gpus: GpusOption = None,
-    command: CommandOption = None,
+    options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a policy decides in every context of a study, or why it is invalid.
@@ -273,29 +224,21 @@ def check_policy_file(
     from search.study.policy_check import check_policy, varied_values
     from search.study.spaces import completed, space_of
 
-    given = card_given(card_bandwidths, batch_size, gpus)
-    study = chosen_study(config, card, tuning, given, command)
+    study = options.study()
     varied = varied_values(vary or [])
     asked = seed_policy(policy, space_of(completed(study)))
-    invalid = False
     facts: list[dict[str, object]] = []
     for checked in check_policy(asked, study, varied):
         answer, held_out = checked.answer, " (held out)" if checked.held_out else ""
-        valid = isinstance(answer, Config)
-        invalid = invalid or not valid
-        facts.append(
-            {
-                "context": checked.name,
-                "held_out": checked.held_out,
-                "config": dict(answer.values) if isinstance(answer, Config) else None,
-                "fault": None if isinstance(answer, Config) else str(answer),
-            }
-        )
+        config = dict(answer.values) if isinstance(answer, Config) else None
+        fault = str(answer) if config is None else None
+        context = {"context": checked.name, "held_out": checked.held_out}
+        facts.append({**context, "config": config, "fault": fault})
         if not as_json:
-            typer.echo(f"{checked.name}{held_out}: {'valid: ' if valid else ''}{answer}")
+            typer.echo(f"{checked.name}{held_out}: {'' if config is None else 'valid: '}{answer}")
     if as_json:
         typer.echo(json.dumps(facts))
-    if invalid:
+    if any(each["fault"] is not None for each in facts):
         raise typer.Exit(INVALID)
 
 
@@ -339,12 +282,6 @@ def estimated(study: Study, space: Space, config: Config) -> Estimated:
     return Estimated(config=config, parts_s=parts, derived=space.derived(config))
 
 
-def cheapest(study: Study, space: Space, count: int) -> Sequence[Estimated]:
-    """Return the configurations with the lowest estimates."""
-    every = [estimated(study, space, config) for config in space.feasible]
-    return sorted(every, key=lambda each: each.step_s)[:count]
-
-
 def parts_lines(one: Estimated) -> Iterator[str]:
     """Yield the parts of one estimate, the largest first, and the memory."""
     yield f"{format_duration(one.step_s)} a step of {one.config}: {CAVEAT}"
@@ -353,14 +290,8 @@ def parts_lines(one: Estimated) -> Iterator[str]:
     yield from table_lines(
         [
             TerminalColumn(heading="part", cells=[name for name, _ in shown]),
-            TerminalColumn(
-                heading="time", cells=[format_duration(s) for _, s in shown], align="right"
-            ),
-            TerminalColumn(
-                heading="share",
-                cells=[format_percent(s / one.step_s) for _, s in shown],
-                align="right",
-            ),
+            number_column("time", [format_duration(s) for _, s in shown]),
+            number_column("share", [format_percent(s / one.step_s) for _, s in shown]),
         ],
         page_cells(),
     )
@@ -372,9 +303,7 @@ def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
     yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
     yield from table_lines(
         [
-            TerminalColumn(
-                heading="step", cells=[format_duration(each.step_s) for each in best], align="right"
-            ),
+            number_column("step", [format_duration(each.step_s) for each in best]),
             TerminalColumn(heading="configuration", cells=[str(each.config) for each in best]),
         ],
         page_cells(),

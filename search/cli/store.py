@@ -147,12 +147,12 @@ def gc(
 
 def _words(older_than: str | None, keep_best: int | None, max_size: str | None) -> str:
     """Return the rules as text for the store."""
-    told = [f"traces older than {older_than}"] if older_than is not None else []
-    told += [f"the oldest traces beyond {max_size}"] if max_size is not None else []
+    parts = [f"traces older than {older_than}"] if older_than is not None else []
+    parts += [f"the oldest traces beyond {max_size}"] if max_size is not None else []
     if not keep_best:
-        return ", ".join(told) or "all traces"
+        return ", ".join(parts) or "all traces"
     best = f"of all but the best {keep_best} trials" if keep_best > 1 else "of all but the best"
-    return f"{', '.join(told)}, {best}" if told else f"traces {best}"
+    return f"{', '.join(parts)}, {best}" if parts else f"traces {best}"
 
 
 def _duration(text: str) -> timedelta:

@@ -20,16 +20,13 @@ from records.study import MEASURE, Study
 from records.trial import Config, History, Trial
 from search.cli.options import (
     JsonOption,
-    LimitOption,
-    MaximizeOption,
-    MinimizeOption,
     ObjectiveOptions,
-    OtherObjectiveOption,
     PlotOption,
     StoreOption,
     StudyArgument,
     examples,
     store_flag,
+    takes_options,
 )
 from search.loop.finding import (
     Finding,
@@ -39,7 +36,7 @@ from search.loop.finding import (
     repeated_values,
     rescore,
 )
-from search.loop.leader import FrontMember, study_leader
+from search.loop.leader import study_leader
 from search.report.summary import (
     Line,
     StudyRecord,
@@ -64,6 +61,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
+READ_WHOLE = 2000
+"""Studies with more trials are shown by counts and only the trials to print are read."""
+PIPE_WIDTH = 1000
+"""Output into a pipe is never truncated."""
+
 
 @app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))
 def list_studies(
@@ -74,7 +76,28 @@ def list_studies(
     as_json: JsonOption = False,
 ) -> None:
     """List recorded studies, newest first."""
-    print_studies(store, count, as_json=as_json)
+    rows: tuple[StudyRow, ...] = ()
+    facts: list[dict[str, object]] = []
+    best: list[str] = []
+    all_count = 0
+    if has_records(store):
+        with open_store(store) as records:
+            rows = records.studies(limit=count)
+            leaders = [leader_of(row, records) for row in rows]
+            found = list(zip(rows, leaders, strict=True))
+            facts = [study_facts(row, leader, records) for row, leader in found]
+            best = [_best_words(leader, row, records) for row, leader in found]
+            all_count = records.study_count()
+    if as_json:
+        typer.echo(json.dumps(facts))
+    elif rows:
+        _print_table(facts, best)
+    else:
+        root = store_root(store).absolute()
+        typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
+    if len(rows) < all_count:
+        shown = f"the newest {len(rows)} of {all_count} studies; for more: cclsearch list --limit"
+        typer.echo(f"{shown} {all_count}{store_flag(store_root(store).absolute())}", err=True)
 
 
 @app.command(
@@ -84,12 +107,11 @@ def list_studies(
         "cclsearch show --front --objective step_time --objective gpus --plot front.png",
     )
 )
+@takes_options
 def show(
+    *,
     study_id: StudyArgument = "",
-    objective: OtherObjectiveOption = None,
-    minimize: MinimizeOption = False,
-    maximize: MaximizeOption = False,
-    limit: LimitOption = None,
+    asked: ObjectiveOptions,
     front: Annotated[
         bool,
         typer.Option("--front", help="Show only the Pareto front."),
@@ -115,9 +137,6 @@ def show(
 
     With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
-    asked = ObjectiveOptions(
-        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
-    )
     if constraints or revoke is not None:
         print_constraints(study_id, revoke, store, as_json=as_json)
         return
@@ -126,8 +145,30 @@ def show(
         return
     if plot is not None:
         raise StudyError("--plot draws the front; add --front")
-
-    print_study(study_id, asked, last, store, as_json=as_json)
+    with open_store(store) as records:
+        row = records.find(study_id)
+        if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
+            print_large_study(row, last, records, as_json=as_json)
+            return
+        record, leader = _seen(study_id, asked, records)
+        row = record.row
+        if as_json:
+            facts = {
+                **study_facts(row, leader, records),
+                "scored_again": asked.is_given,
+                **_details(row, record.history.trials[-last:], record.history, records),
+            }
+            typer.echo(json.dumps(facts))
+            return
+        typer.echo(study_words(row))
+        print_last_trials(record.history, last, len(record.history))
+        if asked.is_given:
+            print_lines(_scored_again_lines(record, asked))
+            return
+        if (finding := final_finding(row)) is not None:
+            print_report(finding, record, store_flag(records.root))
+        else:
+            _print_status(record, records)
 
 
 @app.command(
@@ -136,7 +177,9 @@ def show(
         "cclsearch best --objective rank_seconds --limit 'step_time < 500 ms'",
     )
 )
+@takes_options
 def best(
+    *,
     study_id: StudyArgument = "",
     form: Annotated[
         Literal["json", "env", "args", "policy"],
@@ -152,10 +195,7 @@ def best(
             metavar="NAME", help="Configuration in this context. [default: the study's own]"
         ),
     ] = None,
-    objective: OtherObjectiveOption = None,
-    minimize: MinimizeOption = False,
-    maximize: MaximizeOption = False,
-    limit: LimitOption = None,
+    asked: ObjectiveOptions,
     store: StoreOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole trial as JSON instead.")
@@ -165,23 +205,51 @@ def best(
 
     With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
-    asked = ObjectiveOptions(
-        objectives=objective or (), minimize=minimize, maximize=maximize, limits=limit or ()
-    )
-    print_best(study_id, asked, form, context, store, as_json=as_json)
-
-
-READ_WHOLE = 2000
-"""Studies with more trials are shown by counts and only the trials to print are read."""
+    with open_store(store) as records:
+        record, trial = _seen(study_id, asked, records)
+    row = record.row
+    if trial is None:
+        unfit = "no trial that satisfies all limits"
+        which = unfit if record.history.measured else "no measured trial"
+        command = f"cclsearch show {row.id}{asked.flags}{store_flag(record.store)}"
+        raise StoreError(f"study {row.id} has {which}; see `{command}`")
+    if trial.config is None:
+        raise StoreError(f"trial {trial.ordinal} of study {row.id} has no recorded configuration")
+    part = part_named(trial.policy, trial.config, row.study, context)
+    if as_json:
+        facts = {
+            "study_id": row.id,
+            "scored_again": asked.is_given,
+            **trial_summary(trial, record.history),
+        }
+        typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
+        return
+    typer.echo(study_words(row), err=True)
+    for words in _notes(record, trial, asked):
+        typer.echo(words, err=True)
+    match form:
+        case "json":
+            typer.echo(json.dumps(dict(part.config.values), indent=1))
+        case "env":
+            for name, value in _variables(part.study, part.config).items():
+                typer.echo(f"{name}={value}")
+        case "args":
+            typer.echo(format_flags(part.config))
+        case "policy":
+            typer.echo(trial.policy.source.rstrip())
 
 
 def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool) -> None:
     """Print the last trials of a large study, its counts and its result."""
     leader, latest = leader_of(row, records), records.latest(row.id, last)
     if as_json:
-        typer.echo(
-            json.dumps({**study_facts(row, leader, records), **_details(row, last, records)})
-        )
+        known = History(again=repeated_values(row, records))
+        facts = {
+            **study_facts(row, leader, records),
+            "scored_again": False,
+            **_details(row, latest, known, records),
+        }
+        typer.echo(json.dumps(facts))
         return
     first = records.trial(row.id, 0)
     others = {trial.ordinal: trial for trial in (first, leader) if trial is not None}
@@ -194,6 +262,22 @@ def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool
     typer.echo(study_words(row))
     print_last_trials(history, len(latest), records.counts(row.id).trials)
     print_lines(_lines(row, leader, records))
+
+
+def _print_status(record: StudyRecord, records: Store) -> None:
+    """Print how far an unfinished study is, and how to resume it."""
+    row = record.row
+    now = status(row, records)
+    for label, words in origin_lines(record):
+        typer.echo(f"{label}: {words}")
+    for use in record.uses:
+        typer.echo(f"model: {use_words(use, row.study.llm)}")
+    typer.echo(f"status: {now}")
+    if now != "running":
+        replay = row.strategy == MEASURE
+        command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
+        trusts = " --trust" if is_foreign(row.study) else ""
+        typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
 
 
 def study_words(row: StudyRow) -> str:
@@ -243,15 +327,15 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
     }
 
 
-def _details(row: StudyRow, last: int, records: Store) -> dict[str, object]:
-    finding, known = final_finding(row), History(again=repeated_values(row, records))
+def _details(
+    row: StudyRow, trials: Sequence[Trial], history: History, records: Store
+) -> dict[str, object]:
     return {
-        "scored_again": False,
-        "finding": None if finding is None else json.loads(to_json(finding)),
+        "trial_count": records.counts(row.id).trials,
+        "finding": json.loads(row.summary) if row.summary else None,
         "study": json.loads(to_json(row.study)),
         "models": use_facts(records.model_uses(row.id), row.study.llm),
-        "trial_count": records.counts(row.id).trials,
-        "trials": [trial_summary(trial, known) for trial in records.latest(row.id, last)],
+        "trials": [trial_summary(trial, history) for trial in trials],
     }
 
 
@@ -285,72 +369,6 @@ def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator
         yield "caveat", caveat
 
 
-PIPE_WIDTH = 1000
-"""Output into a pipe is never truncated."""
-
-
-def print_studies(store: Path | None, count: int, *, as_json: bool) -> None:
-    """Print a line for each of the newest studies; an empty store is not an error."""
-    rows: tuple[StudyRow, ...] = ()
-    facts: list[dict[str, object]] = []
-    best: list[str] = []
-    all_count = 0
-    if has_records(store):
-        with open_store(store) as records:
-            rows = records.studies(limit=count)
-            leaders = [leader_of(row, records) for row in rows]
-            found = list(zip(rows, leaders, strict=True))
-            facts = [study_facts(row, leader, records) for row, leader in found]
-            best = [_best_words(leader, row, records) for row, leader in found]
-            all_count = records.study_count()
-    if as_json:
-        typer.echo(json.dumps(facts))
-    elif rows:
-        _print_table(facts, best)
-    else:
-        root = store_root(store).absolute()
-        typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
-    if len(rows) < all_count:
-        told = f"the newest {len(rows)} of {all_count} studies; for more: cclsearch list --limit"
-        typer.echo(f"{told} {all_count}{store_flag(store_root(store).absolute())}", err=True)
-
-
-def print_study(
-    study_id: str, asked: ObjectiveOptions, last: int, store: Path | None, *, as_json: bool
-) -> None:
-    """Print the last trials of a study, and its result or how to resume it."""
-    with open_store(store) as records:
-        row = records.find(study_id)
-        if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
-            print_large_study(row, last, records, as_json=as_json)
-            return
-        record, leader = _seen(study_id, asked, records)
-        row = record.row
-        if as_json:
-            facts = {**study_facts(row, leader, records), "scored_again": asked.is_given}
-            typer.echo(json.dumps({**facts, **_study_records_details(record, last)}))
-            return
-        typer.echo(study_words(row))
-        print_last_trials(record.history, last, len(record.history))
-        if asked.is_given:
-            print_lines(_scored_again_lines(record, asked))
-            return
-        now = status(row, records)
-        if (finding := final_finding(row)) is not None:
-            print_report(finding, record, store_flag(records.root))
-            return
-        for label, words in origin_lines(record):
-            typer.echo(f"{label}: {words}")
-        for use in record.uses:
-            typer.echo(f"model: {use_words(use, row.study.llm)}")
-        typer.echo(f"status: {now}")
-        if now != "running":
-            replay = row.strategy == MEASURE
-            command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
-            trusts = " --trust" if is_foreign(row.study) else ""
-            typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
-
-
 def _seen(
     study_id: str, asked: ObjectiveOptions, records: Store
 ) -> tuple[StudyRecord, Trial | None]:
@@ -382,56 +400,12 @@ def _scored_again_lines(record: StudyRecord, asked: ObjectiveOptions) -> Iterato
         yield "next", f"{command}{store_flag(record.store)}"
 
 
-def print_best(
-    study_id: str,
-    asked: ObjectiveOptions,
-    form: Literal["json", "env", "args", "policy"],
-    context: str | None,
-    store: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print the best configuration, also of an unfinished study."""
-    with open_store(store) as records:
-        record, trial = _seen(study_id, asked, records)
-    row = record.row
-    if trial is None:
-        unfit = "no trial that satisfies all limits"
-        which = unfit if record.history.measured else "no measured trial"
-        command = f"cclsearch show {row.id}{asked.flags}{store_flag(record.store)}"
-        raise StoreError(f"study {row.id} has {which}; see `{command}`")
-    if trial.config is None:
-        raise StoreError(f"trial {trial.ordinal} of study {row.id} has no recorded configuration")
-    part = part_named(trial.policy, trial.config, row.study, context)
-    if as_json:
-        facts = {
-            "study_id": row.id,
-            "scored_again": asked.is_given,
-            **trial_summary(trial, record.history),
-        }
-        typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
-        return
-    typer.echo(study_words(row), err=True)
-    for words in _notes(record, trial, asked):
-        typer.echo(words, err=True)
-    match form:
-        case "json":
-            typer.echo(json.dumps(dict(part.config.values), indent=1))
-        case "env":
-            for name, value in _variables(part.study, part.config).items():
-                typer.echo(f"{name}={value}")
-        case "args":
-            typer.echo(format_flags(part.config))
-        case "policy":
-            typer.echo(trial.policy.source.rstrip())
-
-
 def _variables(study: Study, config: Config) -> dict[str, str]:
     """Return the settings as shell variables, named as the user's script expects."""
     if study.command is None:
         return {knob.upper(): format_setting(value) for knob, value in config.values.items()}
-    told = settings(study, study.command, config)
-    return {name: shlex.quote(value) for name, value in told.items()}
+    variables = settings(study, study.command, config)
+    return {name: shlex.quote(value) for name, value in variables.items()}
 
 
 def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterator[str]:
@@ -442,16 +416,6 @@ def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterat
     if others:
         command = f"cclsearch show {record.row.id} --front{asked.flags}{store_flag(record.store)}"
         yield f"also on the Pareto front: {', '.join(others)}; see `{command}`"
-
-
-def _study_records_details(record: StudyRecord, last: int) -> dict[str, object]:
-    return {
-        "trial_count": len(record.history),
-        "finding": json.loads(record.row.summary) if record.row.summary else None,
-        "study": json.loads(to_json(record.row.study)),
-        "models": use_facts(record.uses, record.row.study.llm),
-        "trials": [trial_summary(trial, record.history) for trial in record.history.trials[-last:]],
-    }
 
 
 def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
@@ -508,7 +472,7 @@ def print_front(
 
         save(front_figure(scoring, history, front, f"{study.name}: {row.id}"), plot)
     if as_json:
-        typer.echo(json.dumps([_facts(member) for member in front]))
+        typer.echo(json.dumps([json.loads(to_json(member)) for member in front]))
         return
     how = "; rescored, nothing was launched" if asked.is_given else ""
     print_lines(
@@ -521,11 +485,6 @@ def print_front(
             *(("front", words) for words in front_words(front, history)),
         ]
     )
-
-
-def _facts(member: FrontMember) -> object:
-    facts: object = json.loads(to_json(member))
-    return facts
 
 
 def print_constraints(

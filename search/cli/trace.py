@@ -23,7 +23,9 @@ from search.cli.options import (
     PlotOption,
     StoreOption,
     TraceArgument,
+    TraceOptions,
     examples,
+    takes_options,
 )
 from search.traces.open import OpenTraces
 from search.traces.tables import (
@@ -58,6 +60,13 @@ app = typer.Typer(
     help="Analyse traces: where the time of a step went, and why.",
 )
 
+CAVEAT_CHARS = 300
+MOST_CAVEATS, MOST_RANKS, MOST_SIZES = 8, 16, 16
+BAR_CELLS = 12
+NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
+NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
+NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
+
 
 @app.command(
     epilog=examples(
@@ -66,8 +75,9 @@ app = typer.Typer(
         "cclsearch trace breakdown traces/rank0_trace.json --json",
     )
 )
+@takes_options
 def breakdown(
-    trace: TraceArgument,
+    *,
     plot: PlotOption = None,
     timeline: Annotated[
         Path | None,
@@ -75,15 +85,35 @@ def breakdown(
             "--timeline", metavar="FILE.png", help="Draw the timeline of one step into this file."
         ),
     ] = None,
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
+    options: TraceOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Break down the step time of each rank, and explain idle time."""
-    from search.traces.open import open_traces
+    found = options.read()
+    split, causes = found.evidence.split, found.evidence.idle
+    if as_json:
+        tables = {
+            "breakdown": breakdown_rows(split),
+            "steps": step_rows(found.traces, split),
+            "idle": idle_rows(causes, marked=bool(found.traces.common_steps.size)),
+        }
+        split_caveats = list(split.caveats) if split else [NO_SPLIT]
+        typer.echo(json.dumps({**head_facts(found), "split_caveats": split_caveats, **tables}))
+    else:
+        print_head(found)
+        if split is not None:
+            _print_parts(split)
+            for line in (*_sum_words(split.mean), *_idle_words(causes)):
+                print_wrapped(line)
+        print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
+    if plot is not None or timeline is not None:
+        # Imported here: matplotlib takes a second to load.
+        from search.traces.plots import breakdown_figure, save, timeline_figure
 
-    found = open_traces(trace, store, use_cache=not no_cache)
-    print_breakdown(found, plot, timeline, as_json=as_json)
+        if plot is not None:
+            save(breakdown_figure(split, found.name), plot)
+        if timeline is not None:
+            save(timeline_figure(found.traces, found.name), timeline)
 
 
 @app.command(
@@ -92,31 +122,72 @@ def breakdown(
         "cclsearch trace collectives traces/ --plot bandwidth.png",
     )
 )
+@takes_options
 def collectives(
-    trace: TraceArgument,
+    *,
     plot: PlotOption = None,
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
+    options: TraceOptions,
     as_json: JsonOption = False,
 ) -> None:
     """List collectives by kind, size and process group, with bandwidths."""
-    from search.traces.open import open_traces
+    found = options.read()
+    traces = found.traces
+    matches = found.matches
+    instances = collective_rows(traces, matches, bandwidths(traces, matches))
+    traffic = traffic_rows(found.evidence.volume, matches)
+    if as_json:
+        unmatched = {lack.name.lower(): count for lack, count in matches.unmatched().items()}
+        facts = {
+            "groups": group_rows(matches),
+            "collectives": instances,
+            "traffic": traffic,
+            "unmatched": unmatched,
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+    else:
+        print_head(found)
+        _print_sizes(instances)
+        _print_traffic(traffic)
+        print_caveats(*_unmatched_words(matches), *_partial_words(instances))
+        print_caveats(*trace_caveats(traces))
+    if plot is not None:
+        # Imported here: matplotlib takes a second to load.
+        from search.traces.plots import bandwidth_figure, save
 
-    found = open_traces(trace, store, use_cache=not no_cache)
-    print_collectives(found, plot, as_json=as_json)
+        save(bandwidth_figure(instances, found.name), plot)
 
 
 @app.command("stragglers", epilog=examples("cclsearch trace stragglers traces/"))
-def stragglers_command(
-    trace: TraceArgument,
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes_options
+def stragglers_command(options: TraceOptions, as_json: JsonOption = False) -> None:
     """Find the rank that the others wait for, and the cost."""
-    from search.traces.open import open_traces
-
-    print_stragglers(open_traces(trace, store, use_cache=not no_cache), as_json=as_json)
+    found = options.read()
+    traces, split = found.traces, found.evidence.split
+    waits = stragglers(traces, found.matches)
+    unequal = imbalance(split) if split is not None else None
+    rows = wait_rows(waits, split)
+    if as_json:
+        facts = {
+            "straggler": waits.straggler if waits else None,
+            "waiting_share": waits.waiting_share if waits else None,
+            "exposed_share": waits.exposed_share if waits else None,
+            "compute_max_over_min": unequal.max_over_min if unequal else None,
+            "compute_max_over_mean": unequal.max_over_mean if unequal else None,
+            "waits": rows,
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+        return
+    print_head(found)
+    if waits is None:
+        typer.echo(NONE_MATCHED)
+    else:
+        _print_waits(rows)
+        print_wrapped(_verdict(waits))
+    if unequal is not None:
+        typer.echo(_imbalance_words(unequal))
+    partial = waits.partial_count if waits else 0
+    unseen = f"{partial} collectives have ranks without a trace, which may have been later still"
+    print_caveats(*([unseen] if partial else []), *trace_caveats(traces))
 
 
 @app.command(
@@ -124,19 +195,36 @@ def stragglers_command(
         "cclsearch trace kernels traces/ --top 30", "cclsearch trace kernels trial:3 --json"
     )
 )
+@takes_options
 def kernels(
-    trace: TraceArgument,
+    *,
     top: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows to print; --json has all.")
     ] = 15,
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
+    options: TraceOptions,
     as_json: JsonOption = False,
 ) -> None:
     """List the longest kernels, and launch overheads."""
-    from search.traces.open import open_traces
-
-    print_kernels(open_traces(trace, store, use_cache=not no_cache), top, as_json=as_json)
+    found = options.read()
+    tables, launches = found.kernels, found.evidence.launches
+    if as_json:
+        facts = {
+            "kernels": kernel_rows(tables.job),
+            "kernels_by_rank": {str(table.rank): kernel_rows(table) for table in tables.by_rank},
+            "launches": launch_rows(launches),
+            "queues": queue_rows(found.traces),
+        }
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+        return
+    print_head(found)
+    _print_kernel_table(tables.job.rows[:top])
+    left_out = len(tables.job.rows) - top
+    if left_out > 0:
+        rest = sum(row.share for row in tables.job.rows[top:])
+        typer.echo(f"{left_out} more names with {format_percent(rest)} of the time; --json has all")
+    for line in _launch_words(launches):
+        typer.echo(line)
+    print_caveats(*trace_caveats(found.traces))
 
 
 @app.command(
@@ -157,28 +245,34 @@ def diff(
     """Compare the traces of two jobs by effect on the step time."""
     from search.traces.open import open_traces
 
-    pair = [open_traces(name, store, use_cache=not no_cache) for name in (before, after)]
-    print_difference(pair[0], pair[1], top, as_json=as_json)
+    jobs = [open_traces(name, store, use_cache=not no_cache) for name in (before, after)]
+    found = difference(jobs[0].traces, jobs[1].traces)
+    if found is None:
+        raise StudyError(NOT_COMPARABLE)
+    if as_json:
+        heads = {"before": head_facts(jobs[0]), "after": head_facts(jobs[1])}
+        typer.echo(json.dumps({**heads, **_facts(found)}))
+        return
+    for job in jobs:
+        print_head(job)
+    typer.echo("per step and rank, at the mean")
+    _print_changes("part", found.parts, len(found.parts))
+    _print_changes("kernel", found.kernels, top)
+    _print_changes("collective, with waiting", found.collectives, top)
+    print_caveats(*(caveat for job in jobs for caveat in trace_caveats(job.traces)))
 
 
 @app.command(epilog=examples("cclsearch trace report traces/ --to report.html"))
+@takes_options
 def report(
-    trace: TraceArgument,
     to: Annotated[Path, typer.Option(metavar="FILE.html", help="Output file.")],
-    no_cache: NoCacheOption = False,
-    store: StoreOption = None,
+    options: TraceOptions,
 ) -> None:
     """Write all tables, metrics and plots to one self-contained HTML file."""
-    from search.traces.open import open_traces
     from search.traces.report import write_report
 
-    write_report(open_traces(trace, store, use_cache=not no_cache), to)
+    write_report(options.read(), to)
     typer.echo(f"written: {to}")
-
-
-CAVEAT_CHARS = 300
-MOST_CAVEATS = 8
-MOST_RANKS = 16
 
 
 def head_facts(found: OpenTraces) -> dict[str, object]:
@@ -208,11 +302,11 @@ def print_head(found: OpenTraces) -> None:
 
 def print_caveats(*caveats: str) -> None:
     """Print the caveats of the numbers."""
-    told = list(dict.fromkeys(caveats))
-    for caveat in told[:MOST_CAVEATS]:
+    distinct = list(dict.fromkeys(caveats))
+    for caveat in distinct[:MOST_CAVEATS]:
         typer.echo(f"caveat: {one_line(caveat, CAVEAT_CHARS)}")
-    if len(told) > MOST_CAVEATS:
-        typer.echo(f"caveat: {len(told) - MOST_CAVEATS} more; --json has all")
+    if len(distinct) > MOST_CAVEATS:
+        typer.echo(f"caveat: {len(distinct) - MOST_CAVEATS} more; --json has all")
 
 
 def trace_caveats(traces: TraceSet) -> tuple[str, ...]:
@@ -249,40 +343,6 @@ def _steps_words(split: JobSplit | None) -> str:
         return "no step marked"
     which = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     return f"{len(numbers)} step{'s' if len(numbers) > 1 else ''} ({which})"
-
-
-BAR_CELLS = 12
-NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
-
-
-def print_breakdown(
-    found: OpenTraces, plot: Path | None, timeline: Path | None, *, as_json: bool
-) -> None:
-    """Print the breakdown of each rank, and draw it if requested."""
-    split, causes = found.evidence.split, found.evidence.idle
-    if as_json:
-        tables = {
-            "breakdown": breakdown_rows(split),
-            "steps": step_rows(found.traces, split),
-            "idle": idle_rows(causes, marked=bool(found.traces.common_steps.size)),
-        }
-        split_caveats = list(split.caveats) if split else [NO_SPLIT]
-        typer.echo(json.dumps({**head_facts(found), "split_caveats": split_caveats, **tables}))
-    else:
-        print_head(found)
-        if split is not None:
-            _print_parts(split)
-            for line in (*_sum_words(split.mean), *_idle_words(causes)):
-                print_wrapped(line)
-        print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
-    if plot is not None or timeline is not None:
-        # Imported here: matplotlib takes a second to load.
-        from search.traces.plots import breakdown_figure, save, timeline_figure
-
-        if plot is not None:
-            save(breakdown_figure(split, found.name), plot)
-        if timeline is not None:
-            save(timeline_figure(found.traces, found.name), timeline)
 
 
 def _print_parts(split: JobSplit) -> None:
@@ -359,29 +419,6 @@ def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
     ]
 
 
-def print_kernels(found: OpenTraces, top: int, *, as_json: bool) -> None:
-    """Print the longest kernels over all ranks, and launch overheads."""
-    tables, launches = found.kernels, found.evidence.launches
-    if as_json:
-        facts = {
-            "kernels": kernel_rows(tables.job),
-            "kernels_by_rank": {str(table.rank): kernel_rows(table) for table in tables.by_rank},
-            "launches": launch_rows(launches),
-            "queues": queue_rows(found.traces),
-        }
-        typer.echo(json.dumps({**head_facts(found), **facts}))
-        return
-    print_head(found)
-    _print_kernel_table(tables.job.rows[:top])
-    left_out = len(tables.job.rows) - top
-    if left_out > 0:
-        rest = sum(row.share for row in tables.job.rows[top:])
-        typer.echo(f"{left_out} more names with {format_percent(rest)} of the time; --json has all")
-    for line in _launch_words(launches):
-        typer.echo(line)
-    print_caveats(*trace_caveats(found.traces))
-
-
 def _print_kernel_table(rows: tuple[KernelRow, ...]) -> None:
     print_table(
         number_column("share", [format_percent(row.share) for row in rows]),
@@ -408,38 +445,6 @@ def _launch_words(launches: JobLaunches | None) -> list[str]:
     if job.short_kernel_share is not None:
         lines.append(f"kernels shorter than 10 us: {format_percent(job.short_kernel_share)}")
     return lines
-
-
-MOST_SIZES = 16
-NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
-
-
-def print_collectives(found: OpenTraces, plot: Path | None, *, as_json: bool) -> None:
-    """Print collectives by kind, group and size, and the traffic of a step."""
-    traces = found.traces
-    matches = found.matches
-    instances = collective_rows(traces, matches, bandwidths(traces, matches))
-    traffic = traffic_rows(found.evidence.volume, matches)
-    if as_json:
-        unmatched = {lack.name.lower(): count for lack, count in matches.unmatched().items()}
-        facts = {
-            "groups": group_rows(matches),
-            "collectives": instances,
-            "traffic": traffic,
-            "unmatched": unmatched,
-        }
-        typer.echo(json.dumps({**head_facts(found), **facts}))
-    else:
-        print_head(found)
-        _print_sizes(instances)
-        _print_traffic(traffic)
-        print_caveats(*_unmatched_words(matches), *_partial_words(instances))
-        print_caveats(*trace_caveats(traces))
-    if plot is not None:
-        # Imported here: matplotlib takes a second to load.
-        from search.traces.plots import bandwidth_figure, save
-
-        save(bandwidth_figure(instances, found.name), plot)
 
 
 def _print_sizes(instances: Sequence[Row]) -> None:
@@ -487,17 +492,17 @@ def _speed(rows: Sequence[Row]) -> str:
 def _print_traffic(traffic: Sequence[Row]) -> None:
     for row in traffic[:MOST_SIZES]:
         count, moved = row["calls_per_step"], _number(row["bytes_per_step"])
-        told = format_decimal_bytes(moved) if moved is not None else "an unknown number of bytes"
+        amount = format_decimal_bytes(moved) if moved is not None else "an unknown number of bytes"
         group = row["group"] or "an unnamed group"
-        typer.echo(f"per step and rank: {told} in {count:.4g} {row['kind']} of {group}")
+        typer.echo(f"per step and rank: {amount} in {count:.4g} {row['kind']} of {group}")
 
 
 def _unmatched_words(matches: Matches) -> list[str]:
     lacks = matches.unmatched()
     if not lacks:
         return []
-    told = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
-    return [f"{sum(lacks.values())} calls have no match on another rank: {told}"]
+    reasons = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
+    return [f"{sum(lacks.values())} calls have no match on another rank: {reasons}"]
 
 
 def _partial_words(instances: Sequence[Row]) -> list[str]:
@@ -508,36 +513,6 @@ def _partial_words(instances: Sequence[Row]) -> list[str]:
         f"{partial} of {len(instances)} collectives are not shown by all of their ranks: times "
         "may include waiting, bandwidths are lower bounds"
     ]
-
-
-def print_stragglers(found: OpenTraces, *, as_json: bool) -> None:
-    """Print how long ranks wait for each other, and their compute imbalance."""
-    traces, split = found.traces, found.evidence.split
-    waits = stragglers(traces, found.matches)
-    unequal = imbalance(split) if split is not None else None
-    rows = wait_rows(waits, split)
-    if as_json:
-        facts = {
-            "straggler": waits.straggler if waits else None,
-            "waiting_share": waits.waiting_share if waits else None,
-            "exposed_share": waits.exposed_share if waits else None,
-            "compute_max_over_min": unequal.max_over_min if unequal else None,
-            "compute_max_over_mean": unequal.max_over_mean if unequal else None,
-            "waits": rows,
-        }
-        typer.echo(json.dumps({**head_facts(found), **facts}))
-        return
-    print_head(found)
-    if waits is None:
-        typer.echo(NONE_MATCHED)
-    else:
-        _print_waits(rows)
-        print_wrapped(_verdict(waits))
-    if unequal is not None:
-        typer.echo(_imbalance_words(unequal))
-    partial = waits.partial_count if waits else 0
-    unseen = f"{partial} collectives have ranks without a trace, which may have been later still"
-    print_caveats(*([unseen] if partial else []), *trace_caveats(traces))
 
 
 def _print_waits(rows: Sequence[Row]) -> None:
@@ -575,33 +550,12 @@ def _imbalance_words(unequal: Imbalance) -> str:
 
 
 def _floats(rows: Sequence[Row], name: str) -> list[float]:
-    told = (_number(row[name]) for row in rows)
-    return [value for value in told if value is not None]
+    values = (_number(row[name]) for row in rows)
+    return [value for value in values if value is not None]
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
-
-
-def print_difference(before: OpenTraces, after: OpenTraces, top: int, *, as_json: bool) -> None:
-    """Print changes by effect on the step; raise `StudyError` if a job has no steps."""
-    found = difference(before.traces, after.traces)
-    if found is None:
-        raise StudyError(NOT_COMPARABLE)
-    if as_json:
-        jobs = {"before": head_facts(before), "after": head_facts(after)}
-        typer.echo(json.dumps({**jobs, **_facts(found)}))
-        return
-    for job in (before, after):
-        print_head(job)
-    typer.echo("per step and rank, at the mean")
-    _print_changes("part", found.parts, len(found.parts))
-    _print_changes("kernel", found.kernels, top)
-    _print_changes("collective, with waiting", found.collectives, top)
-    print_caveats(*trace_caveats(before.traces), *trace_caveats(after.traces))
 
 
 def _facts(found: JobDifference) -> dict[str, object]:

@@ -6,9 +6,9 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,14 @@ from records.errors import StudyError, shown
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import History
-from search.cli.options import JsonOption, StoreOption, StudyArgument, examples, store_flag
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    StudyArgument,
+    examples,
+    store_flag,
+    takes_options,
+)
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
 from search.transfer.audit import Fault, audit, counted
 from search.transfer.bundle import SUFFIX
@@ -24,11 +31,7 @@ from search.transfer.entry import Check, checks_of
 from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
 from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
-from search.transfer.redact import (
-    Redactor,
-    known_names,
-    launches,
-)
+from search.transfer.redact import Redactor, known_names, launches
 from search.transfer.tables import Omissions, StudyExport, exported
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
@@ -37,6 +40,91 @@ from search.views.format import score_words
 app = typer.Typer(rich_markup_mode=None)
 entry = typer.Typer(no_args_is_help=True, help="Check CCL-Bench entries.")
 app.add_typer(entry, name="entry")
+
+BROKEN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What to export, and what to leave out or replace."""
+
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="jsonl, csv, parquet: one trial per line or row; entry: a CCL-Bench entry "
+            "(folder); bundle: the whole study in one file for `cclsearch import`.",
+        ),
+    ] = "jsonl"
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File or folder to write. [default: STUDY.FORMAT]",
+        ),
+    ] = None
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|best", help="Only this trial. [default: all; the best for an entry]"
+        ),
+    ] = None
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact", help="Replace names of users, hosts and jobs, paths and addresses."
+        ),
+    ] = False
+    name: Annotated[
+        list[str],
+        typer.Option(
+            "--name", metavar="NAME", help="With --redact: also replace this name. Repeatable."
+        ),
+    ] = field(default_factory=list)
+    no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out traces.")] = False
+    metrics_only: Annotated[
+        bool,
+        typer.Option(
+            "--metrics-only",
+            help="Only configurations, samples, metrics and failures; no files, policies or LLM "
+            "transcripts.",
+        ),
+    ] = False
+    fields: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="For an entry: set a field of its card that the study does not contain. "
+            "Repeatable.",
+        ),
+    ] = field(default_factory=list)
+    check_only: Annotated[
+        bool,
+        typer.Option(
+            "--check-only", help="For an entry: report what is missing and write nothing."
+        ),
+    ] = False
+    incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--incomplete",
+            help="For an entry: write it even if something is missing; it is marked.",
+        ),
+    ] = False
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Leave out files that are missing from the store."),
+    ] = False
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False
+
+    def __post_init__(self) -> None:
+        if self.name and not self.redact:
+            raise StudyError("--name needs --redact")
+        if self.form != "entry" and (self.fields or self.check_only or self.incomplete):
+            raise StudyError("--set, --check-only and --incomplete need --format entry")
 
 
 @app.command(
@@ -48,79 +136,11 @@ app.add_typer(entry, name="entry")
         "cclsearch export --format bundle --redact",
     ),
 )
+@takes_options
 def export_command(
+    *,
     study_id: StudyArgument = "",
-    form: Annotated[
-        Literal["jsonl", "csv", "parquet", "entry", "bundle"],
-        typer.Option(
-            "--format",
-            help="jsonl, csv, parquet: one trial per line or row; entry: a CCL-Bench entry "
-            "(folder); bundle: the whole study in one file for `cclsearch import`.",
-        ),
-    ] = "jsonl",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="File or folder to write. [default: STUDY.FORMAT]",
-        ),
-    ] = None,
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|best", help="Only this trial. [default: all; the best for an entry]"
-        ),
-    ] = None,
-    redact: Annotated[
-        bool,
-        typer.Option(
-            "--redact", help="Replace names of users, hosts and jobs, paths and addresses."
-        ),
-    ] = False,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--name", metavar="NAME", help="With --redact: also replace this name. Repeatable."
-        ),
-    ] = None,
-    no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out traces.")] = False,
-    metrics_only: Annotated[
-        bool,
-        typer.Option(
-            "--metrics-only",
-            help="Only configurations, samples, metrics and failures; no files, policies or LLM "
-            "transcripts.",
-        ),
-    ] = False,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="For an entry: set a field of its card that the study does not contain. "
-            "Repeatable.",
-        ),
-    ] = None,
-    check_only: Annotated[
-        bool,
-        typer.Option(
-            "--check-only", help="For an entry: report what is missing and write nothing."
-        ),
-    ] = False,
-    incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--incomplete",
-            help="For an entry: write it even if something is missing; it is marked.",
-        ),
-    ] = False,
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="Leave out files that are missing from the store."),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    asked: ExportOptions,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -128,21 +148,23 @@ def export_command(
 
     The output is complete or not written at all. The store is only read.
     """
-    asked = ExportOptions(
-        form=form,
-        output=output,
-        trial=trial,
-        redact=redact,
-        names=tuple(name or ()),
-        no_traces=no_traces,
-        metrics_only=metrics_only,
-        fields=tuple(fields or ()),
-        check_only=check_only,
-        incomplete=incomplete,
-        allow_missing=allow_missing,
-        force=force,
-    )
-    export_study(study_id, asked, store, as_json=as_json)
+    with open_store(store) as records:
+        row = records.find(study_id)
+        wanted = _wanted(asked, row)
+        if asked.check_only:
+            _print_checks(entry_checks(row, records, wanted), as_json=as_json)
+            return
+        redactor = _redactor(asked, row, records) if asked.redact else None
+        with ExitStack() as shown_work:
+            if on_terminal() and not as_json:
+                shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
+            written = export(row, records, wanted, redactor)
+        if as_json:
+            typer.echo(json.dumps(_facts(written, row, redactor)))
+            return
+        for line in _lines(written, redactor):
+            typer.echo(line)
+        typer.echo(f"next: {_next_command(asked, written)}{_flag(asked, records)}")
 
 
 @entry.command(
@@ -163,59 +185,6 @@ def check(
 
     Exits with status 3 if it breaks a rule.
     """
-    check_entry(path, as_json=as_json)
-
-
-BROKEN = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """The options of an export, as they were given."""
-
-    form: Form
-    output: Path | None
-    trial: str | None
-    redact: bool
-    names: tuple[str, ...]
-    no_traces: bool
-    metrics_only: bool
-    fields: tuple[str, ...]
-    check_only: bool
-    incomplete: bool
-    allow_missing: bool
-    force: bool
-
-    def __post_init__(self) -> None:
-        if self.names and not self.redact:
-            raise StudyError("--name needs --redact")
-        if self.form != "entry" and (self.fields or self.check_only or self.incomplete):
-            raise StudyError("--set, --check-only and --incomplete need --format entry")
-
-
-def export_study(study_id: str, asked: ExportOptions, store: Path | None, *, as_json: bool) -> None:
-    """Export a study, or report what its entry lacks."""
-    with open_store(store) as records:
-        row = records.find(study_id)
-        wanted = _wanted(asked, row)
-        if asked.check_only:
-            _print_checks(entry_checks(row, records, wanted), as_json=as_json)
-            return
-        redactor = _redactor(asked, row, records) if asked.redact else None
-        with ExitStack() as shown_work:
-            if on_terminal() and not as_json:
-                shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
-            written = export(row, records, wanted, redactor)
-        if as_json:
-            typer.echo(json.dumps(_facts(written, row, redactor)))
-            return
-        for line in _lines(written, redactor):
-            typer.echo(line)
-        typer.echo(f"next: {_next_command(asked, written)}{_flag(asked, records)}")
-
-
-def check_entry(path: Path, *, as_json: bool) -> None:
-    """Check an entry in a folder."""
     _print_checks(checks_of(path), as_json=as_json)
 
 
@@ -250,7 +219,7 @@ def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
     known = known_names(
         found,
         hosts=(socket.gethostname(), *_machine_hosts(found, records)),
-        users=(_user(), *asked.names),
+        users=(_user(), *asked.name),
     )
     return Redactor(known)
 
@@ -327,6 +296,32 @@ def _print_checks(checks: Sequence[Check], *, as_json: bool) -> None:
         raise typer.Exit(BROKEN)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Options of an import."""
+
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="NAME", help="Name of the study. [default: its original name]"
+        ),
+    ] = None
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workload card (YAML) for run folders, which contain none.",
+        ),
+    ] = None
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Skip and list rows that cannot be read."),
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only report what would be imported.")
+    ] = False
+
+
 @app.command(
     "import",
     epilog=examples(
@@ -335,6 +330,7 @@ def _print_checks(checks: Sequence[Check], *, as_json: bool) -> None:
         "cclsearch import optuna.db --as baseline",
     ),
 )
+@takes_options
 def import_histories(
     sources: Annotated[
         list[str],
@@ -346,26 +342,7 @@ def import_histories(
             show_default=False,
         ),
     ],
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="NAME", help="Name of the study. [default: its original name]"
-        ),
-    ] = None,
-    card: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workload card (YAML) for run folders, which contain none.",
-        ),
-    ] = None,
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad", help="Skip and list rows that cannot be read."),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be imported.")
-    ] = False,
+    asked: ImportOptions,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -375,33 +352,6 @@ def import_histories(
     skipped. Studies imported from other tools cannot be resumed: there is no command to launch
     their trials.
     """
-    asked = ImportOptions(name=name, card=card, skip_bad=skip_bad, dry_run=dry_run)
-    import_all(sources, asked, store, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """Options of an import."""
-
-    name: str | None
-    card: Path | None
-    skip_bad: bool
-    dry_run: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedStudy:
-    """A study from a source; `is_new` if it was not recorded yet."""
-
-    found: Imported
-    is_new: bool
-    faults: tuple[Fault, ...]
-
-
-def import_all(
-    sources: Sequence[str], asked: ImportOptions, store: Path | None, *, as_json: bool
-) -> None:
-    """Import every source and print the result."""
     taken: list[ImportedStudy] = []
     with ExitStack() as opened:
         records = _opened(store, asked, opened)
@@ -422,12 +372,19 @@ def import_all(
                     _print(one, asked)
     if as_json:
         typer.echo(
-            json.dumps(
-                {"dry_run": asked.dry_run, "studies": [_import_records_facts(t) for t in taken]}
-            )
+            json.dumps({"dry_run": asked.dry_run, "studies": [_study_facts(t) for t in taken]})
         )
         return
     _print_end(taken, asked, store_flag(store_root(store).absolute()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedStudy:
+    """A study from a source; `is_new` if it was not recorded yet."""
+
+    found: Imported
+    is_new: bool
+    faults: tuple[Fault, ...]
 
 
 def _opened(store: Path | None, asked: ImportOptions, opened: ExitStack) -> Store | None:
@@ -437,13 +394,10 @@ def _opened(store: Path | None, asked: ImportOptions, opened: ExitStack) -> Stor
     return opened.enter_context(closing(Store(store_root(store))))
 
 
-def _bad_rows(asked: ImportOptions) -> BadRows:
-    return BadRows(skip=asked.skip_bad, advice="; skip such rows with --skip-bad")
-
-
 def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
     """Yield the studies of one source; `--as` renames its only study."""
-    studies = studies_of(source, asked.card, _bad_rows(asked))
+    bad_rows = BadRows(skip=asked.skip_bad, advice="; skip such rows with --skip-bad")
+    studies = studies_of(source, asked.card, bad_rows)
     if asked.name is None:
         yield from studies
         return
@@ -469,11 +423,12 @@ def _print(one: ImportedStudy, asked: ImportOptions) -> None:
         return
     best = History(tuple(one.found.trials)).best
     measured = sum(trial.score is not None for trial in one.found.trials)
-    parts = [
-        f"{len(one.found.trials)} trials, {measured} measured",
-        *([f"best {score_words(best.score)}"] if best is not None and best.score else []),
-        *([f"{counted(len(one.faults), 'fault')}: {_names(one.faults)}"] if one.faults else []),
-    ]
+    parts = [f"{len(one.found.trials)} trials, {measured} measured"]
+    if best is not None and best.score:
+        parts.append(f"best {score_words(best.score)}")
+    if one.faults:
+        names = ", ".join(fault.name for fault in one.faults)
+        parts.append(f"{counted(len(one.faults), 'fault')}: {names}")
     verb = "would be imported" if asked.dry_run else "imported"
     typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
     origin = one.found.study.origin
@@ -483,10 +438,6 @@ def _print(one: ImportedStudy, asked: ImportOptions) -> None:
         typer.echo(f"  note: {note}")
     for label, words in launch_lines(one.found.study):
         typer.echo(f"  {label}: {words}")
-
-
-def _names(faults: Sequence[Fault]) -> str:
-    return ", ".join(fault.name for fault in faults)
 
 
 def _print_end(taken: Sequence[ImportedStudy], asked: ImportOptions, flag: str) -> None:
@@ -500,7 +451,7 @@ def _print_end(taken: Sequence[ImportedStudy], asked: ImportOptions, flag: str) 
         typer.echo(f"next: {command}{flag}")
 
 
-def _import_records_facts(one: ImportedStudy) -> dict[str, object]:
+def _study_facts(one: ImportedStudy) -> dict[str, object]:
     """Return the JSON of an imported study; absent values are null."""
     best = History(tuple(one.found.trials)).best
     origin = one.found.study.origin
@@ -514,8 +465,5 @@ def _import_records_facts(one: ImportedStudy) -> dict[str, object]:
         "launches": dict(launch_lines(one.found.study)),
         "notes": [] if origin is None else list(origin.notes),
         "inferences": list(one.found.study.inferences),
-        "faults": [
-            {"name": fault.name, "words": fault.words, "ordinals": list(fault.ordinals)}
-            for fault in one.faults
-        ],
+        "faults": [asdict(fault) for fault in one.faults],
     }

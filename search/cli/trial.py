@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
@@ -20,12 +21,15 @@ from search.loop.finding import trial_spread
 from search.loop.leader import study_leader
 from search.report.summary import spread_words
 from search.settings import open_store
+from search.storage import POLICY, absence, copied, kept_text
 from search.transfer.script import launch_script
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import absence_lines, format_number, message_words, one_line, score_words
 from search.views.machine import conditions_words, launch_lines, machine_of
 from search.views.study import results_in_contexts
 from search.views.terminal import echo_wrapped, trial_line, trial_summary
+
+CAUSE_CHARS = 500
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Inspect one trial of a study.")
 
@@ -42,80 +46,7 @@ WhichTrial = Annotated[
 @app.command(epilog=examples("cclsearch trial show 3", "cclsearch trial show 20260131-1200 3"))
 def show(which: WhichTrial, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a trial: its policy, configuration, result, metrics, files and LLM exchange."""
-    print_trial(*_chosen(which), store, as_json=as_json)
-
-
-@app.command(epilog=examples("cclsearch trial logs 3", "cclsearch trial logs 3 --rank 0"))
-def logs(
-    which: WhichTrial,
-    rank: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only this rank. [default: all]")
-    ] = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Print the output of the ranks of a trial."""
-    print_logs(*_chosen(which), rank, store, as_json=as_json)
-
-
-@app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
-def files(
-    which: WhichTrial,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Target folder; created if missing.")],
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Copy the files of a trial (traces, logs, job) out of the store, under their own names.
-
-    Open a rank's trace in Perfetto. To start the job manually, see `cclsearch trial script`.
-    """
-    copy_files(*_chosen(which), to, store, as_json=as_json)
-
-
-@app.command(
-    epilog=examples(
-        "cclsearch trial script 3", "cclsearch trial script 3 -o again.sh && sh again.sh"
-    )
-)
-def script(
-    which: WhichTrial,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: print]"),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Launch in this context. [default: the study's own]"),
-    ] = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a shell script that starts the job of a trial manually.
-
-    It contains the job's files, environment and command. Comments say which trial it was, where it
-    ran and what it measured.
-    """
-    write_script(*_chosen(which), output, context, store, as_json=as_json)
-
-
-def _chosen(which: list[str]) -> tuple[str, int]:
-    """Return study id and ordinal; an empty id means the newest study."""
-    *studies, ordinal = which
-    if len(studies) > 1 or not ordinal.isdecimal():
-        raise StudyError(
-            f"{' '.join(which)!r} is not a trial; give its number, as in `cclsearch trial show 3`"
-        )
-    return "".join(studies), int(ordinal)
-
-
-CAUSE_CHARS = 500
-
-
-def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: bool) -> None:
-    """Print a trial in full."""
-    with open_store(store) as records:
-        row = records.find(study_id)
-        trial = _trial(records, row, ordinal)
+    with _chosen(which, store) as (row, trial, records):
         if as_json:
             typer.echo(json.dumps(_facts(trial, row, records)))
             return
@@ -141,6 +72,119 @@ def print_trial(study_id: str, ordinal: int, store: Path | None, *, as_json: boo
             echo_wrapped(line)
         for command in _next_commands(trial, row):
             typer.echo(f"next: {command}{store_flag(records.root)}")
+
+
+@app.command(epilog=examples("cclsearch trial logs 3", "cclsearch trial logs 3 --rank 0"))
+def logs(
+    which: WhichTrial,
+    rank: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only this rank. [default: all]")
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the output of the ranks of a trial."""
+    with _chosen(which, store) as (row, trial, records):
+        whose = "" if rank is None else f"rank{rank}."
+        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
+        if as_json:
+            texts = {a.name: kept_text(row.id, trial.ordinal, a, records) for a in found}
+            typer.echo(json.dumps(texts))
+            return
+        if not found:
+            whose = f" of rank {rank}" if rank is not None else ""
+            command = f"cclsearch trial show {row.id} {trial.ordinal}{store_flag(records.root)}"
+            raise StudyError(f"trial {trial.ordinal} has no log{whose}; see `{command}`")
+        for artifact in found:
+            typer.echo(f"== {artifact.name}")
+            typer.echo(kept_text(row.id, trial.ordinal, artifact, records))
+
+
+@app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
+def files(
+    which: WhichTrial,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Target folder; created if missing.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the files of a trial (traces, logs, job) out of the store, under their own names.
+
+    Open a rank's trace in Perfetto. To start the job manually, see `cclsearch trial script`.
+    """
+    with _chosen(which, store) as (row, trial, records):
+        policy = to / POLICY
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            policy.write_text(trial.policy.source, encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"cannot copy trial {trial.ordinal} to {to}: {error}") from error
+        copies = copied(row.id, trial.ordinal, trial.outcome.artifacts, to, records)
+    paths = [str(policy), *map(str, copies.paths)]
+    typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
+    for line in copies.removed:
+        typer.echo(line, err=True)
+    if copies.faults:
+        raise StoreError("; ".join(copies.faults))
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trial script 3", "cclsearch trial script 3 -o again.sh && sh again.sh"
+    )
+)
+def script(
+    which: WhichTrial,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: print]"),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Launch in this context. [default: the study's own]"),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a shell script that starts the job of a trial manually.
+
+    It contains the job's files, environment and command. Comments say which trial it was, where it
+    ran and what it measured.
+    """
+    with _chosen(which, store) as (row, trial, records):
+        text = launch_script(trial, row, records, context)
+    if output is not None:
+        try:
+            with output.open("x", encoding="utf-8") as file:
+                file.write(text)
+            output.chmod(0o755)
+        except OSError as error:
+            raise StudyError(f"cannot write {output}: {error.strerror}; give another") from error
+    if as_json:
+        typer.echo(json.dumps({"study_id": row.id, "ordinal": trial.ordinal, "script": text}))
+    elif output is None:
+        typer.echo(text, nl=False)
+    else:
+        typer.echo(f"next: sh {output}")
+
+
+@contextmanager
+def _chosen(which: list[str], store: Path | None) -> Iterator[tuple[StudyRow, Trial, Store]]:
+    """Yield the study, the trial and the store; without an id that is the newest study."""
+    *studies, ordinal = which
+    if len(studies) > 1 or not ordinal.isdecimal():
+        raise StudyError(
+            f"{' '.join(which)!r} is not a trial; give its number, as in `cclsearch trial show 3`"
+        )
+    with open_store(store) as records:
+        row = records.find("".join(studies))
+        history = records.history(row.id)
+        trial = history.find(int(ordinal))
+        if trial is None:
+            command = f"cclsearch show {row.id}{store_flag(records.root)}"
+            raise StudyError(
+                f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
+            )
+        yield row, trial, records
 
 
 def _policy_lines(policy: Policy) -> Iterator[str]:
@@ -209,71 +253,7 @@ def _print_failed(failed: Failed) -> None:
     echo_wrapped(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
 
 
-def print_logs(
-    study_id: str, ordinal: int, rank: int | None, store: Path | None, *, as_json: bool
-) -> None:
-    """Print the output of one or all ranks, and the stacks of ranks that hung."""
-    from search.storage import kept_text
-
-    with open_store(store) as records:
-        row = records.find(study_id)
-        trial = _trial(records, row, ordinal)
-        whose = "" if rank is None else f"rank{rank}."
-        found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
-        if as_json:
-            texts = {a.name: kept_text(row.id, ordinal, a, records) for a in found}
-            typer.echo(json.dumps(texts))
-            return
-        if not found:
-            whose = f" of rank {rank}" if rank is not None else ""
-            command = f"cclsearch trial show {row.id} {ordinal}{store_flag(records.root)}"
-            raise StudyError(f"trial {ordinal} has no log{whose}; see `{command}`")
-        for artifact in found:
-            typer.echo(f"== {artifact.name}")
-            typer.echo(kept_text(row.id, ordinal, artifact, records))
-
-
-def copy_files(
-    study_id: str, ordinal: int, folder: Path, store: Path | None, *, as_json: bool
-) -> None:
-    """Copy a trial's files and its policy into a folder, and print their paths.
-
-    Raise `StoreError` at the end if some are missing or changed; all others are copied.
-    """
-    from search.storage import POLICY, copied
-
-    with open_store(store) as records:
-        row = records.find(study_id)
-        trial = _trial(records, row, ordinal)
-        policy = folder / POLICY
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            policy.write_text(trial.policy.source, encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"cannot copy trial {ordinal} to {folder}: {error}") from error
-        copies = copied(row.id, ordinal, trial.outcome.artifacts, folder, records)
-    paths = [str(policy), *map(str, copies.paths)]
-    typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
-    for line in copies.removed:
-        typer.echo(line, err=True)
-    if copies.faults:
-        raise StoreError("; ".join(copies.faults))
-
-
-def _trial(records: Store, row: StudyRow, ordinal: int) -> Trial:
-    history = records.history(row.id)
-    trial = history.find(ordinal)
-    if trial is None:
-        command = f"cclsearch show {row.id}{store_flag(records.root)}"
-        raise StudyError(
-            f"study {row.id} has no trial {ordinal}; it has {len(history)}, see `{command}`"
-        )
-    return trial
-
-
 def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
-    from search.storage import absence
-
     contexts = results_in_contexts(trial, records.history(row.id), row.study)
     exchange = None
     if trial.exchange is not None:
@@ -331,39 +311,5 @@ def _is_log(artifact: Artifact) -> bool:
 
 def _place(records: Store, study_id: str, digest: str) -> str:
     """Return the path of a file, or why it is missing."""
-    from search.storage import absence
-
     path = str(records.artifacts.path(digest))
     return absence(study_id, digest, records) or path
-
-
-def write_script(
-    study_id: str,
-    ordinal: int,
-    output: Path | None,
-    context: str | None,
-    store: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Write the script to a new file, or to standard output."""
-    with open_store(store) as records:
-        row = records.find(study_id)
-        trial = records.trial(row.id, ordinal)
-        if trial is None:
-            command = f"cclsearch show {row.id}{store_flag(records.root)}"
-            raise StudyError(f"study {row.id} has no trial {ordinal}; see `{command}`")
-        text = launch_script(trial, row, records, context)
-    if output is not None:
-        try:
-            with output.open("x", encoding="utf-8") as file:
-                file.write(text)
-            output.chmod(0o755)
-        except OSError as error:
-            raise StudyError(f"cannot write {output}: {error.strerror}; give another") from error
-    if as_json:
-        typer.echo(json.dumps({"study_id": row.id, "ordinal": ordinal, "script": text}))
-    elif output is None:
-        typer.echo(text, nl=False)
-    else:
-        typer.echo(f"next: sh {output}")

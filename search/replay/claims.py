@@ -33,7 +33,7 @@ NO_RESULT = (FailureKind.DUPLICATE, FailureKind.INFRASTRUCTURE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A study on record with its trials and the launches that count."""
+    """A recorded study with its trials and the launches that count."""
 
     row: StudyRow
     history: History
@@ -42,7 +42,7 @@ class Source:
 
     @property
     def scoring(self) -> Scoring:
-        """Its objective, with the seed on record as the seed."""
+        """Its objective, with the recorded seed as the seed."""
         return scoring_of(self.row.study).over(self.history)
 
     @property
@@ -83,7 +83,7 @@ class Source:
                 raise StudyError(f"study {self.row.id} has no measured trial; {self._see}")
             return self.best
         if which != "seed" and not (which.isascii() and which.isdecimal()):
-            raise StudyError(f"--trial {which!r} is no trial; write best, seed, all or a number")
+            raise StudyError(f"--trial {which!r} is not a trial; write best, seed, all or a number")
         ordinal = SEED if which == "seed" else int(which)
         trial = self.history.find(ordinal)
         if trial is None:
@@ -101,8 +101,8 @@ def require_search(row: StudyRow) -> None:
     """Raise `StudyError` where the record does not say how the study was searched."""
     if row.strategy == MEASURE:
         raise StudyError(
-            f"study {row.id} holds launches of a replay, and no search; "
-            f"replay {row.study.replay_of}, or go on with --mode measure"
+            f"study {row.id} is a replay, not a search; "
+            f"replay {row.study.replay_of}, or resume it with --mode measure"
         )
     if _is_foreign(row.study):
         raise StudyError(
@@ -162,7 +162,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What came of one trial on record; `again` is how its first launch here ended."""
+    """The outcome of one recorded trial; `again` is how its first launch here ended."""
 
     trial: Trial
     again: Outcome
@@ -191,10 +191,10 @@ LAUNCH_AGAIN = "another launch; this one failed by its surroundings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """All that was launched again of one trial, and of the seed beside it."""
+    """All repeated launches of one trial, and of the seed next to it."""
 
     trial: Trial
-    """As it is on record."""
+    """As it is recorded."""
     again: Trial
     """The first launch here."""
     repeats: tuple[Repeat, ...]
@@ -214,7 +214,7 @@ def judged(
 ) -> tuple[Claim, ...]:
     """Judge every claim that was made of a trial by what was launched here so far.
 
-    `rule` is how the lead is decided; a value may be worse than on record by the share `within`.
+    `rule` is how the lead is decided; a value may be worse than recorded by the share `within`.
     """
     recorded = launched.trial.outcome
     if isinstance(recorded, Failed):
@@ -233,19 +233,19 @@ def _failure(recorded: Failed, again: Outcome) -> Claim:
     """Whether what failed fails again, in the same way."""
     name, then = "failure", one_line(str(recorded), CAUSE_CHARS)
     if isinstance(again, Measured):
-        why = f"it was measured here; on record it failed with {then}"
+        why = f"it was measured here, but recorded as failed with {then}"
         return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
     here = one_line(str(again), CAUSE_CHARS)
     if again.kind is FailureKind.INFRASTRUCTURE:
         return Claim(name=name, holds=Holds.UNDECIDED, why=here, decides=LAUNCH_AGAIN)
     if again.kind is not recorded.kind:
-        why = f"it fails here with {here}; on record with {then}"
+        why = f"it fails here with {here}; recorded with {then}"
         return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
     return Claim(name=name, holds=Holds.CONFIRMED, why=f"it fails again with {here}")
 
 
 def _broken(outcomes: Sequence[Outcome]) -> Claim | None:
-    """That a launch of what was measured on record failed here; None where none did."""
+    """That a launch failed here although the trial was measured before; None if none did."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
     own = [outcome for outcome in failed if outcome.kind is not FailureKind.INFRASTRUCTURE]
     if own:
@@ -265,23 +265,23 @@ def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
     for outcome in here:
         tokens = outcome.measurement.tokens_per_step
         if tokens != expected:
-            why = f"a step processed {tokens} tokens here, and {expected} on record"
+            why = f"a step processed {tokens} tokens here, {expected} in the record"
             return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
         other = other_work_anywhere(outcome, recorded, source.row.study)
         if other is not None:
             why = one_line(other.message, CAUSE_CHARS)
             return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
     count = len(recorded.measurement.losses)
-    losses = f", the {count} losses on record" if count else ", and no losses on record"
+    losses = f", the {count} recorded losses" if count else ", and no recorded losses"
     why = f"{expected} tokens a step{losses}"
     return Claim(name="work", holds=Holds.CONFIRMED, why=why)
 
 
 def _value(source: Source, launched: Launched, rule: DecisionRule, within: float) -> Claim:
-    """Whether the objective on record is reached here, but for a share of it.
+    """Whether the recorded value of the objective is reached here, except for a share of it.
 
-    As of a lead, the careful end of what is on record counts: a value that one lucky launch had is
-    not what was shown.
+    As for a lead, the careful end of the recorded interval counts: the value of one lucky launch
+    was not shown.
     """
     ordinal, study = launched.trial.ordinal, source.row.study
     scoring = _scoring_here(source, launched)
@@ -299,7 +299,7 @@ def _value(source: Source, launched: Launched, rule: DecisionRule, within: float
     told = (
         f"{study.objective.expression} {_centre(here, unit)} in "
         f"{format_count(len(here), 'launch', 'launches')} here, {_centre(before, unit)} in "
-        f"{format_count(len(before), 'launch', 'launches')} on record"
+        f"{format_count(len(before), 'recorded launch', 'recorded launches')}"
     )
     holds, why = _reached(found, within, rule.alpha)
     return Claim(
@@ -394,7 +394,7 @@ def _alike(
 
 
 def _equal_launches(source: Source, apart_from: int) -> list[list[float]]:
-    """Launches on record of each other trial in groups of equal conduct: how noisy launches are."""
+    """Recorded launches of each other trial, in groups launched alike: how noisy launches are."""
     groups: dict[tuple[int, bool], list[Outcome]] = {}
     launches: tuple[Trial | Repeat, ...] = (*source.history.measured, *source.repeats)
     for each in launches:
@@ -424,5 +424,5 @@ def _centre(values: Sequence[float], unit: str) -> str:
 
 
 def _change(ratio: float) -> str:
-    """How much more is needed than on record, in percent."""
+    """Return how much more is needed than recorded, in percent."""
     return f"{100 * abs(ratio - 1):.1f} % {'worse' if ratio >= 1 else 'better'}"

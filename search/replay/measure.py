@@ -23,11 +23,11 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 
 
 def measuring_study(source: Study, source_id: str, count: int, rounds: int | None) -> Study:
-    """The study that holds the launches of `count` trials again, in at most so many rounds each."""
+    """Return the study that repeats `count` trials, in at most `rounds` rounds each."""
     most = rounds or max(MOST_ROUNDS, source.measure.max_confirm_rounds)
     measure = replace(
         source.measure,
-        # Whatever is slower here than on record is to be measured in full.
+        # Trials that are slower here than recorded are measured in full.
         race_ratio=1.0,
         confirm_rounds=min(most, max(LEAST_ROUNDS, source.measure.confirm_rounds)),
         max_confirm_rounds=most,
@@ -58,7 +58,7 @@ def measuring(
     *,
     within: float,
 ) -> "Measuring":
-    """A replay that is begun on record, ready to run in these surroundings."""
+    """Return a replay that was recorded as begun, ready to run on this backend."""
     trial_runner = TrialRunner(
         study=study,
         space=space_of(study),
@@ -89,7 +89,7 @@ def measuring(
 class Measuring:
     """A replay under way; everything it knows is in the store, so any run can continue it.
 
-    `within` is the share by which a value may be worse than on record.
+    `within` is the share by which a value may be worse than recorded.
     """
 
     source: Source
@@ -112,7 +112,7 @@ class Measuring:
         return decisions
 
     def _subjects(self) -> tuple[Trial, ...]:
-        """The trials to launch again, as they are on record."""
+        """The trials to launch again, as recorded."""
         ordinals = {trial.ordinal for trial in self._history}
         ordinals |= {intent.ordinal for intent in self._begun}
         return tuple(t for t in self.source.chosen("all") if t.ordinal in ordinals)
@@ -141,7 +141,7 @@ class Measuring:
         )
 
     def _entrants(self, trial: Trial, again: Trial) -> tuple[Trial, ...]:
-        """Who is launched in rounds: the trial, beside the seed where it was said to lead."""
+        """Return the trials to launch in rounds: this one, and the seed if this one led."""
         if not isinstance(trial.outcome, Measured) or not isinstance(again.outcome, Measured):
             return ()
         seed = self.source.seed if self.source.lead(trial) is not None else None

@@ -122,7 +122,7 @@ def _with(launch: Measured, measures: Measures) -> Measured:
 
 
 def refuse_other_code(known: Sequence[Definition], store: Store) -> None:
-    """Raise MetricError where a version on record was computed by other code than it is now.
+    """Raise MetricError where a recorded version was computed by other code.
 
     Of metrics that come with us the version alone counts.
     """
@@ -131,7 +131,7 @@ def refuse_other_code(known: Sequence[Definition], store: Store) -> None:
         now = by_name.get(name)
         if now is not None and now.metric.version == version and now.digest != digest:
             raise MetricError(
-                f"metric {name!r} version {version} is on record as computed by other code; "
+                f"metric {name!r} version {version} was computed by other code; "
                 f"give what you have now version {version + 1}, and its values are computed again"
             )
 
@@ -173,7 +173,7 @@ def computable(known: Sequence[Definition], outcome: Measured) -> Sequence[Defin
 
 
 def _is_due(known: Definition, outcome: Measured, computed: Sequence[ComputedMetric]) -> bool:
-    """Whether nothing on record is of this version, or of a newer one.
+    """Whether nothing recorded is of this version, or of a newer one.
 
     A launch did not keep which version of a metric had no value: that of the first counts.
     """
@@ -250,7 +250,7 @@ class _Process:
     def begin(self, work: Work) -> None:
         """Have it computed; the answer can be received when it is."""
         self._work = work
-        with suppress(OSError):  # the missing answer tells
+        with suppress(OSError):  # the missing answer says so
             self.connection.send(work)
 
     def answer(self) -> Answer | None:
@@ -280,7 +280,7 @@ class _Process:
 
 
 def _serve(connection: Connection, artifacts: Path, metrics_file: Path | None, parent: int) -> None:
-    """Answer until nobody asks; die with the process that asks, and before it if memory ends."""
+    """Answer until the pipe closes; die with the parent, and before it if memory runs out."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C means the process that asks
     with suppress(OSError):
@@ -324,7 +324,7 @@ def computed_afterwards(
 ) -> Generator[Done, None, None]:
     """Compute what trials of these studies lack, and record it; close it to stop and keep all.
 
-    `on_study` is told how many trials of each study are to be looked at. What files cannot be read
+    `on_study` receives the number of trials of each study to compute. What files cannot be read
     for is not recorded, so that it is computed once they are back. Raises MetricError where the
     same version of a metric was computed by other code.
     """
@@ -366,7 +366,7 @@ def _kept(
 
 
 def _before(work: Work, computed: Sequence[ComputedMetric]) -> Mapping[str, MetricValue]:
-    """What is on record of the metrics that are to be computed."""
+    """Return recorded values of the metrics that are to be computed."""
     known = newest(work.outcome.metrics, computed)
     return {value.name: value for value in known if value.name in work.names}
 

@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyElsewhere:
-    """One policy with what it gave on record, by the first trial that it made, and elsewhere."""
+    """One policy with its recorded decision (of its first trial) and its decisions elsewhere."""
 
     ordinals: tuple[int, ...]
     policy: Policy
@@ -61,7 +61,7 @@ def policies_elsewhere(
 ) -> tuple[PolicyElsewhere, ...]:
     """Ask every distinct policy of these trials in each context of `study` and at varied values.
 
-    `done` is told how many were asked. Raises `EnvironmentFault` without a sandbox.
+    `done` receives the number of policies run so far. Raises `EnvironmentFault` without a sandbox.
     """
     everywhere = tuple(places(study, varied))
     by_digest: dict[str, list[Trial]] = {}
@@ -84,7 +84,7 @@ def policies_elsewhere(
 
 
 def as_given(study: Study) -> Study:
-    """A study on record without the choices that its recipe added for its own sizes.
+    """Return a recorded study without the choices that its recipe added for its own sizes.
 
     Elsewhere the recipe adds others: degrees of parallelism follow from the number of ranks.
     """

@@ -47,7 +47,7 @@ CLOSING = (Purpose.HALVING, Purpose.CONFIRM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """One run of the search: it went on until so many trials and further launches were on record.
+    """One run of the search, until these numbers of trials and further launches were recorded.
 
     `begun` trials were under way when it ended. A run that `concluded` proposed no more and went
     on to confirm the best; one that `finished` did that to its end, and is the last.
@@ -86,7 +86,7 @@ class Recorded:
             if proposed.ordinal == 0:
                 return proposed.policy
         raise StudyError(
-            f"study {self.row.id} has no trial on record, so there is nothing to replay; "
+            f"study {self.row.id} has no recorded trial, so there is nothing to replay; "
             "see `cclsearch list`"
         )
 
@@ -100,7 +100,7 @@ class Recorded:
         return datetime.fromisoformat(max(begun)).timestamp() if begun else 0.0
 
     def fills_batch(self, ordinal: int) -> bool:
-        """Whether no trial was begun beside this one after it, before a launch of theirs ended."""
+        """Whether no later trial was begun in parallel, before a launch of this batch ended."""
         following = next((p for p in self.proposed if p.ordinal == ordinal + 1), None)
         ended = (t.ended_at for t in self.trials if t.reached_launch and t.ordinal <= ordinal)
         started = next((p.started_at for p in self.proposed if p.ordinal == ordinal), "")
@@ -108,7 +108,7 @@ class Recorded:
 
     @property
     def legs(self) -> tuple[Leg, ...]:
-        """Its runs, oldest first; the last one goes on to the end of the record."""
+        """Its runs, oldest first; the last one continues to the end of the record."""
         starts = self._starts()
         ends = [(run.trials, run.repeats, run.begun) for run in starts[1:]]
         ends.append((len(self.trials), len(self.repeats), len(self.begun)))
@@ -131,7 +131,7 @@ class Recorded:
         return tuple(legs)
 
     def _starts(self) -> Sequence[SearchRun]:
-        """Where runs began; one that nobody noted began after the launches that closed another."""
+        """Return where runs began; an unrecorded one began after the launches that closed one."""
         noted = {run.trials for run in self.runs}
         first = self.runs[0].study if self.runs else self.row.study
         starts = [*self.runs]
@@ -181,7 +181,7 @@ def _closes(repeat: Repeat, series: int) -> bool:
 _UNTOLD = Failed(
     stage=Stage.LAUNCH,
     kind=FailureKind.INFRASTRUCTURE,
-    message="an attempt of which only the number is on record",
+    message="an attempt of which only the number is recorded",
 )
 
 
@@ -248,7 +248,7 @@ class RecordedEvaluator:
         self._attempts = Counter[int]()
 
     def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:  # noqa: ARG002 - the port
-        """Give the outcome of the next launch; it leaves nothing in `workdir`."""
+        """Return the outcome of the next launch; it leaves nothing in `workdir`."""
         self._before_launch()
         ordinal = self._progress.under_way
         return self._again(config, 0) if ordinal is None else self._own(ordinal, config)
@@ -260,12 +260,12 @@ class RecordedEvaluator:
         workdirs: Sequence[Path],  # noqa: ARG002 - the port
         seed: int,  # noqa: ARG002 - the port
     ) -> tuple[Outcome, ...]:
-        """Give the outcomes of as many launches."""
+        """Return the outcomes of as many launches."""
         self._before_launch()
         return tuple(self._again(config, number) for number, config in enumerate(configs))
 
     def took_turns(self, study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:  # noqa: ARG002 - as the machine is asked
-        """Whether the next few launches were on the machine at once."""
+        """Whether the next launches were interleaved on the machine."""
         first = self._progress.repeats
         return _took_turns(self._repeats[first : first + len(peak_memory_bytes)])
 
@@ -281,7 +281,7 @@ class RecordedEvaluator:
     def _again(self, config: Config, number: int) -> Outcome:
         place = self._progress.repeats + number
         repeat = self._repeats[place] if place < len(self._repeats) else None
-        # In contexts that were held out, a policy decides anew.
+        # In contexts that were held out, a policy decides again.
         is_held_out = repeat is not None and repeat.purpose is Purpose.HELD_OUT
         if repeat is None or not (is_held_out or self._trials[repeat.ordinal].config == config):
             raise OffRecord(
@@ -292,7 +292,7 @@ class RecordedEvaluator:
 
 
 def _took_turns(launched: Sequence[Repeat]) -> bool:
-    """Whether these were on the machine at once: their steps tell, or that they have no order.
+    """Whether these were interleaved: their steps show it, or that they have no order.
 
     Those of a self-test never have one; where none of them was measured it is the same either way.
     """
@@ -340,7 +340,7 @@ def _policies(record: Recorded, source: Store) -> tuple[Policy, ...]:
 
 
 def _follow(record: Recorded, policies: tuple[Policy, ...], store: Store) -> str | None:
-    """Run every leg; gives why that ended early, where it did."""
+    """Run every leg; return why that ended early, if it did."""
     progress = Progress()
     transcripts = [
         said for ordinal, talk in record.exchanges.items() for said in recorded_turns(talk, ordinal)
@@ -356,8 +356,8 @@ def _follow(record: Recorded, policies: tuple[Policy, ...], store: Store) -> str
                 return str(error)
         if (progress.trials, progress.repeats) != (leg.trials, leg.repeats):
             return (
-                f"a run that ended with {leg.trials} trials and {leg.repeats} further launches "
-                f"on record ends with {progress.trials} and {progress.repeats}"
+                f"a run with {leg.trials} recorded trials and {leg.repeats} further launches "
+                f"ends with {progress.trials} and {progress.repeats}"
             )
     return None
 
@@ -420,7 +420,7 @@ class _Bounded:
         return self._proposer.name
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give what the proposer gives, as long as the run proposed."""
+        """Return what the proposer returns, as long as the run proposed."""
         leg = self._leg
         by_itself = leg.finished and not leg.out_of_time
         if by_itself or len(history) + len(history.pending) < leg.trials + leg.begun:

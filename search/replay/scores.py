@@ -48,7 +48,7 @@ SAME_WITHIN = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTrial:
-    """A trial by the same question: its score by what is on record, and by what is computed today.
+    """A trial with its score by recorded values, and by values computed now.
 
     None is a trial without a score. `changed` are metrics whose value or version is another one
     today, as they were and as they are; `unread` says why files cannot be read.
@@ -71,7 +71,7 @@ class ScoredTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescore:
-    """A study scored again: `then` by what is on record, `now` by what was computed today.
+    """A study scored again: `then` by recorded values, `now` by values computed now.
 
     `newer` are metrics of which the study has values of older versions, with both versions.
     """
@@ -92,7 +92,7 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
     """Compute what the objectives and limits of `asked` read, and score by it.
 
     Nothing is launched or stored. What has no definition at hand, and files that cannot be read,
-    leave what is on record. Raises `StudyError` where `asked` is unclear.
+    leave the recorded values. Raises `StudyError` where `asked` is unclear.
     """
     computed = store.computed_metrics(row.id)
     found = definitions(metrics_file)
@@ -127,7 +127,7 @@ def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path |
 
 
 def _added(found: Definitions, stored: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Metrics of the user's file, and those on record that nothing at hand defines."""
+    """Metrics of the user's file, and recorded ones that nothing installed defines."""
     own = [each.metric for each in found.known if each.metric.name in found.from_file]
     return (*own, *(each for each in stored if each.name not in found.from_file))
 
@@ -232,7 +232,7 @@ class TrialCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What differs in each trial on record, and in what was found at the end."""
+    """What differs in each recorded trial, and in the finding."""
 
     trials: tuple[TrialCheck, ...]
     finding: tuple[str, ...]
@@ -271,7 +271,7 @@ def _check(
     differs: list[str] = []
     since = ordinal
     if recorded is None:
-        differs.append("not on record")
+        differs.append("not recorded")
     elif replayed is None:
         differs.append("not proposed again")
     else:

@@ -116,12 +116,12 @@ def is_imported(trial: Trial) -> bool:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things in words: `1 failure`, `2 failures`."""
+    """Return a count as text: `1 failure`, `2 failures`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listed(ordinals: Sequence[int]) -> str:
-    """Trials in words: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
+    """Return trials as text: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
     if len(ordinals) == 1:
         return f"trial {ordinals[0]}"
     if len(ordinals) > MOST_NAMED:
@@ -354,7 +354,7 @@ def _broken(rules: list[Rule], names: Mapping[str, bool | int | float | str | No
 
 
 def other_score(seen: Audited) -> Said | None:
-    """Some scores on record are not what the objective on record gives, as others are.
+    """Some recorded scores are not what the recorded objective gives, as others are.
 
     Where none is, the study was scored by something else, and its objective is not the record's.
     """
@@ -373,7 +373,7 @@ def other_score(seen: Audited) -> Said | None:
     trial, score = differing[0]
     ordinals = [one.ordinal for one, _ in differing]
     return (
-        f"The scores on record of {listed(ordinals)} are not what "
+        f"The recorded scores of {listed(ordinals)} are not what "
         f"{seen.study.objective.expression} gives: that of trial {trial.ordinal} is "
         f"{format_number(score)} instead of {format_number(value(trial))}.",
         tuple(ordinals),

@@ -39,7 +39,7 @@ from records.store.journal import (
 )
 from records.store.schema import prepare
 from records.store.writer import apply_entry
-from records.trial import Artifact, Outcome
+from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
 
 SUFFIX: Final = ".cclsearch"
@@ -152,15 +152,25 @@ def cited_files(entries: Iterable[Entry]) -> list[str]:
     """Digests of all files that records cite, rising."""
     found: set[str] = set()
     for entry in entries:
+        for outcome in _outcomes(entry):
+            found |= _cited(outcome)
         match entry:
-            case TrialFinished(trial=trial):
-                found |= _cited(trial.outcome)
-                found |= {trial.exchange} if trial.exchange else set()
+            case TrialFinished(trial=Trial(exchange=str(exchange))):
+                found.add(exchange)
             case TrialBegun(exchange=str(exchange)):
                 found.add(exchange)
-            case RepeatsFinished(repeats=repeats):
-                found.update(*(_cited(repeat.outcome) for repeat in repeats))
     return sorted(found)
+
+
+def _outcomes(entry: Entry) -> Sequence[Outcome]:
+    """The outcomes that a record holds."""
+    match entry:
+        case TrialFinished(trial=trial):
+            return [trial.outcome]
+        case RepeatsFinished(repeats=repeats):
+            return [repeat.outcome for repeat in repeats]
+        case _:
+            return []
 
 
 def launches_of(outcome: Outcome) -> Iterator[LaunchRecord]:
@@ -293,7 +303,7 @@ def read_bundle(path: Path) -> Bundle:
         raise StudyError(f"{path}: {STUDY} does not begin with a study")
     if any(isinstance(entry, StudyCreated) for entry in entries[1:]):
         raise StudyError(f"{path}: {STUDY} holds two studies")
-    for artifact in _artifacts(entries):
+    for artifact in (a for entry in entries for o in _outcomes(entry) for a in artifacts_of(o)):
         if not is_inside(artifact.name):
             raise StudyError(f"{path}: a file of it is called {shown(artifact.name)}")
     _require_fit(path, manifest.study_id, entries)
@@ -324,19 +334,9 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
             for entry in entries:
                 apply_entry(tried, study_id, entry)
     except (sqlite3.Error, OverflowError, ValueError) as error:
-        raise StudyError(f"{path}: its records cannot be on record together: {error}") from error
+        raise StudyError(f"{path}: its records contradict each other: {error}") from error
     finally:
         tried.close()
-
-
-def _artifacts(entries: Sequence[Entry]) -> Iterator[Artifact]:
-    for entry in entries:
-        match entry:
-            case TrialFinished(trial=trial):
-                yield from artifacts_of(trial.outcome)
-            case RepeatsFinished(repeats=repeats):
-                for repeat in repeats:
-                    yield from artifacts_of(repeat.outcome)
 
 
 class _Head(msgspec.Struct):
@@ -436,7 +436,7 @@ class _Archive:
             pass
 
     def _refused(self, why: str) -> StudyError:
-        return StudyError(f"{self._path} is no bundle that can be imported: {why}")
+        return StudyError(f"{self._path} is not a bundle that can be imported: {why}")
 
 
 @contextmanager
@@ -445,7 +445,7 @@ def _opened(path: Path) -> Iterator[_Archive]:
         with closing(pieces(path, LIMITS, _PIECE_BYTES)) as content:
             yield _Archive(path, content)
     except TraceError as error:
-        raise StudyError(f"{error}; it is no bundle that can be imported") from error
+        raise StudyError(f"{error}; it is not a bundle that can be imported") from error
 
 
 def _entry(path: Path, number: int, line: bytes) -> Entry:
@@ -460,7 +460,7 @@ def _entry(path: Path, number: int, line: bytes) -> Entry:
             raise StudyError(f"{where}: {str(kind)[:40]!r} is a kind that a newer cclsearch writes")
         return from_json(KINDS[kind], text.removesuffix(b"\n").removesuffix(b"}").decode())
     except (ValueError, KeyError, TypeError, RecursionError, CodecError) as error:
-        raise StudyError(f"{where} is no record: {str(error)[:200]}") from error
+        raise StudyError(f"{where} is not a record: {str(error)[:200]}") from error
 
 
 def _nowhere(_: bytes) -> None:

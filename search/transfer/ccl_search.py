@@ -38,7 +38,7 @@ MAX_POLICY_BYTES: Final = 256 << 10
 STEP_TIME: Final = "avg_step_time"
 COMPOSITE: Final = "gpu_step_score"
 """A score of CCL-Search that is better where it is higher."""
-UNKNOWN_WORK: Final = Workload(name="not on record", global_batch=1, sequence_length=1)
+UNKNOWN_WORK: Final = Workload(name="not recorded", global_batch=1, sequence_length=1)
 NO_CARD: Final = (
     "What every step had to do is not in the folder, so batch and length are 1 here; "
     "import it again with --card to tell."
@@ -48,22 +48,27 @@ DECLARED: Final = "What a step did is what the card declares; no launch told it.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """What a workload card says of a run that stands beside it."""
+    """What a workload card says of a run next to it."""
 
-    name: str
-    digest: str
     workload: Workload
     environment: Environment
-    framework: str | None
+    framework: str | None = None
     inferences: tuple[str, ...] = ()
+    name: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
+    """A trial as a table or a card has it; `text` is all of it."""
+
+    text: str
     config: Mapping[str, Value]
     metrics: Mapping[str, float | None]
     score: float | None
-    row: Mapping[str, str]
+    status: object
+    error: str
+    program: str | None
 
 
 def is_run_folder(path: Path) -> bool:
@@ -91,7 +96,14 @@ def read_run_folder(path: Path, card: RunCard | None, bad: BadRows) -> Iterator[
         name = table.parent.resolve().name if table.name == RESULTS else table.stem
         bests = [number(line.get("best_score", "")) for _, line in lines]
         aim = aim_of(rows, bests[-1])
-        yield imported(_study(table, name, aim, rows, card, bad), rows)
+        digests = {table.name: content_digest(table)}
+        if card is not None:
+            digests[card.name] = card.digest
+        ranks = max(row.ranks or 1 for row in rows)
+        known = card or RunCard(workload=UNKNOWN_WORK, environment=environment_of(ranks))
+        notes = (NO_CARD if card is None else DECLARED, *bad.taken())
+        study = _study(name, f"{name}/{table.name}", aim, known, digests, notes)
+        yield imported(study, rows)
 
 
 def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
@@ -107,34 +119,37 @@ def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
 
 
 def _study(
-    table: Path, name: str, aim: Aim, rows: Sequence[Row], card: RunCard | None, bad: BadRows
+    name: str,
+    source: str,
+    aim: Aim,
+    card: RunCard,
+    digests: Mapping[str, str],
+    notes: tuple[str, ...],
 ) -> Study:
-    ranks = max((row.ranks or 1 for row in rows), default=1)
-    digests = {table.name: content_digest(table)}
     return study_of(
         name=name,
         aim=aim,
-        workload=UNKNOWN_WORK if card is None else card.workload,
-        environment=environment_of(ranks) if card is None else card.environment,
-        inferences=() if card is None else card.inferences,
+        workload=card.workload,
+        environment=card.environment,
+        inferences=card.inferences,
         origin=Origin(
             kind="ccl-search",
-            source=f"{name}/{table.name}",
-            digests=digests if card is None else {**digests, card.name: card.digest},
-            framework=None if card is None else card.framework,
+            source=source,
+            digests=digests,
+            framework=card.framework,
             direction=direction_of(aim),
-            notes=(NO_CARD if card is None else DECLARED, *bad.taken()),
+            notes=notes,
         ),
         rules=rules_of(fixed_batch=False),
     )
 
 
 def environment_of(ranks: int) -> Environment:
-    """A machine of which only is known that a job of so many ranks found room on it."""
+    """A machine of which only is known that a job of `ranks` ranks ran on it."""
     return Environment(
         name="elsewhere",
         device="cuda",
-        accelerator="not on record",
+        accelerator="not recorded",
         world_size=ranks,
         ranks_per_node=ranks,
     )
@@ -166,38 +181,39 @@ def _rows(
     ordinal = 0
     for line, row in lines:
         try:
-            yield _row(ordinal, _line(row), _program(path, row), card)
+            yield _row(ordinal, _line(row, _program(path, row)), card)
         except StudyError as error:
             bad.refuse(f"{path}:{line}: {error}")
             continue
         ordinal += 1
 
 
-def _line(row: Mapping[str, str]) -> _Line:
+def _line(row: Mapping[str, str], program: str | None) -> _Line:
     return _Line(
+        text=json.dumps(dict(row), sort_keys=True),
         config=json_row(row.get("config") or "{}", Mapping[str, Value]),  # type: ignore[type-abstract]  # pydantic takes it
         metrics=json_row(row.get("metrics") or "{}", Mapping[str, float | None]),  # type: ignore[type-abstract]  # the same
         score=number(row.get("score", "")),
-        row=row,
+        status=row.get("status"),
+        error=row.get("error_msg", ""),
+        program=program,
     )
 
 
-def _row(ordinal: int, line: _Line, program: str | None, card: RunCard | None) -> Row:
-    ranks = rank_count(line.config)
-    work = None if card is None else card.workload
+def _row(ordinal: int, line: _Line, card: RunCard | None) -> Row:
     return Row(
-        text=json.dumps(dict(line.row), sort_keys=True),
+        text=line.text,
         config=line.config,
-        succeeded=line.row.get("status") == "success",
+        succeeded=line.status == "success",
         score=line.score,
         least_score=0,
         step_s=positive(line.metrics.get(STEP_TIME)),
-        ranks=ranks,
-        tokens=None if work is None else work.tokens_per_step,
-        tokens_declared=work is not None,
+        ranks=rank_count(line.config),
+        tokens=None if card is None else card.workload.tokens_per_step,
+        tokens_declared=card is not None,
         published=published_of(line.metrics),
-        error=line.row.get("error_msg", ""),
-        program=program,
+        error=line.error,
+        program=line.program,
         author=author_of(ordinal),
     )
 
@@ -209,7 +225,7 @@ def number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError as error:
-        raise StudyError(f"{text[:40]!r} is no number") from error
+        raise StudyError(f"{text[:40]!r} is not a number") from error
 
 
 def _program(table: Path, row: Mapping[str, str]) -> str | None:
@@ -232,7 +248,7 @@ RUNS: Final = "runs"
 SUFFIXES: Final = (".yaml", ".yml")
 SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
 BASE_ENVIRONMENT: Final = Environment(
-    name="elsewhere", device="cuda", accelerator="not on record", world_size=1, ranks_per_node=1
+    name="elsewhere", device="cuda", accelerator="not recorded", world_size=1, ranks_per_node=1
 )
 
 
@@ -241,8 +257,8 @@ def is_card(path: Path) -> bool:
     return path.suffix in SUFFIXES and path.is_file()
 
 
-def beside(path: Path) -> RunCard:
-    """What a card says of the runs that stand beside it."""
+def run_card(path: Path) -> RunCard:
+    """Return what a card says of the runs next to it."""
     card = Card(path)
     reader = CardReader(card)
     if len(reader.batch_sizes()) > 1:
@@ -262,51 +278,30 @@ def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
     card = Card(path)
     if card.get(RUNS) is None:
         raise StudyError(f"{path}: lists no runs; give the run folder, with --card {path.name}")
-    said = beside(path)
+    said = run_card(path)
     rows: list[Row] = []
     for n, item in enumerate(card.items(RUNS)):
         try:
-            rows.append(_card_runs_row(len(rows), item, said))
+            rows.append(_row(len(rows), _card_line(item), said))
         except StudyError as error:
             bad.refuse(f"{path}: {RUNS}[{n}]: {error}")
     aim = aim_of(rows, None)
-    study = study_of(
-        name=path.stem,
-        aim=aim,
-        workload=said.workload,
-        inferences=said.inferences,
-        environment=said.environment,
-        origin=Origin(
-            kind="ccl-search",
-            source=path.name,
-            digests={path.name: said.digest},
-            framework=said.framework,
-            direction=direction_of(aim),
-            notes=(DECLARED, SEVERAL, *bad.taken()),
-        ),
-        rules=rules_of(fixed_batch=False),
-    )
-    yield imported(study, rows)
+    notes = (DECLARED, SEVERAL, *bad.taken())
+    digests = {path.name: said.digest}
+    yield imported(_study(path.stem, path.name, aim, said, digests, notes), rows)
 
 
-def _card_runs_row(ordinal: int, item: Mapping[object, object], said: RunCard) -> Row:
-    config = _plain(item.get("config"))
-    metrics = _numbers(item.get("metrics"))
+def _card_line(item: Mapping[object, object]) -> _Line:
+    config, metrics = _plain(item.get("config")), _numbers(item.get("metrics"))
     score, error, program = item.get("score"), item.get("error_msg"), item.get("policy")
-    return Row(
+    return _Line(
         text=json.dumps([config, metrics, str(score), str(item.get("status")), str(error)]),
         config=config,
-        succeeded=item.get("status") == "success",
+        metrics=metrics,
         score=score if isinstance(score, float) else float(score) if is_number(score) else None,
-        least_score=0,
-        step_s=positive(metrics.get(STEP_TIME)),
-        ranks=rank_count(config),
-        tokens=said.workload.tokens_per_step,
-        tokens_declared=True,
-        published=published_of(metrics),
+        status=item.get("status"),
         error=error if isinstance(error, str) else "",
         program=program if isinstance(program, str) else None,
-        author=author_of(ordinal),
     )
 
 

@@ -1,28 +1,15 @@
-"""CCL-Bench entry and its checks.
+"""CCL-Bench entries: the fields of a workload card, the card and folder of a trial, and checks.
 
-The fields of a CCL-Bench workload card: which there are, of what kind, and who tells them.
-
-The workload card of one trial: what was asked, what it ran on, and the plan that it chose.
-
-What a published entry must satisfy: rules that programs can decide, each with what is missing.
-
-The rules are those of the CCL-Bench paper: a valid schema, a complete environment, enough steps,
-the plan that ran; and ours: the same work in every trial, and traces of every rank.
-
-Writes one trial as an entry of CCL-Bench: a folder with its card, traces and launch script.
-
-The toolkit takes the first YAML file of a folder for the card and every JSON file beside it for a
-trace, so there is one of the former, and all that is no trace lies below `record/`.
-
-Checks an entry that lies in a folder, whoever made it.
-
-A trial as one JSON object: all that is on record of it, under names that stay.
+The checks are the rules of the CCL-Bench paper that a program can decide: a valid schema, a
+complete environment, enough steps, the plan that ran; and ours: the same work in every trial, and
+traces of every rank. The toolkit takes the first YAML file of a folder for the card and every JSON
+file next to it for a trace, so everything else is written below `record/`.
 """
 
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import prod
@@ -40,7 +27,7 @@ from records.errors import StoreError, StudyError, shown
 from records.machine import LaunchRecord, Machine
 from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Environment, Study, Value
-from records.trial import Artifact, Failed, Measured, Trial
+from records.trial import Artifact, Failed, Measured, Measurement, Trial
 from records.workload import Workload
 from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
@@ -141,21 +128,8 @@ def shape_fault(field: Field, value: object) -> str | None:
     """Why a value is none of this field's kind; None where it is."""
     if field.path.endswith(".phase") and value not in _PHASES:
         return f"is none of {', '.join(_PHASES)}"
-    match field.kind:
-        case "text":
-            return None if isinstance(value, str | int | float) else "is no text"
-        case "truth":
-            return None if isinstance(value, bool) else "is neither true nor false"
-        case "count":
-            return None if _is_count(value) else "is no whole number above 0"
-        case "length":
-            return None if _is_count(value) or value in UNSAID else "is no length and not N/A"
-        case "counts":
-            return None if _are_bandwidths(value) else "is not two numbers: scale-out, scale-up"
-        case "texts":
-            return None if _are_texts(value) else "is no list of texts"
-        case "mapping":
-            return None if isinstance(value, Mapping) else "is no mapping"
+    fits, fault = _SHAPES[field.kind]
+    return None if fits(value) else fault
 
 
 def unknown_paths(card: Mapping[str, object], prefix: str = "") -> Iterator[str]:
@@ -185,7 +159,18 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-_CARD_HARDWARE = "workload.hardware."
+_SHAPES: Final[Mapping[Kind, tuple[Callable[[object], bool], str]]] = {
+    "text": (lambda value: isinstance(value, str | int | float), "is not a text"),
+    "truth": (lambda value: isinstance(value, bool), "is neither true nor false"),
+    "count": (_is_count, "is not a whole number above 0"),
+    "length": (lambda value: _is_count(value) or value in UNSAID, "is neither a length nor N/A"),
+    "counts": (_are_bandwidths, "is not two numbers: scale-out, scale-up"),
+    "texts": (_are_texts, "is not a list of texts"),
+    "mapping": (lambda value: isinstance(value, Mapping), "is not a mapping"),
+}
+"""What a value of each kind has to be, and what is said of one that is not."""
+
+
 _LIBRARY = "Model-executor.communication_library."
 _LIBRARY_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "RCCL_", "OMPI_")
 _GRANULARITIES = {"training": "model_fwd_bwd_pass", "inference": "model_fwd"}
@@ -235,7 +220,7 @@ def _parsed(text: str) -> object:
     try:
         value: object = yaml.safe_load(text[:MOST_GIVEN_CHARS])
     except NOT_YAML as error:
-        raise StudyError(f"--set ...={shown(text)} is no number, list or mapping") from error
+        raise StudyError(f"--set ...={shown(text)} is not a number, list or mapping") from error
     return value
 
 
@@ -290,15 +275,13 @@ def _hardware(study: Study, trial: Trial, machine: Machine | None) -> dict[str, 
     per_node = min(ranks, environment.ranks_per_node) if ranks else environment.ranks_per_node
     driver = next((gpu.driver for gpu in machine.gpus if gpu.driver), None) if machine else None
     return {
-        f"{_CARD_HARDWARE}network_topo.topology": "single node"
-        if ranks and ranks <= per_node
-        else None,
-        f"{_CARD_HARDWARE}network_topo.bandwidth_gbps": _bandwidths(environment),
-        f"{_CARD_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
-        f"{_CARD_HARDWARE}xpu_spec.model": environment.accelerator,
-        f"{_CARD_HARDWARE}xpu_spec.total_count": ranks,
-        f"{_CARD_HARDWARE}xpu_spec.count_per_node": per_node,
-        f"{_CARD_HARDWARE}driver_version": "none" if environment.device == "cpu" else driver,
+        f"{_HARDWARE}network_topo.topology": "single node" if ranks and ranks <= per_node else None,
+        f"{_HARDWARE}network_topo.bandwidth_gbps": _bandwidths(environment),
+        f"{_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
+        f"{_HARDWARE}xpu_spec.model": environment.accelerator,
+        f"{_HARDWARE}xpu_spec.total_count": ranks,
+        f"{_HARDWARE}xpu_spec.count_per_node": per_node,
+        f"{_HARDWARE}driver_version": "none" if environment.device == "cpu" else driver,
     }
 
 
@@ -380,149 +363,118 @@ _ENVIRONMENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One rule and what breaks it, in words; nothing where it is kept."""
+    """One rule, and what breaks it."""
 
     name: str
     faults: tuple[str, ...] = ()
 
 
 def card_checks(card: Mapping[str, object]) -> tuple[Check, ...]:
-    """The rules that a card alone can break."""
-    return (_schema(card), _environment(card), _protocol(card), _plan(card))
+    """Return the rules that a card alone can break."""
+    return (
+        Check(name="schema", faults=tuple(_schema(card))),
+        Check(name="environment", faults=tuple(_environment(card))),
+        Check(name="protocol", faults=tuple(_protocol(card))),
+        Check(name="plan", faults=tuple(_plan(card))),
+    )
 
 
 def trial_checks(study: Study, trial: Trial, trace_count: int) -> tuple[Check, ...]:
-    """The rules that take the trial itself."""
+    """Return the rules that need the trial itself."""
     if not isinstance(trial.outcome, Measured):
         return (Check(name="result", faults=("the trial failed; choose one with --trial",)),)
+    sample = trial.outcome.measurement
+    launch = "how it was launched is not recorded, so there is no launch script; launch it again"
     return (
-        _steps(trial.outcome),
-        _tokens(study, trial.outcome),
-        _launch(trial.outcome),
-        traces_check(trace_count, len(trial.outcome.measurement.step_times_s)),
+        Check(name="steps", faults=tuple(_steps(sample))),
+        Check(name="tokens", faults=tuple(_tokens(study, sample))),
+        Check(name="launch", faults=() if trial.outcome.launched is not None else (launch,)),
+        traces_check(trace_count, len(sample.step_times_s)),
     )
 
 
 def traces_check(trace_count: int, rank_count: int) -> Check:
-    """Whether there is a trace of every rank."""
-    if trace_count >= rank_count:
-        return Check(name="traces")
-    return Check(
-        name="traces",
-        faults=(
-            f"{trace_count} traces of {rank_count} ranks; search with [measure] "
-            "profiled_steps above 0, and leave --no-traces out",
-        ),
+    """Return whether there is a trace of every rank."""
+    fault = (
+        f"{trace_count} traces of {rank_count} ranks; search with [measure] "
+        "profiled_steps above 0, and leave --no-traces out"
     )
+    return Check(name="traces", faults=() if trace_count >= rank_count else (fault,))
 
 
-def _schema(card: Mapping[str, object]) -> Check:
-    faults: list[str] = []
+def _schema(card: Mapping[str, object]) -> Iterator[str]:
     for field in TEMPLATE:
         value = looked_up(card, field.path)
         if is_untold(field, value):
             if field.needed and not _is_environment(field.path):
-                faults.append(_missing(field.path))
+                yield _missing(field.path)
         elif why := shape_fault(field, value):
-            faults.append(f"{field.path} {why}")
+            yield f"{field.path} {why}"
     extra = list(unknown_paths(card))
     if extra:
         more = f" and {len(extra) - SHOWN_EXTRA} more" if len(extra) > SHOWN_EXTRA else ""
-        faults.append(f"not in the template: {', '.join(extra[:SHOWN_EXTRA])}{more}")
-    return Check(name="schema", faults=tuple(faults))
+        yield f"not in the template: {', '.join(extra[:SHOWN_EXTRA])}{more}"
 
 
-def _environment(card: Mapping[str, object]) -> Check:
-    untold = [
-        field.path
-        for field in TEMPLATE
-        if field.needed and _is_environment(field.path)
-        if is_untold(field, looked_up(card, field.path))
-    ]
-    return Check(name="environment", faults=(*map(_missing, untold), *_scale_out_faults(card)))
-
-
-def _scale_out_faults(card: Mapping[str, object]) -> tuple[str, ...]:
-    """A job on several nodes needs a bandwidth between them."""
+def _environment(card: Mapping[str, object]) -> Iterator[str]:
+    for field in TEMPLATE:
+        is_empty = is_untold(field, looked_up(card, field.path))
+        if field.needed and _is_environment(field.path) and is_empty:
+            yield _missing(field.path)
+    # A job on several nodes needs a bandwidth between them.
     bandwidths, total, per_node = (looked_up(card, path) for path in (BANDWIDTHS, TOTAL, PER_NODE))
-    if not isinstance(bandwidths, Sequence) or len(bandwidths) != 2:
-        return ()
-    if is_number(total) and is_number(per_node) and total <= per_node:
-        return ()
-    return () if is_number(bandwidths[0]) else (_missing(f"{BANDWIDTHS}, scale-out"),)
+    one_node = is_number(total) and is_number(per_node) and total <= per_node
+    scale_out = bandwidths[0] if isinstance(bandwidths, list) and len(bandwidths) == 2 else 0
+    if not one_node and not is_number(scale_out):
+        yield _missing(f"{BANDWIDTHS}, scale-out")
 
 
-def _protocol(card: Mapping[str, object]) -> Check:
-    phase = looked_up(card, "workload.model.phase")
+def _protocol(card: Mapping[str, object]) -> Iterator[str]:
+    phase = looked_up(card, f"{_MODEL}phase")
+    count, length = looked_up(card, f"{_MODEL}iteration"), looked_up(card, f"{_DATA}output_len")
     if phase == "training":
-        count = looked_up(card, "workload.model.iteration")
         if is_number(count) and count < MIN_TIMED_STEPS:
-            return Check(
-                name="protocol",
-                faults=(f"{count} iterations; training takes at least {MIN_TIMED_STEPS}",),
-            )
-        return Check(name="protocol")
-    length = looked_up(card, "workload.data.output_len")
-    if is_number(length) and length >= LEAST_OUTPUT_LENGTH:
-        return Check(name="protocol")
-    return Check(
-        name="protocol",
-        faults=(
+            yield f"{count} iterations; training takes at least {MIN_TIMED_STEPS}"
+    elif not (is_number(length) and length >= LEAST_OUTPUT_LENGTH):
+        yield (
             f"output_len is {str(length)[:20]}; {str(phase)[:20]} takes answers of at least "
-            f"{LEAST_OUTPUT_LENGTH} tokens",
-        ),
-    )
+            f"{LEAST_OUTPUT_LENGTH} tokens"
+        )
 
 
-def _plan(card: Mapping[str, object]) -> Check:
+def _plan(card: Mapping[str, object]) -> Iterator[str]:
     degrees = [looked_up(card, f"{PLAN}{name}") for name in DEGREES]
     total = looked_up(card, TOTAL)
-    told = [degree for degree in degrees if isinstance(degree, int)]
-    if len(told) < len(DEGREES) or not isinstance(total, int):
-        return Check(name="plan", faults=("the degrees or total_count are not all told",))
-    if prod(told) == total:
-        return Check(name="plan")
-    words = " * ".join(f"{name} {degree}" for name, degree in zip(DEGREES, told, strict=True))
-    return Check(
-        name="plan", faults=(f"{words} is {prod(told)}, and {total} devices are said to be used",)
-    )
+    known = [degree for degree in degrees if isinstance(degree, int)]
+    if len(known) < len(DEGREES) or not isinstance(total, int):
+        yield "the degrees or total_count are not all given"
+    elif prod(known) != total:
+        words = " * ".join(f"{name} {degree}" for name, degree in zip(DEGREES, known, strict=True))
+        yield f"{words} is {prod(known)}, but total_count is {total}"
 
 
-def _steps(measured: Measured) -> Check:
-    sample = measured.measurement
-    faults: list[str] = []
+def _steps(sample: Measurement) -> Iterator[str]:
     if sample.imported:
-        faults.append("one number recorded elsewhere, without samples; launch it again here")
+        yield "one number recorded elsewhere, without samples; launch it again here"
     elif len(sample.slowest_rank_s) < MIN_TIMED_STEPS:
-        faults.append(
+        yield (
             f"{len(sample.slowest_rank_s)} timed steps; at least {MIN_TIMED_STEPS} are needed "
             "([measure] timed_steps)"
         )
     elif not any(sample.warmup_times_s):
-        faults.append("no warm-up step before those timed ([measure] warmup_steps)")
+        yield "no warm-up step before those timed ([measure] warmup_steps)"
     if sample.profiled:
-        faults.append("timed in profiled steps; have the script tell its step times")
+        yield "timed in profiled steps; have the script report its step times"
     if sample.stopped == "slower":
-        faults.append("stopped early, as clearly slower than the best; choose another --trial")
-    return Check(name="steps", faults=tuple(faults))
+        yield "stopped early, as clearly slower than the best; choose another --trial"
 
 
-def _tokens(study: Study, measured: Measured) -> Check:
-    sample, asked = measured.measurement, study.workload.tokens_per_step
-    if sample.tokens_per_step != asked:
-        words = f"{sample.tokens_per_step} tokens per step were processed, {asked} were asked"
-        return Check(name="tokens", faults=(words,))
-    if not sample.tokens_verified:
-        words = "tokens per step were declared, not told by the job; have its script tell them"
-        return Check(name="tokens", faults=(words,))
-    return Check(name="tokens")
-
-
-def _launch(measured: Measured) -> Check:
-    if measured.launched is not None:
-        return Check(name="launch")
-    words = "how it was launched is not on record, so there is no launch script; launch it again"
-    return Check(name="launch", faults=(words,))
+def _tokens(study: Study, sample: Measurement) -> Iterator[str]:
+    wanted = study.workload.tokens_per_step
+    if sample.tokens_per_step != wanted:
+        yield f"{sample.tokens_per_step} tokens per step were processed, {wanted} were requested"
+    elif not sample.tokens_verified:
+        yield "tokens per step were declared, not reported by the job; have its script report them"
 
 
 def _is_environment(path: str) -> bool:
@@ -552,7 +504,7 @@ class Entry:
 
 
 def write_entry(entry: Entry, folder: Path, *, allow_missing: bool) -> tuple[str, ...]:
-    """Fill a new folder; gives the names of files that are missing, where that is allowed.
+    """Fill a new folder; return the names of missing files, if they are allowed.
 
     Raises `StoreError` for a file that is missing or was altered.
     """
@@ -638,29 +590,28 @@ _NO_TRACES = ("metrics.json", "trial.json", "checks.json", "launch.json", "job.j
 
 
 def checks_of(path: Path) -> tuple[Check, ...]:
-    """The rules for the card at a path, and for the traces beside it if that is a folder.
+    """Return the rules for the card at a path, and for the traces next to it if that is a folder.
 
     Raises `StudyError` where there is no card, or several to choose from.
     """
     if not path.is_dir():
-        return card_checks(_found_entry_fields(path))
+        return card_checks(_card_fields(path))
     cards = sorted(each for each in path.iterdir() if each.suffix in _YAML)
     if not cards:
         raise StudyError(f"{path}: holds no card (*.yaml); name the folder of an entry")
-    several = Check(
-        name="card",
-        faults=()
-        if len(cards) == 1
-        else (f"{len(cards)} YAML files; the toolkit takes any of them for the card",),
-    )
-    card = _found_entry_fields(next((each for each in cards if "card" in each.name), cards[0]))
+    several = f"{len(cards)} YAML files; the toolkit takes any of them for the card"
+    card = _card_fields(next((each for each in cards if "card" in each.name), cards[0]))
     total = looked_up(card, TOTAL)
     traces = [each for each in path.iterdir() if _is_trace(each)]
     ranks = int(total) if is_number(total) else 1
-    return (several, *card_checks(card), traces_check(len(traces), ranks))
+    return (
+        Check(name="card", faults=() if len(cards) == 1 else (several,)),
+        *card_checks(card),
+        traces_check(len(traces), ranks),
+    )
 
 
-def _found_entry_fields(path: Path) -> dict[str, object]:
+def _card_fields(path: Path) -> dict[str, object]:
     return {str(name): value for name, value in Card(path).fields.items()}
 
 

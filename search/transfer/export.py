@@ -212,7 +212,7 @@ def _ordinal(asked: str, row: StudyRow, store: Store) -> int:
     if asked.isdecimal():
         return int(asked)
     if asked != "best":
-        raise StudyError(f"--trial {asked[:40]!r} is no trial; give a number, or best")
+        raise StudyError(f"--trial {asked[:40]!r} is not a trial; give a number, or best")
     leader = leader_of(row, store)
     if leader is None:
         raise StudyError(f"study {row.id} has no trial that may lead; give one with --trial")
@@ -243,7 +243,7 @@ def _checks(found: StudyExport, card: Mapping[str, object]) -> tuple[Check, ...]
 def _write_file(
     found: StudyExport, artifacts: Artifacts, wanted: ExportRequest, notes: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Write a table or a bundle; gives the files that are missing."""
+    """Write a table or a bundle; return the names of missing files."""
     with whole_file(wanted.to, force=wanted.force) as out:
         if wanted.form != "bundle":
             TABLES[wanted.form](trial_documents(found), out)
@@ -270,7 +270,7 @@ def _write_entry(
     broken = [check for check in checks if check.faults]
     if broken and not wanted.incomplete:
         words = "; ".join(f"{check.name}: {', '.join(check.faults)}" for check in broken)
-        raise FailedChecks(f"not written: {words}; --incomplete writes it with these on record")
+        raise FailedChecks(f"not written: {words}; --incomplete writes it with these listed")
     (trial,) = found.trials
     (document,) = trial_documents(found)
     entry = Entry(
@@ -286,7 +286,7 @@ def _write_entry(
 
 
 def _script(found: StudyExport, store: Store) -> str | None:
-    """What starts the trial again; None of one whose launch is not on record."""
+    """Return the script that starts the trial again; None if its launch is not recorded."""
     (trial,) = found.trials
     if trial.outcome.launched is None:
         return None

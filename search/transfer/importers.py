@@ -19,18 +19,7 @@ from records.store.store import Store
 from records.study import SearchSpace
 from records.trial import Config, Trial
 from search.loop.ports import scrubbed_policy, scrubbed_study
-from search.transfer import (
-    ccl_search as card_runs,
-)
-from search.transfer import (
-    ccl_search as run_folder,
-)
-from search.transfer import (
-    json_lines,
-)
-from search.transfer import (
-    optuna as optuna_studies,
-)
+from search.transfer import ccl_search, json_lines, optuna
 from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
 from search.transfer.importing import BadRows, Imported
 from search.transfer.trust import foreign, plain_study
@@ -86,29 +75,29 @@ def studies_of(source: str, card: Path | None, bad: BadRows) -> Iterator[Importe
 
 def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Iterator[Imported]:
     if "://" in source:
-        yield from optuna_studies.read(source, bad)
+        yield from optuna.read(source, bad)
     elif not path.exists():
         raise StudyError(f"{path}: there is no such file or folder; give {KINDS}")
-    elif run_folder.is_run_folder(path):
-        beside = None if card is None else card_runs.beside(card)
-        yield from run_folder.read_run_folder(path, beside, bad)
+    elif ccl_search.is_run_folder(path):
+        run_card = None if card is None else ccl_search.run_card(card)
+        yield from ccl_search.read_run_folder(path, run_card, bad)
     elif not path.is_file():
         raise StudyError(f"{path}: holds no results.csv; give {KINDS}")
     elif is_bundle(path):
         yield from read(path)
-    elif optuna_studies.is_storage(path):
-        yield from optuna_studies.read(source, bad)
-    elif card_runs.is_card(path):
-        yield from card_runs.read_cards(path, bad)
+    elif optuna.is_storage(path):
+        yield from optuna.read(source, bad)
+    elif ccl_search.is_card(path):
+        yield from ccl_search.read_cards(path, bad)
     elif json_lines.is_history(path):
         yield from json_lines.read(path, bad)
     else:
-        raise StudyError(f"{path}: is no history that can be imported; give {KINDS}")
+        raise StudyError(f"{path}: is not a history that can be imported; give {KINDS}")
 
 
 @dataclass(slots=True)
 class Known:
-    """What is on record already, so that nothing is recorded twice."""
+    """The recorded studies, so that nothing is recorded twice."""
 
     ids: set[str]
 
@@ -125,13 +114,13 @@ class Known:
 
 
 def refuse_other(found: Imported, store: Store) -> None:
-    """Raise `StudyError` where a study of this id is on record, and is not the one of a bundle."""
+    """Raise `StudyError` if a study of this id is recorded, and is not that of the bundle."""
     if not found.entries or all(row.id != found.id for row in store.studies()):
         return
     ours = (with_study(entry, plain_study) for entry in store.entries(found.id))
     if tuple(ours) != tuple(with_study(entry, plain_study) for entry in found.entries):
         raise StudyError(
-            f"study {found.id} is on record with other content, so the bundle was not imported; "
+            f"study {found.id} is recorded with other content, so the bundle was not imported; "
             "import it into another store with --store"
         )
 

@@ -1,21 +1,7 @@
-"""Shared import machinery.
+"""What all importers share: bounded readers, the shapes of foreign rows, and studies out of them.
 
-Reads files of other tools, which may hold anything: bounded, and refused in one line.
-
-One study read from outside, as the store takes it.
-
-One trial as another tool's record tells it, and the trial of ours that it becomes.
-
-A study of ours out of what another tool's record tells, with its space and its trials.
-
-Lines of recorded searches of others, as they lie in files of JSON lines.
-
-Of their fields only what matters here is read; beside what the searches recorded they hold what
-was found out about it later.
-
-What another tool was to reach, as an objective of ours.
-
-What all importers make of a record: study, workload, rules, and what counts as a number.
+Files of other tools may hold anything: reading is bounded, and what cannot be read is refused in
+one line. Of the fields of recorded searches only what matters here is read.
 """
 
 import json
@@ -258,7 +244,7 @@ class Row:
         try:
             "".join([*texts, self.program or "", self.text]).encode()
         except UnicodeEncodeError as error:
-            raise StudyError("holds text that is no Unicode") from error
+            raise StudyError("holds text that is not Unicode") from error
 
     def same_result(self, other: "Row") -> bool:
         """Whether both tell the same to the last digit, or the last letter."""
@@ -301,9 +287,9 @@ def trial_of(
 
 
 def _constant(config: Mapping[str, Value]) -> str:
-    """A policy that decides what is on record, where its own text is not."""
+    """Return a policy that decides the recorded configuration, if its own text is not recorded."""
     if not config:
-        return "# The text of this policy is not on record.\n"
+        return "# The text of this policy is not recorded.\n"
     return f"def generate_config(workload, environment):\n    return {dict(config)!r}\n"
 
 
@@ -348,12 +334,12 @@ def _failed(row: Row) -> Failed:
         stage, kind = known
     elif TIMEOUT in row.error_class:
         kind = FailureKind.HANG
-    # A lost peer is a symptom: whose doing its end was is not on record.
+    # A lost peer is a symptom: what ended it is not recorded.
     elif finding is not None and finding.weight is Weight.CAUSE:
         kind = finding.kind
         stage = Stage.DECIDE if kind is FailureKind.POLICY_ERROR else stage
     said = str(finding) if finding is not None else row.error
-    words = one_line(said, MESSAGE_CHARS) or row.error_class or "no reason is on record"
+    words = one_line(said, MESSAGE_CHARS) or row.error_class or "no reason is recorded"
     guess = f" (its cause was guessed: {one_line(row.guess, MESSAGE_CHARS)})" if row.guess else ""
     return Failed(stage=stage, kind=kind, message=f"{words}{guess}", artifacts=row.artifacts)
 
@@ -498,7 +484,7 @@ class Machine:
 
     __pydantic_config__ = LOOSE
 
-    accelerator: str = "not on record"
+    accelerator: str = "not recorded"
     gpus_available: int | None = None
     gpus_per_node: int | None = None
     cluster: str = "elsewhere"
@@ -586,7 +572,7 @@ RANKS: Final = ("tp", "dp", "pp", "cp")
 MOST_PUBLISHED: Final = 200
 MOST_NAME_CHARS: Final = 100
 SCRIPT: Final = Command(run=("recorded",))
-"""Whoever ran these ran a script, which is not here."""
+"""These ran a script, which is not in the record."""
 
 
 def study_of(
@@ -651,7 +637,7 @@ def rank_count(config: Mapping[str, object]) -> int | None:
 
 
 def published_of(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Numbers of the record beside the score and the step time, which have names of their own."""
+    """Numbers of the record other than the score and the step time, which have separate names."""
     own = ("avg_step_time", "gpu_step_score")
     known = {name: float(value) for name, value in metrics.items() if value is not None}
     told = {n: v for n, v in known.items() if n not in own and math.isfinite(v) and _is_name(n)}

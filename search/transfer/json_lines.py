@@ -150,7 +150,7 @@ def _name(line: SearchRow) -> str:
 def _notes(first: SearchRow, *, fixed_batch: bool) -> tuple[str, ...]:
     if fixed_batch:
         return ()
-    rule = first.workload.actual_global_batch_rule or "not on record"
+    rule = first.workload.actual_global_batch_rule or "not recorded"
     return (f"The global batch of a step was {rule}, whatever the card says.",)
 
 

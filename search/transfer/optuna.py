@@ -38,9 +38,11 @@ MAX_TRIALS: Final = 200_000
 MAX_TOLD_BYTES: Final = 1 << 20
 TOLD: Final = "optuna.json"
 NO_WORK: Final = "Optuna does not record what a trial had to do, so batch and length are 1 here."
-SCORED: Final = "A score is the value that the objective function gave, in a unit not on record."
+SCORED: Final = (
+    "A score is the value that the objective function gave, in a unit that is not recorded."
+)
 ENVIRONMENT: Final = Environment(
-    name="elsewhere", device="cpu", accelerator="not on record", world_size=1, ranks_per_node=1
+    name="elsewhere", device="cpu", accelerator="not recorded", world_size=1, ranks_per_node=1
 )
 REFUSALS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError),
@@ -195,7 +197,7 @@ def _reason(trial: "FrozenTrial") -> str:
     if trial.state.name == "PRUNED":
         return f"stopped early by the pruner{last}"
     told = trial.system_attrs.get("fail_reason")
-    return str(told) if told else f"the objective function failed, and no reason is on record{last}"
+    return str(told) if told else f"the objective function failed, and no reason is recorded{last}"
 
 
 def _setting(knob: str, value: object) -> Value:

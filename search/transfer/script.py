@@ -23,7 +23,7 @@ _PLACES = ("VISIBLE_DEVICES", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None = None) -> str:
-    """Give the script; raises `StudyError` for a trial whose launch is not on record.
+    """Return the script; raise `StudyError` for a trial whose launch is not recorded.
 
     `context` is one of the study's others than its own.
     """
@@ -34,7 +34,7 @@ def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None
     if outcome is None or launched is None:
         where = "" if context is None else f" in context {context!r}"
         raise StudyError(
-            f"trial {trial.ordinal} of study {row.id}{where} has no launch on record: "
+            f"trial {trial.ordinal} of study {row.id}{where} has no recorded launch: "
             f"{_why_not(trial)}; see `cclsearch trial show {row.id} {trial.ordinal}`"
         )
     _require_sound(launched, row.id)
@@ -79,7 +79,7 @@ def _why_not(trial: Trial) -> str:
 def _files(
     trial: Trial, row: StudyRow, launched: LaunchRecord, store: Store, context: str | None
 ) -> Mapping[str, str]:
-    """The job's own files, as they are on record."""
+    """The job's own files, as recorded."""
     own = context is None or context == trial.outcome.contexts[0].name
     prefix = "" if own else f"{CONTEXTS_FOLDER}/{context}/"
     kept = {artifact.name: artifact for artifact in trial.outcome.artifacts}

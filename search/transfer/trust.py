@@ -44,7 +44,7 @@ def plain_study(study: Study) -> Study:
 
 
 def is_foreign(study: Study) -> bool:
-    """Whether a study came in a bundle, from whoever made that."""
+    """Whether a study was imported from a bundle."""
     return study.origin is not None and study.origin.kind == "bundle"
 
 
@@ -55,7 +55,7 @@ def trust(study: Study, store: Store) -> None:
 
 
 def require_trust(study: Study, store: Store) -> None:
-    """Raise `StudyError`, which says what would run, for an imported study nobody trusted here."""
+    """Raise `StudyError`, which says what would run, for an imported study without trust."""
     if is_foreign(study) and not store.is_trusted(_digest(study)):
         told = "; ".join(f"{label}: {words}" for label, words in launch_lines(study))
         raise StudyError(

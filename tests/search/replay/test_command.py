@@ -61,7 +61,7 @@ def test_a_study_without_a_trial_cannot_be_replayed(tmp_path, cclsearch):
     ended = cclsearch("replay", "--store", tmp_path / "store")
 
     assert (ended.code, ended.out) == (2, "")
-    assert "has no trial on record, so there is nothing to replay" in ended.err
+    assert "has no recorded trial, so there is nothing to replay" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_finished_replay_tells_the_same_again_without_a_launch(searched, repla
     ("which", "words"),
     [
         ("9", "has no trial 9; see `cclsearch show"),
-        ("worst", "--trial 'worst' is no trial; write best, seed, all or a number"),
+        ("worst", "--trial 'worst' is not a trial; write best, seed, all or a number"),
     ],
 )
 def test_a_trial_that_there_is_not_is_named(searched, which, words):

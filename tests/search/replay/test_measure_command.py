@@ -94,9 +94,9 @@ def test_the_verdict_comes_last_with_every_claim_before_it(machine, measure, sea
 
     lines = ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
-    assert lines[1] == f"launches of study {searched.study_id} again"
+    assert lines[1] == f"repeated launches of study {searched.study_id}"
     assert "trial 1: confirmed: n=1" in lines
-    assert "work: confirmed, 2048 tokens a step, the 3 losses on record" in lines
+    assert "work: confirmed, 2048 tokens a step, the 3 recorded losses" in lines
     assert any(line.startswith("value: confirmed, step_time 0.2") for line in lines)
     assert any(line.startswith("lead over trial 0: confirmed, 2.5") for line in lines)
     assert "replay: confirmed" in lines

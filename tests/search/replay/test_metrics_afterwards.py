@@ -126,7 +126,7 @@ def test_other_code_under_the_same_version_is_refused(cclsearch, compute, own, t
     ended = cclsearch("metrics", "compute", "--all", "step_count", *other, "--store", root)
 
     assert (ended.code, ended.out) == (2, "")
-    assert "metric 'step_count' version 1 is on record as computed by other code" in ended.err
+    assert "metric 'step_count' version 1 was computed by other code" in ended.err
     assert compute(root, "lane_count", *other) == []
 
 

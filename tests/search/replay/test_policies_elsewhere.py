@@ -59,11 +59,11 @@ def test_each_policy_is_asked_once_and_told_how_it_takes_to_other_places(policie
 def test_a_person_reads_what_differs_and_why_nothing_is_valid(policies):
     ended = policies("--vary", "world_size=2")
 
-    assert "trial 0, by x: adapts\n  on record: n=4\n  example: the same" in ended.out
+    assert "trial 0, by x: adapts\n  recorded: n=4\n  example: the same" in ended.out
     assert "  world_size=2: n=2\n" in ended.out
     assert "none, invalid_config: knob n is 16 (int), not one of [2, 4, 8]" in ended.out
-    assert "1 of 3 decide by where they are" in ended.out
-    assert "1 of 3 give no valid configuration somewhere" in ended.out
+    assert "1 of 3 adapt to the context" in ended.out
+    assert "1 of 3 have no valid configuration in some context" in ended.out
 
 
 @pytest.mark.parametrize(("which", "code"), [("1", 0), ("best", 7), ("all", 7)])

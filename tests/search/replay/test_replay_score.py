@@ -52,9 +52,9 @@ def test_values_then_and_now_are_told_and_who_leads(cclsearch, stored):
         "step_time 0.9 (version 0) -> 0.2 (version 1)"
     )
     assert lines[3].endswith("then none, now none: same")
-    assert "led: trial 1, by step_time, as the search found it" in lines
-    assert "leads by those of today: trial 0, 0.2 s" in lines
-    assert "newer versions: step_time 1 (on record 0)" in lines
+    assert "leader of the search: trial 1, by step_time" in lines
+    assert "leader by current values: trial 0, 0.2 s" in lines
+    assert "newer versions: step_time 1 (recorded 0)" in lines
     assert lines[-1] == "differs: 2 of 3 trials, the leader"
 
 

@@ -79,7 +79,7 @@ def test_a_study_of_that_id_with_other_content_is_left_alone(
     before = records_of(other.root)
     ended = cclsearch("import", path, "--store", other.root)
     assert ended.code == 2
-    assert f"study {recorded.id} is on record with other content" in ended.err
+    assert f"study {recorded.id} is recorded with other content" in ended.err
     assert records_of(other.root) == before
 
 

@@ -267,4 +267,4 @@ def test_a_line_holds_a_bounded_number_of_values(refused):
 
 def test_a_manifest_of_any_depth_is_refused(refused):
     values = manifest()[:-1] + b', "more": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
-    assert "no bundle that can be imported" in refused(packed(("manifest.json", values), STUDY))
+    assert "not a bundle that can be imported" in refused(packed(("manifest.json", values), STUDY))

@@ -78,7 +78,7 @@ def test_what_the_record_tells_cannot_be_set_otherwise(recorded_study, cclsearch
     for field, words in (
         ("workload.data.batch_size=1", "the record says 16"),
         ("workload.data.batch=1", "no such field"),
-        ("workload.model.model_arch.num_params=many", "no whole number"),
+        ("workload.model.model_arch.num_params=many", "not a whole number"),
         ("contributor", "FIELD=VALUE"),
     ):
         ended = entry(cclsearch, root, tmp_path / "entry", "--set", field)

@@ -147,7 +147,7 @@ def test_failures_are_told_apart_by_what_their_output_says(folder):
     (imported,) = read(folder(*(failed(t, {"tp": n}) for n, t in enumerate(texts))))
 
     assert kinds(imported) == list(texts.values())
-    assert imported.trials[-1].outcome.message == "no reason is on record"
+    assert imported.trials[-1].outcome.message == "no reason is recorded"
 
 
 def test_the_same_result_of_the_same_configuration_is_a_cached_one(folder):
@@ -220,7 +220,7 @@ def test_the_id_says_what_it_was_and_follows_from_the_content(folder):
         ({**ok(9.0), "config": '{"tp": [1]}'}, "tp"),
         ({**ok(9.0), "config": '{"tp": NaN}'}, "tp"),
         ({**ok(9.0), "config": '{"tp": 1000000, "dp": 1000000}'}, "ranks; a trial has"),
-        ({**ok(9.0), "score": "fast"}, "'fast' is no number"),
+        ({**ok(9.0), "score": "fast"}, "'fast' is not a number"),
     ],
 )
 def test_a_bad_row_is_refused_with_file_and_line_or_left_out(folder, row, words):

@@ -117,14 +117,14 @@ def test_each_context_has_a_script_of_its_own(script):
 
     assert "\nown\n" in script(contexts=("own", "long"), **files)
     assert "\nof the other\n" in script(contexts=("own", "long"), context="long", **files)
-    with pytest.raises(StudyError, match="in context 'short' has no launch on record"):
+    with pytest.raises(StudyError, match="in context 'short' has no recorded launch"):
         script(contexts=("own", "long"), context="short", **files)
 
 
 @pytest.mark.parametrize(
     ("launched", "message"),
     [
-        (None, "has no launch on record: an older version, or another tool, recorded it"),
+        (None, "has no recorded launch: an older version, or another tool, recorded it"),
         (replace(LAUNCHED, files=("other.json",)), "kept no other.json"),
         (replace(LAUNCHED, files=("../job.json",)), "names files outside of its folder"),
         (replace(LAUNCHED, folders={"X": "/tmp"}), "names files outside of its folder"),

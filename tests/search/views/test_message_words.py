@@ -7,7 +7,7 @@ import pytest
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.workload import Message, Workload
-from search.cli.trial import print_trial
+from search.cli.trial import show
 from search.views.format import message_words, trial_row, work_words
 from tests.support import records as testing
 
@@ -65,7 +65,7 @@ def test_a_trial_on_record_is_shown_with_its_messages(tmp_path, capsys):
     store.finish("20260101-000000-aaaa", trial)
     store.close()
 
-    print_trial("", 0, tmp_path, as_json=False)
+    show(["0"], tmp_path)
 
     lines = capsys.readouterr().out.splitlines()
     assert "each step: 12 × all_reduce sum float32 4 MiB: 0.00125 s a call" in lines

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from evaluator.timing.bench_csv import ABSENT, BUS_BANDWIDTH
-from search.collective_bench.results import DevicePoint, Figures, Results, device_point
+from search.collective_bench.results import DevicePoint, Results, device_point
 from search.collective_bench.verdicts import (
     Analysis,
     Limits,
@@ -138,95 +138,82 @@ HISTORY: Final = (
 
 def summary(results: Results, names: Names) -> Table:
     """What was measured under one label."""
-    rows = tuple(
-        (
-            *(_name(point, names), *_size(point), *_figures(results.figures[point])),
-            *(point.device_name, results.figures[point].row_count, *_settings(point)),
-        )
-        for point in results.rows
-    )
-    return Table(columns=SUMMARY, rows=rows)
+    return _table(SUMMARY, (_row(results, point, names) for point in results.rows))
 
 
 def comparison(found: Analysis) -> Table:
     """Every point of every label, next to the baseline's."""
-    return Table(columns=COMPARISON, rows=tuple(_comparison_rows(found)))
+    names, pairs = found.names, {pair.label: pair for pair in found.pairs}
+    rows = (
+        _row(results, point, names, pair.points[point] if pair else None)
+        for point in found.points()
+        for results in sorted(found.results, key=lambda results: results.label)
+        for pair in [pairs.get(results.label)]
+        if point in results.rows
+    )
+    return _table(COMPARISON, rows)
 
 
 def standing_table(found: Analysis, pair: PairVerdicts, standing: Standing) -> Table:
     """The points of one label that stand so against the baseline."""
     results, names = found.named(pair.label), found.names
-    rows = tuple(
-        _comparison_row(results, point, names, pair.points[point])
-        for point in pair.standing(standing)
-    )
-    return Table(columns=COMPARISON, rows=rows)
+    points = pair.standing(standing)
+    return _table(COMPARISON, (_row(results, each, names, pair.points[each]) for each in points))
 
 
 def history(found: Analysis) -> Table:
     """Each point over the labels, in the order that they were given in."""
     names = found.names
-    rows = tuple(
-        (
-            *(_name(point, names), *_size(point), results.label),
-            *(results.figures[point].latency_us, results.figures[point].bus_gb_per_s),
-            *(results.text(column) for column in VERSIONS),
-            *(point.device_name, *_settings(point)),
-        )
+    versions = [{name: results.text(name) for name in VERSIONS} for results in found.results]
+    rows = (
+        {**_row(results, point, names), **software}
         for point in found.points()
-        for results in found.results
+        for results, software in zip(found.results, versions, strict=True)
         if point in results.rows
     )
-    return Table(columns=HISTORY, rows=rows)
+    return _table(HISTORY, rows)
 
 
-def _comparison_rows(found: Analysis) -> Iterator[tuple[Cell, ...]]:
-    names = found.names
-    pairs = {pair.label: pair for pair in found.pairs}
-    by_label = sorted(found.results, key=lambda results: results.label)
-    for point in found.points():
-        for results in by_label:
-            if point in results.rows:
-                pair = pairs.get(results.label)
-                verdict = pair.points[point] if pair else None
-                yield _comparison_row(results, point, names, verdict)
+def _table(columns: tuple[str, ...], rows: Iterable[Mapping[str, Cell]]) -> Table:
+    cells = (tuple(row.get(name, Mark.BLANK) for name in columns) for row in rows)
+    return Table(columns=columns, rows=tuple(cells))
 
 
-def _comparison_row(
-    results: Results, point: DevicePoint, names: Names, verdict: PointVerdict | None
-) -> tuple[Cell, ...]:
-    """A row of a point; without a verdict it is the baseline's."""
-    cells: Iterable[Cell]
-    if verdict is None:
-        changes: tuple[Cell, ...] = (Mark.BASELINE, Mark.BASELINE)
-        cells = (Mark.BASELINE, *[Mark.BLANK] * (len(VERDICT) - 1))
-    else:
-        changes = (verdict.latency_change, verdict.bandwidth_change)
-        cells = (
-            *(verdict.standing.value, verdict.reason, verdict.evidence.value),
-            *(verdict.latency_change_low, verdict.latency_change_high, verdict.round_count),
-        )
-    ranks, *size = _size(point)
-    return (
-        *(_name(point, names), results.label, ranks, *size, *_figures(results.figures[point])),
-        *(*changes, point.device_name, *cells, *_settings(point)),
-    )
-
-
-def _name(point: DevicePoint, names: Names) -> str:
-    return names[point.collective, point.operation]
-
-
-def _size(point: DevicePoint) -> tuple[Cell, ...]:
-    return (point.rank_count, size_words(point.size_bytes), point.size_bytes)
-
-
-def _figures(figures: Figures) -> tuple[Cell, ...]:
-    return (figures.latency_us, figures.least_us, figures.most_us, figures.bus_gb_per_s)
-
-
-def _settings(point: DevicePoint) -> tuple[Cell, ...]:
-    return (point.operation, point.dtype, point.dispatch_mode, point.sync_interval)
+def _row(
+    results: Results, point: DevicePoint, names: Names, verdict: PointVerdict | None = None
+) -> Mapping[str, Cell]:
+    """Cells of a point by column; without a verdict it is the baseline's."""
+    figures = results.figures[point]
+    judged: Mapping[str, Cell] = dict.fromkeys((*CHANGES, "Verdict"), Mark.BASELINE)
+    if verdict is not None:
+        judged = {
+            "LatChange(%)": verdict.latency_change,
+            "BwChange(%)": verdict.bandwidth_change,
+            "Verdict": verdict.standing.value,
+            "Reason": verdict.reason,
+            "Evidence": verdict.evidence.value,
+            "LatChangeLow(%)": verdict.latency_change_low,
+            "LatChangeHigh(%)": verdict.latency_change_high,
+            "Rounds": verdict.round_count,
+        }
+    return {
+        "Collective": names[point.collective, point.operation],
+        "Adapter": results.label,
+        "NumRanks": point.rank_count,
+        "MsgSize": size_words(point.size_bytes),
+        SIZE: point.size_bytes,
+        "LatAvg(us)": figures.latency_us,
+        "LatMin(us)": figures.least_us,
+        "LatMax(us)": figures.most_us,
+        "BusBw(GB/s)": figures.bus_gb_per_s,
+        "Rows": figures.row_count,
+        "DeviceName": point.device_name,
+        "ReduceOp": point.operation,
+        "DType": point.dtype,
+        "DispatchMode": point.dispatch_mode,
+        "SyncInterval": point.sync_interval,
+        **judged,
+    }
 
 
 COUNTED_STANDINGS: Final = (Standing.IMPROVEMENT, Standing.REGRESSION, Standing.NEUTRAL)
@@ -272,7 +259,7 @@ def highlights(found: Analysis, pair: PairVerdicts) -> Table:
     names = found.names
     by_name: dict[str, list[PointVerdict]] = {}
     for point, verdict in pair.points.items():
-        by_name.setdefault(_name(point, names), []).append(verdict)
+        by_name.setdefault(names[point.collective, point.operation], []).append(verdict)
     rows: list[tuple[Cell, ...]] = []
     for name, verdicts in [*by_name.items(), (ALL, list(pair.points.values()))]:
         counts, shares, means, medians = zip(*_statistics(verdicts), strict=True)

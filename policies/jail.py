@@ -227,7 +227,7 @@ def _refuse(name: str) -> Callable[..., object]:
 
 
 def config_fault(config: object) -> str | None:
-    """Say what keeps a value from being a configuration, or None when it is one."""
+    """Return why a value is no configuration, or None when it is one."""
     if not isinstance(config, dict):
         return (
             f"generate_config returned {_kind(config)}; return a dict from setting names to "
@@ -265,7 +265,7 @@ def _is_broken(text: str) -> bool:
 
 
 def out_of_time(time_s: float) -> str:
-    """Say that a policy has used up its time."""
+    """Report that a policy has used up its time."""
     return (
         f"still running after {time_s:g} s of processor time; "
         "bound every loop and score fewer candidates"
@@ -273,7 +273,7 @@ def out_of_time(time_s: float) -> str:
 
 
 def _sentence(error: BaseException, inputs: str) -> str:
-    """Say what a policy raised, and what helps against it."""
+    """Report what a policy raised, and how to fix it."""
     match error:
         case _ImportRefused() | _CallRefused() | _NotAPolicy():
             return str(error)

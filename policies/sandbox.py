@@ -60,7 +60,7 @@ class Ending:
 
 
 def refuse(message: str, line: int | None = None) -> Refusal:
-    """Give a refusal whose message is one bounded, printable line that names its place."""
+    """Return a refusal whose message is one bounded, printable line that names its place."""
     text = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
     if len(text) > _MESSAGE_LENGTH:
         text = text[:_MESSAGE_LENGTH] + " ..."
@@ -68,7 +68,7 @@ def refuse(message: str, line: int | None = None) -> Refusal:
 
 
 def agreed_reply(endings: Sequence[Ending], limits: SandboxLimits) -> dict[str, Scalar] | Refusal:
-    """Give the configuration that every run answered with, or the first refusal."""
+    """Return the configuration that every run answered with, or the first refusal."""
     first: dict[str, Scalar] | None = None
     for ending in endings:
         reply = _read_reply(ending, limits)
@@ -186,7 +186,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def filter_program(machine: str) -> bytes:
-    """Give the filter for a machine in KEPT_CALLS: any other call fails with EPERM.
+    """Return the filter for a machine in KEPT_CALLS: any other call fails with EPERM.
 
     Memory can never be made executable. A call through another architecture's entry point, whose
     numbers mean other calls, ends the process.
@@ -250,7 +250,7 @@ def run_policy(
     environment: Mapping[str, object],
     limits: SandboxLimits = _DEFAULT_LIMITS,
 ) -> dict[str, Scalar] | Refusal:
-    """Give what the policy's generate_config returns for copies of both arguments.
+    """Return what the policy's generate_config returns for copies of both arguments.
 
     Raises SandboxUnavailable when nothing isolates the policy, which then has not been run, and
     TypeError or ValueError when an argument is not plain JSON.
@@ -279,7 +279,7 @@ def run_policy(
 
 
 def sandbox_level() -> str:
-    """Say what isolates policies here, once a policy has run so; raises SandboxUnavailable."""
+    """Describe what isolates policies here, after running one; raises SandboxUnavailable."""
     run_policy("def generate_config(workload, environment): return {}", {}, {})
     return (
         f"seccomp ({len(KEPT_CALLS[_machine()])} system calls kept), resource limits, "

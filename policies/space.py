@@ -77,7 +77,7 @@ MAX_POINTS = 200_000
 class Points:
     """Goes through knobs in an order in which conditions come after what they name.
 
-    A rule is asked as soon as all that it names is decided; a knob without effect is not varied.
+    A rule is checked as soon as all that it names is decided; a knob without effect is not varied.
     `given` are facts and the values of knobs that are left out.
     """
 
@@ -95,7 +95,7 @@ class Points:
         self._visited = 0
 
     def all(self) -> Iterator[Mapping[str, Value]]:
-        """Give each point once; raises `StudyError` when there are more than can be listed."""
+        """Yield each point once; raises `StudyError` when there are more than can be listed."""
         self._names, self._visited = dict(self._given), 0
         if self._free_count() > MAX_POINTS:
             raise _too_many()
@@ -176,7 +176,7 @@ Derived: TypeAlias = Mapping[str, Callable[[Mapping[str, Value]], Value]]
 class Space:
     """A space bound to a workload and an environment; raises `StudyError` when it is malformed.
 
-    A rule that names a derived value is asked last, about what satisfies all the others.
+    A rule that names a derived value is checked last, for what satisfies all the others.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Space:
         return None if isinstance(value, str) else value
 
     def check(self, candidate: Mapping[str, object]) -> Config | tuple[str, ...]:
-        """Give the canonical configuration, or what is wrong with it, one sentence per fault."""
+        """Return the canonical configuration, or what is wrong with it, one sentence per fault."""
         values, faults = self._settings(candidate)
         if faults:
             return faults
@@ -338,8 +338,8 @@ class Space:
         self, candidate: Mapping[str, object]
     ) -> tuple[dict[str, Value], tuple[str, ...]]:
         known = {knob.name: knob for knob in self.knobs}
-        unasked = (self._unasked(name, candidate) for name in candidate if name not in known)
-        faults = [fault for fault in unasked if fault is not None]
+        others = (self._fixed_fault(name, candidate) for name in candidate if name not in known)
+        faults = [fault for fault in others if fault is not None]
         values: dict[str, Value] = {}
         for name, knob in known.items():
             if name not in candidate:
@@ -356,8 +356,8 @@ class Space:
                 values[name] = value
         return values, tuple(faults)
 
-    def _unasked(self, name: str, candidate: Mapping[str, object]) -> str | None:
-        """What is wrong with a knob that is not searched: nothing, if it is set to what it is."""
+    def _fixed_fault(self, name: str, candidate: Mapping[str, object]) -> str | None:
+        """What is wrong with a knob that is not searched; None if it has its fixed value."""
         default = self._defaults.get(name)
         if default is None:
             return _unknown(name, [knob.name for knob in self.knobs])

@@ -16,10 +16,10 @@ from records.trial import FailureKind, Purpose, Stage
 T = TypeVar("T")
 
 MARK = "***"
-"""What stands where a secret stood."""
+"""Replaces a secret."""
 HOME = "~"
 LEAST_SECRET_CHARS = 8
-"""A shorter value stands in texts by chance."""
+"""A shorter value appears in texts by chance."""
 _WORDS = (
     *(*Stage, *FailureKind, *Purpose, "measured", "finished", "rank_failed", "disk_quota"),
     *("launcher_lost", "most_steps", "training", "inference", "communication", "minimize"),
@@ -91,7 +91,7 @@ class Scrubber:
         return self.text(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
     def value(self, value: T) -> T:
-        """A value of ours with each of its texts as one for people."""
+        """One of our values with each of its texts as one for people."""
         return with_texts(value, self.text)
 
     def _without_tokens(self, text: str) -> str:
@@ -121,7 +121,7 @@ def own_home() -> str | None:
 
 
 def _forms(secrets: Iterable[str]) -> Iterator[str]:
-    """How a secret may stand in a text: as it is, line by line, and as JSON or URLs quote it."""
+    """How a secret may appear in a text: unchanged, line by line, and as JSON or URLs quote it."""
     for secret in secrets:
         for part in (secret, *secret.splitlines()):
             if len(part) >= LEAST_SECRET_CHARS:

@@ -282,7 +282,7 @@ class Command:
     """How the `command` recipe starts a script of the user's, and with which variables.
 
     `export` renames the variables of knobs, which are the knobs in upper case; `booleans` is how
-    true and false are spelled in them. `inherit` lists variables of ours that the script may see.
+    true and false are spelled in them. `inherit` lists our variables that the script may see.
     `file_digests` are the SHA-256 of the files in `run`, by path, as the study was given them.
     """
 

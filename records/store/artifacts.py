@@ -294,7 +294,7 @@ class Artifacts:
             return True
 
     def _place(self, path: Path, digest: str, *, is_packed: bool) -> None:
-        """Give what was written its name, in the place of what was there damaged."""
+        """Move what was written to its name, replacing a damaged file."""
         plain = self._root / digest[:2] / digest
         packed = plain.with_name(f"{digest}{PACKED}")
         target, other = (packed, plain) if is_packed else (plain, packed)
@@ -309,7 +309,7 @@ class Artifacts:
 
     @contextmanager
     def _excluding(self, how: int) -> Iterator[None]:
-        """Keep with others who keep (`LOCK_SH`), or remove alone (`LOCK_EX`)."""
+        """Lock the folder: shared to store files (`LOCK_SH`), exclusive to remove (`LOCK_EX`)."""
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, how)

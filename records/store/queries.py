@@ -70,8 +70,8 @@ class PolicyResult:
 class StudyQuery:
     """A page of studies, newest first.
 
-    `text` is looked for in their ids, names and objectives. With a `status` only those that have
-    it; `among` have it and `except_for` do not, whatever is recorded.
+    `text` is searched for in their ids, names and objectives. With a `status` only those that have
+    it; `among` have it and `except_for` do not, whatever status is recorded.
     """
 
     text: str | None = None
@@ -122,7 +122,7 @@ class TrialQuery:
 
     `sort` is one of `COLUMNS`, `config.KNOB` or `metric.NAME`; a lower cost sorts as a lower score.
     `costs` are those of repeated trials, which count before that of their first
-    launch. `text` is looked for in the configuration and in what went wrong.
+    launch. `text` is searched for in the configuration and in the message of a failure.
     """
 
     sort: str = "ordinal"
@@ -582,8 +582,8 @@ class StoredRecords:
         """Ordinals of about `most` trials that keep the shape of all, oldest first.
 
         Of every run of trials that share a mark the best, the worst and a failure stay, so that the
-        best so far looks as it is; and the first and the last of all. `limited` is whether the
-        study has limits that trials may break.
+        curve of the best so far keeps its shape; and the first and the last of all. `limited` is
+        whether the study has limits that trials may break.
         """
         (ends,) = self._rows(
             "select min(ordinal) as first, max(ordinal) as last from trials where study_id = ?",

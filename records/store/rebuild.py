@@ -54,7 +54,7 @@ class RebuiltDatabase:
 def rebuild(root: Path, report: Callable[[RebuiltStudy], None]) -> RebuiltDatabase:
     """Replace the database with one built from the journals.
 
-    `report` is called for every study as it is read. Raises `StoreBusy` while a study is being run.
+    `report` is called for every study as it is read. Raises `StoreBusy` while a study is running.
     """
     if (root / DATABASE_NAME).is_file():
         with suppress(StoreError), closing(Store(root)):

@@ -75,12 +75,12 @@ def main() -> None:
                 step()
                 profiler.step()
 
-    told: list[tuple[list[float], int]] = [([], 0)] * ranks
-    dist.all_gather_object(told, (times, tokens.numel()))
+    reports: list[tuple[list[float], int]] = [([], 0)] * ranks
+    dist.all_gather_object(reports, (times, tokens.numel()))
     if rank == 0:
         report = {
-            "tokens_per_step": sum(count for _, count in told),
-            "step_times_s": [times for times, _ in told],
+            "tokens_per_step": sum(count for _, count in reports),
+            "step_times_s": [times for times, _ in reports],
         }
         (TRACE_DIR / "steps.json").write_text(json.dumps(report))
     dist.destroy_process_group()

@@ -28,7 +28,7 @@ from evaluator.recipes.builtin import BuiltinRecipe
 from records.machine import Conditions
 from records.study import Launch, Measure, Study
 from records.trial import Config, Measured, Outcome
-from search.study.study_file import CPU_WORKLOAD, builtin_study
+from search.study.study_file import builtin_defaults, builtin_study
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "slowed_training"
@@ -70,7 +70,7 @@ def record(out: Path, rounds: int, kind: Kind, seed: int) -> None:
 def small_study(kind: Kind) -> Study:
     """Two gloo ranks on the CPU, with steps of about 0.1 s, as many in turns as without."""
     here = replace(local_environment(), device="cpu", world_size=RANKS, ranks_per_node=RANKS)
-    workload = replace(CPU_WORKLOAD, global_batch=8)
+    workload = replace(builtin_defaults("cpu").workload, global_batch=8)
     at_once = TURN_STEPS if kind == "together" else STEPS
     measure = Measure(warmup_steps=3, timed_steps=at_once, max_timed_steps=STEPS, profiled_steps=0)
     return replace(builtin_study(here), workload=workload, measure=measure, launch=Launch())

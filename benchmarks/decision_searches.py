@@ -192,10 +192,6 @@ class Machine:
             time_s *= slowdown * math.exp(self.random.gauss(0, self.noise))
         return _measured(time_s, conditions)
 
-    def fits_together(self, _study: Study, _peaks: object) -> bool:
-        """Nothing does."""
-        return False
-
 
 def _measured(time_s: float, conditions: Conditions) -> Measured:
     measurement = Measurement(
@@ -259,26 +255,18 @@ def search(truth: Truth, machine: Machine) -> Ended:
 
 def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> Finding:
     """Try what was not tried yet, as the search does, then conclude."""
-    scoring, observer = scoring_of(study), _Silent()
-    runner = RepeatRunner(
+    scoring = scoring_of(study)
+    trial_runner = SimpleNamespace(
         study_id=STUDY_ID,
-        study=study,
-        scoring=scoring,
         store=store,
-        trial_runner=machine,
-        observer=observer,
+        observer=_Silent(),
+        launch_once=machine.launch_once,
+        fits=lambda *_: False,
     )
-    referee = ConfirmationPlan(
-        study_id=STUDY_ID,
-        measure=study.measure,
-        scoring=scoring,
-        store=store,
-        runner=runner,
-        observer=observer,
-    )
-    settled = referee.settled_count
+    plan = ConfirmationPlan(RepeatRunner(trial_runner, study, scoring))
+    settled = plan.settled_count
     while True:
-        history = referee.settle(settled).history
+        history = plan.settle(settled).history
         settled, used = len(history), launches_used(history, store.launches)
         reason = stop_reason(study.budget, history, used, 0.0)
         if reason is not None:
@@ -286,8 +274,8 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
         outcome = machine.launch_once(study, configs[settled])
         trial = replace(testing.trial(settled, 1.0), config=configs[settled], outcome=outcome)
         store.trials.append(scoring.scored(trial))
-    launches = referee.conclude()
-    return find(referee.standing(), launches, scoring, study.measure, reason)
+    launches = plan.conclude()
+    return find(plan.leader(), launches, scoring, study.measure, reason)
 
 
 class _Silent(SimpleNamespace):

@@ -1,4 +1,4 @@
-"""Puts the parts of a search together from a study; the only place that knows all of them."""
+"""Put the parts of a search together; the only module that imports all of them."""
 
 import secrets
 import time
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
 from evaluator.host import describe_machine
-from evaluator.job import Launcher, Recipe
+from evaluator.job import Launcher
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
@@ -21,8 +21,6 @@ from evaluator.launchers.interleaved import (
     fits_together,
 )
 from evaluator.launchers.local import LocalLauncher
-from evaluator.objective import Scoring, scoring_of
-from evaluator.recipes.catalog import recipe_of
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError
@@ -52,7 +50,7 @@ from search.strategies.proposers import (
     ReplayProposer,
     policies_again,
 )
-from search.study.spaces import estimate, parts, space_of, study_in
+from search.study.spaces import PreparedStudy, estimate, parts, prepare, space_of, study_in
 from search.study.study_file import suggestion
 from search.transfer.trust import is_foreign, require_trust
 
@@ -62,35 +60,35 @@ if TYPE_CHECKING:
 
 
 MODEL_TURNS: Mapping[str, "Turns"] = {"hybrid": "seldom", "llm": "every"}
-"""Strategies that ask a model, and how often."""
+"""Strategies that use a model, and how often they ask it."""
 STRATEGIES = ("auto", *MODEL_TURNS, *CHOOSERS, ReplayProposer.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a search meets outside of itself; a replay puts a record in the place of all of it."""
+    """What a search uses outside of itself; a replay substitutes a record for all of it."""
 
     evaluator: Evaluator
     model: "Callable[[Study, Callable[[str], None]], LlmClient]"
-    """Makes what is asked in a study; what a person should know of it meanwhile is passed on."""
+    """Makes the client of a study's model; the second argument receives notices for the user."""
     seed: Policy
     again: tuple[Policy, ...] = ()
-    """Policies that the strategy `replay` proposes, the seed among them."""
+    """Policies that the strategy `replay` proposes, including the seed."""
     fits: Fits = fits_together
     capacity: Capacity = field(default_factory=Capacity)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     scrubber: Scrubber | None = None
-    """Takes secrets out of what is proposed; None where all of it was recorded before."""
+    """Removes secrets from proposals; None where all of them were recorded before."""
 
 
 def new_study_id() -> str:
-    """A name for a new study: when it began, and four letters against collisions."""
+    """Return a name for a new study: its start time, and four letters against collisions."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def resolve_strategy(strategy: str) -> tuple[str, str]:
-    """The strategy that `auto` stands for here, and one line that says why."""
+    """Return the strategy, which `auto` depends on the environment for, and the reason."""
     if strategy not in STRATEGIES:
         raise StudyError(f"strategy {strategy!r} is unknown; {suggestion(strategy, [*STRATEGIES])}")
     if strategy != "auto":
@@ -103,29 +101,30 @@ def resolve_strategy(strategy: str) -> tuple[str, str]:
 
 @contextmanager
 def open_search(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
-    """A search ready to run; its launcher is closed at the end. Raises before anything starts."""
+    """Open a search that is ready to run; raise before anything is launched."""
     require_trust(study, store)
-    check_environment(study)
-    space = space_of(study)
-    own = space_of(replace(study, contexts=())) if study.contexts else space
-    _require_feasible(own)
+    prepared = prepare(study)
+    check_environment(prepared)
+    own = space_of(replace(study, contexts=())) if study.contexts else prepared.space
+    require_feasible(own)
     if study.strategy in CHOOSERS:
-        _require_feasible(space)
+        require_feasible(prepared.space)
     if study.strategy in MODEL_TURNS:
-        settings.llm_settings(study.llm)  # a missing key is told before anything starts
+        settings.llm_settings(study.llm)  # report a missing key before anything starts
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
-    seed = again[0] if again else _seed(study_id, study, space, store)
+    seed = again[0] if again else _seed(study_id, prepared, store)
     with (
-        local_backend(study, store, own.feasible[0], seed, again) as around,
-        compose_search(study_id, study, space, store, observer, around) as search,
+        local_backend(prepared, store, own.feasible[0], seed, again) as backend,
+        compose_search(study_id, prepared, store, observer, backend) as search,
     ):
         yield search
 
 
-def _seed(study_id: str, study: Study, space: Space, store: Store) -> Policy:
-    """The seed of a study; the file that an imported one names is not read: it is another's."""
+def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:
+    """Return the seed; the file that an imported study names belongs to another machine."""
+    study = prepared.study
     if not is_foreign(study) or study.seed_policy in seed_names():
-        return seed_policy(study.seed_policy, space)
+        return seed_policy(study.seed_policy, prepared.space)
     first = store.trial(study_id, 0)
     if first is None:
         raise StudyError(
@@ -135,38 +134,58 @@ def _seed(study_id: str, study: Study, space: Space, store: Store) -> Policy:
     return first.policy
 
 
-def check_environment(study: Study) -> None:
+def check_environment(prepared: PreparedStudy) -> None:
     """Raise `StudyError` or `EnvironmentFault` where this machine cannot launch the study."""
-    recipe = recipe_of(study)
+    study = prepared.study
     for inside in (study, *(study_in(study, context) for context in study.contexts)):
-        recipe.check(inside)
+        prepared.recipe.check(inside)
+
+
+def require_feasible(space: Space) -> None:
+    """Raise `StudyError` where no configuration satisfies the constraints."""
+    if not space.feasible:
+        why = "; ".join(space.obstacles()) or "several exclude each other"
+        raise StudyError(f"[space] no configuration satisfies the constraints; relax one: {why}")
 
 
 @contextmanager
 def local_backend(
-    study: Study, store: Store, first: Config, seed: Policy, again: tuple[Policy, ...] = ()
+    prepared: PreparedStudy,
+    store: Store,
+    first: Config,
+    seed: Policy,
+    again: tuple[Policy, ...] = (),
 ) -> Iterator[Backend]:
-    """What a study meets on this machine; its launchers are made ready, and closed at the end.
+    """Open what a study uses on this machine, with its launchers ready.
 
-    `first` is a configuration, not joined with those of contexts.
+    `first` is a configuration in the study's own context.
     """
+    study, recipe, scrubber = prepared.study, prepared.recipe, settings.scrubber()
     require_trust(study, store)
-    recipe, scrubber = recipe_of(study), settings.scrubber()
     job = recipe.job(study, first)
+    environment = recipe.inherited(study, settings.trial_environment())
+
+    def launcher() -> Launcher:
+        if study.launch.launcher != "local":
+            raise StudyError(
+                f"[launch] launcher {study.launch.launcher!r} is unknown; known is local"
+            )
+        return LocalLauncher(environment, study.launch.threads_per_rank)
+
+    def slot_count(config: Config) -> int:
+        """Return the most device slots that a configuration needs in any of its contexts."""
+        return max(slots.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
+
     with ExitStack() as opened:
-        launcher = _launcher(study, recipe)
-        opened.callback(launcher.close)
-        phases, places = Phases(), _places(study)
-        evaluator = TrialEvaluator(
-            recipe,
-            launcher,
-            phases,
-            lambda: _launcher(study, recipe),
-            places,
-            opened.enter_context(_site(study, store, scrubber)),
-        )
+        own_launcher = launcher()
+        opened.callback(own_launcher.close)
+        phases, slots = Phases(), DeviceSlots()
+        if study.parallel > 1:
+            slots = device_slots(study, settings.trial_environment().get(VISIBLE_DEVICES))
+        site = opened.enter_context(_site(study, store, scrubber, environment))
+        evaluator = TrialEvaluator(recipe, own_launcher, phases, launcher, slots, site)
         opened.callback(evaluator.close)
-        evaluator.prepare(job, max(1, min(study.parallel, places.count)))
+        evaluator.prepare(job, max(1, min(study.parallel, slots.count)))
         yield Backend(
             evaluator=ScrubbedEvaluator(ContextEvaluator(evaluator), scrubber),
             model=_live_model,
@@ -175,8 +194,8 @@ def local_backend(
             again=again,
             capacity=Capacity(
                 trial_count=study.parallel,
-                place_count=places.count,
-                places_of=lambda config: _place_count(study, recipe, places, config),
+                place_count=slots.count,
+                places_of=slot_count,
                 share_memory=study.environment.device == "cpu",
                 stop=evaluator.stop,
                 phases=phases,
@@ -184,97 +203,69 @@ def local_backend(
         )
 
 
-def _require_feasible(space: Space) -> None:
-    if not space.feasible:
-        why = "; ".join(space.obstacles()) or "several exclude each other"
-        raise StudyError(f"[space] no configuration satisfies the constraints; relax one: {why}")
-
-
 @contextmanager
 def compose_search(
-    study_id: str,
-    study: Study,
-    space: Space,
-    store: Store,
-    observer: Observer,
-    around: Backend,
+    study_id: str, prepared: PreparedStudy, store: Store, observer: Observer, backend: Backend
 ) -> Iterator[Search]:
-    """A search in these surroundings, ready to run; what it asks is closed at the end."""
-    study = without_patience(study, space)
-    objective = scoring_of(study)
-    trial_runner = TrialRunner(
-        study=study,
-        space=space,
-        scoring=objective,
-        evaluator=around.evaluator,
-        artifacts=store.artifacts,
-        workdir=store.workdir(study_id),
-        fits=around.fits,
-        sleep=around.sleep,
+    """Open a search that is ready to run with this backend."""
+    study = without_patience(prepared.study, prepared.space)
+    runner = TrialRunner(
+        study_id=study_id,
+        prepared=replace(prepared, study=study),
+        store=store,
+        observer=observer,
+        evaluator=backend.evaluator,
+        fits=backend.fits,
+        sleep=backend.sleep,
     )
     with ExitStack() as opened:
-        proposer = _proposer(study_id, study, space, objective, store, observer, around, opened)
-        if around.scrubber is not None:
-            proposer = ScrubbedProposer(proposer, around.scrubber)
+        proposer = _proposer(runner, backend, opened)
+        if backend.scrubber is not None:
+            proposer = ScrubbedProposer(proposer, backend.scrubber)
+        if prepared.scoring.more:
+            proposer = FrontProposer(proposer, prepared.scoring)
         yield Search(
-            study_id=study_id,
-            study=study,
-            seed=around.seed,
-            proposer=FrontProposer(proposer, objective) if objective.more else proposer,
-            scoring=objective,
-            store=store,
-            trial_runner=trial_runner,
-            observer=observer,
-            capacity=around.capacity,
+            trial_runner=runner, seed=backend.seed, proposer=proposer, capacity=backend.capacity
         )
 
 
-def _proposer(
-    study_id: str,
-    study: Study,
-    space: Space,
-    objective: Scoring,
-    store: Store,
-    observer: Observer,
-    around: Backend,
-    opened: ExitStack,
-) -> Proposer:
-    recipe = recipe_of(study)
+def _proposer(runner: TrialRunner, backend: Backend, opened: ExitStack) -> Proposer:
+    study, space = runner.study, runner.prepared.space
 
     def estimates(config: Config) -> Mapping[str, float] | None:
-        return estimate(recipe, study, config)
+        return estimate(runner.prepared.recipe, study, config)
 
     if study.strategy in CHOOSERS:
         return OfflineProposer(chooser_named(study.strategy, space, estimates))
     if study.strategy == ReplayProposer.name:
-        return ReplayProposer(around.again)
-    if study.strategy in MODEL_TURNS:
-        # Imported here: the SDK takes seconds to load and the other strategies do without.
-        from search.llm.proposer import LlmProposer
-
-        llm = with_price(study.llm)
-        turns = partial(store.turn_usages, study_id)
-        allowance = Allowance(study.budget, llm.model, llm.price, turns)
-        client = around.model(study, observer.notice)
-        opened.callback(client.close)
-        return LlmProposer(
-            client,
-            space,
-            PromptWriter(space, objective),
-            chooser_named("offline", space, estimates),
-            PolicyPrecheck(study, space),
-            turns=MODEL_TURNS[study.strategy],
-            allowance=allowance,
-            notice=observer.notice,
-            clock=around.clock,
+        return ReplayProposer(backend.again)
+    if study.strategy not in MODEL_TURNS:
+        raise StudyError(
+            f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"
         )
-    raise StudyError(
-        f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"
+    # Imported here: the SDK takes seconds to load and the other strategies do without.
+    from search.llm.proposer import LlmProposer
+
+    llm = with_price(study.llm)
+    turns = partial(runner.store.turn_usages, runner.study_id)
+    notice = runner.observer.notice
+    client = backend.model(study, notice)
+    opened.callback(client.close)
+    return LlmProposer(
+        client,
+        space,
+        PromptWriter(space, runner.prepared.scoring),
+        chooser_named("offline", space, estimates),
+        PolicyPrecheck(study, space),
+        turns=MODEL_TURNS[study.strategy],
+        allowance=Allowance(study.budget, llm.model, llm.price, turns),
+        notice=notice,
+        clock=backend.clock,
     )
 
 
 def _live_model(study: Study, notice: Callable[[str], None]) -> "LlmClient":
-    """The model of a study, over the network."""
+    """Return a client of the study's model over the network."""
     from search.llm.client import LlmClient
     from search.llm.transport import AnthropicTransport
 
@@ -282,34 +273,16 @@ def _live_model(study: Study, notice: Callable[[str], None]) -> "LlmClient":
     return LlmClient(llm, AnthropicTransport(llm, notice))
 
 
-def _places(study: Study) -> DeviceSlots:
-    """Where trials that are measured at once may be; none where they are measured one by one."""
-    if study.parallel == 1:
-        return DeviceSlots()
-    return device_slots(study, settings.trial_environment().get(VISIBLE_DEVICES))
-
-
-def _place_count(study: Study, recipe: Recipe, places: DeviceSlots, config: Config) -> int:
-    """The most places that a configuration takes in any of its contexts."""
-    return max(places.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
-
-
-def _launcher(study: Study, recipe: Recipe) -> Launcher:
-    if study.launch.launcher != "local":
-        raise StudyError(f"[launch] launcher {study.launch.launcher!r} is unknown; known is local")
-    environment = recipe.inherited(study, settings.trial_environment())
-    return LocalLauncher(environment, study.launch.threads_per_rank)
-
-
 @contextmanager
-def _site(study: Study, store: Store, scrubber: Scrubber) -> Iterator[Site]:
-    """Where we are, described while launchers get warm, and kept once something is launched."""
+def _site(
+    study: Study, store: Store, scrubber: Scrubber, environment: Mapping[str, str]
+) -> Iterator[Site]:
+    """Describe this machine in parallel with the start of launchers; store it at first use."""
     scripts = [expanded(path) for path in (study.command.file_digests if study.command else ())]
     folder = Path(scripts[0]).parent if scripts else Path.cwd()
-    seen = recipe_of(study).inherited(study, settings.trial_environment())
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        described = beside.submit(describe_machine, folder, seen, settings.container_image())
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        found = pool.submit(describe_machine, folder, environment, settings.container_image())
         yield Site(
             job_id=settings.scheduler_job(),
-            machine=cache(lambda: store.keep_machine(scrubber.value(described.result()))),
+            machine=cache(lambda: store.keep_machine(scrubber.value(found.result()))),
         )

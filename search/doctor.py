@@ -1,4 +1,4 @@
-"""Everything that `cclsearch doctor` looks at, put together; nothing is changed on the machine."""
+"""All checks of `cclsearch doctor`; they change nothing on the machine."""
 
 import os
 import tempfile
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from evaluator import doctor as hardware
-from evaluator import doctor as software
+from evaluator import doctor as machine
 from evaluator.doctor import CheckResult, State, check_launches, check_noise, launch_repeatedly
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
@@ -26,42 +25,37 @@ LEAST_STORE_BYTES = 1 << 30
 
 
 def findings(store: Path, *, long_noise: bool) -> Iterator[CheckResult]:
-    """Give one finding after the other, as the probes end."""
-    yield hardware.gpus()
-    yield hardware.gpu_links()
-    yield hardware.cores()
-    yield hardware.memory()
-    yield hardware.clocks()
-    yield hardware.interfaces()
-    yield software.torch_backends()
+    """Yield the result of each check when it ends."""
+    yield machine.gpus()
+    yield machine.gpu_links()
+    yield machine.cores()
+    yield machine.memory()
+    yield machine.clocks()
+    yield machine.interfaces()
+    yield machine.torch_backends()
     yield sandbox()
     yield from launches(long_noise=long_noise)
     yield store_folder(store)
-    yield software.compiler()
-    yield software.stack_reader()
-    yield software.mpi()
-    yield software.slurm()
-    yield software.containers()
+    yield machine.compiler()
+    yield machine.stack_reader()
+    yield machine.mpi()
+    yield machine.slurm()
+    yield machine.containers()
     yield api_key()
 
 
 def sandbox() -> CheckResult:
-    """Whether a policy can be confined here, by confining one."""
+    """Check that a policy can be confined, by confining one."""
     try:
         level = sandbox_level()
     except SandboxUnavailable as fault:
-        return CheckResult(
-            subject="sandbox",
-            state=State.MISSING,
-            detail=str(fault),
-            remedy="policies run nowhere but in the sandbox",
-            needed=True,
-        )
-    return CheckResult(subject="sandbox", state=State.OK, detail=level, needed=True)
+        remedy = "policies run only in the sandbox"
+        return _result("sandbox", str(fault), remedy, state=State.MISSING, needed=True)
+    return _result("sandbox", level, needed=True)
 
 
 def launches(*, long_noise: bool) -> Iterator[CheckResult]:
-    """Launch a small job several times: on the CPU over gloo, and on GPUs where there are any."""
+    """Launch a small job several times: on the CPU over gloo, and on GPUs if there are any."""
     here = local_environment()
     on_cpu = replace(here, device="cpu", world_size=2, ranks_per_node=2, memory_bytes=None)
     count = LONG_LAUNCHES if long_noise else QUICK_LAUNCHES
@@ -73,19 +67,15 @@ def launches(*, long_noise: bool) -> Iterator[CheckResult]:
 
 
 def store_folder(store: Path) -> CheckResult:
-    """Whether records can be kept, and outlive this machine's next start."""
+    """Check that records can be written, and that a restart of the machine keeps them."""
     folder = next(path for path in (store.absolute(), *store.absolute().parents) if path.exists())
     free = os.statvfs(folder)
     free_bytes, kind = free.f_bavail * free.f_frsize, file_system(folder)
     detail = f"{store} on {kind}, {free_bytes / 2**30:.1f} GiB free"
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return CheckResult(
-            subject="store",
-            state=State.MISSING,
-            detail=f"{detail}, cannot be written",
-            remedy="choose another folder with --store",
-            needed=True,
-        )
+        elsewhere = "choose another folder with --store"
+        detail = f"{detail}, cannot be written"
+        return _result("store", detail, elsewhere, state=State.MISSING, needed=True)
     remedy = None
     if free_bytes < LEAST_STORE_BYTES:
         remedy = "free some space, or choose another folder with --store"
@@ -97,26 +87,32 @@ def store_folder(store: Path) -> CheckResult:
         )
     elif kind in VOLATILE_FILE_SYSTEMS:
         remedy = "records are lost when the machine restarts; use a disk"
-    return CheckResult(
-        subject="store",
-        state=State.WARN if remedy else State.OK,
-        detail=detail,
-        remedy=remedy,
-        needed=True,
-    )
+    return _result("store", detail, remedy, needed=True)
 
 
 def api_key() -> CheckResult:
-    """Whether a model could be asked; never which key it is."""
+    """Check that a key is set; never show it."""
     variable = settings.key_variable()
     if variable is not None:
-        return CheckResult(subject="API key", state=State.OK, detail=f"{variable} is set")
-    return CheckResult(
-        subject="API key",
-        state=State.WARN,
-        detail="neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set",
-        remedy="searches use the offline strategy; export a key for --strategy llm",
+        return _result("API key", f"{variable} is set")
+    return _result(
+        "API key",
+        "neither ANTHROPIC_API_KEY nor ANTHROPIC_AUTH_TOKEN is set",
+        "searches use the offline strategy; export a key for --strategy llm",
     )
+
+
+def _result(
+    subject: str,
+    detail: str,
+    remedy: str | None = None,
+    *,
+    state: State | None = None,
+    needed: bool = False,
+) -> CheckResult:
+    """Return a result; a remedy is a warning unless `state` says otherwise."""
+    state = state or (State.WARN if remedy else State.OK)
+    return CheckResult(subject=subject, state=state, detail=detail, remedy=remedy, needed=needed)
 
 
 def _launches(
@@ -140,7 +136,7 @@ def _launches(
 
 
 def _small_study(environment: Environment) -> Study:
-    """The built-in study on a model that trains a step in milliseconds."""
+    """Return the built-in study with a model that takes milliseconds a step."""
     study = builtin_study(environment)
     workload = Workload(
         name="doctor",

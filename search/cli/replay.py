@@ -48,7 +48,7 @@ from search.replay.scores import Checks, Rescore, ScoredTrial, TrialCheck, check
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
 from search.study.policy_check import varied_values
-from search.study.spaces import parts, space_of
+from search.study.spaces import PreparedStudy, parts, prepare
 from search.transfer.trust import require_trust, trust
 from search.views.console import Terminal
 from search.views.format import (
@@ -648,7 +648,7 @@ def _started(
     source = source_of(row, records)
     trials = source.chosen(asked.trial or "best")
     study = measuring_study(row.study, row.id, len(trials), asked.rounds)
-    check_environment(study)
+    check_environment(prepare(study))
     study_id = new_study_id()
     records.create(study_id, study, installed_version())
     begin(study_id, trials, records)
@@ -670,7 +670,7 @@ def _resumed(
         again = measuring_study(source.row.study, source.row.id, study.budget.trials, asked.rounds)
         study = replace(study, measure=again.measure, budget=again.budget)
         records.replace_study(row.id, study)
-    check_environment(study)
+    check_environment(prepare(study))
     return _measured(row.id, study, source, asked, records, as_json=as_json)
 
 
@@ -685,14 +685,17 @@ def _measured(
 ) -> tuple[Decision, ...]:
     words = "" if asked.within == WITHIN else f" --within {100 * asked.within:g}%"
     command = f"cclsearch replay {study_id} --mode measure{words}{store_flag(records.root)}"
+    prepared = prepare(study)
     with (
         face(as_json, records.history(study_id)) as observer,
         Stop(command) as stop,
         local_backend(
-            study, records, _first(study, source), source.history.trials[0].policy
-        ) as around,
+            prepared, records, _first(prepared, source), source.history.trials[0].policy
+        ) as backend,
     ):
-        replay = measuring(study_id, study, source, records, around, observer, within=asked.within)
+        replay = measuring(
+            study_id, prepared, source, records, backend, observer, within=asked.within
+        )
 
         def work() -> tuple[Decision, ...]:
             what = f"repeated launches of study {source.row.id}"
@@ -704,8 +707,8 @@ def _measured(
     return decisions
 
 
-def _first(study: Study, source: Source) -> Config:
-    """Return a configuration to prepare the launchers for."""
+def _first(prepared: PreparedStudy, source: Source) -> Config:
+    """Return a configuration that the launchers can be made ready for."""
     known = (trial.config for trial in source.history if trial.config is not None)
-    config = next(known, None) or space_of(study).feasible[0]
-    return next(parts(study, config)).config
+    config = next(known, None) or prepared.space.feasible[0]
+    return next(parts(prepared.study, config)).config

@@ -373,7 +373,8 @@ def _searched(search: "Search", strategy: str, stop: "Stop") -> Finding:
     """Run the search; an interruption or an error says how to resume."""
 
     def work() -> Finding:
-        search.observer.study_started(search.study_id, search.study, strategy)
+        runner = search.trial_runner
+        runner.observer.study_started(runner.study_id, runner.study, strategy)
         return search.run()
 
     return stop.run(work)

@@ -221,21 +221,21 @@ def check_policy_file(
     and for each combination of varied values.
     """
     from policies.contract import seed_policy
-    from search.study.policy_check import check_policy, varied_values
+    from search.study.policy_check import policy_contexts, varied_values
     from search.study.spaces import completed, space_of
 
     study = options.study()
     varied = varied_values(vary or [])
     asked = seed_policy(policy, space_of(completed(study)))
     facts: list[dict[str, object]] = []
-    for checked in check_policy(asked, study, varied):
-        answer, held_out = checked.answer, " (held out)" if checked.held_out else ""
+    for context in policy_contexts(study, varied):
+        answer, held_out = context.decide(asked), " (held out)" if context.held_out else ""
         config = dict(answer.values) if isinstance(answer, Config) else None
         fault = str(answer) if config is None else None
-        context = {"context": checked.name, "held_out": checked.held_out}
-        facts.append({**context, "config": config, "fault": fault})
+        place = {"context": context.name, "held_out": context.held_out}
+        facts.append({**place, "config": config, "fault": fault})
         if not as_json:
-            typer.echo(f"{checked.name}{held_out}: {'' if config is None else 'valid: '}{answer}")
+            typer.echo(f"{context.name}{held_out}: {'' if config is None else 'valid: '}{answer}")
     if as_json:
         typer.echo(json.dumps(facts))
     if any(each["fault"] is not None for each in facts):

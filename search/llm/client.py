@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -39,15 +40,6 @@ if TYPE_CHECKING:
 MAX_REASKS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """An answer to the request with this index, as the exchange records it."""
-
-    request: int
-    form: Form
-    answer: Answer
-
-
 class Conversation:
     """The requests and answers of one turn; the store records its exchange."""
 
@@ -56,16 +48,13 @@ class Conversation:
         self._started_s = perf_counter()
         self._feedback: tuple[Feedback, ...] = ()
         self._bodies: list[MessageCreateParamsNonStreaming] = []
-        self._sent: list[Sent] = []
+        self._replies: list[dict[str, object]] = []
+        self.was_answered = False
+        """Whether the model answered at least once."""
         self._reask_count = 0
         self.prompt = prompt
         self.max_tokens = settings.max_output_tokens
         self.usage = TokenUsage()
-
-    @property
-    def was_answered(self) -> bool:
-        """Whether the model answered at least once."""
-        return any(sent.answer.status == 200 for sent in self._sent)
 
     def next_request(self, form: Form) -> "MessageCreateParamsNonStreaming":
         """Return the body of the next request."""
@@ -81,10 +70,13 @@ class Conversation:
         self, body: "MessageCreateParamsNonStreaming", form: Form, answers: Sequence[Answer]
     ) -> None:
         """Record a sent request and its answers."""
+        for answer in answers:
+            reply = {"request": len(self._bodies), "form": form, "status": answer.status}
+            if answer.long_wait_s is not None:
+                reply["retry_after_s"] = answer.long_wait_s
+            self._replies.append({**reply, "body": answer.text})
+            self.was_answered |= answer.status == HTTPStatus.OK
         self._bodies.append(body)
-        self._sent.extend(
-            Sent(request=len(self._bodies) - 1, form=form, answer=answer) for answer in answers
-        )
 
     def add_feedback(self, problem: Problem, blocks: Sequence[Block]) -> bool:
         """Add feedback on a reply; return False when no further attempt is allowed."""
@@ -111,26 +103,16 @@ class Conversation:
 
     def exchange(self, result: str) -> LlmExchange:
         """Return the conversation as the store records it."""
-        replies = [_row(sent) for sent in self._sent]
         return LlmExchange(
             model=self._settings.model,
             request=self._settings.api_key.scrub(json.dumps(self._bodies, ensure_ascii=False)),
-            reply=json.dumps(replies, ensure_ascii=False),
+            reply=json.dumps(self._replies, ensure_ascii=False),
             result=result,
             usage=self.usage,
             latency_s=perf_counter() - self._started_s,
-            request_count=len(self._sent),
+            request_count=len(self._replies),
             host=self._settings.host,
         )
-
-
-def _row(sent: Sent) -> dict[str, object]:
-    """Return an answer as recorded."""
-    answer = sent.answer
-    row: dict[str, object] = {"request": sent.request, "form": sent.form, "status": answer.status}
-    if answer.long_wait_s is not None:
-        row["retry_after_s"] = answer.long_wait_s
-    return {**row, "body": answer.text}
 
 
 TYPICAL_OUTPUT_TOKENS = 2000
@@ -308,7 +290,7 @@ class LlmClient:
         return estimated_tokens(json.dumps(body, ensure_ascii=False))
 
     def _read(self, answer: Answer, talk: Conversation) -> Reply | Problem:
-        if answer.status != 200:
+        if answer.status != HTTPStatus.OK:
             return fault_of(answer, self._settings, was_answered=talk.was_answered)
         try:
             reply = from_json(Reply, answer.text)

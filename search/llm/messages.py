@@ -128,21 +128,17 @@ class Reply:
     @property
     def is_whole(self) -> bool:
         """Whether the reply is complete."""
-        return self.stop_reason not in {
-            "max_tokens",
-            "refusal",
-            "model_context_window_exceeded",
-        }
+        return self.stop_reason not in ("max_tokens", "refusal", "model_context_window_exceeded")
 
     @property
     def billed(self) -> TokenUsage:
         """Tokens of this reply; counts that the provider omits are 0."""
-        said = self.usage or BilledTokens()
+        billed = self.usage or BilledTokens()
         return TokenUsage(
-            input_tokens=said.input_tokens or 0,
-            output_tokens=said.output_tokens or 0,
-            cache_read_tokens=said.cache_read_input_tokens or 0,
-            cache_write_tokens=said.cache_creation_input_tokens or 0,
+            input_tokens=billed.input_tokens or 0,
+            output_tokens=billed.output_tokens or 0,
+            cache_read_tokens=billed.cache_read_input_tokens or 0,
+            cache_write_tokens=billed.cache_creation_input_tokens or 0,
         )
 
 
@@ -160,13 +156,13 @@ def draft_of(reply: Reply) -> Draft | Problem:
     stopped = _stopped(reply)
     if stopped is not None:
         return stopped
-    used = reply.calls
-    if len(used) > 1:
-        return _wrong(f"the reply calls tools {len(used)} times; call {TOOL_NAME} once")
-    if used and used[0].name != TOOL_NAME:
-        return _wrong(f"the model called {used[0].name!r} instead of {TOOL_NAME}")
-    if used:
-        return _from_tool(used[0].input)
+    match reply.calls:
+        case [call] if call.name == TOOL_NAME:
+            return _from_tool(call.input)
+        case [call]:
+            return _wrong(f"the model called {call.name!r} instead of {TOOL_NAME}")
+        case [_, *_] as calls:
+            return _wrong(f"the reply calls tools {len(calls)} times; call {TOOL_NAME} once")
     text = "\n".join(block.text or "" for block in reply.content or ())
     return _from_text(text, reply.stop_reason)
 
@@ -194,13 +190,9 @@ def _from_tool(given: object) -> Draft | Problem:
             speedup = _speedup(rest.get("expected_speedup"))
             if isinstance(speedup, Problem):
                 return speedup
-            return _checked(
-                Draft(
-                    code=code,
-                    rationale=_text(rest.get("rationale")),
-                    expected_speedup=speedup,
-                )
-            )
+            stated = rest.get("rationale")
+            rationale = stated.strip() if isinstance(stated, str) else ""
+            return _checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
         case {"code": code}:
             return _wrong(f"the submitted code is of type {type(code).__name__}, not text")
         case dict():
@@ -295,10 +287,6 @@ def _checked(draft: Draft) -> Draft | Problem:
 
 def _wrong(words: str) -> Problem:
     return Problem(words=words, action=RetryAction.REPLY)
-
-
-def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""
 
 
 SHOWN_CHARS = 2000
@@ -448,11 +436,7 @@ def message_request(
     system: list[TextBlockParam] = [
         {"type": "text", "text": prompt.system},
         # An hour, because one trial often takes longer than the default of five minutes.
-        {
-            "type": "text",
-            "text": prompt.task,
-            "cache_control": {"type": "ephemeral", "ttl": "1h"},
-        },
+        {"type": "text", "text": prompt.task, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
     ]
     body: MessageCreateParamsNonStreaming = {
         "model": settings.model,
@@ -556,7 +540,7 @@ def refuses_tool(answer: Answer) -> bool:
     return (
         answer.status in {400, 422}
         and "tool" in answer.text.lower()
-        and not _TOO_LONG.search(_said(answer.text))
+        and not _TOO_LONG.search(_message_of(answer.text))
     )
 
 
@@ -565,28 +549,28 @@ def fault_of(answer: Answer, settings: LlmSettings, *, was_answered: bool) -> Pr
 
     `was_answered` says whether the model replied earlier in this conversation.
     """
-    host, model, said = settings.host, settings.model, _said(answer.text)
+    host, model, message = settings.host, settings.model, _message_of(answer.text)
     if answer.status is None:
-        return Problem(words=f"{host} {said}", action=RetryAction.TIME)
-    if answer.status == 413 or (answer.status == 400 and _TOO_LONG.search(said)):
-        words = f"the prompt is too long for {model!r} at {host} ({answer.status}: {said})"
+        return Problem(words=f"{host} {message}", action=RetryAction.TIME)
+    if answer.status == 413 or (answer.status == 400 and _TOO_LONG.search(message)):
+        words = f"the prompt is too long for {model!r} at {host} ({answer.status}: {message})"
         return Problem(words=words, action=RetryAction.PROMPT)
     if answer.passing:
-        words = f"{host} is overloaded or unavailable ({answer.status}): {said}"
+        words = f"{host} is overloaded or unavailable ({answer.status}): {message}"
         wait_s = answer.long_wait_s
         if wait_s is not None:
-            words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {said}"
+            words = f"{host} asks to wait {wait_s:.0f} s ({answer.status}): {message}"
         return Problem(words=words, action=RetryAction.TIME, wait_s=wait_s)
     if was_answered and answer.status in {400, 422}:
         # The same settings worked a moment ago, so the feedback is at fault.
-        words = f"{host} rejected the feedback on a reply ({answer.status}: {said})"
+        words = f"{host} rejected the feedback on a reply ({answer.status}: {message})"
         return Problem(words=words, action=RetryAction.TIME)
     return Problem(
-        words=f"{_lasting(answer.status, said, settings)}, {OFFLINE}", action=RetryAction.USER
+        words=f"{_lasting(answer.status, message, settings)}, {OFFLINE}", action=RetryAction.USER
     )
 
 
-def _lasting(status: int, said: str, settings: LlmSettings) -> str:
+def _lasting(status: int, message: str, settings: LlmSettings) -> str:
     host, model, variable = settings.host, settings.model, settings.api_key.variable
     match status:
         case 401:
@@ -601,15 +585,17 @@ def _lasting(status: int, said: str, settings: LlmSettings) -> str:
                 f"{host} has no model {model!r} or no Messages API there (404): "
                 "correct the model or the base URL"
             )
-    if status == 402 or (status == 400 and _NO_CREDIT.search(said)):
+    if status == 402 or (status == 400 and _NO_CREDIT.search(message)):
         return (
-            f"the account at {host} has no credit left ({status}: {said}): "
+            f"the account at {host} has no credit left ({status}: {message}): "
             "add credit under its billing settings and resume"
         )
-    return f"{host} rejected the request for {model!r} ({status}: {said}): correct [llm] settings"
+    return (
+        f"{host} rejected the request for {model!r} ({status}: {message}): correct [llm] settings"
+    )
 
 
-def _said(text: str) -> str:
+def _message_of(text: str) -> str:
     """Return the provider's message in one line, from its error object if it sent one."""
     try:
         body = json.loads(text)
@@ -635,21 +621,49 @@ _STATUSES = {
 }
 """The HTTP status that an error inside a stream stands for."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_PIECES = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
 
 
 def streamed_answer(stream: str) -> Answer:
     """Return the answer that a complete event stream of the Messages API stands for."""
-    message = _StreamedMessage()
+    message: dict[str, object] = {}
+    usage: dict[str, object] = {}
+    blocks: dict[int, dict[str, object]] = {}
     for event in _events(stream):
         match event:
             case {"type": "error", "error": error}:
                 kind = error.get("type") if isinstance(error, dict) else None
                 return Answer(status=_STATUSES.get(str(kind), 500), text=json.dumps(event))
             case {"type": "message_stop"}:
-                return Answer(status=200, text=json.dumps(message.whole()))
-        message.add(event)
+                content = [_whole_block(blocks[index]) for index in sorted(blocks)]
+                whole = {**message, "content": content, "usage": usage}
+                return Answer(status=200, text=json.dumps(whole))
+            case {"type": "message_start", "message": dict(fields)}:
+                message |= fields
+                usage |= _counts(fields.get("usage"))
+            case {"type": "message_delta", "delta": dict(fields), **rest}:
+                message |= fields
+                usage |= _counts(rest.get("usage"))
+            case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
+                blocks[index] = dict(block)
+            case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
+                block = blocks.setdefault(index, {"type": "text", "text": ""})
+                name = _PIECES.get(str(delta.get("type")))
+                if name is not None:
+                    block[name] = f"{block.get(name) or ''}{delta.get(name) or ''}"
     return Answer(text="broke off: the stream of the reply ended before the reply did")
+
+
+def _counts(usage: object) -> dict[str, object]:
+    """Return the known token counts; later ones include earlier ones."""
+    if not isinstance(usage, dict):
+        return {}
+    return {name: count for name, count in usage.items() if count is not None}
 
 
 def _events(stream: str) -> Iterator[Mapping[str, object]]:
@@ -665,55 +679,12 @@ def _events(stream: str) -> Iterator[Mapping[str, object]]:
             yield event
 
 
-class _StreamedMessage:
-    """A message built from stream events."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, object] = {}
-        self._usage: dict[str, object] = {}
-        self._blocks: dict[int, dict[str, object]] = {}
-        self._inputs: dict[int, list[str]] = {}
-
-    def add(self, event: Mapping[str, object]) -> None:
-        """Add the content of an event; ignore unknown events."""
-        match event:
-            case {"type": "message_start", "message": dict(fields)}:
-                self._fields |= fields
-                self._add_usage(fields.get("usage"))
-            case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
-                self._blocks[index] = dict(block)
-            case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
-                self._add_piece(index, delta)
-            case {"type": "message_delta", "delta": dict(fields), **rest}:
-                self._fields |= fields
-                self._add_usage(rest.get("usage"))
-
-    def whole(self) -> dict[str, object]:
-        """Return the complete message."""
-        for index, pieces in self._inputs.items():
-            self._blocks[index]["input"] = _streaming_input("".join(pieces))
-        content = [self._blocks[index] for index in sorted(self._blocks)]
-        return {**self._fields, "content": content, "usage": self._usage}
-
-    def _add_usage(self, usage: object) -> None:
-        """Update the counts: later ones include earlier ones."""
-        if isinstance(usage, dict):
-            self._usage |= {name: count for name, count in usage.items() if count is not None}
-
-    def _add_piece(self, index: int, delta: Mapping[str, object]) -> None:
-        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
-        match delta:
-            case {"type": "input_json_delta", "partial_json": str(piece)}:
-                self._inputs.setdefault(index, []).append(piece)
-            case {"type": str(kind)} if kind in _TEXTS:
-                name = _TEXTS[kind]
-                block[name] = f"{block.get(name) or ''}{delta.get(name) or ''}"
-
-
-def _streaming_input(text: str) -> object:
-    """Return the input of a tool call, as text if it is not JSON, as in a cut reply."""
-    try:
-        given: object = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return text
-    return given
+def _whole_block(block: dict[str, object]) -> dict[str, object]:
+    """Return a block with its input as a value, or as text if it is not JSON, as in a cut reply."""
+    text = block.pop("partial_json", None)
+    if isinstance(text, str):
+        try:
+            block["input"] = json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            block["input"] = text
+    return block

@@ -5,7 +5,7 @@ The text is in `search/llm/prompts`; this module fills it in and limits the size
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import islice
@@ -97,14 +97,14 @@ class RatedHistory:
 def trial_rows(shown: RatedHistory, *, message_chars: int, dropped: Set[int]) -> str:
     """Return a row per trial, newest first; dropped trials are only counted."""
     causes = _causes(shown.history)
-    told = [
+    rows = [
         _row(trial, shown, message_chars, causes.get(trial.ordinal))
         for trial in reversed(shown.history.trials)
         if trial.ordinal not in dropped
     ]
     if dropped:
-        told.append(f"({len(dropped)} more trials omitted)")
-    return "\n".join(told)
+        rows.append(f"({len(dropped)} more trials omitted)")
+    return "\n".join(rows)
 
 
 def race_text(raced: RaceResult) -> str:
@@ -184,14 +184,14 @@ def _causes(history: History) -> dict[int, str]:
     """Return what rows show instead of failure messages that appear elsewhere."""
     causes: dict[int, str] = {}
     first: dict[FailureKind, int] = {}
-    said: dict[str, int] = {}
+    by_message: dict[str, int] = {}
     for trial in history:
         if isinstance(trial.outcome, Failed):
             if first.setdefault(trial.outcome.kind, trial.ordinal) == trial.ordinal:
                 causes[trial.ordinal] = ""
-            elif trial.outcome.message in said:
-                causes[trial.ordinal] = f"as #{said[trial.outcome.message]}"
-            said.setdefault(trial.outcome.message, trial.ordinal)
+            elif trial.outcome.message in by_message:
+                causes[trial.ordinal] = f"as #{by_message[trial.outcome.message]}"
+            by_message.setdefault(trial.outcome.message, trial.ordinal)
     if len(history) and isinstance(history.trials[-1].outcome, Failed):
         causes[history.trials[-1].ordinal] = ""
     return causes
@@ -333,19 +333,18 @@ class TurnText:
         if latest is best:
             return f"#{latest.ordinal}, the best so far."
         chars = WHOLE_MESSAGE_CHARS if isinstance(latest.outcome, Failed) else MESSAGE_CHARS
-        told = self._row(latest, min(chars, detail.source_chars))
+        text = self._row(latest, min(chars, detail.source_chars))
         match latest.outcome, best and best.outcome:
             case Failed(), _:
-                return "\n".join(_whole(latest, told, detail))
+                return "\n".join(_whole(latest, text, detail))
             case Measured(breakdown=new), Measured(breakdown=old) if new and old:
                 speed = self.shown.speed(latest)
                 if speed is not None:
-                    told += f"\nagainst the best: {speed}; by part of the step: "
-                    told += knob_change(new, old, speed.ratio)
-        told += "".join(f"\n{line}" for line in _disturbances(latest))
+                    text += f"\nagainst the best: {speed}; by part of the step: "
+                    text += knob_change(new, old, speed.ratio)
         races = (race_text(r) for r in self.history.races if r.challenger == latest.ordinal)
-        told = "\n".join((told, *(f"race: {words}" for words in races)))
-        return "\n".join((fenced(told, limit=detail.source_chars), *_diagnosis(latest)))
+        lines = (text, *_disturbances(latest), *(f"race: {words}" for words in races))
+        return "\n".join((fenced("\n".join(lines), limit=detail.source_chars), *_diagnosis(latest)))
 
     def _near(self) -> str:
         history, best = self.history, self.history.best
@@ -403,10 +402,10 @@ class TurnText:
         whole = {best.ordinal} if best else set[int]()
         if isinstance(history.trials[-1].outcome, Failed):
             whole.add(history.trials[-1].ordinal)
-        told = "\n".join(
-            reason_lines(history, self.shown.scale, REASONS_SHOWN, REASON_CHARS, whole)
-        )
-        return iter([fenced(told, limit=len(told))] if told else [])
+        lines = reason_lines(history, self.shown.scale, REASONS_SHOWN, REASON_CHARS, whole)
+        text = "\n".join(lines)
+        if text:
+            yield fenced(text, limit=len(text))
 
 
 @cache
@@ -417,16 +416,16 @@ def template(name: str) -> Template:
 
 def _section(name: str, lines: Iterable[str], **facts: object) -> str:
     """Return a section, or nothing if it has no lines."""
-    told = "\n".join(lines)
-    return template(name).substitute(facts, lines=told) + "\n" if told else ""
+    text = "\n".join(lines)
+    return template(name).substitute(facts, lines=text) + "\n" if text else ""
 
 
-def _whole(trial: Trial, told: str, detail: Detail) -> list[str]:
+def _whole(trial: Trial, row: str, detail: Detail) -> list[str]:
     """Return a trial with its rationale, the diagnosis of its traces, and its program."""
     why = one_line(trial.policy.rationale, RATIONALE_CHARS)
     reason = f"\nreason given: {why}" if why else ""
     return [
-        fenced(told + reason, limit=SOURCE_CHARS),
+        fenced(row + reason, limit=SOURCE_CHARS),
         *_diagnosis(trial),
         "Its program:",
         fenced(trial.policy.source, "python", limit=detail.source_chars),
@@ -442,20 +441,14 @@ def _disturbances(trial: Trial) -> Iterator[str]:
 
 
 def _diagnosis(trial: Trial) -> list[str]:
+    """Return the diagnosis of a trial, with those of its other contexts."""
     found = diagnosis_of(trial.outcome)
-    if found is None:
+    if found is None or not isinstance(trial.outcome, Measured):
         return []
-    listed = "\n".join(f"- {line}" for line in (*diagnosis_lines(found), *_elsewhere(trial)))
+    others = ((each.name, diagnosis_of(each.outcome)) for each in trial.outcome.contexts[1:])
+    contexts = (f"in context {name}: {diagnosis_words(each)}" for name, each in others if each)
+    listed = "\n".join(f"- {line}" for line in (*diagnosis_lines(found), *contexts))
     return [template("diagnosis").substitute(words=diagnosis_words(found), lines=listed).rstrip()]
-
-
-def _elsewhere(trial: Trial) -> Iterator[str]:
-    """Yield the diagnoses of the other contexts; the first is the study's own."""
-    if isinstance(trial.outcome, Measured):
-        for context in trial.outcome.contexts[1:]:
-            found = diagnosis_of(context.outcome)
-            if found is not None:
-                yield f"in context {context.name}: {diagnosis_words(found)}"
 
 
 TURN_TOKENS = 24_000
@@ -463,6 +456,7 @@ SHORT_MESSAGE_CHARS = 60
 SHORT_SOURCE_CHARS = (2000, 500)
 
 
+@dataclass(frozen=True, slots=True)
 class PromptWriter:
     """Writes prompts for one space and objective; `turn_tokens` limits their variable part.
 
@@ -471,18 +465,11 @@ class PromptWriter:
     programs. Everything else always stays: about 12000 tokens at most, 4500 once programs are cut.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        scoring: Scoring,
-        *,
-        sandbox_rules: str = SANDBOX_RULES,
-        turn_tokens: int = TURN_TOKENS,
-    ) -> None:
-        self._space = space
-        self._scoring = scoring
-        self._sandbox_rules = sandbox_rules
-        self._turn_tokens = turn_tokens
+    space: Space
+    scoring: Scoring
+    _: KW_ONLY
+    sandbox_rules: str = SANDBOX_RULES
+    turn_tokens: int = TURN_TOKENS
 
     def write(
         self,
@@ -498,10 +485,10 @@ class PromptWriter:
 
         `turn_tokens` sets a lower limit than usual, as after a prompt that was too long.
         """
-        scoring = self._scoring.over(history)
+        scoring = self.scoring.over(history)
         turn = TurnText(
             study=study,
-            space=self._space,
+            space=self.space,
             scoring=scoring,
             shown=RatedHistory.of(history, scoring, study.measure),
             untried=untried,
@@ -509,28 +496,28 @@ class PromptWriter:
             learned=learned,
         )
         return Prompt(
-            system=template("system").substitute(sandbox_rules=self._sandbox_rules),
+            system=template("system").substitute(sandbox_rules=self.sandbox_rules),
             task=self._task(study),
-            turn=_turn_text(turn, self._turn_tokens if turn_tokens is None else turn_tokens),
+            turn=_turn_text(turn, self.turn_tokens if turn_tokens is None else turn_tokens),
         )
 
     def _task(self, study: Study) -> str:
-        lower = self._scoring.lower_is_better
+        lower = self.scoring.lower_is_better
         fields = _fields(study.workload, study.usable_environment)
         crowded = crowding_words(study.usable_environment)
         return template("task").substitute(
             direction="minimize" if lower else "maximize",
             objective=study.objective.expression,
-            unit=f" ({self._scoring.unit})" if self._scoring.unit else "",
+            unit=f" ({self.scoring.unit})" if self.scoring.unit else "",
             better="Lower is better." if lower else "Higher is better.",
-            more=_more_words(self._scoring),
+            more=_more_words(self.scoring),
             work=work_words(study.workload),
             budget=study.budget.trials,
             limits=_limit_words(study),
             fields=fenced("\n".join(fields), limit=SOURCE_CHARS),
             crowding=f"\n{crowded}\n" if crowded else "",
             contexts=_contexts(study, fields),
-            space=self._space.words() + _memory_words(self._space),
+            space=self.space.words() + _memory_note(self.space),
         )
 
 
@@ -563,7 +550,7 @@ def _shorter_details(turn: TurnText, limit: int) -> Iterator[Detail]:
         yield replace(least, source_chars=source_chars)
 
 
-def _memory_words(space: Space) -> str:
+def _memory_note(space: Space) -> str:
     """Return where to find the memory estimate, which cannot be derived from the text."""
     if not any(MEMORY in rule.expression.names for rule in space.rules):
         return ""
@@ -575,14 +562,11 @@ def _memory_words(space: Space) -> str:
 
 def _limit_words(study: Study) -> str:
     """Return the limits of tokens and cost for the model."""
-    budget = study.budget
-    limits = [
-        *([f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []),
-        *([f"{budget.max_cost_usd:g} USD"] if budget.max_cost_usd is not None else []),
-    ]
-    return (
-        f" All requests to you together may use at most {' and '.join(limits)}." if limits else ""
-    )
+    tokens, cost_usd = study.budget.max_tokens, study.budget.max_cost_usd
+    limits = [] if tokens is None else [f"{tokens} tokens"]
+    limits += [] if cost_usd is None else [f"{cost_usd:g} USD"]
+    words = " and ".join(limits)
+    return f" All requests to you together may use at most {words}." if limits else ""
 
 
 def _more_words(scoring: Scoring) -> str:
@@ -607,8 +591,8 @@ def _contexts(study: Study, own: Sequence[str]) -> str:
             fields = _fields(context.workload, study_in(study, context).usable_environment)
             other = [field for field in fields if field not in own]
             choices = [f"knob {knob}" for knob in other_choices(study, context)]
-            told = "\n".join((f"context {context.name}:", *other, *choices))
-            lines.append(fenced(told, limit=SOURCE_CHARS))
+            text = "\n".join((f"context {context.name}:", *other, *choices))
+            lines.append(fenced(text, limit=SOURCE_CHARS))
     held_out = sum(context.held_out for context in study.contexts)
     if held_out:
         lines.append(

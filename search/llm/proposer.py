@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from policies.space import Space
 from records.llm_exchange import LlmExchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
-from search.llm.client import Allowance, Check, NoSubmission, TurnResult
+from search.llm.client import Allowance, LlmClient, NoSubmission
 from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.loop.budget import launches_since_best, remaining_launches
@@ -28,21 +28,6 @@ EMPTY_TURNS, ASK_AT_EACH = 3, 3
 RATIONALE_CHARS = 2000
 
 
-class PolicyWriter(Protocol):
-    """Writes a policy for a prompt."""
-
-    def ask(
-        self,
-        prompt: Prompt,
-        check: Check,
-        *,
-        shorter: Callable[[], Prompt] | None = None,
-        allowance: Allowance | None = None,
-    ) -> TurnResult:
-        """Return a policy that passes the check, or why there is none."""
-        ...
-
-
 @runtime_checkable
 class Ranking(Protocol):
     """An offline strategy that can name several next configurations."""
@@ -52,14 +37,7 @@ class Ranking(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted:
-    """A draft that passed the check, as a policy with its configuration."""
-
-    policy: Policy
-    config: Config
-
-
+@dataclass(eq=False)
 class LlmProposer:
     """Asks a model for policies; each is checked before it becomes a trial.
 
@@ -75,40 +53,26 @@ class LlmProposer:
     `notice` receives each reason, unless it repeats the one before.
     """
 
-    name = "llm"
-
-    def __init__(
-        self,
-        client: PolicyWriter,
-        space: Space,
-        prompts: PromptWriter,
-        offline: Chooser,
-        judge: Callable[[Policy, History], Config | str],
-        *,
-        turns: Turns,
-        allowance: Allowance | None = None,
-        notice: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._space = space
-        self._prompts = prompts
-        self._ranking = offline if isinstance(offline, Ranking) else None
-        self._offline = OfflineProposer(offline)
-        self._judge = judge
-        self._turns = turns
-        self._allowance = allowance
-        self._notice = notice
-        self._clock = clock
-        self._lasting: str | None = None
-        self._last_problem: str | None = None
-        self._ask_again_s = -math.inf
-        self._empty_count = 0
-        self._skipped_count = 0
+    client: LlmClient
+    space: Space
+    prompts: PromptWriter
+    offline: Chooser
+    precheck: Callable[[Policy, History], Config | str]
+    _: KW_ONLY
+    turns: Turns
+    allowance: Allowance | None = None
+    notice: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    name: ClassVar[str] = "llm"
+    _lasting: str | None = field(default=None, init=False)
+    _last_problem: str | None = field(default=None, init=False)
+    _ask_again_s: float = field(default=-math.inf, init=False)
+    _empty_count: int = field(default=0, init=False)
+    _skipped_count: int = field(default=0, init=False)
 
     def propose(self, study: Study, history: History) -> Proposal | None:
         """Return the next policy, or None when every feasible configuration was launched."""
-        left = untried(self._space, history) if self._space.is_listable else None
+        left = untried(self.space, history) if self.space.is_listable else None
         if left is not None and not left:
             return None
         launches = remaining_launches(study, history)
@@ -119,14 +83,14 @@ class LlmProposer:
             )
             return self._offline_proposal(study, history, why)
         if not self._has_turn(history):
-            return self._offline.propose(study, history)
+            return OfflineProposer(self.offline).propose(study, history)
         skip_reason = self._skip_reason()
         if skip_reason is not None:
             return self._offline_proposal(study, history, skip_reason)
         return self._ask(study, history, left)
 
     def _has_turn(self, history: History) -> bool:
-        if self._turns == "every":
+        if self.turns == "every":
             return True
         is_early = len(history) + len(history.pending) <= FIRST_TURNS
         return is_early or launches_since_best(history) >= FLAT_LAUNCHES
@@ -135,7 +99,7 @@ class LlmProposer:
         """Return why the model skips its turn, or None."""
         if self._lasting is not None:
             return f"the model is not asked: {self._lasting}"
-        if self._clock() < self._ask_again_s:
+        if self.clock() < self._ask_again_s:
             return f"the model is not asked yet: {self._last_problem}"
         if self._empty_count < EMPTY_TURNS or self._skipped_count == ASK_AT_EACH - 1:
             self._skipped_count = 0
@@ -151,29 +115,33 @@ class LlmProposer:
     ) -> Proposal | None:
         candidates = self._candidates(study, history)
         prompt = self._prompt(study, history, left, candidates)
-        accepted: list[_Accepted] = []
+        accepted: list[tuple[Policy, Config]] = []
 
         def check(draft: Draft) -> str | None:
             policy = self._policy(draft, history)
-            config = self._judge(policy, history)
+            config = self.precheck(policy, history)
             if isinstance(config, str):
                 return config
-            accepted.append(_Accepted(policy=policy, config=config))
+            accepted.append((policy, config))
             return None
 
         def shorter() -> Prompt:
             turn_tokens = estimated_tokens(prompt.turn) // 2
             return self._prompt(study, history, left, candidates, turn_tokens)
 
-        asked = self._client.ask(prompt, check, shorter=shorter, allowance=self._allowance)
-        if isinstance(asked, NoSubmission):
-            self._note(asked.problem)
-            why = f"the model returned no policy: {asked.problem.words}"
-            exchange = asked.exchange if asked.exchange.request_count else None
+        result = self.client.ask(prompt, check, shorter=shorter, allowance=self.allowance)
+        if isinstance(result, NoSubmission):
+            self._note(result.problem)
+            why = f"the model returned no policy: {result.problem.words}"
+            exchange = result.exchange if result.exchange.request_count else None
             return self._offline_proposal(study, history, why, exchange)
         self._empty_count = 0
         self._last_problem = None
-        return Proposal(policy=_with_candidate(accepted[-1], candidates), exchange=asked.exchange)
+        policy, config = accepted[-1]
+        offered = [choice.config for choice in candidates]
+        accepts = f"accepts candidate {offered.index(config) + 1}: " if config in offered else ""
+        rationale = f"{accepts}{policy.rationale}"[:RATIONALE_CHARS]
+        return Proposal(policy=replace(policy, rationale=rationale), exchange=result.exchange)
 
     def _note(self, problem: Problem) -> None:
         """Record a turn without a policy and its effect on later turns, and report it."""
@@ -181,19 +149,19 @@ class LlmProposer:
         self._last_problem = words
         if problem.action is RetryAction.USER:
             self._lasting = words
-            self._notice(f"the search continues without the model: {words}")
+            self.notice(f"the search continues without the model: {words}")
         elif problem.wait_s is not None:
-            self._ask_again_s = self._clock() + problem.wait_s
-            self._notice(f"the model is not asked for {problem.wait_s:.0f} s: {words}")
+            self._ask_again_s = self.clock() + problem.wait_s
+            self.notice(f"the model is not asked for {problem.wait_s:.0f} s: {words}")
         else:
             self._empty_count += 1
             if is_new:
-                self._notice(f"the model returned no policy in this turn: {words}")
+                self.notice(f"the model returned no policy in this turn: {words}")
 
     def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
-        if self._ranking is None:
+        if not isinstance(self.offline, Ranking):
             return ()
-        found = self._ranking.candidates(study, history, CANDIDATE_COUNT)
+        found = self.offline.candidates(study, history, CANDIDATE_COUNT)
         # A candidate without an expectation, as of coordinate descent, must not come first.
         return tuple(sorted(found, key=lambda choice: not choice.expected))
 
@@ -205,48 +173,34 @@ class LlmProposer:
         candidates: Sequence[Choice],
         turn_tokens: int | None = None,
     ) -> Prompt:
-        return self._prompts.write(
+        return self.prompts.write(
             study,
             history,
             left,
             candidates=candidates,
-            learned=learned_constraints(self._space, history, study.revoked),
+            learned=learned_constraints(self.space, history, study.revoked),
             turn_tokens=turn_tokens,
         )
 
     def _offline_proposal(
         self, study: Study, history: History, why: str, exchange: LlmExchange | None = None
     ) -> Proposal | None:
-        proposal = self._offline.propose(study, history)
+        proposal = OfflineProposer(self.offline).propose(study, history)
         if proposal is None:
             return None
         rationale = f"{proposal.policy.rationale} ({why})"
         return Proposal(policy=replace(proposal.policy, rationale=rationale), exchange=exchange)
 
     def _policy(self, draft: Draft, history: History) -> Policy:
-        parent = history.best or (history.trials[-1] if len(history) else None)
+        best, speedup = history.best, draft.expected_speedup
+        parent = best or (history.trials[-1] if len(history) else None)
+        prediction = None
+        if best is not None and speedup is not None:
+            prediction = Prediction(speedup=speedup, over=best.ordinal)
         return Policy(
             source=draft.code,
             author=self.name,
             parent=parent.policy.digest if parent is not None else None,
             rationale=draft.rationale,
-            prediction=_prediction(draft, history),
+            prediction=prediction,
         )
-
-
-def _prediction(draft: Draft, history: History) -> Prediction | None:
-    """Return the speedup that the model expects over the best trial, if both exist."""
-    best, speedup = history.best, draft.expected_speedup
-    if best is None or speedup is None:
-        return None
-    return Prediction(speedup=speedup, over=best.ordinal)
-
-
-def _with_candidate(accepted: _Accepted, candidates: Sequence[Choice]) -> Policy:
-    """Return the policy; its rationale names the candidate that it accepts."""
-    offered = [choice.config for choice in candidates]
-    accepts = ""
-    if accepted.config in offered:
-        accepts = f"accepts candidate {offered.index(accepted.config) + 1}: "
-    rationale = f"{accepts}{accepted.policy.rationale}"
-    return replace(accepted.policy, rationale=rationale[:RATIONALE_CHARS])

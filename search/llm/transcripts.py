@@ -1,10 +1,7 @@
-"""Stored conversations, replay of them.
+"""Recorded conversations with a model: replay them, and explain a request that is not recorded.
 
-The first difference between two requests to a model, in one line that a person can use.
-
-What a model answered on record, given again: no network, no key, no SDK.
-
-An answer is found by its request: the SHA-256 of the body as canonical JSON.
+A replay needs no network, no key and no SDK. An answer is found by the SHA-256 of its request body
+as canonical JSON.
 """
 
 import json
@@ -34,7 +31,7 @@ BEFORE_CHARS, AFTER_CHARS = 24, 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What was asked in place of what is on record; `distance` orders several, nearest first."""
+    """The first difference between two requests; `distance` orders several, nearest first."""
 
     words: str
     distance: tuple[int, int]
@@ -43,38 +40,35 @@ class Difference:
         return self.words
 
 
-def difference(asked: object, recorded: object) -> Difference:
-    """Where two JSON values differ first, block by block in the order of the one asked."""
-    ours, theirs = dict(_blocks(asked)), dict(_blocks(recorded))
+def difference(request: object, recorded: object) -> Difference:
+    """Return where two JSON values differ first, block by block in the order of the request."""
+    ours, theirs = dict(_blocks(request)), dict(_blocks(recorded))
     paths = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
     if not paths:
         return Difference(words="nothing differs", distance=(0, 0))
     first = paths[0]
+    one, other = ours.get(first, ""), theirs.get(first, "")
+    at = _common_length(one, other)
     if first not in theirs:
-        words = f"{first} is asked, {_excerpt(ours[first], 0)}, and not on record"
-        return Difference(words=words, distance=(len(paths), len(ours[first])))
-    if first not in ours:
-        words = f"{first} is on record, {_excerpt(theirs[first], 0)}, and not asked"
-        return Difference(words=words, distance=(len(paths), len(theirs[first])))
-    one, other = ours[first], theirs[first]
-    at = _shared(one, other)
-    ends = _shared(one[:at:-1], other[:at:-1])
-    return Difference(
-        words=(
+        words = f"{first} is requested, {_excerpt(one, 0)}, and not recorded"
+    elif first not in ours:
+        words = f"{first} is recorded, {_excerpt(other, 0)}, and not requested"
+    else:
+        words = (
             f"{first} differs from character {at}: "
-            f"asked {_excerpt(one, at)}, on record {_excerpt(other, at)}"
-        ),
-        distance=(len(paths), max(len(one), len(other)) - at - ends),
-    )
+            f"requested {_excerpt(one, at)}, recorded {_excerpt(other, at)}"
+        )
+    length = max(len(one), len(other)) - at - _common_length(one[:at:-1], other[:at:-1])
+    return Difference(words=words, distance=(len(paths), length))
 
 
-def _shared(one: str, other: str) -> int:
-    """Characters that both begin with."""
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the common prefix."""
     return sum(takewhile(bool, map(eq, one, other)))
 
 
 def _blocks(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every text, number and truth value inside a value, as text, by where it is."""
+    """Yield every text, number and boolean inside a value, as text, with its path."""
     match value:
         case Mapping():
             for key, inner in value.items():
@@ -89,25 +83,25 @@ def _blocks(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _excerpt(text: str, at: int) -> str:
-    """The text around a character, in quotes and on one line."""
+    """Return the text around a character, in quotes and on one line."""
     start, end = max(0, at - BEFORE_CHARS), at + AFTER_CHARS
     cut = json.dumps(text[start:end], ensure_ascii=False)[1:-1]
     return f'"{"..." if start else ""}{cut}{"..." if end < len(text) else ""}"'
 
 
 Body: TypeAlias = Mapping[str, object]
-"""A request body, as it is or as it came back from JSON."""
+"""A request body, typed or read from JSON."""
 
 
 class Diverged(CclsearchError):
-    """A request that is not on record; `trial` is the one whose request comes nearest."""
+    """A request that is not recorded; `trial` has the nearest recorded request."""
 
     def __init__(self, trial: int | None, found: Difference | None) -> None:
-        whose = "a request on record" if trial is None else f"the request of trial {trial}"
+        nearest = "a request" if trial is None else f"the request of trial {trial}"
         super().__init__(
-            f"the model is asked what it was not asked before: {whose} comes nearest; {found}"
+            f"a request to the model is not recorded; nearest is {nearest}: {found}"
             if found is not None
-            else "the model is asked, and no request to it is on record"
+            else "a request to the model is not recorded, and no other is"
         )
         self.trial = trial
         self.difference = found
@@ -118,7 +112,7 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTurn:
-    """One request and all answers to it; `trial` is None outside of a study."""
+    """A request with the answers to it; `trial` is None outside of a study."""
 
     body: Body
     answers: tuple[Answer, ...]
@@ -131,68 +125,61 @@ class RecordedTurn:
 
 
 def canonical(body: Body) -> str:
-    """A request as the one JSON text that equal requests share."""
+    """Return a request as canonical JSON, the same for equal requests."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def recorded_turns(exchange: LlmExchange, trial: int | None = None) -> tuple[RecordedTurn, ...]:
-    """Every request of an exchange with its answers, in order.
+    """Return every request of an exchange with its answers, in order.
 
-    Of an exchange recorded earlier this is the last request only: the others were not kept. Raises
-    `CodecError` for texts that are no exchange.
+    Raises `CodecError` for texts that are not an exchange.
     """
-    request = from_json(object, exchange.request)
+    bodies = from_json(tuple[dict[str, object], ...], exchange.request)
     rows = from_json(tuple[_Row, ...], exchange.reply)
-    if isinstance(request, dict):
-        last = rows[-1].form if rows else ""
-        rows = tuple(row for row in rows if row.form == last)
-        request = [request]
-    if not isinstance(request, list) or not all(isinstance(body, dict) for body in request):
-        raise CodecError("LlmExchange: request: neither a body nor a list of them")
-    answers = [tuple(row.answer for row in rows if row.request == n) for n in range(len(request))]
-    return tuple(
-        RecordedTurn(body=body, answers=given, trial=trial)
-        for body, given in zip(request, answers, strict=True)
-        if given
+    turns = (
+        RecordedTurn(
+            body=body, answers=tuple(r.answer for r in rows if r.request == n), trial=trial
+        )
+        for n, body in enumerate(bodies)
     )
+    return tuple(turn for turn in turns if turn.answers)
 
 
 class TranscriptTransport:
-    """Answers as it was answered; what was asked several times is answered in that order.
+    """Gives recorded answers; those to equal requests in their order, then the last one again.
 
-    After its last answer on record, a request gets that one again. Raises `Diverged` for a request
-    that is not on record.
+    Raises `Diverged` for a request that is not recorded.
     """
 
-    def __init__(self, said: Iterable[RecordedTurn]) -> None:
-        self._said = tuple(said)
+    def __init__(self, turns: Iterable[RecordedTurn]) -> None:
+        self._turns = tuple(turns)
         self._answers: dict[str, list[tuple[Answer, ...]]] = defaultdict(list)
-        for each in self._said:
-            self._answers[each.digest].append(each.answers)
+        for turn in self._turns:
+            self._answers[turn.digest].append(turn.answers)
 
     def send(self, body: Body) -> tuple[Answer, ...]:
-        """Give what is on record for this request."""
+        """Return the recorded answers to this request."""
         answers = self._answers.get(digest(canonical(body)))
         if answers is None:
-            raise diverged(body, self._said)
+            raise diverged(body, self._turns)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def count_tokens(self, body: Body) -> int | None:
-        """What was billed for a request on record, which is about what was counted."""
+        """Return the billed tokens of a recorded request, about the number counted."""
         for answer in self._answers.get(digest(canonical(body)), [()])[0]:
             if answer.status == HTTPStatus.OK:
                 return _input_tokens(answer)
         return None
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 class TranscriptFolder:
-    """A folder with a file for each request: what is not there is asked of `live` and kept.
+    """A folder with a file for each request; `live` answers other requests, which are then stored.
 
-    Where the provider could not answer for now, nothing is kept: the next run asks again. Raises
-    `Diverged` for a request that is not there when nobody can be asked.
+    Temporary failures are not stored: the next run asks again. Raises `Diverged` for a request
+    that is not stored when there is no `live` transport.
     """
 
     def __init__(self, folder: Path, live: Transport | None = None) -> None:
@@ -200,7 +187,7 @@ class TranscriptFolder:
         self._live = live
 
     def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
-        """Give the answers to a request, from the folder if they are there."""
+        """Return the answers to a request, from the folder if they are stored."""
         path = self._folder / f"{digest(canonical(body))}.json"
         if path.is_file():
             return _read(path).answers
@@ -212,11 +199,11 @@ class TranscriptFolder:
         return answers
 
     def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
-        """What the transport behind it counts, if there is one."""
+        """Return the count of the live transport, if there is one."""
         return None if self._live is None else self._live.count_tokens(body)
 
     def close(self) -> None:
-        """Close the transport behind it."""
+        """Close the live transport."""
         if self._live is not None:
             self._live.close()
 
@@ -229,10 +216,10 @@ def _input_tokens(answer: Answer) -> int | None:
     return billed.tokens - billed.output_tokens
 
 
-def diverged(body: Body, said: Sequence[RecordedTurn]) -> Diverged:
-    """How a request differs from the one on record that comes nearest."""
-    asked: Body = json.loads(canonical(body))
-    found = [(difference(asked, each.body), each.trial) for each in said]
+def diverged(body: Body, turns: Sequence[RecordedTurn]) -> Diverged:
+    """Return how a request differs from the nearest recorded one."""
+    request: Body = json.loads(canonical(body))
+    found = [(difference(request, turn.body), turn.trial) for turn in turns]
     nearest = min(found, key=lambda one: one[0].distance, default=None)
     return Diverged(None, None) if nearest is None else Diverged(nearest[1], nearest[0])
 
@@ -257,15 +244,15 @@ def _read(path: Path) -> RecordedTurn:
         return from_json(RecordedTurn, read_text(path, MOST_BYTES))
     except (OSError, UnicodeDecodeError, CodecError) as error:
         raise StoreError(
-            f"{path} is no transcript: {error}; delete it to have the model asked again"
+            f"{path} is not a transcript: {error}; delete it to ask the model again"
         ) from error
 
 
-def _write(path: Path, said: RecordedTurn) -> None:
-    arriving = path.with_suffix(".arriving")
+def _write(path: Path, turn: RecordedTurn) -> None:
+    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        arriving.write_text(to_json(said, indent=1), encoding="utf-8")
-        arriving.replace(path)
+        partial.write_text(to_json(turn, indent=1), encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
-        raise StoreError(f"cannot keep the transcript {path}: {error.strerror}") from error
+        raise StoreError(f"cannot store the transcript {path}: {error.strerror}") from error

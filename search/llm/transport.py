@@ -1,4 +1,4 @@
-"""Sends one request through the Anthropic SDK, again where that helps.
+"""Send one request through the Anthropic SDK, with retries.
 
 The only module that imports the SDK, which takes seconds: import it when a client is made.
 """
@@ -34,21 +34,21 @@ _FAULTS = {
     "Connect": "could not be reached",
     "Timeout": "did not answer in time",
 }
-"""What a provider did, by a word in the name of the error."""
+"""What the provider did, by a word in the name of the error."""
 _ADVICE = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Count:
-    """What a provider answers that counts tokens."""
+    """The answer to a request to count tokens."""
 
     input_tokens: int
 
 
 class AnthropicTransport:
-    """A connection to one provider; nothing it returns holds the key.
+    """A connection to one provider; nothing it returns contains the key.
 
-    The first fault of a request after which it is sent again is passed to `notice`, as one line.
+    `notice` receives one line at the first retry of a request.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AnthropicTransport:
         self._backoff = wait_exponential(first_s, max=MAX_WAIT_S) + wait_random(0, first_s)
 
     def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
-        """Give the answer to every attempt, the last one final; raises nothing of the network."""
+        """Return the answer to every attempt, the last one final; raise no network error."""
         answers: list[Answer] = []
 
         def attempt() -> bool:
@@ -77,11 +77,11 @@ class AnthropicTransport:
             return answers[-1].worth_retrying
 
         def wait_s(state: RetryCallState) -> float:
-            asked_s = answers[-1].retry_after_s
-            waited_s = self._backoff(state) if asked_s is None else asked_s
+            advised_s = answers[-1].retry_after_s
+            waited_s = self._backoff(state) if advised_s is None else advised_s
             if len(answers) == 1:
                 fault = fault_of(answers[-1], self._settings, was_answered=True)
-                self._notice(f"{fault.words}; asked again in {waited_s:.0f} s")
+                self._notice(f"{fault.words}; retry in {waited_s:.0f} s")
             return waited_s
 
         Retrying(
@@ -95,7 +95,7 @@ class AnthropicTransport:
         return tuple(answers)
 
     def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
-        """Input tokens of a request by the provider's count; None where it has none to give."""
+        """Return the input tokens by the provider's count; None where it has no such endpoint."""
         if not self._counts:
             return None
         known = ("model", "messages", "max_tokens")
@@ -118,8 +118,7 @@ class AnthropicTransport:
     def _answer(self, body: "MessageCreateParamsNonStreaming") -> Answer:
         scrub = self._settings.api_key.scrub
         try:
-            # Read to its end, as nobody watches a policy being written; the pieces keep the
-            # connection alive, so that the timeout is for a silence and not for the reply.
+            # With a stream, the timeout is for silence and not for the whole reply.
             response = self._client.messages.with_raw_response.create(
                 **body, extra_body={"stream": True}
             )
@@ -142,7 +141,7 @@ class AnthropicTransport:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds the provider asks to wait, given as milliseconds, seconds or a date."""
+    """Return the seconds to wait that the provider asks for, in any of its three forms."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

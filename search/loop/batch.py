@@ -10,17 +10,11 @@ from threading import Thread
 from typing import TypeAlias
 
 from records.store.rows import PendingTrial
-from records.store.store import Store
 from records.trial import Config, Failed, FailureKind, History, Measured, Trial
-from search.loop.ports import Observer
 from search.loop.trial import Phases, TrialRunner
 
 CONTENTION_FAILURES = (FailureKind.OUT_OF_MEMORY, FailureKind.HANG)
 """Failures that launches next to it may cause, where they share memory and cores."""
-
-
-def _nothing() -> None:
-    """Stop nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +30,7 @@ class Capacity:
     place_count: int = 0
     places_of: Callable[[Config], int] = lambda _config: 1
     share_memory: bool = True
-    stop: Callable[[], None] = _nothing
+    stop: Callable[[], None] = lambda: None
     phases: Phases = field(default_factory=Phases)
     order: Callable[[int], str] | None = None
     """Sort key by ordinal: trials then run one after the other in the calling thread."""
@@ -46,51 +40,33 @@ class Capacity:
 class _Member:
     """A trial of a batch to launch; `attempts` next to other trials have failed."""
 
-    intent: PendingTrial
+    pending: PendingTrial
     config: Config
     place_count: int
     attempts: int = 0
 
     @property
     def ordinal(self) -> int:
-        return self.intent.ordinal
+        return self.pending.ordinal
 
     @property
     def alone(self) -> bool:
         return self.attempts > 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Entered:
-    """The launch of a trial entered a phase."""
-
-    ordinal: int
-    phase: str
-
-
-_Message: TypeAlias = _Entered | Trial | BaseException
+_Message: TypeAlias = tuple[str, int] | Trial | BaseException
+"""The phase that a trial entered, a trial that ended, or an error of its thread."""
 
 
 class Batch:
     """Pending trials, and the history that the next proposer receives."""
 
-    def __init__(
-        self,
-        *,
-        study_id: str,
-        history: History,
-        capacity: Capacity,
-        trial_runner: TrialRunner,
-        store: Store,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, runner: TrialRunner, history: History, capacity: Capacity) -> None:
         self.history = history
         self._past = history
-        self._study_id = study_id
+        self._runner = runner
+        self._observer = runner.observer
         self._capacity = capacity
-        self._trial_runner = trial_runner
-        self._store = store
-        self._observer = observer
         self._added_count = 0
         self._waiting: list[_Member] = []
         self._under_way: dict[int, _Member] = {}
@@ -113,16 +89,16 @@ class Batch:
             and taken < self._capacity.place_count
         )
 
-    def add(self, intent: PendingTrial) -> None:
+    def add(self, pending: PendingTrial) -> None:
         """Add a pending trial; finish it here if there is nothing to launch."""
         self._added_count += 1
-        self._observer.trial_started(intent.ordinal, intent.policy)
-        decided = self._trial_runner.decide(intent, self.history)
+        self._observer.trial_started(pending.ordinal, pending.policy)
+        decided = self._runner.decide(pending, self.history)
         if isinstance(decided, Trial):
             self._finish(decided)
             return
         places = self._capacity.places_of(decided)
-        self._waiting.append(_Member(intent=intent, config=decided, place_count=places))
+        self._waiting.append(_Member(pending=pending, config=decided, place_count=places))
         self.history = replace(self.history, pending=(*self.history.pending, decided))
 
     def run(self) -> None:
@@ -139,16 +115,18 @@ class Batch:
                 self._take(self._messages.get())
         except BaseException:
             self._capacity.stop()
-            self._wait()
+            # A resumed study uses the folders of these launches again.
+            for thread in self._threads:
+                thread.join()
             raise
-        self._trial_runner.clear()
+        self._runner.clear()
 
     def _run_here(self, member: _Member) -> None:
         self._observer.config_decided(member.ordinal, member.config)
         with self._capacity.phases.listen_with(
             lambda name: self._observer.phase(name, member.ordinal)
         ):
-            trial = self._trial_runner.run(member.intent, member.config, self._past)
+            trial = self._runner.run(member.pending, member.config, self._past)
         self._finish(trial)
 
     def _fits(self, member: _Member) -> bool:
@@ -174,58 +152,44 @@ class Batch:
         self._threads.append(thread)
         thread.start()
 
-    def _wait(self) -> None:
-        """Wait until no launch uses its folder, which a resumed study uses again."""
-        for thread in self._threads:
-            thread.join()
-
     def _measure(self, member: _Member) -> None:
         """Run one trial in this thread and send the result to the calling thread."""
-        ordinal = member.ordinal
+        ordinal, put = member.ordinal, self._messages.put
         try:
-            with self._capacity.phases.listen_with(
-                lambda name: self._messages.put(_Entered(ordinal, name))
-            ):
-                self._messages.put(
-                    self._trial_runner.run(
-                        member.intent, member.config, self._past, f"trial{ordinal}"
-                    )
-                )
+            with self._capacity.phases.listen_with(lambda name: put((name, ordinal))):
+                put(self._runner.run(member.pending, member.config, self._past, f"trial{ordinal}"))
         except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            self._messages.put(error)
+            put(error)
 
     def _take(self, message: _Message) -> None:
         match message:
-            case _Entered():
-                self._observer.phase(message.phase, message.ordinal)
             case Trial():
                 self._settle(message)
-            case _:
+            case BaseException():
                 raise message
+            case phase, ordinal:
+                self._observer.phase(phase, ordinal)
 
     def _settle(self, trial: Trial) -> None:
         """Record a trial that ended, unless trials next to it may have made it fail."""
         member = self._under_way.pop(trial.ordinal)
         neighbours = self._neighbours.pop(trial.ordinal)
-        if neighbours and self._is_contention(trial):
+        outcome = trial.outcome
+        if (
+            neighbours
+            and self._capacity.share_memory
+            and isinstance(outcome, Failed)
+            and outcome.kind in CONTENTION_FAILURES
+        ):
             self._waiting.append(replace(member, attempts=trial.attempts))
             return
-        outcome = trial.outcome
         if isinstance(outcome, Measured):
             measurement = replace(outcome.measurement, beside_count=len(neighbours))
             outcome = replace(outcome, measurement=measurement)
         attempts = member.attempts + trial.attempts
         self._finish(replace(trial, outcome=outcome, attempts=attempts))
 
-    def _is_contention(self, trial: Trial) -> bool:
-        outcome = trial.outcome
-        return (
-            self._capacity.share_memory
-            and isinstance(outcome, Failed)
-            and outcome.kind in CONTENTION_FAILURES
-        )
-
     def _finish(self, trial: Trial) -> None:
-        self._store.finish(self._study_id, trial)
+        self._runner.store.finish(self._runner.study_id, trial)
         self.history = self.history.append(trial)
         self._observer.trial_finished(trial, self.history)

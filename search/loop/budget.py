@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 
 from policies.space import Space
 from records.codec import from_document
@@ -16,7 +17,7 @@ from records.errors import STRICT, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Llm, Price, Study
-from records.trial import History, Repeat, Trial
+from records.trial import History, Repeat
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
@@ -45,7 +46,7 @@ def without_patience(study: Study, space: Space) -> Study:
 def exhausted_reason(study: Study) -> str:
     """Return why nothing more is proposed although the budget allows it."""
     if study.replay_of is not None:
-        return f"every policy of study {study.replay_of} was launched again"
+        return f"every policy of study {study.replay_of} was repeated"
     return "every feasible configuration was tried"
 
 
@@ -66,20 +67,20 @@ def parallel_limit(study: Study, history: History, used: int) -> int:
 
 
 def remaining_launches(study: Study, history: History) -> int:
-    """Launches that the budget of trials still pays for."""
+    """Return the launches that the budget of trials still allows."""
     return max(0, study.budget.trials - history.launched_count - len(history.pending))
 
 
 def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
-    """Every start of all ranks: trials with their repetitions, and launches made again."""
+    """Count every start of all ranks: trials with their retries, and repeat launches."""
     own = sum(trial.attempts for trial in history if trial.reached_launch)
     return own + len(repeats)
 
 
 def launches_since_best(history: History) -> int:
-    """Launches that the budget counts, after the one that is best; 0 while none is measured.
+    """Count launches after the best one; 0 while none is measured.
 
-    Of several objectives, after the newest one on the front.
+    With several objectives, count those after the newest on the front.
     """
     best = history.best
     if best is None:
@@ -89,26 +90,16 @@ def launches_since_best(history: History) -> int:
 
 
 def failures_in_a_row(history: History) -> int:
-    """Failed trials since the last measured one."""
-    count = 0
-    for trial in reversed(history.trials):
-        if _measured(trial):
-            break
-        count += 1
-    return count
-
-
-def _measured(trial: Trial) -> bool:
-    return trial.score is not None
+    """Count the failed trials since the last measured one."""
+    return sum(1 for _ in takewhile(lambda trial: trial.score is None, reversed(history.trials)))
 
 
 def extend_budget(study_id: str, more: int, records: Store, most: int | None = None) -> Study:
-    """The study with a budget that lasts for `more` trials from here, as it is now on record.
+    """Record a budget for `more` trials from now, with launches for their races and final.
 
-    Races and the final are made again for them, so they may take what a study of so many trials
-    may. Raises `StudyError` where it would have more than `most`.
+    Return the study. Raises `StudyError` where it would have more than `most` trials.
     """
-    with records.lock(study_id):  # whoever runs it has read its budget
+    with records.lock(study_id):  # a running search has read the budget
         study = records.find(study_id).study
         history = records.history(study_id)
         trials = history.launched_count + more
@@ -116,19 +107,19 @@ def extend_budget(study_id: str, more: int, records: Store, most: int | None = N
             raise StudyError(
                 f"{more} more make {trials} trials; at most {most} are allowed here for a study"
             )
+        limit = study.budget.launches
         used = launches_used(history, records.repeats(study_id))
-        spent = used if study.budget.launches is None else study.budget.launches
-        enough = spent + Budget(trials=more).launch_limit
-        by_default = study.budget.launches is None and Budget(trials=trials).launch_limit >= enough
+        enough = Budget(trials=more).launch_limit + (used if limit is None else limit)
+        by_default = limit is None and Budget(trials=trials).launch_limit >= enough
         budget = replace(
             study.budget,
             trials=trials,
             patience=study.budget.patience + more,
             launches=None if by_default else enough,
         )
-        extend_budget = replace(study, budget=budget)
-        records.replace_study(study_id, extend_budget)
-    return extend_budget
+        study = replace(study, budget=budget)
+        records.replace_study(study_id, study)
+    return study
 
 
 _RELEASE = re.compile(r"-\d{8}$")

@@ -1,15 +1,10 @@
-"""Final result; rescoring a stored study.
-
-What a search found: the re-measured winner, how sure that is, and who ties with it.
-
-What is on record, scored by other objectives or limits than it was searched by.
-"""
+"""The result of a study: its winner, evidence and ties; also by other objectives or limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from evaluator.metrics.base import Absent, Evidence, Formula, Metric
+from evaluator.metrics.base import Absent, Formula, Metric
 from evaluator.metrics.registry import metric_names
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Comparison, Noise, Spread, Verdict, spread
@@ -39,7 +34,7 @@ from search.loop.leader import (
 class InContextFinding:
     """The winner against the seed in one context, or on average over `context_count` of them.
 
-    `against_seed` compares burdens, so a ratio below 1 is better; None where they share no round.
+    `against_seed` compares costs: a ratio below 1 is better; None where they share no round.
     """
 
     name: str
@@ -50,9 +45,9 @@ class InContextFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmingRounds:
-    """The rounds in which the finalists were launched: all that count, and those disturbed.
+    """The rounds of the final: all that count, and those disturbed by other work.
 
-    `seed_launched` is whether the seed was among them, however its launches ended.
+    `seed_launched` is whether they include the seed, also if its launches failed.
     """
 
     count: int
@@ -61,7 +56,7 @@ class ConfirmingRounds:
 
     @property
     def caveat(self) -> str | None:
-        """What to keep in mind where the machine was not quiet; None where it was."""
+        """A warning if other work disturbed a round, else None."""
         if not self.disturbed_count:
             return None
         some = f"{self.disturbed_count} of the {self.count}"
@@ -71,13 +66,13 @@ class ConfirmingRounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The closing summary of a study; `winner` is the ordinal of a trial, None when none ran.
+    """The final result of a study; `winner` is the ordinal of a trial, None if none was measured.
 
-    `result` is in the unit of the objective, from the launches that `supported_values` names.
-    `against_seed` compares burdens, so a ratio below 1 is better whatever the direction.
-    `unreliable` finalists failed in a confirming launch by their own doing. `noise` is how much a
-    round's ratio varies between equal sides. `front` is empty where the study has one objective.
-    `confirming` are the rounds that count in the final; None where there was none.
+    `result` is in the unit of the objective, from the launches of `supported_values`.
+    `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
+    finalists failed in a confirming launch, other than by infrastructure. `noise` is how much a
+    round's ratio varies between equal sides. `front` is empty with one objective. `confirming` are
+    the rounds that count in the final; None where there was none.
     """
 
     stop_reason: str
@@ -95,14 +90,14 @@ class Finding:
 
 
 def find(
-    led: Leader,
+    leader: Leader,
     launches: Sequence[Repeat],
     scoring: Scoring,
     measure: Measure,
     stop_reason: str,
 ) -> Finding:
-    """Name the winner among the finalists by the launches that confirmed them."""
-    history = led.history
+    """Return the result by the launches that confirmed the finalists."""
+    history = leader.history
     admissible = {trial.ordinal for trial in history.admissible}
     winner = None if history.best is None else history.best.ordinal
     failed = unreliable(launches)
@@ -125,15 +120,15 @@ def find(
             and ordinal not in failed
         ),
         unreliable=failed,
-        races=led.races,
-        noise=led.noise,
-        front=led.front,
+        races=leader.races,
+        noise=leader.noise,
+        front=leader.front,
         confirming=_confirming(launches),
     )
 
 
 def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:
-    """The rounds of finals among these launches."""
+    """Return the rounds of finals among these launches."""
     final = [launch for launch in launches if launch.purpose is Purpose.CONFIRM]
     rounds = {(launch.series, launch.round) for launch in final}
     disturbed = {(x.series, x.round) for x in final if is_disturbed(x.outcome)}
@@ -147,14 +142,14 @@ def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:
 
 
 def final_finding(row: StudyRow) -> Finding | None:
-    """What a study found; None before its end, and while it goes on and may find better."""
+    """Return the result of a finished study; None before its end, or while it is resumed."""
     if row.summary is None or row.status != "finished":
         return None
     return from_json(Finding, row.summary)
 
 
 def leader_of(row: StudyRow, store: Store) -> Trial | None:
-    """The trial of a study on record that won, or leads so far; None where none was measured."""
+    """Return the trial of a recorded study that won or leads so far; None if none was measured."""
     finding = final_finding(row)
     if finding is not None and finding.winner is not None:
         return store.trial(row.id, finding.winner)
@@ -164,19 +159,19 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
 
 
 def best_result(row: StudyRow, leader: Trial | None, store: Store) -> Spread | None:
-    """How good the trial is that leads a study."""
+    """Return the value of the trial that leads a study."""
     finding = final_finding(row)
     if finding is not None and finding.result is not None:
         return finding.result
-    return (
-        None if leader is None else trial_spread(leader, History(again=repeated_values(row, store)))
-    )
+    if leader is None:
+        return None
+    return trial_spread(leader, History(again=repeated_values(row, store)))
 
 
 def repeated_values(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]:
-    """What counts of each trial of a study that was launched again, as `supported_values` says.
+    """Return the `supported_values` of each repeated trial of a study.
 
-    Nothing where a record from elsewhere does not say how it is scored.
+    Return nothing for an imported study whose objective is unknown here.
     """
     if not store.counts(row.id).repeats:
         return {}
@@ -189,44 +184,44 @@ def repeated_values(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ..
 
 
 def trial_spread(trial: Trial, history: History) -> Spread | None:
-    """The one number of a trial, over the launches that count; None where it has no score."""
+    """Return the value of a trial over its launches that count; None where it has no score."""
     values = history.values(trial)
     return spread(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescored:
-    """A study as it would be if it had been asked this; nothing was launched for it."""
+    """A recorded study with the result by other objectives or limits, without launches."""
 
     row: StudyRow
-    """With `finding` as its summary."""
+    """The study with `finding` as its summary."""
     history: History
     finding: Finding
     scoring: Scoring
 
 
-def rescore(row: StudyRow, store: Store, asked: Study) -> Rescored:
-    """Score what is on record of a study by the objectives and limits of `asked`.
+def rescore(row: StudyRow, store: Store, other: Study) -> Rescored:
+    """Score the recorded launches of a study by the objectives and limits of `other`.
 
-    Who leads is who has the lowest cost over all launches: nobody was raced for it. A trial that
-    lacks a metric is a failure that says which. What was computed afterwards counts as if it had
-    been measured. Raises `StudyError` where `asked` is unclear.
+    The leader has the lowest cost over all launches; races do not count. A trial that lacks a
+    metric is a failure. Metrics computed later count as measured. Raises `StudyError` where `other`
+    is unclear.
     """
     computed = store.computed_metrics(row.id)
     history = with_computed(store.history(row.id), computed)
     launches = same_definitions(counted(store.repeats(row.id), row.study.measure), history)
-    return rescore_history(row, history, launches, asked, stored_definitions(computed))
+    return rescore_history(row, history, launches, other, stored_definitions(computed))
 
 
 def rescore_history(
     row: StudyRow,
     stored: History,
     repeats: Sequence[Repeat],
-    asked: Study,
+    other: Study,
     added: Sequence[Metric] = (),
 ) -> Rescored:
-    """The same for these trials and launches; `added` are metrics of the user's own."""
-    scoring = scoring_of(asked, added).over(stored)
+    """Score these trials and launches; `added` are metrics of the user."""
+    scoring = scoring_of(other, added).over(stored)
     values = supported_values(repeats, scoring)
     scored = History(
         trials=tuple(map(scoring.scored, stored)),
@@ -235,51 +230,49 @@ def rescore_history(
     )
     front = front_of(scored, repeats, scoring)
     history = replace(scored, front=tuple(member.ordinal for member in front))
-    led = Leader(history=history, races=(), noise=None, front=front)
-    reason = "scored again by what is on record; nothing was launched, and nobody raced for it"
-    finding = find(led, repeats, scoring, asked.measure, reason)
-    return Rescored(
-        row=replace(row, study=asked, summary=to_json(finding)),
-        history=history,
-        finding=finding,
-        scoring=scoring,
-    )
+    leader = Leader(history=history, races=(), noise=None, front=front)
+    reason = "scored again from its records, without launches or races"
+    finding = find(leader, repeats, scoring, other.measure, reason)
+    row = replace(row, study=other, summary=to_json(finding))
+    return Rescored(row=row, history=history, finding=finding, scoring=scoring)
 
 
 def with_computed(history: History, computed: Mapping[int, Sequence[ComputedMetric]]) -> History:
-    """The history as if the newest version of every metric had been measured."""
+    """Return the history as if the newest version of every metric had been measured."""
 
-    def told(trial: Trial) -> Trial:
-        known = computed.get(trial.ordinal)
-        if not known or not isinstance(trial.outcome, Measured):
+    def updated(trial: Trial) -> Trial:
+        newer = computed.get(trial.ordinal)
+        if not newer or not isinstance(trial.outcome, Measured):
             return trial
-        return replace(trial, outcome=with_newest(trial.outcome, known))
+        return replace(trial, outcome=with_newest(trial.outcome, newer))
 
-    return replace(history, trials=tuple(map(told, history)))
+    return replace(history, trials=tuple(map(updated, history)))
 
 
 def same_definitions(repeats: Sequence[Repeat], history: History) -> tuple[Repeat, ...]:
-    """The launches without what another version of a metric said than it did of their trial."""
+    """Return the launches without metrics of another version than in their trial."""
     versions = {
         trial.ordinal: {value.name: value.version for value in trial.outcome.metrics}
         for trial in history
         if isinstance(trial.outcome, Measured)
     }
 
-    def told(repeat: Repeat) -> Repeat:
+    def matching(repeat: Repeat) -> Repeat:
         if not isinstance(repeat.outcome, Measured):
             return repeat
         own = versions.get(repeat.ordinal, {})
         same = tuple(v for v in repeat.outcome.metrics if own.get(v.name, v.version) == v.version)
         return replace(repeat, outcome=replace(repeat.outcome, metrics=same))
 
-    return tuple(map(told, repeats))
+    return tuple(map(matching, repeats))
 
 
 def stored_definitions(computed: Mapping[int, Sequence[ComputedMetric]]) -> tuple[Metric, ...]:
-    """What is known of metrics whose definition is not at hand: enough to score what is stored."""
-    found = {each.name: each for told in computed.values() for each in told}
-    names = set(metric_names()) if found else set()
+    """Return definitions for stored metrics that are not defined here, enough to score them."""
+    found = {each.name: each for values in computed.values() for each in values}
+    for name in metric_names() if found else ():
+        found.pop(name, None)
+    undefined = Absent("its definition is missing here; give it with --metrics-file")
     return tuple(
         Formula(
             name=name,
@@ -287,14 +280,9 @@ def stored_definitions(computed: Mapping[int, Sequence[ComputedMetric]]) -> tupl
             unit=each.unit,
             better=each.better,
             sources=frozenset({"samples"}),
-            description="Computed afterwards, by a definition that is not at hand.",
-            formula=_not_at_hand,
+            description="Computed later, by a definition that is missing here.",
+            formula=lambda _: undefined,
             version=each.version,
         )
         for name, each in sorted(found.items())
-        if name not in names
     )
-
-
-def _not_at_hand(_: Evidence) -> Absent:
-    return Absent("its definition is not at hand; give it with --metrics-file")

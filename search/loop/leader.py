@@ -1,4 +1,4 @@
-"""Who leads a study, from its records alone: races, confirmation, noise and the Pareto front.
+"""The leader of a study, from its records alone: races, confirmation, noise, the Pareto front.
 
 Launches are compared by cost: the objective where lower is better, its inverse where higher is
 better. Only a positive objective has one.
@@ -30,7 +30,6 @@ from evaluator.timing.decision import (
     pooled,
     spread,
 )
-from records.machine import Conditions
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure
@@ -52,22 +51,17 @@ LEAST_RACE_ROUNDS = 2
 
 def race_rule(measure: Measure) -> DecisionRule:
     """Return the rule for races: few rounds, with the noise of earlier ones."""
-    return DecisionRule(
-        margin=measure.margin,
-        alpha=measure.alpha,
-        min_rounds=LEAST_RACE_ROUNDS,
-        max_rounds=max(measure.race_rounds, LEAST_RACE_ROUNDS),
-    )
+    return _rule(measure, LEAST_RACE_ROUNDS, measure.race_rounds)
 
 
 def claim_rule(measure: Measure) -> DecisionRule:
     """Return the rule for the final claim: new launches only."""
-    least = max(measure.confirm_rounds, 1)
+    return _rule(measure, max(measure.confirm_rounds, 1), measure.max_confirm_rounds)
+
+
+def _rule(measure: Measure, least: int, most: int) -> DecisionRule:
     return DecisionRule(
-        margin=measure.margin,
-        alpha=measure.alpha,
-        min_rounds=least,
-        max_rounds=max(measure.max_confirm_rounds, least),
+        margin=measure.margin, alpha=measure.alpha, min_rounds=least, max_rounds=max(most, least)
     )
 
 
@@ -93,8 +87,7 @@ Rounds: TypeAlias = Mapping[int, Sequence[Repeat]]
 
 def counted(repeats: Iterable[Repeat], measure: Measure) -> tuple[Repeat, ...]:
     """Return the launches that count for the search; those in held-out contexts do not."""
-    searched = (r for r in repeats if r.purpose is not Purpose.HELD_OUT)
-    return without_replaced(searched, measure)
+    return without_replaced((r for r in repeats if r.purpose is not Purpose.HELD_OUT), measure)
 
 
 def without_replaced(repeats: Iterable[Repeat], measure: Measure) -> tuple[Repeat, ...]:
@@ -136,10 +129,11 @@ def is_disturbed(outcome: Outcome) -> bool:
 def _by_series(
     launches: Iterable[Repeat],
 ) -> Mapping[tuple[int, Purpose], Mapping[int, list[Repeat]]]:
-    by_series: dict[tuple[int, Purpose], dict[int, list[Repeat]]] = defaultdict(dict)
+    by_series: dict[tuple[int, Purpose], dict[int, list[Repeat]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for repeat in launches:
-        rounds = by_series[repeat.series, repeat.purpose]
-        rounds.setdefault(repeat.round, []).append(repeat)
+        by_series[repeat.series, repeat.purpose][repeat.round].append(repeat)
     return by_series
 
 
@@ -148,13 +142,13 @@ def _replaced(rounds: Rounds, least: int) -> tuple[int, ...]:
     left_out: list[int] = []
     for number in run_again(rounds):
         entrants = _entrants(rounds[number])
-        others = [
-            other
+        others = {
+            other: rounds[other]
             for other in rounds
             if other not in (number, *left_out) and _entrants(rounds[other]) >= entrants
-        ]
-        later = (other for other in others if other > number)
-        if len(others) >= least and not all(_is_disturbed(rounds[other]) for other in later):
+        }
+        quiet = [n for n, launches in others.items() if n > number and not _is_disturbed(launches)]
+        if len(others) >= least and quiet:
             left_out.append(number)
     return tuple(left_out)
 
@@ -165,12 +159,11 @@ def _entrants(launches: Iterable[Repeat]) -> frozenset[int]:
 
 def _is_disturbed(launches: Iterable[Repeat]) -> bool:
     """Whether all were measured and some were disturbed."""
-    conditions: list[Conditions | None] = []
-    for launch in launches:
-        if not isinstance(launch.outcome, Measured):
-            return False
-        conditions += [measurement.conditions for measurement in launch.outcome.measurements]
-    return None not in conditions and any(each.disturbances for each in conditions if each)
+    outcomes = [launch.outcome for launch in launches]
+    measured = [outcome for outcome in outcomes if isinstance(outcome, Measured)]
+    conditions = [one.conditions for outcome in measured for one in outcome.measurements]
+    is_whole = len(measured) == len(outcomes) and None not in conditions
+    return is_whole and any(each.disturbances for each in conditions if each)
 
 
 STEP_OBJECTIVES = ("step_time", "tokens_per_s")
@@ -340,8 +333,8 @@ def winner_of(
     failed, other than by infrastructure, wins only when no other is left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
-    found = objective_values(launches, scoring)
-    values = {ordinal: found[ordinal] for ordinal in found if ordinal in admissible}
+    found = objective_values(launches, scoring).items()
+    values = {ordinal: each for ordinal, each in found if ordinal in admissible}
     if not values or history.best is None:
         return history.incumbent
     incumbent = history.best.ordinal
@@ -358,17 +351,17 @@ def winner_of(
     faster = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.FAST]
     if faster:
         return min(faster, key=lambda ordinal: (costs[ordinal], ordinal))
-    ratios = {n: found.ratio for n, found in against.items() if _leans(found, measure)}
+    ratios = {
+        ordinal: found.ratio
+        for ordinal, found in against.items()
+        if found.verdict is Verdict.UNDECIDED
+        and found.ratio is not None
+        and found.ratio < 1 - measure.margin
+    }
     if ratios and incumbent != SEED:
         return min(ratios, key=lambda ordinal: (ratios[ordinal], ordinal))
     same = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.SAME]
     return min([incumbent, *same], key=lambda ordinal: _demand(history, ordinal))
-
-
-def _leans(found: Comparison, measure: Measure) -> bool:
-    """Whether a candidate is better by more than the margin, but the verdict is undecided."""
-    undecided = found.verdict is Verdict.UNDECIDED
-    return undecided and found.ratio is not None and found.ratio < 1 - measure.margin
 
 
 def compared(
@@ -437,17 +430,16 @@ def front_over(
     own: Mapping[int, tuple[float, ...]], repeats: Sequence[Repeat], scoring: Scoring
 ) -> tuple[FrontMember, ...]:
     """Return the front of trials with these values of their first launches."""
-    again = [supported_values(repeats, one) for one in scoring.objectives]
+    objectives = [(one, supported_values(repeats, one)) for one in scoring.objectives]
     launches = {
-        ordinal: tuple(
-            values.get(ordinal) or [value] for values, value in zip(again, reached, strict=True)
-        )
-        for ordinal, reached in own.items()
+        ordinal: [
+            (one, repeated.get(ordinal) or (value,))
+            for (one, repeated), value in zip(objectives, values, strict=True)
+        ]
+        for ordinal, values in own.items()
     }
     costs = {
-        ordinal: tuple(
-            one.sign * median(values) for one, values in zip(scoring.objectives, each, strict=True)
-        )
+        ordinal: tuple(one.sign * median(values) for one, values in each)
         for ordinal, each in launches.items()
     }
     return tuple(
@@ -455,7 +447,7 @@ def front_over(
             ordinal=ordinal,
             reached=tuple(
                 ObjectiveValue(objective=one.expression.text, unit=one.unit, value=spread(values))
-                for one, values in zip(scoring.objectives, launches[ordinal], strict=True)
+                for one, values in launches[ordinal]
             ),
         )
         for ordinal in unbeaten(costs)
@@ -481,13 +473,12 @@ def unbeaten(costs: Mapping[Key, tuple[float, ...]]) -> tuple[Key, ...]:
     front: list[Key] = []
     for key, cost in sorted(costs.items(), key=lambda item: item[1]):
         rivals = front[-1:] if len(cost) == 2 else front
-        if not any(_dominates(costs[rival], cost) for rival in rivals):
+        if not any(
+            costs[rival] != cost and all(a <= b for a, b in zip(costs[rival], cost, strict=True))
+            for rival in rivals
+        ):
             front.append(key)
     return tuple(front)
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,7 +495,7 @@ class Race:
         return self.challenger if self.comparison.verdict is Verdict.FAST else self.incumbent
 
     @property
-    def raced(self) -> RaceResult:
+    def result(self) -> RaceResult:
         """The race as the history records it."""
         return RaceResult(
             challenger=self.challenger,
@@ -552,7 +543,7 @@ def find_leader(
     return Leader(
         history=replace(
             updated,
-            races=tuple(race.raced for race in races),
+            races=tuple(race.result for race in races),
             repeats=tuple(repeats),
             front=tuple(member.ordinal for member in front),
         ),
@@ -589,10 +580,7 @@ def judge_race(
 
 
 def _with_costs(
-    history: History,
-    repeats: Sequence[Repeat],
-    scoring: Scoring,
-    incumbent: int | None,
+    history: History, repeats: Sequence[Repeat], scoring: Scoring, incumbent: int | None
 ) -> History:
     """Return the trials with the costs that these launches give them."""
     values = supported_values(repeats, scoring)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, compress
 from typing import TypeAlias
 
 import numpy as np
@@ -57,7 +57,7 @@ def learned_constraints(
     space: Space, history: History, revoked: Sequence[str]
 ) -> tuple[LearnedConstraint, ...]:
     """Return the constraints learned from the failures so far, without revoked ones."""
-    failed = [trial for trial in history if _teaches(trial)]
+    failed = [trial for trial in history if _is_evidence(trial)]
     measured = {trial.config for trial in history.measured}
     if len(failed) < LEAST_FAILURES or not measured:
         return ()
@@ -90,7 +90,7 @@ class _Finder:
     ) -> None:
         self._configs = space.feasible
         self._measured, self._failed = self._mask(measured), self._mask(failed)
-        taken_back = {name.removeprefix(PREFIX) for name in revoked}
+        revoked_texts = {name.removeprefix(PREFIX) for name in revoked}
         single = list(_literals(space))
         pairs = (
             _Predicate(one.literals + other.literals, one.holds & other.holds)
@@ -99,18 +99,16 @@ class _Finder:
         self._open = [
             each
             for each in (*single, *pairs)
-            if not (each.holds & self._measured).any() and each.text not in taken_back
+            if not (each.holds & self._measured).any() and each.text not in revoked_texts
         ]
 
     def all(self, kind: FailureKind, trials: Sequence[Trial]) -> Iterator[LearnedConstraint]:
         """Yield the constraints from failures with one cause, widest cover first."""
         left = list(trials)
         while (best := self._best(left)) is not None:
-            pairs = zip(self._configs, best.holds, strict=True)
-            held = {config for config, holds in pairs if holds}
-            covered = [trial for trial in left if trial.config in held]
-            yield _learned(best, kind, covered)
-            left = [trial for trial in left if trial not in covered]
+            covered_configs = set(compress(self._configs, best.holds))
+            yield _learned(best, kind, [t for t in left if t.config in covered_configs])
+            left = [trial for trial in left if trial.config not in covered_configs]
 
     def _best(self, trials: Sequence[Trial]) -> _Predicate | None:
         """Return the predicate with the most failures, fewest literals and narrowest range."""
@@ -150,7 +148,7 @@ def _learned(
     )
 
 
-def _teaches(trial: Trial) -> bool:
+def _is_evidence(trial: Trial) -> bool:
     outcome = trial.outcome
     return (
         trial.config is not None and isinstance(outcome, Failed) and outcome.kind in LEARNED_KINDS
@@ -190,7 +188,7 @@ def _conditions(knob: Knob) -> Iterator[tuple[str, frozenset[object]]]:
         yield f"{knob.name} <= {bound!r}", frozenset(knob.choices[: place + 1])
 
 
-TIE_SHARE = 0.03  # launches of one configuration were seen to vary by 2.4 % (median of 27 groups)
+TIE_SHARE = 0.03  # launches of one configuration varied by 2.4 % (median of 27 groups)
 LEAST_PAIRS = 2
 
 
@@ -211,7 +209,7 @@ class DeadKnob:
 def dead_knobs(space: Space, history: History) -> tuple[DeadKnob, ...]:
     """Return the knobs that made no difference in two or more pairs of measured trials.
 
-    None where costs stand for several objectives, of which ties say nothing.
+    None with several objectives, whose weighted costs change each turn.
     """
     if history.weights:
         return ()

@@ -16,7 +16,7 @@ from evaluator.traces.readers.files import STANDARD_LIMITS
 from records.codec import with_texts
 from records.llm_exchange import LlmExchange
 from records.scrub import Scrubber
-from records.study import Command, Measure, Study
+from records.study import Measure, Study
 from records.trial import Config, History, Outcome, Policy, Repeat, Trial
 from records.workload import Workload
 from search.loop.leader import Race
@@ -51,7 +51,7 @@ class Observer(Protocol):
     """Receives events; returns nothing and never raises."""
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """A run begins or continues."""
+        """A run starts or resumes."""
         ...
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
@@ -82,11 +82,11 @@ class Observer(Protocol):
         ...
 
     def race_decided(self, race: Race) -> None:
-        """A challenger was raced against the leader."""
+        """A race of a challenger against the leader was decided."""
         ...
 
     def notice(self, words: str) -> None:
-        """Something happened that the user should know; the search continues."""
+        """Report an event to the user; the search continues."""
         ...
 
 
@@ -171,30 +171,29 @@ def scrubbed_study(study: Study, scrubber: Scrubber) -> Study:
     """
     study = with_texts(study, scrubber.secrets)
     contexts = (replace(c, workload=_portable(c.workload, scrubber)) for c in study.contexts)
+    command = study.command
     return replace(
         study,
         workload=_portable(study.workload, scrubber),
         contexts=tuple(contexts),
         seed_policy=scrubber.path(study.seed_policy),
-        command=study.command and _portable_command(study.command, scrubber),
+        command=command
+        and replace(
+            command,
+            run=tuple(map(scrubber.path, command.run)),
+            environment=_portable_map(command.environment, scrubber),
+            file_digests=_portable_map(command.file_digests, scrubber),
+        ),
     )
+
+
+def _portable_map(texts: Mapping[str, str], scrubber: Scrubber) -> Mapping[str, str]:
+    return {scrubber.path(name): scrubber.path(text) for name, text in texts.items()}
 
 
 def _portable(workload: Workload, scrubber: Scrubber) -> Workload:
     text_file = workload.text_file
     return replace(workload, text_file=text_file and scrubber.path(text_file))
-
-
-def _portable_command(command: Command, scrubber: Scrubber) -> Command:
-    def in_all(named: Mapping[str, str]) -> Mapping[str, str]:
-        return {scrubber.path(name): scrubber.path(text) for name, text in named.items()}
-
-    return replace(
-        command,
-        run=tuple(map(scrubber.path, command.run)),
-        environment=in_all(command.environment),
-        file_digests=in_all(command.file_digests),
-    )
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
@@ -222,11 +221,11 @@ def _scrub_file(path: Path, scrubber: Scrubber) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".scrubbed-")
     try:
         with os.fdopen(handle, "wb") as out, path.open("rb") as file:
-            # A piece ends at a line end, unless one line is as long as a piece.
+            # A piece ends at a line end, unless a line is longer than a piece.
             while piece := file.read(PIECE_BYTES) + file.readline(PIECE_BYTES):
-                left = scrubber.content(piece)
-                changed = changed or left != piece
-                out.write(left)
+                scrubbed = scrubber.content(piece)
+                changed = changed or scrubbed != piece
+                out.write(scrubbed)
         if changed:
             Path(name).replace(path)
     finally:

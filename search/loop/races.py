@@ -7,12 +7,13 @@ which launches are needed to measure the noise, to choose the leader and to conf
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 from zlib import crc32
 
+from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
 from evaluator.timing.decision import Comparison
-from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.loop.budget import launches_used, remaining_launches
@@ -34,21 +35,30 @@ from search.loop.leader import (
     unreliable,
     without_replaced,
 )
-from search.loop.ports import Observer
 from search.loop.trial import TrialRunner, outcome_in
 from search.study.spaces import decide_config, held_out_study, space_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RepeatRunner:
-    """Runs the repeat launches that are not recorded yet."""
+    """Runs the repeat launches that are not recorded yet.
 
-    study_id: str
+    `study` is the one of `trial_runner`, or its held-out contexts.
+    """
+
+    trial_runner: TrialRunner
     study: Study
     scoring: Scoring
-    store: Store
-    trial_runner: TrialRunner
-    observer: Observer
+
+    @property
+    def history(self) -> History:
+        """The recorded trials."""
+        return self.trial_runner.store.history(self.trial_runner.study_id)
+
+    @property
+    def recorded(self) -> tuple[Repeat, ...]:
+        """All recorded repeat launches."""
+        return self.trial_runner.store.repeats(self.trial_runner.study_id)
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
         """Return the recorded launches of one series that count, in their order."""
@@ -75,13 +85,8 @@ class RepeatRunner:
         """
         for pair in range(count):
             done = {repeat.round for repeat in self.repeats(Purpose.SELF_TEST, series)}
-            missing = [
-                _PlannedRepeat(
-                    purpose=Purpose.SELF_TEST, series=series, round=number, position=0, trial=trial
-                )
-                for number in (2 * pair, 2 * pair + 1)
-                if number not in done
-            ]
+            numbers = [number for number in (2 * pair, 2 * pair + 1) if number not in done]
+            missing = [_Planned(trial, Purpose.SELF_TEST, series, number) for number in numbers]
             if self.launches_left < len(missing) + spare:
                 return
             self._launch(missing, whole=len(missing) == 2)
@@ -89,9 +94,7 @@ class RepeatRunner:
     @property
     def launches_left(self) -> int:
         """Count the launches that the budget still allows."""
-        history = self.store.history(self.study_id)
-        used = launches_used(history, self.store.repeats(self.study_id))
-        return self.study.budget.launch_limit - used
+        return self.study.budget.launch_limit - launches_used(self.history, self.recorded)
 
     def _rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
         ordinals = {trial.ordinal for trial in trials}
@@ -101,22 +104,20 @@ class RepeatRunner:
 
     def _missing(
         self, purpose: Purpose, series: int, trials: Sequence[Trial]
-    ) -> tuple["_PlannedRepeat", ...]:
+    ) -> tuple["_Planned", ...]:
         """Return the launches that complete a round, in their order.
 
         A round that an interruption left incomplete is completed.
         """
         ordinals = {trial.ordinal for trial in trials}
         rounds = self._by_round(purpose, series)
-        taken = [r.round for r in self.store.repeats(self.study_id) if r.series == series]
+        taken = [r.round for r in self.recorded if r.series == series]
         fresh = max(taken, default=-1) + 1
         number = next((n for n, found in rounds.items() if _ordinals(found) < ordinals), fresh)
         order = sorted(trials, key=lambda trial: trial.ordinal)
         Random(f"{self.study.random_seed}/{series}/{number}").shuffle(order)
         return tuple(
-            _PlannedRepeat(
-                purpose=purpose, series=series, round=number, position=position, trial=trial
-            )
+            _Planned(trial, purpose, series, number, position)
             for position, trial in enumerate(order)
             if trial.ordinal not in _ordinals(rounds.get(number, ()))
         )
@@ -128,43 +129,34 @@ class RepeatRunner:
         return rounds
 
     def _launched(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
-        stored = self.store.repeats(self.study_id)
-        return tuple(r for r in stored if r.series == series and r.purpose is purpose)
+        return tuple(r for r in self.recorded if r.series == series and r.purpose is purpose)
 
-    def _launch(self, planned: Sequence["_PlannedRepeat"], *, whole: bool) -> None:
+    def _launch(self, planned: Sequence["_Planned"], *, whole: bool) -> None:
         """Launch a whole round interleaved if it fits on the machine, else one after the other.
 
         Interleaved launches are not profiled.
         """
-        peaks = [_peak_memory_bytes(repeat.trial) for repeat in planned]
-        timed_only = all(not self._study_of(p.trial).measure.profiled_steps for p in planned)
-        if (
-            whole
-            and len(planned) > 1
-            and timed_only
-            and self.trial_runner.fits_together(self.study, peaks)
-        ):
+        runner = self.trial_runner
+        studies = [self._study_of(each.trial) for each in planned]
+        configs = [_config(each.trial) for each in planned]
+        timed_only = not any(study.measure.profiled_steps for study in studies)
+        peaks = [_peak_memory_bytes(each.trial) for each in planned]
+        if whole and len(planned) > 1 and timed_only and runner.fits(self.study, peaks):
             seed = f"{self.study.random_seed}/{planned[0].series}/{planned[0].round}"
-            configs = [_config(repeat.trial) for repeat in planned]
-            outcomes = self.trial_runner.launch_together(self.study, configs, crc32(seed.encode()))
+            outcomes = runner.launch_together(self.study, configs, crc32(seed.encode()))
             pairs = zip(planned, outcomes, strict=True)
-            self._keep(
-                *(replace(repeat, position=0).recorded(outcome) for repeat, outcome in pairs)
-            )
+            self._record(*(each.repeat(outcome, position=0) for each, outcome in pairs))
             return
-        for repeat in planned:
-            study = self._study_of(repeat.trial)
-            self._keep(repeat.recorded(self.trial_runner.launch_once(study, _config(repeat.trial))))
+        for each, study, config in zip(planned, studies, configs, strict=True):
+            self._record(each.repeat(runner.launch_once(study, config), each.position))
 
-    def _keep(self, *repeats: Repeat) -> None:
-        self.store.repeat(self.study_id, *repeats)
+    def _record(self, *repeats: Repeat) -> None:
+        self.trial_runner.store.repeat(self.trial_runner.study_id, *repeats)
         for repeat in repeats:
-            self.observer.repeat_finished(repeat)
+            self.trial_runner.observer.repeat_finished(repeat)
 
     def _study_of(self, trial: Trial) -> Study:
         """Return the study, without profiled steps if timing samples suffice for the objective."""
-        from evaluator.evaluate import evidence
-
         outcome = trial.outcome
         if not isinstance(outcome, Measured) or outcome.measurement.profiled:
             return self.study
@@ -174,17 +166,16 @@ class RepeatRunner:
         return replace(self.study, measure=replace(self.study.measure, profiled_steps=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlannedRepeat:
+class _Planned(NamedTuple):
     """One repeat launch before it is made."""
 
+    trial: Trial
     purpose: Purpose
     series: int
     round: int
-    position: int
-    trial: Trial
+    position: int = 0
 
-    def recorded(self, outcome: Outcome) -> Repeat:
+    def repeat(self, outcome: Outcome, position: int) -> Repeat:
         """Return the launch as recorded."""
         return Repeat(
             series=self.series,
@@ -192,7 +183,7 @@ class _PlannedRepeat:
             ordinal=self.trial.ordinal,
             outcome=outcome,
             purpose=self.purpose,
-            position=self.position,
+            position=position,
         )
 
 
@@ -292,26 +283,20 @@ CONFIRMED_FOR_EACH = 4
 """Confirmation rounds per first halving round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConfirmationPlan:
     """Decides what to launch again; all state is in the store, so a search can resume."""
 
-    study_id: str
-    measure: Measure
-    scoring: Scoring
-    store: Store
     runner: RepeatRunner
-    observer: Observer
 
     def leader(self) -> Leader:
         """Return the leader by the recorded launches."""
-        history = self.store.history(self.study_id)
-        return find_leader(history, self._repeats, self.scoring, self.measure)
+        return find_leader(self.runner.history, self._repeats, self._scoring, self._measure)
 
     @property
     def settled_count(self) -> int:
         """Count the trials that need no more launches: those before the last repeated one."""
-        series = (repeat.series for repeat in self.store.repeats(self.study_id))
+        series = (repeat.series for repeat in self.runner.recorded)
         return max(0, max(series, default=0) - 1)
 
     def settle(self, settled_count: int) -> Leader:
@@ -333,7 +318,7 @@ class ConfirmationPlan:
     def conclude(self) -> tuple[Repeat, ...]:
         """Halve the best trials, then confirm the finalists and the seed in new launches."""
         history = self.leader().history
-        series, least = len(history), self.measure.confirm_rounds
+        series, least = len(history), self._measure.confirm_rounds
         if not least or not history.admissible:
             return ()
         finalists = self._halved(history, series)
@@ -341,7 +326,7 @@ class ConfirmationPlan:
         entrants: tuple[Trial, ...] = (*finalists, *seed)
         front = [history.trials[n] for n in history.front if history.trials[n] not in entrants]
         entrants += tuple(front[: max(0, self._affordable(series) - len(entrants))])
-        for count in range(1, claim_rule(self.measure).max_rounds + 1):
+        for count in range(1, claim_rule(self._measure).max_rounds + 1):
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
             spare = self._reserve(0) if count > least else 0
@@ -361,22 +346,30 @@ class ConfirmationPlan:
 
     @property
     def _repeats(self) -> tuple[Repeat, ...]:
-        return counted(self.store.repeats(self.study_id), self.measure)
+        return counted(self.runner.recorded, self._measure)
+
+    @property
+    def _measure(self) -> Measure:
+        return self.runner.study.measure
+
+    @property
+    def _scoring(self) -> Scoring:
+        return self.runner.scoring
 
     def _affordable(self, series: int) -> int:
         """Count the trials that the budget can confirm, including launches already made."""
         launches = self.runner.launches_left + len(confirming(self._repeats, series))
-        return launches // self.measure.confirm_rounds
+        return launches // self._measure.confirm_rounds
 
     def _self_test(self, trial: Trial) -> None:
         """Launch the first trial against itself to measure the noise."""
         tested = len(self._repeats)
         self.runner.run_self_test(
-            self.measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
+            self._measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
         )
         noise = self.leader().noise
         if noise is not None and len(self._repeats) > tested:
-            self.observer.noise_measured(noise, self.measure)
+            self.runner.trial_runner.observer.noise_measured(noise, self._measure)
 
     def _race(self, challenger: Trial, history: History) -> None:
         """Race a trial that would lead by its single launch against the leader before it.
@@ -388,34 +381,34 @@ class ConfirmationPlan:
         leader = find_leader(
             History(history.before(challenger.ordinal).trials),
             [repeat for repeat in self._repeats if repeat.series < series],
-            self.scoring,
-            self.measure,
+            self._scoring,
+            self._measure,
         ).history
         incumbent = leader.best
-        if incumbent is None or challenger.score is None or not self.measure.race_rounds:
+        if incumbent is None or challenger.score is None or not self._measure.race_rounds:
             return
         if challenger.score.broken:
             return
-        if launch_of(challenger.outcome, self.scoring) is None:
+        if launch_of(challenger.outcome, self._scoring) is None:
             return
         leads = challenger.score.cost < leader.cost(incumbent)
         if not leads and not self._is_unlike(challenger, incumbent):
             return
-        raced = len(self.store.repeats(self.study_id))
-        least = least_rounds(Purpose.RACE, self.measure)
+        launch_count = len(self.runner.recorded)
+        least = least_rounds(Purpose.RACE, self._measure)
         # Later trials must not use the launches that the final needs.
         spare = self._for_final() + remaining_launches(self.runner.study, history)
-        for count in range(1, self.measure.race_rounds + 1):
+        for count in range(1, self._measure.race_rounds + 1):
             fits = self.runner.run_until(
                 count, Purpose.RACE, series, (challenger, incumbent), spare=spare
             )
-            race = judge_race(self._repeats, series, self.scoring, self.measure)
+            race = judge_race(self._repeats, series, self._scoring, self._measure)
             broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
             settled = count >= least and race is not None and race.comparison.settled
             if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
-        if race is not None and len(self.store.repeats(self.study_id)) > raced:
-            self.observer.race_decided(race)
+        if race is not None and len(self.runner.recorded) > launch_count:
+            self.runner.trial_runner.observer.race_decided(race)
 
     def _is_unlike(self, challenger: Trial, incumbent: Trial) -> bool:
         """Whether the challenger was disturbed and most launches of the incumbent were not."""
@@ -428,8 +421,8 @@ class ConfirmationPlan:
 
         The incumbent always stays in.
         """
-        alive = history.ranked[: self.measure.confirm_top]
-        rounds, rung = 0, max(1, self.measure.confirm_rounds // CONFIRMED_FOR_EACH)
+        alive = history.ranked[: self._measure.confirm_top]
+        rounds, rung = 0, max(1, self._measure.confirm_rounds // CONFIRMED_FOR_EACH)
         while len(alive) > FINALISTS:
             rounds += rung
             fits = self.runner.run_until(
@@ -437,7 +430,7 @@ class ConfirmationPlan:
             )
             if not fits:
                 break
-            costs = centred_costs(self.runner.repeats(Purpose.HALVING, series), self.scoring)
+            costs = centred_costs(self.runner.repeats(Purpose.HALVING, series), self._scoring)
             order = sorted(
                 (trial for trial in alive if trial.ordinal in costs),
                 key=lambda trial: (trial.ordinal != history.incumbent, costs[trial.ordinal]),
@@ -450,7 +443,7 @@ class ConfirmationPlan:
         """Whether the comparison of every entrant with the leader is settled."""
         leader = self.leader().history.best
         return leader is None or all(
-            compared(launches, leader.ordinal, other.ordinal, self.scoring, self.measure).settled
+            compared(launches, leader.ordinal, other.ordinal, self._scoring, self._measure).settled
             for other in entrants
             if other.ordinal != leader.ordinal
         )
@@ -460,9 +453,9 @@ class ConfirmationPlan:
 
         At most half of the limit, so that small studies still race; at least what a claim needs.
         """
-        if not self.measure.confirm_rounds:
+        if not self._measure.confirm_rounds:
             return 0
-        entrants, rule = FINALISTS + 1, claim_rule(self.measure)
+        entrants, rule = FINALISTS + 1, claim_rule(self._measure)
         affordable = self.runner.study.budget.launch_limit // 2 // entrants
         rounds = min(FINAL_ROUNDS, rule.max_rounds, affordable)
         return self._reserve(entrants) + entrants * max(0, rounds - rule.min_rounds)
@@ -470,7 +463,7 @@ class ConfirmationPlan:
     def _reserve(self, entrant_count: int) -> int:
         """Count the launches reserved to confirm the best, and for held-out contexts."""
         held_out = any(context.held_out for context in self.runner.study.contexts)
-        return self.measure.confirm_rounds * (entrant_count + 2 * held_out)
+        return self._measure.confirm_rounds * (entrant_count + 2 * held_out)
 
 
 def _is_ahead(race: Race | None) -> bool:

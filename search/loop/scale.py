@@ -1,7 +1,7 @@
-"""Relative speeds of trials on one scale, independent of the drift of the machine.
+"""Relative speeds of any two trials, independent of the drift of the machine.
 
-Rounds in which both trials were launched decide, directly or through other trials. A trial that was
-only launched alone is compared with the launches closest in time.
+They come from rounds with both trials, directly or through other trials. A trial that was only
+launched alone is compared with the launches closest in time.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from evaluator.objective import Scoring
 from evaluator.timing.decision import decide
 from records.study import Measure
-from records.trial import History, Trial
+from records.trial import History
 from search.loop.leader import claim_rule, launch_of, rounds_between
 
 
@@ -47,8 +47,13 @@ class _Step(NamedTuple):
     log: float
     half: float | None
 
+    def then(self, step: "_Step") -> "_Step":
+        """Return the product of both speeds."""
+        if self.half is None or step.half is None:
+            return _Step(self.log + step.log, None)
+        return _Step(self.log + step.log, math.hypot(self.half, step.half))
 
-_SAME = _Step(0.0, 0.0)
+
 Links = Mapping[int, Mapping[int, _Step]]
 
 
@@ -84,31 +89,25 @@ class Scale:
     def _linked(self, against: int) -> Mapping[int, _Step]:
         """Return every trial connected by rounds, through the fewest others."""
         if against not in self.reached:
-            found, ahead = {against: _SAME}, [against]
+            found, ahead = {against: _Step(0.0, 0.0)}, [against]
             for here in ahead:
                 for other, step in self.links.get(here, {}).items():
                     if other not in found:
-                        found[other] = _then(found[here], step)
+                        found[other] = found[here].then(step)
                         ahead.append(other)
             self.reached[against] = found
         return self.reached[against]
 
     def _alone(self, trial: int, linked: Mapping[int, _Step]) -> float | None:
         """Return the logarithm of the speedup by the launches closest in time."""
-        apart = [
+        found = [
             (abs(at - when), step.log + took - own)
             for when, own in self.launches.get(trial, ())
             for other, step in linked.items()
             for at, took in self.launches.get(other, ())
         ]
-        nearest = min((distance for distance, _ in apart), default=None)
-        return None if nearest is None else fmean(log for d, log in apart if d == nearest)
-
-
-def _then(before: _Step, step: _Step) -> _Step:
-    if before.half is None or step.half is None:
-        return _Step(before.log + step.log, None)
-    return _Step(before.log + step.log, math.hypot(before.half, step.half))
+        nearest = min((distance for distance, _ in found), default=None)
+        return None if nearest is None else fmean(log for d, log in found if d == nearest)
 
 
 def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
@@ -139,9 +138,11 @@ def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
 def _launches(history: History, scoring: Scoring) -> Mapping[int, list[tuple[float, float]]]:
     launches: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for trial in history:
-        cost = _first_cost(trial)
-        if cost is not None:
-            launches[trial.ordinal].append((float(trial.ordinal), math.log(cost)))
+        score = trial.score
+        if score is not None and score.value > 0:
+            # The cost is the value, or its inverse if higher is better.
+            log_cost = math.log(score.value) * (1 if score.cost > 0 else -1)
+            launches[trial.ordinal].append((float(trial.ordinal), log_cost))
     for repeat in history.repeats:
         launch = launch_of(repeat.outcome, scoring)
         if launch is not None:
@@ -149,11 +150,3 @@ def _launches(history: History, scoring: Scoring) -> Mapping[int, list[tuple[flo
             when = repeat.series - 0.5
             launches[repeat.ordinal].append((when, math.log(launch.value)))
     return launches
-
-
-def _first_cost(trial: Trial) -> float | None:
-    """Return the cost of its first launch: the value, or its inverse if higher is better."""
-    score = trial.score
-    if score is None or score.value <= 0:
-        return None
-    return score.value if score.cost > 0 else 1 / score.value

@@ -15,17 +15,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from evaluator.job import PhaseListener
 from evaluator.launchers.interleaved import fits_together
-from evaluator.objective import Scoring
 from evaluator.samples import other_work
 from policies.space import Space
 from records.codec import utc_now
 from records.errors import StoreError
-from records.store.artifacts import Artifacts
 from records.store.rows import PendingTrial
+from records.store.store import Store
 from records.study import Study
 from records.trial import (
     Artifact,
@@ -38,23 +37,20 @@ from records.trial import (
     MetricValue,
     Outcome,
     Policy,
-    Score,
     Stage,
     Trial,
 )
 from search.loop.leader import is_step_time
-from search.loop.ports import Evaluator
-from search.study.spaces import decide_config, in_context, parts
-
-BEING_MEASURED = "same configuration as a trial that is being measured"
+from search.loop.ports import Evaluator, Observer
+from search.study.spaces import PreparedStudy, decide_config, in_context, parts
 
 
+@dataclass
 class PolicyPrecheck:
     """Runs policies of one study in the sandbox, without a launch."""
 
-    def __init__(self, study: Study, space: Space) -> None:
-        self._study = study
-        self._space = space
+    study: Study
+    space: Space
 
     def __call__(self, policy: Policy, history: History) -> Config | str:
         """Return the configuration that a trial would launch, or why there is none.
@@ -63,15 +59,14 @@ class PolicyPrecheck:
         """
         from search.loop.learned import learned_constraints
 
-        config = decide_config(policy, self._study, self._space)
+        config = decide_config(policy, self.study, self.space)
         if isinstance(config, Failed):
-            return _unusable(config)
-        earlier = history.tried(config)
-        if earlier is not None:
-            return same_as(earlier)
-        if config in history.pending:
-            return BEING_MEASURED
-        for rule in learned_constraints(self._space, history, self._study.revoked):
+            is_fault = config.kind is FailureKind.POLICY_ERROR
+            return f"the policy failed: {config.message}" if is_fault else config.message
+        duplicate = duplicate_of(config, history)
+        if duplicate is not None:
+            return duplicate
+        for rule in learned_constraints(self.space, history, self.study.revoked):
             broken = rule.breaks(config)
             if broken is not None:
                 trials = ", ".join(f"#{ordinal}" for ordinal in rule.ordinals)
@@ -79,21 +74,18 @@ class PolicyPrecheck:
         return config
 
 
-def same_as(earlier: Trial) -> str:
-    """Return that a configuration was launched before, with its result."""
-    match earlier.outcome:
-        case Measured():
-            score = earlier.score
-            result = f"scored {score.value:.6g} {score.unit}" if score else "was measured"
-        case Failed() as failed:
-            result = f"ended in {failed}"
+def duplicate_of(config: Config, history: History) -> str | None:
+    """Return which trial launched or measures the same configuration, with its result."""
+    earlier = history.tried(config)
+    if earlier is None:
+        pending = "same configuration as a trial that is being measured"
+        return pending if config in history.pending else None
+    if isinstance(earlier.outcome, Failed):
+        result = f"ended in {earlier.outcome}"
+    else:
+        score = earlier.score
+        result = f"scored {score.value:.6g} {score.unit}" if score else "was measured"
     return f"same configuration as trial {earlier.ordinal}, which {result}"
-
-
-def _unusable(failed: Failed) -> str:
-    if failed.kind is FailureKind.POLICY_ERROR:
-        return f"the policy failed: {failed.message}"
-    return failed.message
 
 
 class Phases:
@@ -160,14 +152,9 @@ class ContextEvaluator:
 
 def mean_outcome(ended: Sequence[tuple[str, Measured]]) -> Measured:
     """Return the first outcome, with the geometric means over all as metrics."""
-    own = ended[0][1]
     metrics = tuple(_means(ended))
-    return replace(
-        own,
-        metrics=metrics,
-        absent=_absent(ended, {metric.name for metric in metrics}),
-        contexts=_named(ended),
-    )
+    absent = _absent(ended, {metric.name for metric in metrics})
+    return replace(ended[0][1], metrics=metrics, absent=absent, contexts=_named(ended))
 
 
 def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -> Failed | None:
@@ -230,43 +217,36 @@ Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
 """Whether launches with these peaks per rank fit on the machine together."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRunner:
-    """Runs trials of one study in `workdir`, which is emptied after each launch."""
+    """Runs trials of one study in its folder of the store, which is emptied after each launch."""
 
-    def __init__(
-        self,
-        *,
-        study: Study,
-        space: Space,
-        scoring: Scoring,
-        evaluator: Evaluator,
-        artifacts: Artifacts,
-        workdir: Path,
-        fits: Fits = fits_together,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._study = study
-        self._space = space
-        self._scoring = scoring
-        self._evaluator = evaluator
-        self._artifacts = artifacts
-        self._workdir = workdir
-        self._fits = fits
-        self._sleep = sleep
+    study_id: str
+    prepared: PreparedStudy
+    store: Store
+    observer: Observer
+    evaluator: Evaluator
+    fits: Fits = fits_together
+    sleep: Callable[[float], None] = time.sleep
 
-    def decide(self, intent: PendingTrial, history: History) -> Config | Trial:
+    @property
+    def study(self) -> Study:
+        """The study whose trials are run."""
+        return self.prepared.study
+
+    def decide(self, pending: PendingTrial, history: History) -> Config | Trial:
         """Return the configuration of a proposal, or the trial if it ends without a launch."""
-        answer = decide_config(intent.policy, self._study, self._space)
+        answer = decide_config(pending.policy, self.study, self.prepared.space)
         if isinstance(answer, Failed):
-            return self._ended(intent, None, answer, history)
-        if (earlier := history.tried(answer)) is not None:
-            return self._ended(intent, answer, _duplicate(same_as(earlier)), history)
-        if answer in history.pending:
-            return self._ended(intent, answer, _duplicate(BEING_MEASURED), history)
-        return answer
+            return self._ended(pending, None, answer, history)
+        duplicate = duplicate_of(answer, history)
+        if duplicate is None:
+            return answer
+        failed = Failed(stage=Stage.CHECK, kind=FailureKind.DUPLICATE, message=duplicate)
+        return self._ended(pending, answer, failed, history)
 
     def run(
-        self, intent: PendingTrial, config: Config, history: History, folder: str = ""
+        self, pending: PendingTrial, config: Config, history: History, folder: str = ""
     ) -> Trial:
         """Launch, measure and score a configuration.
 
@@ -274,47 +254,55 @@ class TrialRunner:
         cannot be written or stored.
         """
         outcome, attempts = self._launch(config, history, folder)
-        return self._ended(intent, config, outcome, history, attempts)
+        return self._ended(pending, config, outcome, history, attempts)
 
     def clear(self) -> None:
         """Remove the files of earlier launches, also of a killed process."""
         shutil.rmtree(self._workdir, ignore_errors=True)
 
+    @property
+    def _workdir(self) -> Path:
+        return self.store.workdir(self.study_id)
+
     def _ended(
         self,
-        intent: PendingTrial,
+        pending: PendingTrial,
         config: Config | None,
         outcome: Outcome,
         history: History,
         attempts: int = 0,
     ) -> Trial:
-        outcome, score = self._scored(outcome, history)
+        score = None
+        if isinstance(outcome, Measured):
+            past = (trial.outcome for trial in history)
+            scored = self.prepared.scoring.against([*past, outcome]).of(outcome)
+            outcome, score = (scored, None) if isinstance(scored, Failed) else (outcome, scored)
         return Trial(
-            ordinal=intent.ordinal,
-            policy=intent.policy,
+            ordinal=pending.ordinal,
+            policy=pending.policy,
             config=config,
             outcome=outcome,
             score=score,
-            started_at=intent.started_at,
+            started_at=pending.started_at,
             ended_at=utc_now(),
             attempts=attempts,
-            exchange=intent.exchange,
+            exchange=pending.exchange,
         )
 
     def _launch(self, config: Config, history: History, folder: str) -> tuple[Outcome, int]:
         """Launch, and retry while the infrastructure fails."""
         retries = Retrying(
             retry=retry_if_result(_is_infrastructure),
-            stop=stop_after_attempt(1 + self._study.measure.infrastructure_retries),
+            stop=stop_after_attempt(1 + self.study.measure.infrastructure_retries),
             wait=wait_exponential(multiplier=1, max=30),
-            sleep=self._sleep,
-            retry_error_callback=_last_outcome,
+            sleep=self.sleep,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
         )
         outcome: Outcome = retries(self.launch_once, self._with_limit(history), config, folder)
         attempts = int(retries.statistics["attempt_number"])
         reference = history.measured[0].outcome if history.measured else None
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
-            difference = other_work_anywhere(outcome, reference, self._study)
+            difference = other_work_anywhere(outcome, reference, self.study)
             if difference is not None:
                 files, launched = outcome.artifacts, outcome.launched
                 return replace(difference, artifacts=files, launched=launched), attempts
@@ -326,18 +314,19 @@ class TrialRunner:
         The limit uses all launches of the best. With several contexts there is none: a launch may
         be slower in one and better overall.
         """
-        measure, best = self._study.measure, history.best
-        if best is None or measure.race_ratio <= 1 or not is_step_time(self._scoring):
-            return self._study
-        if self._study.contexts:
-            return self._study
-        first_s = best.outcome.metric("step_time") if isinstance(best.outcome, Measured) else None
-        if first_s is None or best.score is None:
-            return self._study
+        study, scoring, best = self.study, self.prepared.scoring, history.best
+        measure = study.measure
+        if study.contexts or measure.race_ratio <= 1 or not is_step_time(scoring):
+            return study
+        if best is None or best.score is None or not isinstance(best.outcome, Measured):
+            return study
+        first_s = best.outcome.metric("step_time")
+        if first_s is None:
+            return study
         slower = history.cost(best) / best.score.cost
-        best_s = first_s * (slower if self._scoring.lower_is_better else 1 / slower)
+        best_s = first_s * (slower if scoring.lower_is_better else 1 / slower)
         limit_s = min(measure.race_ratio * best_s, measure.stop_above_s or math.inf)
-        return replace(self._study, measure=replace(measure, stop_above_s=limit_s))
+        return replace(study, measure=replace(measure, stop_above_s=limit_s))
 
     def launch_once(self, study: Study, config: Config, folder: str = "") -> Outcome:
         """Launch a configuration and store its files.
@@ -345,12 +334,8 @@ class TrialRunner:
         Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir / folder, 1) as (place,):
-            outcome = self._evaluator.evaluate(study, config, place)
+            outcome = self.evaluator.evaluate(study, config, place)
             return replace(outcome, artifacts=self._keep_files(place))
-
-    def fits_together(self, study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether launches with these peaks per rank fit on the machine together."""
-        return self._fits(study, peak_memory_bytes)
 
     def launch_together(
         self, study: Study, configs: Sequence[Config], seed: int
@@ -360,7 +345,7 @@ class TrialRunner:
         Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir, len(configs)) as folders:
-            outcomes = self._evaluator.evaluate_together(study, configs, folders, seed)
+            outcomes = self.evaluator.evaluate_together(study, configs, folders, seed)
             return tuple(
                 replace(outcome, artifacts=self._keep_files(folder))
                 for outcome, folder in zip(outcomes, folders, strict=True)
@@ -382,26 +367,8 @@ class TrialRunner:
     def _keep_files(self, folder: Path) -> tuple[Artifact, ...]:
         found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
-        return self._artifacts.keep_all({p: p.relative_to(folder).as_posix() for p in paths})
-
-    def _scored(self, outcome: Outcome, history: History) -> tuple[Outcome, Score | None]:
-        if isinstance(outcome, Failed):
-            return outcome, None
-        past = (trial.outcome for trial in history)
-        score = self._scoring.against([*past, outcome]).of(outcome)
-        return (score, None) if isinstance(score, Failed) else (outcome, score)
-
-
-def _duplicate(message: str) -> Failed:
-    return Failed(stage=Stage.CHECK, kind=FailureKind.DUPLICATE, message=message)
+        return self.store.artifacts.keep_all({p: p.relative_to(folder).as_posix() for p in paths})
 
 
 def _is_infrastructure(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.kind is FailureKind.INFRASTRUCTURE
-
-
-def _last_outcome(state: RetryCallState) -> Outcome:
-    if state.outcome is None:
-        raise ValueError("no attempt was made")
-    outcome: Outcome = state.outcome.result()
-    return outcome

@@ -17,7 +17,7 @@ from search.loop.ports import Observer
 from search.loop.races import RepeatRunner
 from search.loop.trial import Phases, TrialRunner
 from search.replay.claims import Decision, Holds, Launched, Source, judged
-from search.study.spaces import space_of
+from search.study.spaces import PreparedStudy
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 
@@ -50,39 +50,26 @@ def begin(study_id: str, trials: tuple[Trial, ...], store: Store) -> None:
 
 def measuring(
     study_id: str,
-    study: Study,
+    prepared: PreparedStudy,
     source: Source,
     store: Store,
-    around: Backend,
+    backend: Backend,
     observer: Observer,
     *,
     within: float,
 ) -> "Measuring":
-    """Return a replay that was recorded as begun, ready to run on this backend."""
+    """Return a recorded replay, ready to run with this backend."""
     trial_runner = TrialRunner(
-        study=study,
-        space=space_of(study),
-        scoring=source.scoring,
-        evaluator=around.evaluator,
-        artifacts=store.artifacts,
-        workdir=store.workdir(study_id),
-        fits=around.fits,
-        sleep=around.sleep,
-    )
-    runner = RepeatRunner(
         study_id=study_id,
-        study=study,
-        scoring=source.scoring,
+        prepared=replace(prepared, scoring=source.scoring),
         store=store,
-        trial_runner=trial_runner,
         observer=observer,
+        evaluator=backend.evaluator,
+        fits=backend.fits,
+        sleep=backend.sleep,
     )
-    return Measuring(
-        source=source,
-        runner=runner,
-        phases=around.capacity.phases,
-        within=within,
-    )
+    runner = RepeatRunner(trial_runner, prepared.study, source.scoring)
+    return Measuring(source=source, runner=runner, phases=backend.capacity.phases, within=within)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +86,7 @@ class Measuring:
 
     def run(self) -> tuple[Decision, ...]:
         """Launch until every claim is decided, or all rounds were run; the best and seed first."""
-        store, study_id = self.runner.store, self.runner.study_id
+        store, study_id = self.runner.trial_runner.store, self.runner.trial_runner.study_id
         with store.lock(study_id):
             self.runner.trial_runner.clear()
             store.start_run(study_id, self.runner.study)
@@ -150,18 +137,20 @@ class Measuring:
     def _launch(self, trial: Trial) -> Trial:
         """Launch what the record says, or ask the policy again where it came to no launch."""
         intent = next(intent for intent in self._begun if intent.ordinal == trial.ordinal)
-        observer, store = self.runner.observer, self.runner.store
+        runner = self.runner.trial_runner
+        observer = runner.observer
         observer.trial_started(trial.ordinal, trial.policy)
         ended = self._ended(intent, trial)
         # As the seed counts who was measured first here.
         scoring = self.source.scoring.over(self._history.append(ended))
         ended = scoring.scored(ended)
-        store.finish(self.runner.study_id, ended)
+        runner.store.finish(runner.study_id, ended)
         observer.trial_finished(ended, self._history)
         return ended
 
     def _ended(self, intent: PendingTrial, trial: Trial) -> Trial:
-        trial_runner, observer = self.runner.trial_runner, self.runner.observer
+        trial_runner = self.runner.trial_runner
+        observer = trial_runner.observer
         answer = trial.config or trial_runner.decide(intent, History())
         if isinstance(answer, Trial):
             return answer
@@ -174,11 +163,11 @@ class Measuring:
 
     @property
     def _history(self) -> History:
-        return self.runner.store.history(self.runner.study_id)
+        return self.runner.history
 
     @property
     def _begun(self) -> tuple[PendingTrial, ...]:
-        return self.runner.store.pending(self.runner.study_id)
+        return self.runner.trial_runner.store.pending(self.runner.trial_runner.study_id)
 
     @property
     def _rule(self) -> DecisionRule:

@@ -9,7 +9,7 @@ from policies.space import Space
 from records.errors import StudyError
 from records.study import Dimension, Study, Value
 from records.trial import Config, Failed, Policy, Trial
-from search.study.policy_check import ContextPlace, asked, places
+from search.study.policy_check import PolicyContext, policy_contexts
 from search.study.spaces import estimate, own_part
 
 MEMORY = "estimated_memory_bytes"
@@ -63,7 +63,7 @@ def policies_elsewhere(
 
     `done` receives the number of policies run so far. Raises `EnvironmentFault` without a sandbox.
     """
-    everywhere = tuple(places(study, varied))
+    everywhere = tuple(policy_contexts(study, varied))
     by_digest: dict[str, list[Trial]] = {}
     for trial in trials:
         by_digest.setdefault(trial.policy.digest, []).append(trial)
@@ -103,8 +103,8 @@ def as_given(study: Study) -> Study:
     return replace(study, space=replace(study.space, dimensions=dimensions))
 
 
-def _answer(policy: Policy, place: ContextPlace) -> Answer:
-    answer = asked(policy, place)
+def _answer(policy: Policy, place: PolicyContext) -> Answer:
+    answer = place.decide(policy)
     step_s, memory_bytes = None, None
     if isinstance(answer, Config) and isinstance(place.space, Space):
         parts = estimate(recipe_of(place.study), place.study, answer)

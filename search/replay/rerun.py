@@ -39,7 +39,7 @@ from search.loop.loop import Search
 from search.loop.ports import Proposal, Proposer
 from search.settings import Secret, settings_of
 from search.strategies.proposers import ReplayProposer, policies_again
-from search.study.spaces import space_of
+from search.study.spaces import prepare
 
 CLOSING = (Purpose.HALVING, Purpose.CONFIRM)
 """What is launched when a run ends by itself."""
@@ -380,7 +380,7 @@ def _leg(
     talks = (talk for n, talk in sorted(record.exchanges.items()) if n >= progress.trials)
     host = next((talk.host for talk in talks if talk.host), None)
     evaluator = RecordedEvaluator(record, progress, before_launch)
-    around = Backend(
+    backend = Backend(
         evaluator=evaluator,
         model=lambda study, _notice: _model(study, host, transport),
         seed=record.seed,
@@ -396,9 +396,7 @@ def _leg(
         sleep=lambda _seconds: None,
         clock=lambda: record.started_s(progress.begun + 1),
     )
-    with compose_search(
-        record.row.id, leg.study, space_of(leg.study), store, progress, around
-    ) as search:
+    with compose_search(record.row.id, prepare(leg.study), store, progress, backend) as search:
         yield replace(
             search,
             proposer=_Bounded(search.proposer, leg),

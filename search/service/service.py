@@ -17,15 +17,19 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.machine import local_environment
-from evaluator.objective import limit, scoring, scoring_of
-from evaluator.recipes.catalog import recipe_of
+from evaluator.objective import limit, scoring
 from policies.contract import seed_names
 from records.codec import utc_now
 from records.errors import StudyError, shown
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, Objective, Study, choices_of, digest
-from search.compose import new_study_id, resolve_strategy
+from search.compose import (
+    check_environment,
+    new_study_id,
+    require_feasible,
+    resolve_strategy,
+)
 from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
@@ -39,7 +43,7 @@ from search.service.queue import RunTable, State, Submitted, pending_submission
 from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path
 from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
-from search.study.spaces import completed, space_of, study_in
+from search.study.spaces import completed, prepare
 from search.study.study_file import builtin_study, read_study_file, suggestion
 from search.views.machine import Disturbed
 
@@ -264,15 +268,10 @@ def _seed_path(source: str, policies: Path) -> Path:
 
 
 def _check(study: Study) -> None:
-    """Whatever would stop a search before its first launch is said now."""
-    recipe = recipe_of(study)
-    for inside in (study, *(study_in(study, context) for context in study.contexts)):
-        recipe.check(inside)
-    scoring_of(study)
-    space = space_of(study)
-    if not space.feasible:
-        why = "; ".join(space.obstacles()) or "several exclude each other"
-        raise StudyError(f"no configuration satisfies the constraints: {why}")
+    """Raise what would stop a search before its first launch."""
+    prepared = prepare(study)
+    check_environment(prepared)
+    require_feasible(prepared.space)
 
 
 MOST_SHORTS = 2000

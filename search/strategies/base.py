@@ -1,12 +1,7 @@
-"""Chooser protocol.
-
-What an offline strategy is asked, and what all of them look at: what was not tried yet.
-
-What a history says about configurations, as numbers that can be learned from.
-"""
+"""What offline strategies share: the protocol, untried configurations, observations as numbers."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,14 +13,14 @@ from search.strategies.surrogate import Floats
 from search.views.format import differing_knobs
 
 Estimates: TypeAlias = Callable[[Config], Mapping[str, float] | None]
-"""Seconds that a step of a configuration should take, by what takes them; None where unknown."""
+"""Estimated seconds of a step of a configuration, by part of the step; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A configuration to try next, and why in one line.
 
-    `expected` is the part of it that says how good it should be, empty where nobody knows. It
+    `expected` is the part of it that says how good it should be, empty where unknown. It
     `changes_best` where it is the best so far with some settings changed.
     """
 
@@ -38,7 +33,7 @@ class Choice:
 class Chooser(Protocol):
     """Chooses configurations; a pure function of its arguments and its construction.
 
-    What it chooses is feasible and was not tried: no duplicate costs a launch.
+    Its choices are feasible and untried, so no duplicate costs a launch.
     """
 
     @property
@@ -47,24 +42,24 @@ class Chooser(Protocol):
         ...
 
     def choose(self, study: Study, history: History) -> Choice | None:
-        """Give the next configuration; None when every feasible one was tried."""
+        """Return the next configuration; None when every feasible one was tried."""
         ...
 
 
 def untried(space: Space, history: History) -> list[Config]:
-    """Feasible configurations that were not launched yet, in the order of the space."""
-    seen = attempted(history)
-    return [config for config in space.feasible if config not in seen]
+    """Return the feasible configurations that were not launched yet, in the order of the space."""
+    launched = attempted(history)
+    return [config for config in space.feasible if config not in launched]
 
 
 def attempted(history: History) -> Set[Config]:
-    """Configurations that reached a launch, whatever came of it, or are about to."""
+    """Return the configurations that reached a launch, whatever its result, or are about to."""
     launched = {t.config for t in history if t.config is not None and t.reached_launch}
     return launched | set(history.pending)
 
 
 def change_words(before: Config, after: Config) -> str:
-    """What changes from one configuration to another: `pp 1 to 2, schedule (not set) to 1f1b`."""
+    """Return the changes between configurations: `pp 1 to 2, schedule (not set) to 1f1b`."""
     return ", ".join(
         f"{knob} {before.values.get(knob, '(not set)')} to {after.values.get(knob, '(not set)')}"
         for knob in differing_knobs(before, after)
@@ -72,7 +67,7 @@ def change_words(before: Config, after: Config) -> str:
 
 
 RELAUNCHED = 3.0
-"""Launches behind the cost of a trial that was launched again, about."""
+"""Typical number of launches behind the cost of a repeated trial."""
 SPREAD = 0.3
 """Standard deviation that costs without logarithms are scaled to."""
 BLAMELESS = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR})
@@ -82,9 +77,9 @@ BLAMELESS = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR})
 class Observations:
     """Measured configurations with their losses, lower is better, and those that cannot lead.
 
-    A configuration is `barred` where it failed by its own doing, or was measured and broke a limit.
-    Losses are logarithms where costs have one sign: of a time itself, of a rate with the sign
-    turned. `launch_counts` say how many launches each stands for.
+    A configuration is `barred` if it failed, unless infrastructure or a metric was at fault, or if
+    it broke a limit. Losses are logarithms where costs have one sign: of a time itself, of a rate
+    with the sign changed. `launch_counts` are the launches behind each loss.
     """
 
     measured: tuple[Config, ...]
@@ -92,11 +87,11 @@ class Observations:
     launch_counts: Floats
     barred: tuple[Config, ...]
     sign: int
-    """1 where losses are logarithms of the objective, -1 of its inverse, 0 where they are none."""
+    """1 where losses are logarithms of the objective, -1 of its inverse, 0 where not logarithms."""
 
     @classmethod
     def of(cls, history: History) -> "Observations":
-        """Read the history; of a configuration that was tried twice the later trial counts."""
+        """Read the history; the later of two trials of one configuration counts."""
         measured = {trial.config: trial for trial in history.measured if trial.config is not None}
         failed = {
             trial.config: None
@@ -118,17 +113,16 @@ class Observations:
         )
 
     def value(self, loss: float) -> float | None:
-        """The objective that a loss stands for; None where losses are no logarithms."""
+        """Return the objective value of a loss; None where losses are not logarithms."""
         return float(np.exp(self.sign * loss)) if self.sign else None
 
     def with_pending(self, pending: Sequence[Config], losses: Floats) -> "Observations":
-        """As if what is being measured had come out as expected."""
-        return Observations(
+        """Return the observations as if pending configurations had their expected losses."""
+        return replace(
+            self,
             measured=(*self.measured, *pending),
             losses=np.concatenate((self.losses, losses)),
             launch_counts=np.concatenate((self.launch_counts, np.ones(len(pending)))),
-            barred=self.barred,
-            sign=self.sign,
         )
 
 

@@ -1,10 +1,7 @@
-"""Calibrated cost model, feasibility.
+"""The cost model of the offline strategy: a calibrated estimate, and the chance to run.
 
-An analytic estimate of steps, brought in line with what was measured.
-
-What is expected of configurations that were not measured, and how sure that is.
-
-How likely a launch is to work, by which configurations did, and by how full memory would be.
+An analytic estimate of step times is calibrated on measured trials. The chance comes from the
+configurations that ran or failed, and from the estimated memory.
 """
 
 import math
@@ -22,30 +19,30 @@ from search.strategies.base import Estimates, Observations
 from search.strategies.surrogate import Distances, Floats, Kernel, fit
 
 MISFIT = 0.1
-"""A tenth is how far a good estimate may be off."""
+"""Relative error of a good estimate."""
 FREEDOM = 1.0
-"""Parts are wrong by a common factor first, and by factors of e of their own."""
+"""Deviation of the logarithm of each part's factor from the common one."""
 COMMON_FREEDOM = 5.0
 MOST_EVALUATIONS = 30
 LEAST_S = 1e-12
 
 
 def estimated_parts(estimates: Estimates, configs: Sequence[Config]) -> Floats | None:
-    """Estimated seconds, shaped (configurations, parts); None unless all can be estimated."""
+    """Return estimated seconds (configurations, parts); None unless all can be estimated."""
     each = [estimates(config) for config in configs]
-    told = [parts for parts in each if parts is not None]
-    if not told or len(told) < len(each):
+    known = [parts for parts in each if parts is not None]
+    if not known or len(known) < len(each):
         return None
-    names = sorted(set[str]().union(*told))
-    seconds = np.array([[parts.get(name, 0.0) for name in names] for parts in told])
+    names = sorted(set[str]().union(*known))
+    seconds = np.array([[parts.get(name, 0.0) for name in names] for parts in known])
     return seconds[:, seconds.any(axis=0)]
 
 
 def calibrate(parts: Floats, measured: Sequence[int], logs: Floats) -> Floats:
-    """Logarithm of each row's estimate, with a factor for each part that fits the measured rows.
+    """Return the logarithm of each row's estimate, with a fitted factor for each part.
 
-    `logs` are the logarithms of what was measured. With few of them all factors stay close to one
-    common factor.
+    `logs` are the logarithms of the `measured` rows. With few of them, all factors stay close to
+    one common factor.
     """
     rows = parts[list(measured)]
     start = float(np.mean(logs - _log_sum(rows, np.zeros(parts.shape[1]))))
@@ -81,7 +78,7 @@ def _log_sum(parts: Floats, factors: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospects:
-    """Expected losses with their deviations, and chances to run, one of each per configuration."""
+    """Expected losses with their deviations, and chances to run, for each configuration."""
 
     configs: Sequence[Config]
     losses: Floats
@@ -89,7 +86,7 @@ class Prospects:
     chances: Floats
 
     def gains(self, best: float) -> Floats:
-        """Expected improvement on a loss, times the chance to see it.
+        """Return the expected improvement on a loss, times the chance to run.
 
         Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", 1998.
         """
@@ -100,9 +97,9 @@ class Prospects:
 
 
 class Forecaster:
-    """Expects what a calibrated estimate says, corrected by how far it was off nearby.
+    """Expects the calibrated estimate, corrected by its errors at similar configurations.
 
-    Without an estimate it expects the mean of what was measured, corrected likewise.
+    Without an estimate, the mean of the measured losses takes its place.
     """
 
     def __init__(self, space: Space, estimates: Estimates | None) -> None:
@@ -110,18 +107,18 @@ class Forecaster:
         self._estimates = estimates
 
     def expected(self, known: Observations, configs: Sequence[Config]) -> Floats:
-        """Losses by the calibrated estimate alone, or the mean loss where there is none."""
-        asked = [*known.measured, *configs]
-        parts = estimated_parts(self._estimates, asked) if self._estimates else None
-        if parts is None:
-            return np.full(len(asked), known.losses.mean())[len(known.measured) :]
+        """Return losses by the calibrated estimate alone, or the mean loss where there is none."""
         rows = range(len(known.measured))
-        return calibrate(parts, rows, known.losses)[len(known.measured) :]
+        both = [*known.measured, *configs]
+        parts = estimated_parts(self._estimates, both) if self._estimates else None
+        if parts is None:
+            return np.full(len(configs), known.losses.mean())
+        return calibrate(parts, rows, known.losses)[len(rows) :]
 
     def prospects(
         self, known: Observations, configs: Sequence[Config], chances: Floats
     ) -> Prospects:
-        """Prospects of configurations with these chances; `known` is not nothing."""
+        """Return the prospects of configurations with these chances; `known` must not be empty."""
         measured = known.measured
         expected = self.expected(known, [*measured, *configs])
         before, ahead = expected[: len(measured)], expected[len(measured) :]
@@ -135,19 +132,19 @@ class Forecaster:
 
 
 TRUST = 0.8
-"""What is expected of a configuration about which nothing is known, between -1 and 1."""
+"""Expectation for an unknown configuration: -1 fails, 1 runs."""
 FULL_FROM = -0.3
-"""Binary logarithm of the share of memory that an estimate takes, from which on it may not fit."""
+"""Binary logarithm of the estimated share of memory above which a launch may not fit."""
 FULL_DOUBT = 1.0
-"""How much less is expected where an estimate takes all memory."""
+"""Decrease of the expectation where the estimate equals all memory."""
 MEMORY_STEP = 0.15
-"""Binary logarithm of memory that is as far as one step of a knob."""
+"""Binary logarithm of memory that counts as one step of a knob."""
 KNOWN_NOISE, DECISION_NOISE = 0.05, 0.05
 MEMORY = "estimated_memory_bytes"
 
 
 class Feasibility:
-    """Tells what should run within all limits, in the manner of a probit on a Gaussian process."""
+    """Estimates which configurations run within all limits: a probit on a Gaussian process."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -156,7 +153,7 @@ class Feasibility:
         self._filled: dict[Config, float | None] = {}
 
     def chances(self, known: Observations, configs: Sequence[Config]) -> Floats:
-        """Chance of each configuration, by which did and which did not."""
+        """Return the chance of each configuration to run, by those that did and did not."""
         sound = [config for config in known.measured if config not in known.barred]
         launched = [*sound, *known.barred]
         expected = self._expected([*launched, *configs])
@@ -164,34 +161,33 @@ class Feasibility:
         worked = np.array([1.0] * len(sound) + [-1.0] * len(known.barred))
         if not launched:
             return _chances(ahead, np.ones(len(ahead)))
-        among, apart = self._between(launched, launched), self._between(configs, launched)
-        kernel = Kernel(alone_share=0.6, reach=2.5, weights=np.ones(apart.shape[-1]))
+        among, distances = self._between(launched, launched), self._between(configs, launched)
+        kernel = Kernel(alone_share=0.6, reach=2.5, weights=np.ones(distances.shape[-1]))
         factor = cho_factor(kernel.of(among) + KNOWN_NOISE * np.eye(len(worked)))
-        similar = kernel.of(apart)
+        similar = kernel.of(distances)
         mean = ahead + similar @ cho_solve(factor, worked - before)
         known_share = (similar * cho_solve(factor, similar.T).T).sum(axis=1)
         return _chances(mean, np.maximum(1 - known_share, 0))
 
     def _between(self, rows: Sequence[Config], columns: Sequence[Config]) -> Floats:
-        """Distances by knobs, and by memory where it can be estimated."""
-        apart = self._distances.between(rows, columns)
+        """Return the distances by knobs, and by memory where it can be estimated."""
+        distances = self._distances.between(rows, columns)
         filled = [[self._fill(config) for config in configs] for configs in (rows, columns)]
-        told = [[each for each in part if each is not None] for part in filled]
-        if any(len(each) < len(part) for each, part in zip(told, filled, strict=True)):
-            return apart
-        ours, theirs = (np.array(each) for each in told)
-        steps = np.abs(ours[:, None] - theirs[None, :]) / MEMORY_STEP
-        return np.concatenate((apart, steps[:, :, None]), axis=2)
+        if any(None in part for part in filled):
+            return distances
+        one, other = (np.array(part, dtype=float) for part in filled)
+        steps = np.abs(one[:, None] - other[None, :]) / MEMORY_STEP
+        return np.concatenate((distances, steps[:, :, None]), axis=2)
 
     def _expected(self, configs: Sequence[Config]) -> Floats:
-        """What is expected before anything is launched: less where memory would be full."""
+        """Return the expectation before any launch: lower where memory would be full."""
         filled = np.array([self._fill(config) or 2 * FULL_FROM for config in configs])
         full = np.clip((filled - FULL_FROM) / -FULL_FROM, 0, 1)
         expected: Floats = TRUST - FULL_DOUBT * full
         return expected if self._memory_bytes else np.full(len(configs), TRUST)
 
     def _fill(self, config: Config) -> float | None:
-        """Binary logarithm of the estimated share of memory, of bytes where nothing limits it."""
+        """Return the binary logarithm of the estimated share of memory, else of bytes."""
         if config not in self._filled:
             estimate = self._space.derived_number(config, MEMORY)
             share = None if not estimate else math.log2(estimate / (self._memory_bytes or 1))

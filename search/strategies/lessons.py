@@ -1,4 +1,4 @@
-"""What a history shows beyond its single trials, in lines: failures, dead knobs, constraints."""
+"""Lines about a history as a whole: failures, dead knobs, learned constraints, predictions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -18,7 +18,7 @@ ORDINALS_SHOWN = 6
 
 
 def failure_lines(history: History) -> Iterator[str]:
-    """Each kind of failure with how often it came, and the first with its cause."""
+    """Yield each kind of failure with its count, and the first one with its cause."""
     failures: dict[FailureKind, list[tuple[int, Failed]]] = defaultdict(list)
     for trial in history:
         if isinstance(trial.outcome, Failed):
@@ -28,12 +28,13 @@ def failure_lines(history: History) -> Iterator[str]:
         cause = f": {one_line(first.message, CAUSE_CHARS)}"
         if ordinal == history.trials[-1].ordinal:
             cause = ", the latest trial"  # which is shown in full
-        whose = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
-        yield f"{kind} {_times(len(found))}{whose}, first in #{ordinal} at {first.stage}{cause}"
+        blame = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
+        times = "once" if len(found) == 1 else f"{len(found)} times"
+        yield f"{kind} {times}{blame}, first in #{ordinal} at {first.stage}{cause}"
 
 
 def dead_knob_lines(knobs: Sequence[DeadKnob]) -> Iterator[str]:
-    """Each dead knob with what was compared."""
+    """Yield each dead knob with the comparisons behind it."""
     for knob in knobs[:LINES_SHOWN]:
         values = ", ".join(map(str, knob.values))
         yield (
@@ -43,7 +44,7 @@ def dead_knob_lines(knobs: Sequence[DeadKnob]) -> Iterator[str]:
 
 
 def learned_constraint_lines(found: Sequence[LearnedConstraint]) -> Iterator[str]:
-    """Each learned constraint with the failures it comes from."""
+    """Yield each learned constraint with the failures behind it."""
     for learned in found[:LINES_SHOWN]:
         words = one_line(Rule.of(learned.constraint).words, CHOICE_CHARS)
         yield f"- {words}; from {learned.kind} of {ordinals_words(learned.ordinals)}"
@@ -52,33 +53,33 @@ def learned_constraint_lines(found: Sequence[LearnedConstraint]) -> Iterator[str
 def candidate_lines(
     candidates: Sequence[Choice], best: Trial | None, memory: Callable[[Config], str | None]
 ) -> Iterator[str]:
-    """Each candidate with what is expected of it, and the memory that it is estimated to take."""
+    """Yield each candidate with its expected result and estimated memory."""
     for place, choice in enumerate(candidates[:LINES_SHOWN], start=1):
-        told = f"{config_words(choice.config)}: {one_line(choice.why, WHY_CHARS)}"
+        line = f"{config_words(choice.config)}: {one_line(choice.why, WHY_CHARS)}"
         if choice.expected and best and best.config:
-            told = f"{config_words(choice.config, best)}: {choice.expected}"
+            line = f"{config_words(choice.config, best)}: {choice.expected}"
         size = memory(choice.config)
-        yield f"{place}. {told}{f'; {size} a rank' if size else ''}"
+        yield f"{place}. {line}{f'; {size} a rank' if size else ''}"
 
 
 def reason_lines(
     history: History, scale: Scale, count: int, chars: int, shown_whole: Set[int]
 ) -> Iterator[str]:
-    """What was expected of the last trials and of those that led, what came of it, and why."""
-    led = {race.challenger for race in history.races if race.verdict == "fast"}
+    """Yield expected and measured speed of the last trials and of new leaders, with the reason."""
+    leaders = {race.challenger for race in history.races if race.verdict == "fast"}
     last = {trial.ordinal for trial in history.trials[-count:]}
     for trial in reversed(history.trials):
         expected = trial.policy.prediction
-        is_told = trial.ordinal in last or (trial.ordinal in led and expected is not None)
-        if trial.ordinal == 0 or not is_told:
+        is_shown = trial.ordinal in last or (trial.ordinal in leaders and expected is not None)
+        if trial.ordinal == 0 or not is_shown:
             continue
-        said = [f"expected {expected.speedup:.2f}x of #{expected.over}"] if expected else []
+        results = [f"expected {expected.speedup:.2f}x of #{expected.over}"] if expected else []
         against = expected.over if expected else history.best.ordinal if history.best else None
-        said.append(_outcome_words(trial, scale, against))
+        results.append(_outcome_words(trial, scale, against))
         whole = trial.ordinal in shown_whole
         why = "" if whole else one_line(trial.policy.rationale, chars)
         if expected or why:
-            yield f"#{trial.ordinal}: {', '.join(filter(None, said))}{f': {why}' if why else ''}"
+            yield f"#{trial.ordinal}: {', '.join(filter(None, results))}{f': {why}' if why else ''}"
 
 
 def _outcome_words(trial: Trial, scale: Scale, against: int | None) -> str:
@@ -91,12 +92,12 @@ def _outcome_words(trial: Trial, scale: Scale, against: int | None) -> str:
 
 
 def pending_lines(pending: Sequence[Config]) -> Iterator[str]:
-    """Each configuration that is being measured."""
+    """Yield each configuration that is being measured."""
     return (f"- {config_words(config)}" for config in pending[:LINES_SHOWN])
 
 
 def config_words(config: Config, best: Trial | None = None) -> str:
-    """The settings on one line that does not grow without end; by what `best` sets otherwise."""
+    """Return the settings in one bounded line, as changes from `best` where that is shorter."""
     whole = str(config)
     if best is not None and best.config is not None:
         changed = f"as #{best.ordinal} but {changed_words(config, best.config)}"
@@ -105,11 +106,7 @@ def config_words(config: Config, best: Trial | None = None) -> str:
 
 
 def ordinals_words(ordinals: Sequence[int]) -> str:
-    """`#5, #10`, and how many more."""
+    """Return `#5, #10`, and how many more."""
     shown = ", ".join(f"#{ordinal}" for ordinal in ordinals[:ORDINALS_SHOWN])
     more = len(ordinals) - ORDINALS_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

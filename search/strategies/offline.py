@@ -1,9 +1,9 @@
 """The offline strategy: a cost model says where to look, and measured trials correct it.
 
-An analytic estimate, calibrated on what was measured, is what is expected beforehand; a Gaussian
-process over the knobs learns how far it is off, another one what does not run. The untried
-configuration with the largest expected improvement comes next. While that brings nothing better,
-every second move is one of coordinate descent, which trusts no model.
+The expectation is an analytic estimate, calibrated on measured trials. A Gaussian process over the
+knobs learns its errors, another one which configurations fail. The untried configuration with the
+largest expected improvement comes next. After several launches without improvement, every second
+move is one of coordinate descent, which uses no model.
 """
 
 import math
@@ -23,21 +23,21 @@ from search.strategies.cost_model import Feasibility, Forecaster, Prospects
 from search.strategies.simple import CoordinateChooser
 
 POOL = 4000
-"""Configurations that are weighed at once; of more, those near the best and a random part."""
+"""Configurations that are compared per turn; of more, a random part of those near the best."""
 NEAR_KNOBS = 3
-"""A move leads at most so many knobs away from the best, while something is left there."""
+"""Knobs in which a move may differ from the best, while such configurations are left."""
 DOUBT_AFTER = 4
-"""Launches in a row that brought nothing better, after which the model has every second move."""
+"""Launches in a row without improvement, after which the model has every second move."""
 DOUBTFUL = 0.25
-"""Trust in a configuration that breaks what was learned from failures, which may be wrong."""
+"""Factor for configurations that break a learned constraint, which may be wrong."""
 NEGLIGIBLE = 0.002
-"""Expected improvement on the logarithm of the objective that is not worth a launch."""
+"""Expected improvement of the logarithm of the objective that is not worth a launch."""
 MOST_CANDIDATES = 20
 SURE = 0.99
 
 
 class HybridChooser:
-    """Chooses by a calibrated cost model and by what was learned about its errors."""
+    """Chooses by a calibrated cost model and a model of its errors."""
 
     name = "offline"
 
@@ -49,11 +49,11 @@ class HybridChooser:
         self._estimates = estimates
 
     def choose(self, study: Study, history: History) -> Choice | None:
-        """Give the most promising configuration, or None when everything was tried."""
+        """Return the most promising configuration, or None when everything was tried."""
         return next(iter(self.candidates(study, history, 1)), None)
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
-        """The most promising configurations, best first; fewer where fewer are left."""
+        """Return up to `count` of the most promising configurations, best first."""
         left = untried(self._space, history)
         if not left:
             return ()
@@ -61,19 +61,14 @@ class HybridChooser:
         best = history.best.config if history.best is not None else None
         if best is None:
             return self._untested(known, left, count)
-        lessons = learned_constraints(self._space, history, study.revoked)
-        doubtful = {c for c in left if any(each.breaks(c) is not None for each in lessons)}
+        learned = learned_constraints(self._space, history, study.revoked)
+        doubtful = {c for c in left if any(each.breaks(c) is not None for each in learned)}
         move: Config | None = None
         if _is_descending(history):
             sound = [config for config in left if config not in doubtful]
             move = self._descent.move(sound or left, history).config
         promising = self._promising(study, history, known, best, left, doubtful, move)
         return tuple(promising[:count])
-
-    def _forecaster(self, study: Study, history: History) -> Forecaster:
-        """Estimates speak about an objective that is the step time and nothing else."""
-        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
-        return Forecaster(self._space, self._parts if timed else None)
 
     def _promising(
         self,
@@ -85,11 +80,13 @@ class HybridChooser:
         doubtful: Set[Config],
         move: Config | None,
     ) -> list[Choice]:
-        """Configurations by expected improvement; what should fail by all lessons has little.
+        """Return configurations by expected improvement, lowered where failures suggest another.
 
-        A move that trusts no model comes before them all, with what the model says of it.
+        A move of coordinate descent comes first, with the expectation of the model.
         """
-        forecaster = self._forecaster(study, history)
+        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
+        # Estimates are of the step time only.
+        forecaster = Forecaster(self._space, self._parts if timed else None)
         if history.pending:
             sure = np.ones(len(history.pending))
             pending = forecaster.prospects(known, history.pending, sure)
@@ -104,7 +101,11 @@ class HybridChooser:
         if gains.max() < NEGLIGIBLE:
             # The best may have been lucky: the next best is what a final then finds.
             gains = prospects.gains(float(prospects.losses[1:].min()))[1:] * trust
-        enumerates = _enumeration_words(study, history, left)
+        launches, enumerates = remaining_launches(study, history), ""
+        if len(left) <= launches:
+            enumerates = (
+                f"all {len(left)} untried configurations fit in the {launches} launches left"
+            )
         if move is not None:
             gains[0] = np.inf
         order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
@@ -113,7 +114,7 @@ class HybridChooser:
     def _untested(
         self, known: Observations, left: Sequence[Config], count: int
     ) -> tuple[Choice, ...]:
-        """While nothing is measured: what runs for sure first, then what should be fast."""
+        """Order by the chance to run and the estimate, while nothing is measured."""
         chances = self._feasibility.chances(known, left)
         parts = [self._parts(config) for config in left]
         seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
@@ -124,7 +125,7 @@ class HybridChooser:
     def _pool(
         self, study: Study, history: History, best: Config, left: Sequence[Config]
     ) -> Sequence[Config]:
-        """Near the best as long as something is left there."""
+        """Return the configurations near the best, or all if none of those is left."""
         near = [each for each in left if self._space.distance(best, each)[0] <= NEAR_KNOBS]
         pool = near or left
         if len(pool) <= POOL:
@@ -138,32 +139,26 @@ class HybridChooser:
 
 
 def _is_descending(history: History) -> bool:
-    """Whether this move trusts no model."""
+    """Whether this move is one of coordinate descent."""
     flat = launches_since_best(history) + len(history.pending)
     return flat >= DOUBT_AFTER and flat % 2 == DOUBT_AFTER % 2
-
-
-def _enumeration_words(study: Study, history: History, left: Sequence[Config]) -> str:
-    launches = remaining_launches(study, history)
-    if len(left) > launches:
-        return ""
-    return f"all {len(left)} untried configurations fit in the {launches} launches left"
 
 
 def _choice(
     prospects: Prospects, known: Observations, best: Config, place: int, enumerates: str
 ) -> Choice:
-    """A configuration with why it is promising: what changes, and what is expected of it."""
+    """Return a configuration with its changes from the best and its expected result."""
     config = prospects.configs[place]
     ahead = float(prospects.losses[0] - prospects.losses[place])
     margin = 2 * float(prospects.deviations[place])
-    told: list[str] = []
+    gain, risk = "", ""
     if known.sign:
         low, high = math.exp(ahead - margin), math.exp(ahead + margin)
-        told.append(f"expected {math.exp(ahead):.2f}x ({low:.2f} to {high:.2f})")
+        gain = f"expected {math.exp(ahead):.2f}x ({low:.2f} to {high:.2f})"
     chance = float(prospects.chances[place])
-    told += [] if chance > SURE else [f"runs with a chance of {chance:.0%}"]
-    expected = ", ".join(told)
+    if chance <= SURE:
+        risk = f"runs with a chance of {chance:.0%}"
+    expected = ", ".join(filter(None, (gain, risk)))
     change = f"from the best so far, change {change_words(best, config)}"
     why = "; ".join(filter(None, (change, expected, enumerates)))
     return Choice(config=config, why=why, expected=expected, changes_best=True)

@@ -1,17 +1,10 @@
-"""Offline, replay and Pareto proposers.
-
-An offline strategy as a proposer: what it chooses is written as a policy.
-
-The policies of another study once more, in their order, whatever comes of them.
-
-Searches along a front: each turn weighs the objectives anew and asks another proposer.
-"""
+"""Proposers without a model: an offline strategy, recorded policies, several objectives."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 
 from evaluator.objective import Scoring
 from records.errors import StudyError
@@ -25,20 +18,20 @@ from search.strategies.base import Chooser
 from search.study.spaces import own_part
 
 
+@dataclass(frozen=True, slots=True)
 class OfflineProposer:
-    """Proposes what a chooser chooses."""
+    """Proposes the choices of an offline strategy as policies."""
 
-    def __init__(self, chooser: Chooser) -> None:
-        self._chooser = chooser
+    chooser: Chooser
 
     @property
     def name(self) -> str:
-        """That of the chooser."""
-        return self._chooser.name
+        """The name of the strategy."""
+        return self.chooser.name
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give the chosen configuration as a policy, or None when everything was tried."""
-        choice = self._chooser.choose(study, history)
+        """Return the chosen configuration as a policy, or None when everything was tried."""
+        choice = self.chooser.choose(study, history)
         if choice is None:
             return None
         config = own_part(choice.config) if study.contexts else choice.config
@@ -50,7 +43,7 @@ class OfflineProposer:
 
 
 def as_policy(config: Config, author: str, rationale: str) -> Policy:
-    """A policy that returns one configuration, so that all records look alike."""
+    """Return a policy that returns one configuration; every trial is recorded with a policy."""
     settings = "\n".join(f"        {knob!r}: {value!r}," for knob, value in config.values.items())
     source = (
         f"{json.dumps(rationale)}\n\n\n"
@@ -60,22 +53,21 @@ def as_policy(config: Config, author: str, rationale: str) -> Policy:
     return Policy(source=source, author=author, rationale=rationale)
 
 
+@dataclass(frozen=True, slots=True)
 class ReplayProposer:
-    """Proposes recorded policies as they are: who wrote them stays on record with them."""
+    """Proposes recorded policies unchanged, with their authors."""
 
-    name = "replay"
-
-    def __init__(self, policies: Sequence[Policy]) -> None:
-        self._policies = tuple(policies)
+    policies: Sequence[Policy]
+    name: ClassVar[str] = "replay"
 
     def propose(self, study: Study, history: History) -> Proposal | None:  # noqa: ARG002 - the port
-        """Give the next policy, or None when all were proposed again."""
+        """Return the next policy, or None after the last one."""
         begun = len(history) + len(history.pending)
-        return Proposal(policy=self._policies[begun]) if begun < len(self._policies) else None
+        return Proposal(policy=self.policies[begun]) if begun < len(self.policies) else None
 
 
 def study_again(row: StudyRow, store: Store) -> Study:
-    """A new study that launches the policies of one on record, with a budget that lasts for all."""
+    """Return a new study that launches all policies of a recorded one, within its budget."""
     study = replace(row.study, strategy=ReplayProposer.name, replay_of=row.id)
     count = len(policies_again(study, store))
     budget = replace(
@@ -90,7 +82,7 @@ def study_again(row: StudyRow, store: Store) -> Study:
 
 
 def policies_again(study: Study, store: Store) -> tuple[Policy, ...]:
-    """Policies of the study that this one replays; raises `StudyError` when it names none."""
+    """Return the policies of the replayed study; raise `StudyError` where there are none."""
     if study.replay_of is None:
         raise StudyError("strategy 'replay' launches a study again; name it with --from STUDY")
     policies = tuple(trial.policy for trial in store.history(study.replay_of))
@@ -103,50 +95,48 @@ def policies_again(study: Study, store: Store) -> tuple[Policy, ...]:
 
 
 SUM_SHARE: Final = 0.05
-"""How much the weighted sum counts beside the worst objective, so that no slack is given away."""
-UNANSWERED: Final = 2.0
-"""Cost of a trial that lacks an objective: all others are below."""
+"""Weight of the sum of all objectives; without it, only the worst objective would count."""
+COST_WITHOUT_OBJECTIVE: Final = 2.0
+"""Cost of a trial that lacks an objective, above all others."""
 
 
+@dataclass(frozen=True, slots=True)
 class FrontProposer:
-    """Hands `inner` a history in which one cost stands for all objectives.
+    """Gives `inner` a history with one cost for all objectives, with new weights each turn.
 
-    The cost is the augmented Chebyshev distance to the best of each objective, over the ranges seen
-    so far: whatever the weights, its optimum is on the front, in its dents too.
+    The cost is the augmented Chebyshev distance to the best of each objective, relative to the
+    range so far: its optimum is on the front for all weights, also where the front is concave.
     """
 
-    def __init__(self, inner: Proposer, scoring: Scoring) -> None:
-        self._inner = inner
-        self._scoring = scoring
+    inner: Proposer
+    scoring: Scoring
 
     @property
     def name(self) -> str:
-        """That of the proposer that is asked."""
-        return self._inner.name
+        """The name of the inner proposer."""
+        return self.inner.name
 
     def propose(self, study: Study, history: History) -> Proposal | None:
-        """Give what the other proposes where this turn's weights say who leads."""
-        scoring = self._scoring.over(history)
+        """Return the proposal of the inner proposer for the weights of this turn."""
+        scoring = self.scoring.over(history)
         turn = len(history) + len(history.pending)
-        weights = weights_of(Random(f"{study.random_seed}/front/{turn}"), len(scoring.objectives))
-        weighed = {trial.ordinal: UNANSWERED for trial in history.measured}
-        weighed |= one_cost(_costs(history, scoring), weights)
-        return self._inner.propose(
-            study,
-            replace(history, costs=weighed, incumbent=None, weights=_told(scoring, weights)),
+        random = Random(f"{study.random_seed}/front/{turn}")
+        # Normalized exponential draws are uniform over all weights that sum to one.
+        draws = [random.expovariate(1.0) for _ in scoring.objectives]
+        weights = [draw / sum(draws) for draw in draws]
+        costs = {trial.ordinal: COST_WITHOUT_OBJECTIVE for trial in history.measured}
+        costs |= one_cost(_costs(history, scoring), weights)
+        texts = (one.expression.text for one in scoring.objectives)
+        by_text = tuple(zip(texts, weights, strict=True))
+        return self.inner.propose(
+            study, replace(history, costs=costs, incumbent=None, weights=by_text)
         )
-
-
-def weights_of(random: Random, count: int) -> tuple[float, ...]:
-    """Weights that sum to one, all of them equally likely."""
-    draws = [random.expovariate(1.0) for _ in range(count)]
-    return tuple(draw / sum(draws) for draw in draws)
 
 
 def one_cost(
     costs: Mapping[int, tuple[float, ...]], weights: Sequence[float]
 ) -> Mapping[int, float]:
-    """One cost for all objectives, 0 for what is best in each and at most 1 + `SUM_SHARE`."""
+    """Return one cost for all objectives: 0 if best in each, at most 1 + `SUM_SHARE`."""
     columns = list(zip(*costs.values(), strict=True))
     ranges = [(min(column), max(column) - min(column)) for column in columns]
 
@@ -162,17 +152,12 @@ def one_cost(
 
 
 def _costs(history: History, scoring: Scoring) -> Mapping[int, tuple[float, ...]]:
-    """Cost of each trial in each objective; in the main one by all that is known."""
+    """Return the cost of each trial in each objective; in the main one over all launches."""
     costs: dict[int, tuple[float, ...]] = {}
     for trial in history.measured:
         values = own_values(trial, scoring)
         if values is not None:
-            others = zip(scoring.more, values[1:], strict=True)
-            told = (one.sign * value for one, value in others)
-            costs[trial.ordinal] = (history.cost(trial), *told)
+            pairs = zip(scoring.more, values[1:], strict=True)
+            others = (one.sign * value for one, value in pairs)
+            costs[trial.ordinal] = (history.cost(trial), *others)
     return costs
-
-
-def _told(scoring: Scoring, weights: Sequence[float]) -> tuple[tuple[str, float], ...]:
-    texts = (one.expression.text for one in scoring.objectives)
-    return tuple(zip(texts, weights, strict=True))

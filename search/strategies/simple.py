@@ -1,108 +1,97 @@
-"""random, grid, ranked, coordinate.
-
-Uniform choice without replacement among the feasible configurations.
-
-Every feasible configuration, in the order of the space.
-
-The cost model alone: what it expects to be best comes next, whatever is not known.
-
-Coordinate descent over the feasible configurations: one knob at a time around the best.
-"""
+"""Strategies that need no surrogate: random, grid, ranked by the estimate, coordinate descent."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from policies.space import Space
 from records.study import Study
-from records.trial import Config, Failed, FailureKind, History, Trial
+from records.trial import Config, Failed, FailureKind, History
 from search.strategies.base import Choice, Estimates, Observations, change_words, untried
 from search.strategies.cost_model import Forecaster
 from search.views.format import differing_knobs
 
 
+@dataclass(frozen=True, slots=True)
 class RandomChooser:
-    """Draws from what was not tried; the same history gives the same draw."""
+    """Draws uniformly from the untried configurations; the same history gives the same draw."""
 
-    name = "random"
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    space: Space
+    name: ClassVar[str] = "random"
 
     def choose(self, study: Study, history: History) -> Choice | None:
-        """Give a random untried configuration, or None when all were tried."""
-        left = untried(self._space, history)
+        """Return a random untried configuration, or None when all were tried."""
+        left = untried(self.space, history)
         if not left:
             return None
-        begun = len(history) + len(history.pending)
-        config = Random(f"{study.random_seed}/{begun}").choice(left)
+        draw = Random(f"{study.random_seed}/{len(history) + len(history.pending)}")
         why = f"random draw among {len(left)} untried configurations"
-        return Choice(config=config, why=why)
+        return Choice(config=draw.choice(left), why=why)
 
 
+@dataclass(frozen=True, slots=True)
 class GridChooser:
-    """Goes through the space from its first configuration to its last."""
+    """Tries every configuration in the order of the space."""
 
-    name = "grid"
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    space: Space
+    name: ClassVar[str] = "grid"
 
     def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Give the first untried configuration, or None when all were tried."""
-        left = untried(self._space, history)
+        """Return the first untried configuration, or None when all were tried."""
+        left = untried(self.space, history)
         if not left:
             return None
         return Choice(config=left[0], why=f"the first of {len(left)} untried configurations")
 
 
+@dataclass(frozen=True, slots=True)
 class RankedChooser:
-    """Takes configurations in the order of the estimate, calibrated on what was measured."""
+    """Tries configurations in the order of the estimate, calibrated on measured trials."""
 
-    name = "ranked"
-
-    def __init__(self, space: Space, estimates: Estimates) -> None:
-        self._space = space
-        self._estimates = estimates
-        self._forecaster = Forecaster(space, estimates)
+    space: Space
+    estimates: Estimates
+    name: ClassVar[str] = "ranked"
 
     def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Give the untried configuration with the best estimate, or None when all were tried."""
-        left = untried(self._space, history)
+        """Return the untried configuration with the best estimate, or None when all were tried."""
+        left = untried(self.space, history)
         if not left:
             return None
         known = Observations.of(history)
         if known.measured:
-            losses = self._forecaster.expected(known, left)
+            losses = Forecaster(self.space, self.estimates).expected(known, left)
         else:
-            each = [self._estimates(config) for config in left]
+            each = [self.estimates(config) for config in left]
             losses = np.array([sum(parts.values()) if parts else 0.0 for parts in each])
         why = f"the best estimate among {len(left)} untried configurations"
         return Choice(config=left[int(np.argmin(losses))], why=why)
 
 
+@dataclass(frozen=True, slots=True)
 class CoordinateChooser:
     """Moves from the best configuration to the nearest untried one.
 
-    Nearest means: fewest knobs differ, then fewest neighbours known to run out of memory, then the
-    knob that was varied longest ago, then the smallest step. Where constraints tie knobs together
-    a move changes two of them.
+    Nearest means: fewest knobs differ, then fewest neighbours that ran out of memory, then the knob
+    that was varied longest ago, then the smallest step. Where constraints tie knobs together, a
+    move changes two of them.
     """
 
-    name = "coordinate"
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    space: Space
+    name: ClassVar[str] = "coordinate"
 
     def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Give the next move, or None when everything was tried."""
-        left = untried(self._space, history)
+        """Return the next move, or None when everything was tried."""
+        left = untried(self.space, history)
         return self.move(left, history) if left else None
 
     def move(self, left: Sequence[Config], history: History) -> Choice:
-        """Give the next move among what is left, which is not nothing."""
-        centre = _centre(history)
+        """Return the next move among `left`, which must not be empty."""
+        decided = [trial.config for trial in history if trial.config is not None]
+        best = history.best.config if history.best is not None else None
+        centre = best or (decided[-1] if decided else None)
         if centre is None:
             return Choice(config=left[0], why="first feasible configuration")
         choice = self._nearest(left, centre, history)
@@ -110,36 +99,20 @@ class CoordinateChooser:
         return Choice(config=choice, why=why, changes_best=history.best is not None)
 
     def _nearest(self, left: Sequence[Config], centre: Config, history: History) -> Config:
-        varied = _last_varied(history, centre)
-        exhausted = [t.config for t in history if t.config is not None and _ran_out_of_memory(t)]
+        last_varied: dict[str, int] = {}
+        out_of_memory: list[Config] = []
+        for trial in history:
+            if trial.config is not None:
+                varied = differing_knobs(centre, trial.config)
+                last_varied |= dict.fromkeys(varied, trial.ordinal + 1)
+                outcome = trial.outcome
+                if isinstance(outcome, Failed) and outcome.kind is FailureKind.OUT_OF_MEMORY:
+                    out_of_memory.append(trial.config)
 
         def order(config: Config) -> tuple[int, int, int, int]:
-            knob_count, steps = self._space.distance(centre, config)
-            risk = sum(self._space.distance(config, bad)[0] <= 1 for bad in exhausted)
-            age = max((varied.get(knob, 0) for knob in differing_knobs(centre, config)), default=0)
-            return knob_count, risk, age, steps
+            knob_count, steps = self.space.distance(centre, config)
+            risk = sum(self.space.distance(config, bad)[0] <= 1 for bad in out_of_memory)
+            ages = (last_varied.get(knob, 0) for knob in differing_knobs(centre, config))
+            return knob_count, risk, max(ages, default=0), steps
 
         return min(left, key=order)
-
-
-def _centre(history: History) -> Config | None:
-    """The best configuration, or the last decided one while none is measured."""
-    if history.best is not None:
-        return history.best.config
-    decided = [trial.config for trial in history if trial.config is not None]
-    return decided[-1] if decided else None
-
-
-def _last_varied(history: History, centre: Config) -> dict[str, int]:
-    """When each knob was last varied around the centre: ordinal of that trial plus one."""
-    return {
-        knob: trial.ordinal + 1
-        for trial in history
-        if trial.config is not None
-        for knob in differing_knobs(centre, trial.config)
-    }
-
-
-def _ran_out_of_memory(trial: Trial) -> bool:
-    outcome = trial.outcome
-    return isinstance(outcome, Failed) and outcome.kind is FailureKind.OUT_OF_MEMORY

@@ -1,24 +1,17 @@
-"""Gaussian process; knob importance.
+"""A Gaussian process over knobs, and the importance of each knob by it.
 
-How far apart configurations are, knob by knob.
+The covariance is the mean of a term for each knob alone and one for all together. The reach of
+effects, the weight of each knob and the noise of launches maximize the marginal likelihood
+(Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, chapter 5), with the
+amplitude integrated out.
 
-What measured configurations say about others: a Gaussian process over knobs.
-
-Its covariance is the mean of what knobs say alone and of what they say together. How far a knob's
-effect reaches, how much each knob matters and how noisy launches are is chosen by the marginal
-likelihood of what was measured (Rasmussen and Williams, "Gaussian Processes for Machine
-Learning", 2006, chapter 5), with the amplitude integrated out.
-
-How much each knob matters, by what was measured: a smooth model asked one knob at a time.
-
-The model is the surrogate of the offline strategies, a Gaussian process over the knobs, fitted to
-the logarithm of the objective. Each tried configuration is predicted once with every choice of a
-knob that was measured, the others as they are; what is told is the mean over configurations.
+The importance of a knob is predicted: each tried configuration with every measured choice of the
+knob and the other knobs unchanged, as the mean over configurations.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final, TypeAlias
@@ -37,9 +30,8 @@ Floats: TypeAlias = NDArray[np.float64]
 class Distances:
     """Distances between the configurations of one space, shaped (rows, columns, knobs).
 
-    Numbers are as many steps apart as there are choices between them and one, so that degrees that
-    double are evenly spaced. Texts and switches are one apart, and so is a knob that has no effect
-    from one that has.
+    The distance of numbers is that of their places among the choices, so degrees that double are
+    evenly spaced. The distance of texts, of switches, and of a value from none is 1.
     """
 
     def __init__(self, space: Space) -> None:
@@ -47,15 +39,15 @@ class Distances:
         self._tables = [_table(knob) for knob in space.knobs]
 
     def between(self, rows: Sequence[Config], columns: Sequence[Config]) -> Floats:
-        """Distance of every row to every column in every knob."""
-        apart = np.empty((len(rows), len(columns), len(self._knobs)))
+        """Return the distance of every row to every column in every knob."""
+        distances = np.empty((len(rows), len(columns), len(self._knobs)))
         for i, (knob, table) in enumerate(zip(self._knobs, self._tables, strict=True)):
-            apart[:, :, i] = table[np.ix_(_places(knob, rows), _places(knob, columns))]
-        return apart
+            distances[:, :, i] = table[np.ix_(_places(knob, rows), _places(knob, columns))]
+        return distances
 
 
 def _places(knob: Knob, configs: Sequence[Config]) -> list[int]:
-    """Where each configuration's value comes among the choices; after all where it has none."""
+    """Return the place of each configuration's value among the choices; the last if it has none."""
     places = {choice: place for place, choice in enumerate(knob.choices)}
     nowhere = len(knob.choices)
     return [
@@ -81,11 +73,11 @@ NOISES = (0.01, 0.05, 0.2)
 """Variance of a launch in units of the variance between configurations."""
 WEIGHTS = (0.2, 1.0, 4.0)
 WEIGHED_FROM = 4
-"""Measured configurations from which on knobs are told apart by how much they matter."""
+"""Least number of measured configurations for which weights of knobs are fitted."""
 WEIGHING_ROUNDS = 2
 WEIGHT_PENALTY = 0.1
 AMPLITUDE_COUNT, AMPLITUDE = 4.0, 0.3
-"""What is known beforehand: as if four configurations had differed by 30 %."""
+"""Prior: as if four configurations had differed by 30 %."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,38 +88,38 @@ class Kernel:
     reach: float
     weights: Floats
 
-    def of(self, apart: Floats) -> Floats:
-        """Similarities for distances shaped (rows, columns, knobs)."""
+    def of(self, distances: Floats) -> Floats:
+        """Return similarities (rows, columns) for distances (rows, columns, knobs)."""
         relative = self.weights / self.weights.mean()
-        alone = (np.exp(-apart / self.reach) * relative).mean(axis=-1)
-        together = np.exp(-(apart * relative).sum(axis=-1) / (2 * self.reach))
+        alone = (np.exp(-distances / self.reach) * relative).mean(axis=-1)
+        together = np.exp(-(distances * relative).sum(axis=-1) / (2 * self.reach))
         similarity: Floats = self.alone_share * alone + (1 - self.alone_share) * together
         return similarity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
-    """A fitted process: predicts how far values lie from what was expected beforehand."""
+    """A fitted process: predicts how far values lie from their prior expectation."""
 
     kernel: Kernel
     variance: float
     factor: Floats
     solved: Floats
 
-    def predict(self, apart: Floats) -> tuple[Floats, Floats]:
-        """Mean and deviation for rows, by their distances to the measured configurations."""
-        similar = self.kernel.of(apart)
+    def predict(self, distances: Floats) -> tuple[Floats, Floats]:
+        """Return mean and deviation for rows, by their distances to the measured configurations."""
+        similar = self.kernel.of(distances)
         reduced = solve_triangular(self.factor, similar.T, lower=True)
         left = np.maximum(1 - (reduced**2).sum(axis=0), 1e-9)
         return similar @ self.solved, np.sqrt(self.variance * left)
 
 
-def fit(apart: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
-    """Fit to values, each the mean of so many launches; `apart` is (measured, measured, knobs)."""
-    knob_count = apart.shape[-1]
+def fit(distances: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
+    """Fit to values, each the mean of its launches; `distances` is (measured, measured, knobs)."""
+    knob_count = distances.shape[-1]
     even = np.ones(knob_count)
     fits = (
-        _Fit.of(Kernel(share, reach, even), noise, apart, values, launch_counts)
+        _Fit.of(Kernel(share, reach, even), noise, distances, values, launch_counts)
         for share, reach, noise in product(ALONE_SHARES, REACHES, NOISES)
     )
     best = min(fits, key=lambda fit: fit.unlikeliness)
@@ -140,11 +132,11 @@ def fit(apart: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fit:
-    """One way to explain the values, and how unlikely they are by it."""
+    """A kernel and noise with the negative log likelihood of the values."""
 
     kernel: Kernel
     noise: float
-    apart: Floats
+    distances: Floats
     values: Floats
     launch_counts: Floats
     factor: Floats
@@ -153,9 +145,9 @@ class _Fit:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, noise: float, apart: Floats, values: Floats, counts: Floats
+        cls, kernel: Kernel, noise: float, distances: Floats, values: Floats, counts: Floats
     ) -> "_Fit":
-        factor = cholesky(kernel.of(apart) + np.diag(noise / counts), lower=True)
+        factor = cholesky(kernel.of(distances) + np.diag(noise / counts), lower=True)
         whitened = solve_triangular(factor, values, lower=True)
         count = AMPLITUDE_COUNT + len(values)
         scatter = AMPLITUDE_COUNT * AMPLITUDE**2 + float(whitened @ whitened)
@@ -163,13 +155,13 @@ class _Fit:
         penalty = WEIGHT_PENALTY * (np.log(kernel.weights) ** 2).sum()
         variance = scatter / count
         total = float(unlikeliness + penalty)
-        return cls(kernel, noise, apart, values, counts, factor, variance, total)
+        return cls(kernel, noise, distances, values, counts, factor, variance, total)
 
     def weighing(self, knob: int, weight: float) -> "_Fit":
         weights = self.kernel.weights.copy()
         weights[knob] = weight
         kernel = Kernel(self.kernel.alone_share, self.kernel.reach, weights)
-        return _Fit.of(kernel, self.noise, self.apart, self.values, self.launch_counts)
+        return _Fit.of(kernel, self.noise, self.distances, self.values, self.launch_counts)
 
     @property
     def surrogate(self) -> Surrogate:
@@ -179,16 +171,16 @@ class _Fit:
 
 LEAST_CONFIGS: Final = 8
 MOST_CONFIGS: Final = 120
-"""The best of them and others evenly; fitting takes the cube of their number."""
+"""Half are the best, half are spread evenly; fitting takes the cube of their number."""
 LEAST_SPREAD: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobEffect:
-    """A knob by what the model says of it.
+    """The effect of a knob by the model.
 
-    `ratio` is the burden of the worst choice over that of the best one; `best` is that choice.
-    `worst` is the other. `config_count` are the configurations in which the knob had an effect.
+    `ratio` is the cost of the `worst` choice over that of the `best`, at least 1. `config_count` is
+    the number of configurations in which the knob had an effect.
     """
 
     name: str
@@ -202,8 +194,8 @@ class KnobEffect:
 class Importance:
     """Every knob of which more than one choice was measured, the most important first.
 
-    `explained` is the share of the variation between configurations that the model foretells of
-    one that it is not shown; where it is 0 or less, it knows nothing.
+    `explained` is the share of the variation between configurations that the model predicts with
+    each left out in turn; at 0 or less it predicts nothing.
     """
 
     effects: tuple[KnobEffect, ...]
@@ -212,19 +204,19 @@ class Importance:
 
 
 def importance(space: Space, history: History, sign: int) -> Importance | None:
-    """Ask a model of what was measured; None where there is too little or not above zero.
+    """Return the importance of knobs; None with too few configurations or a value of 0 or less.
 
-    `sign` is what a value is multiplied by to be a cost.
+    `sign` is 1 where lower values are better, else -1.
     """
-    burdens = _burdens(space, history, sign)
-    if len(burdens) < LEAST_CONFIGS:
+    logs_of = _log_costs(space, history, sign)
+    if len(logs_of) < LEAST_CONFIGS:
         return None
-    configs = _kept(burdens)
-    logs = np.array([np.mean(burdens[config]) for config in configs])
+    configs = _chosen(logs_of)
+    logs = np.array([np.mean(logs_of[config]) for config in configs])
     logs -= logs.mean()
     if float(np.abs(logs).max()) < LEAST_SPREAD:
         return None
-    counts = np.array([float(len(burdens[config])) for config in configs])
+    counts = np.array([float(len(logs_of[config])) for config in configs])
     distances = Distances(space)
     model = fit(distances.between(configs, configs), logs, counts)
     found = (_effect(knob, configs, distances, model) for knob in space.knobs)
@@ -234,8 +226,8 @@ def importance(space: Space, history: History, sign: int) -> Importance | None:
     )
 
 
-def _burdens(space: Space, history: History, sign: int) -> Mapping[Config, Sequence[float]]:
-    """Logarithms of what each configuration took; nothing where the objective is not positive."""
+def _log_costs(space: Space, history: History, sign: int) -> Mapping[Config, Sequence[float]]:
+    """Return the logarithms of each configuration's costs; nothing if one is not positive."""
     found: dict[Config, list[float]] = defaultdict(list)
     for trial in history.measured:
         value = sign * history.cost(trial)
@@ -247,12 +239,12 @@ def _burdens(space: Space, history: History, sign: int) -> Mapping[Config, Seque
 
 
 def _is_known(config: Config, knobs: Sequence[Knob]) -> bool:
-    """Whether all of its settings are choices: what comes from elsewhere may have others."""
+    """Whether all of its settings are choices; imported configurations may have others."""
     return all(config.values.get(knob.name, knob.choices[0]) in knob.choices for knob in knobs)
 
 
-def _kept(burdens: Mapping[Config, Sequence[float]]) -> Sequence[Config]:
-    ranked = sorted(burdens, key=lambda config: min(burdens[config]))
+def _chosen(logs_of: Mapping[Config, Sequence[float]]) -> Sequence[Config]:
+    ranked = sorted(logs_of, key=lambda config: min(logs_of[config]))
     if len(ranked) <= MOST_CONFIGS:
         return ranked
     best, rest = ranked[: MOST_CONFIGS // 2], ranked[MOST_CONFIGS // 2 :]
@@ -262,14 +254,20 @@ def _kept(burdens: Mapping[Config, Sequence[float]]) -> Sequence[Config]:
 def _effect(
     knob: Knob, configs: Sequence[Config], distances: Distances, model: Surrogate
 ) -> KnobEffect | None:
+    """Compare the mean prediction for each choice of a knob, with the other knobs unchanged."""
     acting = [config for config in configs if knob.name in config.values]
-    tried = [choice for choice in knob.choices if any(c[knob.name] == choice for c in acting)]
-    if len(tried) < 2:
+    predicted: dict[Value, float] = {}
+    for choice in knob.choices:
+        if any(config[knob.name] == choice for config in acting):
+            changed = [Config({**config.values, knob.name: choice}) for config in acting]
+            mean, _ = model.predict(distances.between(changed, configs))
+            predicted[choice] = float(mean.mean())
+    if len(predicted) < 2:
         return None
-    predicted = dict(
-        zip(tried, _means(knob, tried, acting, configs, distances, model), strict=True)
+    best, worst = (
+        min(predicted, key=predicted.__getitem__),
+        max(predicted, key=predicted.__getitem__),
     )
-    best, worst = min(tried, key=predicted.__getitem__), max(tried, key=predicted.__getitem__)
     return KnobEffect(
         name=knob.name,
         ratio=math.exp(min(predicted[worst] - predicted[best], 700.0)),
@@ -279,23 +277,8 @@ def _effect(
     )
 
 
-def _means(
-    knob: Knob,
-    tried: Sequence[Value],
-    acting: Sequence[Config],
-    configs: Sequence[Config],
-    distances: Distances,
-    model: Surrogate,
-) -> Iterator[float]:
-    """Mean prediction for each choice of a knob, all else as it is."""
-    for choice in tried:
-        changed = [Config({**config.values, knob.name: choice}) for config in acting]
-        mean, _ = model.predict(distances.between(changed, configs))
-        yield float(mean.mean())
-
-
 def _explained(model: Surrogate, values: Floats) -> float:
-    """One minus what is left of the variation when each value is foretold by the others alone."""
+    """Return one minus the share of variation left when the others predict each value."""
     count = len(values)
     inverse = np.diag(cho_solve((model.factor, True), np.eye(count)))
     errors = model.solved / inverse

@@ -1,17 +1,14 @@
-""".
+"""Read the workload and the machine from a CCL-Bench card (YAML); cards are never written.
 
-A YAML file with named fields: a CCL-Bench card or tuning file, only ever read.
-
-What a card states of its work and its machine, and what follows from it.
-
-Published cards leave out what their authors took for granted. What is concluded for them is
-listed in `inferences`, one sentence each, and so is where two of their statements differ.
+Published cards omit what their authors took for granted. Each conclusion is one sentence of
+`inferences`, and so is each contradiction between two statements of a card.
 """
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from math import prod
 from pathlib import Path
 from typing import Final, Literal, TypeGuard
@@ -27,10 +24,10 @@ from records.workload import LATENT_ATTENTION, MODELS, Workload, known_name, nam
 MAX_FILE_BYTES = 4 << 20
 MAX_NODES = 100_000
 MAX_DEPTH = 64
-"""How many values a file may hold and how deep, once every alias (*name) is what it stands for."""
+"""Limits of values and depth of a file, with every alias (*name) written out."""
 MOST_REPEATED = 5
-"""Keys stated twice that are named, of all there are."""
-# Safe constructors raise these for 2024-02-30 or !!bool maybe, which are scalars in no type.
+"""Keys stated twice that are listed."""
+# Safe constructors raise these for 2024-02-30 or !!bool maybe.
 NOT_YAML = (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError)
 UNSAID = ("", "N/A", "TBD")
 _MERGE = "<<"
@@ -39,16 +36,13 @@ _TAB = "found character '\\t'"
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """YAML in which aliases stand for what they name, within bounds.
-
-    A few lines of aliases can stand for more than a machine can hold.
-    """
+    """YAML with limits: a few lines of aliases can expand to more than a machine can hold."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._node_count = 0
         self.repeated: list[str] = []
-        """Keys that a table has twice, of which the last counts, with their lines."""
+        """Keys that a table has twice, with their lines; the last one counts."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._node_count += 1
@@ -77,30 +71,20 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Refuse a document that is too large once its aliases are written out, or has no end."""
-    sizes: dict[int, tuple[int, int]] = {}
-    unfinished: set[int] = set()
-
-    def measured(node: yaml.Node) -> tuple[int, int]:
-        """Values in a node and how deep they go, with its aliases written out."""
-        if id(node) in unfinished:
-            raise yaml.YAMLError("an alias (*name) stands for something that holds the alias")
-        if id(node) not in sizes:
-            unfinished.add(id(node))
-            inside = [measured(part) for part in _parts(node)]
-            unfinished.discard(id(node))
-            count = 1 + sum(count for count, _ in inside)
-            depth = 1 + max((depth for _, depth in inside), default=0)
-            if count > MAX_NODES:
-                raise yaml.YAMLError(
-                    f"over {MAX_NODES} values once its aliases (*name) are written out"
-                )
-            if depth > MAX_DEPTH:
-                raise yaml.YAMLError(f"nested over {MAX_DEPTH} deep")
-            sizes[id(node)] = count, depth
-        return sizes[id(node)]
-
-    measured(root)
+    """Refuse a document that is too large or too deep with its aliases written out."""
+    level, count = [root], 1
+    for _ in range(MAX_DEPTH):
+        parts = chain.from_iterable(map(_parts, level))
+        level = list(islice(parts, MAX_NODES))
+        count += len(level)
+        if count > MAX_NODES:
+            raise yaml.YAMLError(
+                f"over {MAX_NODES} values once its aliases (*name) are written out"
+            )
+    if level:
+        raise yaml.YAMLError(
+            f"nested over {MAX_DEPTH} deep, or an alias (*name) stands for something that holds it"
+        )
 
 
 def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
@@ -114,7 +98,7 @@ def _parts(node: yaml.Node) -> Sequence[yaml.Node]:
 
 
 class Card:
-    """A YAML file whose fields are looked up by path."""
+    """A YAML file with access to fields by path."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -133,7 +117,7 @@ class Card:
         self.repeated = tuple(loader.repeated)
 
     def get(self, *paths: str) -> object:
-        """The first of these dotted paths that is there, or None."""
+        """Return the value at the first of these dotted paths that exists, or None."""
         for path in paths:
             value: object = self.fields
             for key in path.split("."):
@@ -143,14 +127,14 @@ class Card:
         return None
 
     def count(self, *paths: str) -> int:
-        """A positive whole number; raises `StudyError` when it is missing or something else."""
+        """Return a positive whole number; raise `StudyError` if it is missing or invalid."""
         found = self.optional_count(*paths)
         if found is None:
             raise StudyError(f"{self.path}: {paths[0]} is missing; a card must give it")
         return found
 
     def optional_count(self, *paths: str) -> int | None:
-        """A positive whole number, or None where the card does not say."""
+        """Return a positive whole number, or None where the card states none."""
         value = self.get(*paths)
         if value is None or value in UNSAID:
             return None
@@ -163,12 +147,12 @@ class Card:
         return value
 
     def text(self, *paths: str) -> str | None:
-        """A text, or None where the card does not say."""
+        """Return a text, or None where the card states none."""
         value = self.get(*paths)
         return None if value is None else str(value)
 
     def items(self, path: str) -> Sequence[Mapping[object, object]]:
-        """A list of tables; raises `StudyError` when it is missing or something else."""
+        """Return a list of tables; raise `StudyError` if it is missing or invalid."""
         value = self.get(path)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise StudyError(f"{self.path}: {path} must be a list of tables")
@@ -176,14 +160,14 @@ class Card:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a field is a number that a float can hold, and no truth value."""
+    """Whether a field is a number that a float can hold, not a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 
 
 def _fault(error: Exception, text: str) -> str:
-    """What is wrong, in which line, and what to write instead where that is known."""
+    """Return what is wrong in which line, and a correction where one is known."""
     problem = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
     mark = getattr(error, "problem_mark", None)
     if mark is None:
@@ -220,7 +204,7 @@ SIZES: Final[Mapping[str, tuple[str, ...]]] = {
     "expert_ffn_size": ("expert_ffn_size", "moe_intermediate_size"),
     "dense_layer_count": ("num_dense_layers",),
 }
-"""Fields of a workload, and what cards call them."""
+"""Fields of a workload, and their names in cards."""
 DEVICES: Final[Mapping[str, Literal["cpu", "cuda", "tpu"]]] = {
     "cpu": "cpu",
     "gpu": "cuda",
@@ -228,7 +212,7 @@ DEVICES: Final[Mapping[str, Literal["cpu", "cuda", "tpu"]]] = {
 }
 MOST_BATCHES: Final = 16
 SAME_COUNT: Final = 0.02
-"""Parameter counts of one model differ by less: some leave small parts out."""
+"""Largest difference of parameter counts of one model: some omit small parts."""
 NANOCHAT: Final = "nanochat"
 NANOCHAT_WIDENING: Final = 4
 _RANDOM_LENGTHS: Final = re.compile(r"random_(\d{1,9})_input_(\d{1,9})_output")
@@ -237,17 +221,17 @@ _GIGABYTES: Final = re.compile(r"(?:^|[^0-9a-z])(\d{1,4}) ?gb(?:$|[^a-z])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What options and the study file say instead of a card; None where they do not."""
+    """Values from options and the study file that override the card; None where there are none."""
 
     batch_size: int | None = None
     sequence_length: int | None = None
     accelerator_count: int | None = None
     bandwidths: str | None = None
-    """What the two listed bandwidths are, in their order."""
+    """The names of the two listed bandwidths, in their order."""
 
 
 class CardReader:
-    """Reads one card; `inferences` grows with what is read."""
+    """Reads one card; `inferences` lists the conclusions so far."""
 
     def __init__(self, card: Card, given: Given | None = None) -> None:
         self.card = card
@@ -266,7 +250,7 @@ class CardReader:
             )
 
     def workload(self, seed: int | None = None) -> Workload:
-        """The work that the card declares, with the first of its batch sizes."""
+        """Return the workload of the card, with the first of its batch sizes."""
         phase = self._phase()
         model = self._known_model()
         sizes = self._sizes(model)
@@ -281,7 +265,7 @@ class CardReader:
             "model": model,
             "family": self.card.text(f"{MODEL}.model_family"),
             "phase": phase,
-            "precision": self.card.text(f"{MODEL}.precision") or self._default_precision(),
+            "precision": self._precision(),
             "global_batch": batch,
             "sequence_length": prompt_length or self._sequence_length(),
             "output_length": output_length,
@@ -294,41 +278,39 @@ class CardReader:
         if sentence not in self.inferences:
             self.inferences.append(sentence)
 
-    def _default_precision(self) -> str:
-        self._infer("precision fp32, as the card states none")
-        return "fp32"
-
     def _phase(self) -> Literal["training", "inference"]:
         stated = self.card.text(f"{MODEL}.phase")
         if stated is None:
             self._infer("phase training, as the card states none")
-        phase = (stated or "training").strip().lower()
-        if phase == "serving":
-            self._infer(
-                "phase serving is inference whose requests arrive over time"
-                + ("" if self._stated_rate() else ", at a rate that the card does not state")
-            )
-            return "inference"
-        if phase == "inference":
-            return "inference"
-        if phase == "training":
-            return "training"
+        match (stated or "training").strip().lower():
+            case "training":
+                return "training"
+            case "inference":
+                return "inference"
+            case "serving":
+                rate = self.card.get(f"{DATA}.request_rate")
+                self._infer(
+                    "phase serving is inference whose requests arrive over time"
+                    + ("" if rate else ", at a rate that the card does not state")
+                )
+                return "inference"
         raise StudyError(
             f"{self.card.path}: {MODEL}.phase is {shown(stated)}, not training, inference "
             "or serving"
         )
 
-    def _stated_rate(self) -> object:
-        return self.card.get(f"{DATA}.request_rate")
-
     def _request_rate(self) -> float | None:
-        rate = self._stated_rate()
+        rate = self.card.get(f"{DATA}.request_rate")
         return float(rate) if is_number(rate) and rate > 0 else None
 
-    # Batch and lengths.
+    def _precision(self) -> str:
+        stated = self.card.text(f"{MODEL}.precision")
+        if not stated:
+            self._infer("precision fp32, as the card states none")
+        return stated or "fp32"
 
     def batch_sizes(self) -> tuple[int, ...]:
-        """Sequences of a step, each batch size that the card lists."""
+        """Return every batch size that the card lists, in sequences a step."""
         stated = self.card.get(f"{DATA}.batch_size")
         if self.given.batch_size is not None:
             self._note_other(f"{DATA}.batch_size", stated, self.given.batch_size)
@@ -385,7 +367,7 @@ class CardReader:
         return most
 
     def _lengths(self) -> tuple[int | None, int | None]:
-        """Tokens of a prompt and of its answer; a card's seq_len is often the sum of the two."""
+        """Return the tokens of a prompt and of its answer; seq_len is often the sum of both."""
         prompt = self.card.optional_count(f"{DATA}.input_len")
         answer = self.card.optional_count(f"{DATA}.output_len")
         total = self.card.optional_count(f"{DATA}.seq_len")
@@ -424,12 +406,10 @@ class CardReader:
     def _note_other(self, path: str, stated: object, used: int) -> None:
         if stated is not None and stated not in UNSAID and stated != used:
             name = path.rpartition(".")[2]
-            self._infer(f"{name} {used} as asked for, where the card says {shown(stated)}")
-
-    # The model.
+            self._infer(f"{name} {used} as given, where the card states {shown(stated)}")
 
     def _known_model(self) -> str | None:
-        """The name in the table of models of what the card names."""
+        """Return the name of the card's model in the table of models."""
         family, url = self.card.text(f"{MODEL}.model_family"), self.card.text("hf_url")
         by_family = known_name(family) if family else None
         by_url = known_name(url) if url else None
@@ -447,7 +427,7 @@ class CardReader:
         return None
 
     def _chosen(self, by_family: str, by_url: str) -> str:
-        """Which of two names counts: the longer one where it says more of the same."""
+        """Return the name that counts: hf_url's where it is more specific, else model_family's."""
         if by_url.startswith(f"{by_family}-"):
             self._infer(f"model {by_url}, as hf_url names it; model_family says {by_family}")
             return by_url
@@ -455,7 +435,7 @@ class CardReader:
         return by_family
 
     def _sizes(self, name: str | None) -> dict[str, int]:
-        """Sizes as the card states them, else those of the known model, else what follows."""
+        """Return the stated sizes, else those of the known model, else derived ones."""
         stated = self._stated_sizes(name)
         known = {
             field: size
@@ -513,25 +493,21 @@ class CardReader:
             )
 
     def _conclude(self, sizes: dict[str, int], name: str | None) -> None:
-        """Add what follows from the sizes of a model that is not known."""
+        """Add the sizes that follow from others."""
         if "hidden_size" not in sizes and {"head_count", "head_size"} <= sizes.keys():
             heads, head_size = sizes["head_count"], sizes["head_size"]
             sizes["hidden_size"] = heads * head_size
             self._infer(f"hidden size {heads * head_size} = {heads} heads x {head_size}")
-        if name is None and "hidden_size" in sizes:
-            self._conclude_unknown(sizes)
-
-    def _conclude_unknown(self, sizes: dict[str, int]) -> None:
-        hidden = sizes["hidden_size"]
-        table = self._embedding_count()
+        if name is not None or "hidden_size" not in sizes:
+            return
+        hidden, table = sizes["hidden_size"], self._embedding_count()
         if "vocab_size" not in sizes and table and table % hidden == 0:
             sizes["vocab_size"] = table // hidden
             self._infer(
                 f"vocabulary {table // hidden} = {table} parameters of the embedding / hidden size "
                 f"{hidden}"
             )
-        family = (self.card.text(f"{MODEL}.model_family") or "").strip().lower()
-        if family != NANOCHAT:
+        if (self.card.text(f"{MODEL}.model_family") or "").strip().lower() != NANOCHAT:
             return
         if "ffn_size" not in sizes:
             sizes["ffn_size"] = NANOCHAT_WIDENING * hidden
@@ -565,10 +541,8 @@ class CardReader:
             found = f"{sizes['expert_count']} experts" if has_experts else "no experts"
             self._infer(f"{found}{of}, where the card says moe: {str(stated).lower()}")
 
-    # The machine.
-
     def environment(self, base: Environment) -> Environment:
-        """The machine that the card declares; the base where it declares none."""
+        """Return the machine of the card, or the base where it states none."""
         stated = self.stated_environment(base)
         if stated is None:
             self._infer(
@@ -577,9 +551,9 @@ class CardReader:
         return stated or base
 
     def stated_environment(self, here: Environment | None = None) -> Environment | None:
-        """The machine that the card declares; None where it declares none.
+        """Return the machine of the card; None where it states none.
 
-        Accelerators without a name are those that are `here`, if they are of the same kind.
+        Accelerators without a name are those of `here`, if they are of the same kind.
         """
         spec = f"{HARDWARE}.xpu_spec"
         stated_count = self.card.optional_count(f"{spec}.total_count")
@@ -660,7 +634,7 @@ class CardReader:
         return None if stated is None else stated * 10**9
 
     def _links(self, *, node_count: int, per_node: int) -> dict[str, Link]:
-        """Links by name: from named fields, or from a list of one or two bandwidths."""
+        """Return links by name: from named fields, or from a list of one or two bandwidths."""
         named = {link: self.card.get(f"{TOPOLOGY}.{link}_bandwidth_gbps") for link in LINKS}
         listed = self.card.get(f"{TOPOLOGY}.bandwidth_gbps")
         if not any(named.values()) and isinstance(listed, list):
@@ -674,12 +648,12 @@ class CardReader:
     def _ordered(
         self, listed: Sequence[object], node_count: int, per_node: int
     ) -> Mapping[str, object]:
-        """Which listed bandwidth is which; tools disagree on their order."""
+        """Return listed bandwidths by link; tools disagree on their order."""
         known = [gbps for gbps in listed if is_number(gbps) and gbps > 0]
-        if self.given.bandwidths is not None and known:
-            return self._named_order(listed)
         if not known:
             return {}
+        if self.given.bandwidths is not None:
+            return self._named_order(listed)
         if len(listed) == 2 and len(known) == 2:
             slower, faster = sorted(known)
             self._infer(
@@ -687,14 +661,12 @@ class CardReader:
                 "bandwidths is the one inside; --card-bandwidths names them otherwise"
             )
             return {"scale_up": faster, "scale_out": slower}
-        if len(known) == 1 and (node_count == 1 or per_node == 1):
-            link, where = (
-                ("scale_up", "inside the node, as there is only one")
-                if node_count == 1
-                else ("scale_out", "between nodes, as each has one accelerator")
-            )
-            self._infer(f"{known[0]:g} Gbit/s {where}")
-            return {link: known[0]}
+        if len(known) == 1 and node_count == 1:
+            self._infer(f"{known[0]:g} Gbit/s inside the node, as there is only one")
+            return {"scale_up": known[0]}
+        if len(known) == 1 and per_node == 1:
+            self._infer(f"{known[0]:g} Gbit/s between nodes, as each has one accelerator")
+            return {"scale_out": known[0]}
         raise StudyError(
             f"{self.card.path}: {TOPOLOGY}.bandwidth_gbps is {shown(listed)}, and what it is "
             "cannot be concluded; name two entries in their order with --card-bandwidths "

@@ -1,11 +1,7 @@
-"""CCL-Bench YAML cards.
+"""CCL-Bench cards and tuning files (YAML) as studies, and CCL-Search scripts as their commands.
 
-A CCL-Search script in the place of the built-in recipe: a card's trials start it with bash.
-
-CCL-Bench workload cards and tuning files (YAML), read into a study and never written.
-
-Cards in the wild seldom follow their template, so only what a study needs is looked for, at the
-places where published cards keep it; a missing field is named with its path.
+Published cards seldom follow their template: only fields that a study needs are read, from the
+places where published cards have them. A missing field is reported with its path.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,18 +29,18 @@ from search.study.card_reader import Card, CardReader, Given, is_number
 from search.study.study_file import suggestion
 
 TIMEOUT_S = 3600.0
-"""What CCL-Search gives a script."""
+"""The time limit of CCL-Search for a script."""
 
 _TRUE_WORDS = ("true", "yes", "on")
 _BOOLEAN = "tag:yaml.org,2002:bool"
 
 
 def with_script(study: Study, script: Path, tuning: Path | None) -> Study:
-    """The study with its trials started by a script; the tuning file is known to be sound."""
+    """Return the study with a script as its command; the tuning file has been read before."""
     if tuning is None:
         raise StudyError("--command needs the script's knobs; add --tuning FILE")
     if not script.is_file():
-        raise StudyError(f"--command {script}: there is no such file")
+        raise StudyError(f"--command {script}: file not found")
     command = Command(run=("bash", str(script.absolute())))
     booleans = _spelled_booleans(tuning)
     if booleans is not None:
@@ -59,9 +55,9 @@ def with_script(study: Study, script: Path, tuning: Path | None) -> Study:
 
 
 def _spelled_booleans(path: Path) -> tuple[str, str] | None:
-    """True and false as a tuning file spells them; None where it lacks one.
+    """Return the spellings of true and false in a tuning file; None where it lacks one.
 
-    A script compares texts, and YAML knows many spellings. Raises `StudyError` for more than one.
+    A script compares texts, and YAML allows many spellings. Raises `StudyError` for several.
     """
     words = set(_boolean_words(yaml.compose(read_text(path), yaml.SafeLoader)))
     true = sorted(word for word in words if word.lower() in _TRUE_WORDS)
@@ -74,7 +70,7 @@ def _spelled_booleans(path: Path) -> tuple[str, str] | None:
 
 
 def _boolean_words(node: yaml.Node | None) -> Iterator[str]:
-    """Booleans as they are written, anywhere below a node."""
+    """Yield the texts of booleans anywhere below a node."""
     match node:
         case yaml.ScalarNode(tag=tag, value=word) if tag == _BOOLEAN:
             yield word
@@ -103,11 +99,10 @@ def card_study(
     base: Study,
     command: Path | None = None,
 ) -> Study:
-    """The base study with the card's workload and environment, and the tuning file's space.
+    """Return the base study with the card's workload and environment, and the tuning file's space.
 
-    With `command` the knobs of the tuning file are that script's, under the names they have there.
-    What options and the study file give comes before what the card states. Where it lists several
-    batch sizes, all but the first are contexts of the study.
+    With `command`, the knobs of the tuning file keep their names, which the script knows. Options
+    and the study file override the card. All listed batch sizes but the first become contexts.
     """
     reader = CardReader(Card(card), given)
     workload = reader.workload(base.workload.seed)
@@ -120,7 +115,7 @@ def card_study(
         environment=environment,
         contexts=contexts or base.contexts,
         inferences=tuple(reader.inferences),
-        # That of the base is for the base's model.
+        # The budget of the base is for the base's model.
         launch=replace(base.launch, memory_budget_bytes=None),
     )
     knobs = None if tuning is None else Card(tuning)
@@ -132,7 +127,7 @@ def card_study(
 def _batch_contexts(
     reader: CardReader, workload: Workload, environment: Environment
 ) -> tuple[Context, ...]:
-    """A context for each batch size but the first, which is the study's own."""
+    """Return a context for each batch size but the first, which is the study's own."""
     first, *others = reader.batch_sizes()
     if others:
         reader.inferences.append(
@@ -151,25 +146,22 @@ def _batch_contexts(
 
 def _tuned(study: Study, tuning: Card) -> Study:
     _refuse_unknown(tuning, "", tuning.fields, TUNING_KEYS)
-    objective = _objective(tuning) or study.objective
+    study = replace(study, objective=_objective(tuning) or study.objective)
+    is_script = study.command is not None
     items = tuning.items("config_space")
-    if study.command is not None:
-        script_knobs = tuple(_dimension(item, tuning, own_names=True) for item in items)
-        return replace(study, space=SearchSpace(dimensions=script_knobs), objective=objective)
-    dimensions = [_dimension(item, tuning) for item in items]
-    searched = {dimension.name for dimension in dimensions}
+    dimensions = tuple(_dimension(item, tuning, own_names=is_script) for item in items)
+    if is_script:
+        return replace(study, space=SearchSpace(dimensions=dimensions))
+    # The default seed sets knobs that this space may lack.
+    has_knob = any(dimension.name == SEEDED for dimension in dimensions)
     return replace(
         study,
-        space=SearchSpace(dimensions=tuple(dimensions), constraints=study.space.constraints),
-        objective=objective,
-        # A seed that knows no space sets knobs that this one does not search.
-        seed_policy=study.seed_policy if SEEDED in searched else FIRST,
+        space=replace(study.space, dimensions=dimensions),
+        seed_policy=study.seed_policy if has_knob else FIRST,
     )
 
 
-def _dimension(
-    item: Mapping[object, object], tuning: Card, *, own_names: bool = False
-) -> Dimension:
+def _dimension(item: Mapping[object, object], tuning: Card, *, own_names: bool) -> Dimension:
     _refuse_unknown(tuning, "config_space: ", item, KNOB_KEYS)
     key, choices = item.get("key"), item.get("choices")
     if not isinstance(key, str) or not isinstance(choices, list) or not choices:
@@ -213,7 +205,7 @@ def _objective(tuning: Card) -> Objective | None:
 
 
 def _term(metric: Mapping[object, object], tuning: Card) -> tuple[str, int | float]:
-    """Name and weight of one metric of the goal."""
+    """Return the name and weight of one metric of the goal."""
     _refuse_unknown(tuning, "optimization_goal.metrics: ", metric, METRIC_KEYS)
     name, weight = metric.get("name"), metric.get("weight", 1)
     if not isinstance(name, str) or not is_number(weight):

@@ -1,4 +1,4 @@
-"""What a policy decides without a launch: in the contexts of a study, and over a grid of values."""
+"""Check a policy without a launch: in the contexts of a study, and over a grid of values."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,69 +7,50 @@ from itertools import product
 
 from pydantic import ValidationError
 
-from policies.contract import decide
 from policies.space import Space
 from records.codec import first_problem, from_document
 from records.errors import StudyError
 from records.study import Environment, Study, Value
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
-from search.study.spaces import completed, space_of, study_in
+from search.study.spaces import completed, decide_in, space_of, study_in
 from search.study.study_file import suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyCheck:
-    """What a policy decided in one context."""
-
-    name: str
-    held_out: bool
-    answer: Config | Failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextPlace:
-    """Where a policy is asked: a study with one context, or why nothing is feasible there."""
+class PolicyContext:
+    """Where a policy is checked: a study with one context, or why nothing is feasible there."""
 
     name: str
     held_out: bool
     study: Study
     space: Space | Failed
 
+    def decide(self, policy: Policy) -> Config | Failed:
+        """Return what a policy decides here; raises `EnvironmentFault` without a sandbox."""
+        if isinstance(self.space, Failed):
+            return self.space
+        return decide_in(policy, self.study, self.space)
 
-def check_policy(
-    policy: Policy, study: Study, varied: Mapping[str, Sequence[Value]]
-) -> Iterator[PolicyCheck]:
-    """Run a policy in each context of a study, and for every combination of varied values.
 
-    `study` is not completed yet: what is searched follows from the sizes of each context. Raises
-    `StudyError` for a varied key that is no field, `EnvironmentFault` without a sandbox.
+def policy_contexts(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[PolicyContext]:
+    """Yield each context of a study, its own first, and every combination of varied values.
+
+    `study` is not completed yet: the space depends on the sizes of each context. Raises
+    `StudyError` for a value that a field cannot have.
     """
-    for place in places(study, varied):
-        yield PolicyCheck(name=place.name, held_out=place.held_out, answer=asked(policy, place))
-
-
-def places(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[ContextPlace]:
-    """Each context of a study, its own first, and every combination of varied values."""
     alone = replace(study, contexts=())
-    yield _place(study.name, alone)
+    yield _context(study.name, alone)
     for context in study.contexts:
-        yield _place(context.name, study_in(study, context), held_out=context.held_out)
+        yield _context(context.name, study_in(study, context), held_out=context.held_out)
     for values in product(*varied.values()) if varied else ():
         changes = dict(zip(varied, values, strict=True))
         name = " ".join(f"{field}={value}" for field, value in changes.items())
-        yield _place(name, _changed(alone, changes))
-
-
-def asked(policy: Policy, place: ContextPlace) -> Config | Failed:
-    """What a policy decides there; raises `EnvironmentFault` without a sandbox."""
-    if isinstance(place.space, Failed):
-        return place.space
-    return decide(policy, place.study.workload, place.study.usable_environment, place.space)
+        yield _context(name, _changed(alone, changes))
 
 
 def varied_values(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Fields with the values to try, from texts like `global_batch=16,32`."""
+    """Parse texts like `global_batch=16,32` into fields with the values to try."""
     known = [field.name for part in (Workload, Environment) for field in fields(part)]
     found: dict[str, tuple[Value, ...]] = {}
     for text in texts:
@@ -77,7 +58,7 @@ def varied_values(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
         if not separator or not listed:
             raise StudyError(f"--vary {text!r} lists no values; write global_batch=16,32")
         if field not in known:
-            raise StudyError(f"--vary: {field!r} is no field; {suggestion(field, known)}")
+            raise StudyError(f"--vary: unknown field {field!r}; {suggestion(field, known)}")
         found[field] = tuple(_value(word) for word in listed.split(","))
     return found
 
@@ -91,7 +72,7 @@ def _value(word: str) -> Value:
 
 
 def _changed(study: Study, changes: Mapping[str, Value]) -> Study:
-    """The study's own context with other values; raises `StudyError` for one that cannot be."""
+    """Return the study with other values; raises `StudyError` for one that a field cannot have."""
     here = {field.name for field in fields(Workload)}
     work = {field: value for field, value in changes.items() if field in here}
     machine = {field: value for field, value in changes.items() if field not in here}
@@ -105,11 +86,12 @@ def _changed(study: Study, changes: Mapping[str, Value]) -> Study:
         raise StudyError(f"--vary {first_problem(error)}") from error
 
 
-def _place(name: str, study: Study, *, held_out: bool = False) -> ContextPlace:
+def _context(name: str, study: Study, *, held_out: bool = False) -> PolicyContext:
+    space: Space | Failed
     try:
-        whole = completed(study)
-        return ContextPlace(name=name, held_out=held_out, study=whole, space=space_of(whole))
+        study = completed(study)
+        space = space_of(study)
     except StudyError as error:
         message = f"nothing is feasible here: {error}"
-        failed = Failed(stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message=message)
-        return ContextPlace(name=name, held_out=held_out, study=study, space=failed)
+        space = Failed(stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message=message)
+    return PolicyContext(name=name, held_out=held_out, study=study, space=space)

@@ -1,61 +1,71 @@
-"""Space of a study; several contexts joined.
+"""The space of a study: one search space, or several contexts joined.
 
-The configurations that a policy gives in several contexts, as one: `tp`, and `big.tp` elsewhere.
-
-So a trial has one configuration however many contexts its study has.
-
-A study's space as its recipe knows it, ready for use.
-
-One policy in several contexts: what it decides in each, and what there is to launch.
+A study with contexts still has one configuration per trial: the study's own knobs, and those of
+the other contexts with the name of the context in front, as in `big.tp`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from evaluator.job import Recipe
+from evaluator.objective import Scoring, scoring_of
 from evaluator.recipes.catalog import recipe_of
+from policies.contract import decide
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Context, Study, Value
 from records.trial import Config, Failed, Policy
 
-if TYPE_CHECKING:
-    from evaluator.job import Recipe
-
-
 SEPARATOR = "."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedStudy:
+    """A completed study with everything that follows from it, resolved once."""
+
+    study: Study
+    recipe: Recipe
+    space: Space
+    scoring: Scoring
+
+
+def prepare(study: Study) -> PreparedStudy:
+    """Resolve a completed study; raises `StudyError` where its parts do not fit together."""
+    return PreparedStudy(
+        study=study, recipe=recipe_of(study), space=space_of(study), scoring=scoring_of(study)
+    )
+
+
 def join_contexts(own: Config, others: Mapping[str, Config]) -> Config:
-    """One configuration: the study's own as it is, other knobs with the names of their contexts."""
-    elsewhere = {
+    """Return one configuration: the study's own knobs, and prefixed ones for other contexts."""
+    prefixed = {
         f"{name}{SEPARATOR}{knob}": value
         for name, config in others.items()
         for knob, value in config.values.items()
     }
-    return Config({**own.values, **elsewhere})
+    return Config({**own.values, **prefixed})
 
 
 def own_part(config: Config) -> Config:
-    """What a joined configuration is in the study's own context."""
+    """Return the settings of a joined configuration in the study's own context."""
     return Config({knob: value for knob, value in config.values.items() if SEPARATOR not in knob})
 
 
 def part_of(config: Config, context: str) -> Config:
-    """What a joined configuration is in one of the other contexts."""
+    """Return the settings of a joined configuration in one of the other contexts."""
     prefix = f"{context}{SEPARATOR}"
     found = config.values.items()
     return Config({k.removeprefix(prefix): value for k, value in found if k.startswith(prefix)})
 
 
 class MultiContextSpace(Space):
-    """The study's own space, of which only what can be set everywhere is feasible, joined.
+    """The space of a study with contexts; a configuration is feasible if every context allows it.
 
-    A policy that decides by its arguments can do more than that: what it gives is checked against
-    the space of each context. `others` are those spaces, `held_out` the names of contexts whose
-    part is not in the configuration.
+    A policy can decide by its arguments, so it reaches more than the feasible configurations; its
+    answers are checked against the space of each context. `others` are these spaces, `held_out`
+    names the contexts that configurations leave out.
     """
 
     def __init__(
@@ -73,59 +83,60 @@ class MultiContextSpace(Space):
         for knob in self.knobs:
             if SEPARATOR in knob.name:
                 raise StudyError(
-                    f"[space] knob {knob.name!r} has a {SEPARATOR!r} in its name, which stands "
-                    "after the name of a context; call it something else"
+                    f"[space] knob {knob.name!r} has a {SEPARATOR!r} in its name, which separates "
+                    "the names of contexts and knobs; rename it"
                 )
 
     @cached_property
     def feasible(self) -> tuple[Config, ...]:
-        """Every configuration of the study that every context takes, joined with what it is there.
+        """The study's configurations that every context allows, joined with its settings there.
 
-        A knob that has no effect in a context is not in its part.
+        A context's settings omit knobs that have no effect in it.
         """
-        everywhere = map(self._everywhere, self._own.feasible)
-        return tuple(config for config in everywhere if config is not None)
+        joined = map(self._joined, self._own.feasible)
+        return tuple(config for config in joined if config is not None)
 
     @property
     def is_listable(self) -> bool:
-        """Give False: policies that decide by their arguments can do more than what is feasible."""
+        """False: policies that decide by their arguments reach more than what is feasible."""
         return False
 
     def obstacles(self) -> tuple[str, ...]:
-        """Why nothing is feasible: in the study's own context, in another, or in all together."""
-        if self._own.feasible:
-            empty = [name for name, space in self._others.items() if not space.feasible]
-            return tuple(f"nothing is feasible in context {name}" for name in empty) or (
-                "what is the same everywhere breaks a constraint somewhere; only a policy that "
-                "decides by its arguments could do, which needs --strategy llm",
-            )
-        return self._own.obstacles()
+        """Return why nothing is feasible: in the own context, in another, or in all together."""
+        if not self._own.feasible:
+            return self._own.obstacles()
+        empty = [name for name, space in self._others.items() if not space.feasible]
+        return tuple(f"nothing is feasible in context {name}" for name in empty) or (
+            "no configuration is valid in every context; only a policy that decides by its "
+            "arguments can be, which needs --strategy llm",
+        )
 
     def settings(self, config: Config) -> Mapping[str, Value]:
-        """The study's own part, with the defaults of what it leaves out."""
+        """Return the settings in the study's own context, with defaults."""
         return super().settings(own_part(config))
 
     def answer(self, config: Config) -> Mapping[str, Value]:
-        """What a policy has to return in every context to get this configuration."""
+        """Return what a policy must return in every context to get this configuration."""
         return own_part(config).values
 
-    def _everywhere(self, config: Config) -> Config | None:
-        parts = {name: space.check(config.values) for name, space in self._others.items()}
-        found = {name: part for name, part in parts.items() if isinstance(part, Config)}
-        if len(found) < len(parts):
-            return None
-        return join_contexts(
-            config, {n: part for n, part in found.items() if n not in self._held_out}
-        )
+    def _joined(self, config: Config) -> Config | None:
+        others: dict[str, Config] = {}
+        for name, space in self._others.items():
+            part = space.check(config.values)
+            if not isinstance(part, Config):
+                return None
+            if name not in self._held_out:
+                others[name] = part
+        return join_contexts(config, others)
 
 
 def completed(study: Study) -> Study:
-    """The study with the defaults and rules of its recipe; one that has them stays as it is.
+    """Return the study with the defaults and rules of its recipe; idempotent.
 
     Raises `StudyError` where nothing can be feasible, in its own context or another.
     """
     recipe = recipe_of(study)
-    # What is searched in a context follows from its own sizes, so from the space as it was given.
+    # A context derives its space from its own sizes, so from the space of the study file.
     contexts = tuple(
         context
         if context.space is not None
@@ -136,7 +147,7 @@ def completed(study: Study) -> Study:
 
 
 def study_in(study: Study, context: Context) -> Study:
-    """The study as one of its contexts has it, which is then its own and only one."""
+    """Return the study with one of its contexts as its own and only one."""
     return replace(
         study,
         name=context.name,
@@ -148,10 +159,7 @@ def study_in(study: Study, context: Context) -> Study:
 
 
 def space_of(study: Study) -> Space:
-    """The space of a completed study, with the names that its recipe derives.
-
-    Where the study has contexts, its configurations are joined.
-    """
+    """Return the space of a completed study; with contexts, its configurations are joined."""
     derived = recipe_of(study).derived(study)
     if not study.contexts:
         return Space(study.space, study.workload, study.usable_environment, derived)
@@ -162,37 +170,32 @@ def space_of(study: Study) -> Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One context of a study that is launched, and what is set there."""
+    """One launched context of a study with its configuration."""
 
     study: Study
     config: Config
 
     @property
     def name(self) -> str:
-        """That of the context; the study's own is called what the study is."""
+        """The name of the context; the study's own has the name of the study."""
         return self.study.name
 
 
 def decide_config(policy: Policy, study: Study, space: Space) -> Config | Failed:
-    """Run a policy in every context of a study, also those held out, and check what it returns.
+    """Run a policy in every context of a study, also held-out ones, and check its answers.
 
-    Gives the joined configuration of those that are launched, or the first failure, which names its
+    Return the joined configuration of the launched contexts, or the first failure with its
     context. `space` is the study's own. Raises `EnvironmentFault` when this machine cannot isolate
     policies.
     """
-    # Imported here: records are read and shown without running a policy.
-
-    from policies.contract import decide
-
-    own = decide(policy, study.workload, study.usable_environment, space)
+    own = decide_in(policy, study, space)
     if not study.contexts:
         return own
     if isinstance(own, Failed):
         return in_context(own, study.name)
     others: dict[str, Config] = {}
     for context in study.contexts:
-        inside = study_in(study, context)
-        part = decide(policy, inside.workload, inside.usable_environment, space_of(inside))
+        part = decide_in(policy, study_in(study, context))
         if isinstance(part, Failed):
             return in_context(part, context.name)
         if not context.held_out:
@@ -200,13 +203,19 @@ def decide_config(policy: Policy, study: Study, space: Space) -> Config | Failed
     return join_contexts(own, others)
 
 
+def decide_in(policy: Policy, study: Study, space: Space | None = None) -> Config | Failed:
+    """Run a policy in a study's own context only; `space` is that of the study."""
+    space = space or space_of(study)
+    return decide(policy, study.workload, study.usable_environment, space)
+
+
 def in_context(failed: Failed, name: str) -> Failed:
-    """The failure, which says where it was."""
+    """Return the failure with the name of its context in the message."""
     return replace(failed, message=f"in context {name}: {failed.message}")
 
 
 def parts(study: Study, config: Config) -> Iterator[Part]:
-    """What a joined configuration launches, the study's own context first."""
+    """Yield what a joined configuration launches, the study's own context first."""
     if not study.contexts:
         yield Part(study=study, config=config)
         return
@@ -218,39 +227,36 @@ def parts(study: Study, config: Config) -> Iterator[Part]:
 
 
 def part_named(policy: Policy, config: Config, study: Study, name: str | None) -> Part:
-    """What a policy that decided this sets in one context, which may be one that is held out.
+    """Return a decided policy's configuration in a context, also a held-out one.
 
-    Without a name, in the study's own. Raises `StudyError` for a name that no context has, and
+    Without a name, in the study's own. Raises `StudyError` for an unknown name, and
     `EnvironmentFault` when this machine cannot isolate policies.
     """
-    known = list(parts(study, config))
-    found = known[0] if name is None else next((p for p in known if p.name == name), None)
-    if found is not None:
-        return found
+    launched = list(parts(study, config))
+    for part in launched:
+        if name in (None, part.name):
+            return part
     hidden = next((context for context in study.contexts if context.name == name), None)
     if hidden is None:
         names = [study.name, *(context.name for context in study.contexts)]
         raise StudyError(f"the study has no context {name!r}; it has {', '.join(names)}")
-
-    from policies.contract import decide
-
     inside = study_in(study, hidden)
-    answer = decide(policy, inside.workload, inside.usable_environment, space_of(inside))
+    answer = decide_in(policy, inside)
     if isinstance(answer, Failed):
-        raise StudyError(f"{in_context(answer, hidden.name)}; give another policy a trial")
+        raise StudyError(f"{in_context(answer, hidden.name)}; choose a trial with another policy")
     return Part(study=inside, config=answer)
 
 
 def held_out_study(study: Study) -> Study | None:
-    """The study of the contexts that are held out, the first of them as its own; None without."""
+    """Return a study of the held-out contexts, the first as its own; None without any."""
     held_out = [replace(context, held_out=False) for context in study.contexts if context.held_out]
     if not held_out:
         return None
     return replace(study_in(study, held_out[0]), contexts=tuple(held_out[1:]))
 
 
-def estimate(recipe: "Recipe", study: Study, config: Config) -> Mapping[str, float] | None:
-    """What the recipe guesses of a step, each part of it the mean over the contexts; or None."""
+def estimate(recipe: Recipe, study: Study, config: Config) -> Mapping[str, float] | None:
+    """Return the estimated seconds of a step by part, each the mean over contexts; or None."""
     found = [recipe.estimate(part.study, part.config) for part in parts(study, config)]
     known = [each for each in found if each is not None]
     if len(known) < len(found):

@@ -1,18 +1,13 @@
-"""TOML study files; built-in and collective studies.
-
-The study of collective setups: what it exchanges and searches if a study file does not say.
-
-Study files (TOML) laid over a base study; unknown keys are errors with a suggestion.
-
-The built-in study: a small Llama-style decoder trained on whatever this machine has.
-"""
+"""Study files (TOML) over a base study, and the built-in studies of training and collectives."""
 
 import difflib
 import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,7 +16,7 @@ from evaluator.recipes.collectives import absence
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
-from records.errors import StudyError, shown
+from records.errors import STRICT, StudyError, shown
 from records.files import read_text
 from records.study import (
     Budget,
@@ -43,36 +38,42 @@ from records.study import (
 from records.workload import Message, Workload, known_model
 
 RECIPE = "collectives"
-KIB, MIB = 1 << 10, 1 << 20
 
-CPU_MIX = ((4 * KIB, 8), (256 * KIB, 4), (4 * MIB, 1))
-CUDA_MIX = ((64 * KIB, 16), (4 * MIB, 8), (64 * MIB, 4))
-"""Sizes of all-reduces and how many there are in a step: short ones, middling ones, long ones."""
 
-CPU_KNOBS: Mapping[str, tuple[Value, ...]] = {
-    "in_flight": (1, 4),
-    "fusion_bytes": (0, MIB, 25 * MIB),
-    "chunk_count": (1, 4),
-}
-MPI_KNOBS: Mapping[str, tuple[Value, ...] | None] = {
-    "ompi_allreduce_algorithm": None,
-    "ompi_allreduce_segment_bytes": (64 * KIB, 256 * KIB),
-    "ompi_single_copy": ("default", "none"),
-}
-CUDA_KNOBS: Mapping[str, tuple[Value, ...] | None] = {
-    **CPU_KNOBS,
-    "nccl_algo": ("default", "Ring", "Tree", "NVLS"),
-    "nccl_proto": None,
-    "nccl_min_nchannels": (0, 16),
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """The built-in studies of one kind of device."""
+
+    __pydantic_config__ = STRICT
+
+    workload: Workload
+    measure: Measure
+    launch: Launch
+    messages: tuple[tuple[int, int], ...]
+    knobs: Mapping[str, tuple[Value, ...]]
+    collective_knobs: Mapping[str, tuple[Value, ...]]
+    mpi_knobs: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+
+@cache
+def builtin_defaults(device: str) -> Defaults:
+    """Return the defaults for a device; those of GPUs for an unknown one."""
+    document = _builtin_document()
+    return from_document(Defaults, document["cpu" if device == "cpu" else "cuda"])
+
+
+@cache
+def _builtin_document() -> Mapping[str, object]:
+    text = (files("search.study") / "builtin.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def collective_study(base: Study) -> Study:
-    """A study over the base's machine that exchanges a mix of all-reduces; its space is empty."""
+    """Return a study of a mix of all-reduces on the base's machine, with an empty space."""
     device = base.environment.device
     messages = tuple(
         Message(collective="all_reduce", size_bytes=size_bytes, count=count)
-        for size_bytes, count in (CPU_MIX if device == "cpu" else CUDA_MIX)
+        for size_bytes, count in builtin_defaults(device).messages
     )
     return replace(
         base,
@@ -93,17 +94,20 @@ def collective_study(base: Study) -> Study:
 
 
 def collective_space(device: str) -> SearchSpace:
-    """Knobs of what is there to be chosen from on this machine."""
-    if device == "cuda":
-        return _space(CUDA_KNOBS)
-    if absence("mpi") is not None:
-        return _space(CPU_KNOBS)
-    return _space({"comm_adapter": ("c10d", "mpi"), **CPU_KNOBS, **MPI_KNOBS})
+    """Return the knobs that have choices on this machine."""
+    defaults = builtin_defaults(device)
+    if device == "cuda" or absence("mpi") is not None:
+        return _space(defaults.collective_knobs)
+    adapters: Mapping[str, tuple[Value, ...]] = {"comm_adapter": ("c10d", "mpi")}
+    return _space({**adapters, **defaults.collective_knobs, **defaults.mpi_knobs})
 
 
-def _space(knobs: Mapping[str, tuple[Value, ...] | None]) -> SearchSpace:
+def _space(knobs: Mapping[str, tuple[Value, ...]]) -> SearchSpace:
+    """Return a space; a knob without choices has all of its recipe."""
     return SearchSpace(
-        dimensions=tuple(Dimension(name=name, choices=choices) for name, choices in knobs.items())
+        dimensions=tuple(
+            Dimension(name=name, choices=choices or None) for name, choices in knobs.items()
+        )
     )
 
 
@@ -120,7 +124,7 @@ SECTIONS: Mapping[str, type] = {
 TABLES = (*SECTIONS, "space", "constraint", "message", "context")
 CONTEXT_KEYS = ["name", "held_out", "workload", "environment"]
 OBJECTIVE_LISTS = {"more": "more_objectives", "limits": "limits"}
-"""Keys under [objective], and the fields of a study that they are."""
+"""Keys under [objective], and their fields of a study."""
 UNKNOWN_KEY = "unexpected_keyword_argument"
 UNION_MEMBERS = {"bool", "int", "float", "str"}
 MOST_KEY_PARTS = 32
@@ -131,15 +135,14 @@ SCALARS = ("name", "seed_policy", "strategy", "random_seed", "parallel")
 
 
 def read_study_file(path: Path, base: Study) -> Study:
-    """A study from a file; a table that is left out, or a key inside one, keeps the base's value.
+    """Read a study from a file; tables and keys that it omits keep the values of the base.
 
-    `[space.NAME]` tables, `[[constraint]]` and `[[message]]` replace the base's as a whole. The
-    file is only read.
+    `[space.NAME]` tables, `[[constraint]]` and `[[message]]` replace those of the base as a whole.
     """
     document = _document(path)
     try:
         merged = _laid_over(_base(base, document), document)
-        study = from_document(Study, _with_contexts(_objectives_apart(merged), document))
+        study = from_document(Study, _with_contexts(_with_objectives(merged), document))
         return _with_script(study, document, path.parent)
     except ValidationError as error:
         raise StudyError(f"{path}: {_explained(error, document)}") from error
@@ -148,10 +151,10 @@ def read_study_file(path: Path, base: Study) -> Study:
 
 
 def stated_workload(path: Path) -> Mapping[str, int]:
-    """The whole numbers above 0 under [workload] of a file, whatever else is wrong with it."""
+    """Return the positive whole numbers under [workload] of a file, valid or not."""
     workload = _document(path).get("workload", {})
-    given = workload.items() if isinstance(workload, dict) else ()
-    return {name: value for name, value in given if type(value) is int and value > 0}
+    values = workload.items() if isinstance(workload, dict) else ()
+    return {name: value for name, value in values if type(value) is int and value > 0}
 
 
 def _document(path: Path) -> dict[str, object]:
@@ -170,103 +173,75 @@ def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[
     merged = dict(base)
     for key, value in document.items():
         if key == "space":
-            merged["space"] = {
-                "dimensions": _dimensions(value),
-                "constraints": document.get("constraint", []),
-            }
+            constraints = document.get("constraint", [])
+            merged["space"] = {"dimensions": _dimensions(value), "constraints": constraints}
         elif key == "constraint":
             if "space" not in document:
-                space = base["space"]
-                merged["space"] = {**_table(space, "space"), "constraints": value}
-        elif key == "workload":
-            given = _table(value, key)
-            merged[key] = {**_table(base[key], key), **_model_sizes(given), **given}
+                merged["space"] = {**_table(base["space"], "space"), "constraints": value}
         elif key in SECTIONS:
-            merged[key] = {**_table(base[key] or {}, key), **_table(value, key)}
+            merged[key] = _over(base[key] or {}, value, key)
         elif key in SCALARS:
             merged[key] = value
         elif key not in ("message", "context"):
             raise StudyError(f"unknown key {key!r}; {suggestion(key, [*TABLES, *SCALARS])}")
     if "message" in document:
-        merged["workload"] = {
-            **_table(merged["workload"], "workload"),
-            "messages": _messages(document["message"]),
-        }
+        messages = _list(document["message"], "message", "kind of message")
+        merged["workload"] = {**_table(merged["workload"], "workload"), "messages": messages}
     return merged
+
+
+def _over(base: object, value: object, name: str) -> dict[str, object]:
+    """Return a table over that of the base; a named model brings its sizes."""
+    given = _table(value, name)
+    model = given.get("model") if name.endswith("workload") else None
+    sizes = {"name": model, **known_model(model).sizes} if isinstance(model, str) else {}
+    return {**_table(base, name), **sizes, **given}
 
 
 def _with_contexts(
     study: dict[str, object], document: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """The study with the contexts of the file, each laid over its own workload and environment."""
-    given = document.get("context", [])
-    if not isinstance(given, list):
-        raise StudyError("[context] must be written [[context]], once for each context")
-    return {**study, "contexts": [_context(_table(body, "context"), study) for body in given]}
+    """Return the study with the contexts of the file, each over its workload and environment."""
+    contexts = _list(document.get("context", []), "context", "context")
+    return {**study, "contexts": [_context(_table(body, "context"), study) for body in contexts]}
 
 
 def _context(given: Mapping[str, object], study: Mapping[str, object]) -> dict[str, object]:
     for key in given:
         if key not in CONTEXT_KEYS:
             raise StudyError(f"[context] unknown key {key!r}; {suggestion(key, CONTEXT_KEYS)}")
-    workload = _table(given.get("workload", {}), "context.workload")
-    environment = _table(given.get("environment", {}), "context.environment")
-    return {
-        **given,
-        "workload": {
-            **_table(study["workload"], "workload"),
-            **_model_sizes(workload),
-            **workload,
-        },
-        "environment": {**_table(study["environment"], "environment"), **environment},
+    tables = {
+        name: _over(study[name], given.get(name, {}), f"context.{name}")
+        for name in ("workload", "environment")
     }
+    return {**given, **tables}
 
 
-def _objectives_apart(study: dict[str, object]) -> dict[str, object]:
-    """The study with what its objective table lists beside the main one, and limits, as its own."""
+def _with_objectives(study: dict[str, object]) -> dict[str, object]:
+    """Return the study with the lists of its objective table as fields of the study."""
     given = _table(study["objective"], "objective")
     main = {key: value for key, value in given.items() if key not in OBJECTIVE_LISTS}
-    apart = {field: given[key] for key, field in OBJECTIVE_LISTS.items() if key in given}
-    return {**study, **apart, "objective": main}
+    lists = {field: given[key] for key, field in OBJECTIVE_LISTS.items() if key in given}
+    return {**study, **lists, "objective": main}
 
 
-def _messages(value: object) -> list[object]:
+def _list(value: object, name: str, what: str) -> list[object]:
     if not isinstance(value, list):
-        raise StudyError("[message] must be written [[message]], once for each kind of message")
+        raise StudyError(f"[{name}] must be written [[{name}]], once for each {what}")
     return value
 
 
-def _model_sizes(workload: Mapping[str, object]) -> Mapping[str, object]:
-    """The sizes of the model that a workload table names, which its own keys come before."""
-    name = workload.get("model")
-    return {"name": name, **known_model(name).sizes} if isinstance(name, str) else {}
-
-
 def _base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
-    """The base as a document, without what only the built-in recipe trains if another is asked."""
-    asked = _table(document.get("launch", {}), "launch").get("recipe")
-    if asked == base.launch.recipe:
+    """Return the base as a document, adapted to the recipe of the file if it is another one."""
+    recipe = _table(document.get("launch", {}), "launch").get("recipe")
+    if recipe == base.launch.recipe or recipe not in ("command", RECIPE):
         return _as_document(base)
-    if asked == "command":
-        return _script_base(base, document)
-    if asked == RECIPE:
-        return _collectives_base(base, document)
-    return _as_document(base)
-
-
-def _script_base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
-    if "space" not in document:
-        raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
-    return {
-        **_as_document(base),
-        "workload": {},
-        "seed_policy": FIRST,
-        "launch": asdict(replace(base.launch, memory_budget_bytes=None)),
-    }
-
-
-def _collectives_base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
-    """What to exchange and, unless the file says it, what to search depends on the device."""
+    if recipe == "command":
+        if "space" not in document:
+            raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
+        launch = replace(base.launch, memory_budget_bytes=None)
+        study = replace(base, seed_policy=FIRST, launch=launch)
+        return {**_as_document(study), "workload": {}}
     device = _table(document.get("environment", {}), "environment").get("device")
     environment = base.environment
     if device in ("cpu", "cuda"):
@@ -278,7 +253,7 @@ def _collectives_base(base: Study, document: Mapping[str, object]) -> dict[str, 
 
 
 def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
-    """The study with the files of its script found beside the study file, if it has a script."""
+    """Return the study with the files of its script, relative to the study file, if it has one."""
     given = _table(document.get("command", {}), "command")
     if given and study.launch.recipe != "command":
         raise StudyError('[command] needs recipe = "command" under [launch]')
@@ -288,17 +263,11 @@ def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> 
 
 
 def _dimensions(space: object) -> list[dict[str, object]]:
-    return [
-        {**_dimension(body, f"space.{name}"), "name": name}
-        for name, body in _table(space, "space").items()
-    ]
-
-
-def _dimension(body: object, where: str) -> dict[str, object]:
-    fields_given = _table(body, where)
-    if "name" in fields_given:
-        raise StudyError(f"[{where}] unknown key 'name'; the knob is called what its table is")
-    return fields_given
+    knobs = {name: _table(body, f"space.{name}") for name, body in _table(space, "space").items()}
+    for name, body in knobs.items():
+        if "name" in body:
+            raise StudyError(f"[space.{name}] unknown key 'name'; the table's name is the knob's")
+    return [{**body, "name": name} for name, body in knobs.items()]
 
 
 def _table(value: object, name: str) -> dict[str, object]:
@@ -308,7 +277,7 @@ def _table(value: object, name: str) -> dict[str, object]:
 
 
 def _explained(error: ValidationError, document: Mapping[str, object]) -> str:
-    """The first unknown key, or else the first fault, in the words of the file."""
+    """Return the first unknown key, or else the first fault, with its place in the file."""
     faults = error.errors()
     fault = next((f for f in faults if f["type"] == UNKNOWN_KEY), faults[0])
     *where, key = _place(fault["loc"], document)
@@ -320,7 +289,7 @@ def _explained(error: ValidationError, document: Mapping[str, object]) -> str:
 
 
 def _place(location: Sequence[int | str], document: Mapping[str, object]) -> list[str]:
-    """Where a fault is in the file, in which dimensions are named and constraints a table."""
+    """Return where a fault of the study is in the file, whose tables differ from the study."""
     match location:
         case ["space", "dimensions", int(index), *rest]:
             names = list(_table(document.get("space"), "space"))
@@ -373,7 +342,7 @@ def _table_words(where: Sequence[str]) -> str:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """The closest known name as a question, or all of them."""
+    """Return the closest known name as a question, or all known names."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
@@ -383,87 +352,32 @@ def _as_document(study: Study) -> dict[str, object]:
     return document
 
 
-CPU_WORKLOAD = Workload(
-    name="decoder-4L-128d",
-    family="dense",
-    precision="fp32",
-    layer_count=4,
-    hidden_size=128,
-    head_count=4,
-    kv_head_count=4,
-    ffn_size=352,
-    vocab_size=512,
-    sequence_length=128,
-    global_batch=16,
-)
-CPU_MEMORY_BUDGET_BYTES = 44 << 20
-"""Per rank, beyond the started runtime: plain data parallelism with whole batches does not fit."""
-
-CUDA_WORKLOAD = Workload(
-    name="decoder-16L-2048d",
-    family="dense",
-    precision="bf16",
-    layer_count=16,
-    hidden_size=2048,
-    head_count=16,
-    kv_head_count=8,
-    ffn_size=5632,
-    vocab_size=32000,
-    sequence_length=2048,
-    global_batch=32,
-)
-
-CPU_MEASURE = Measure(max_timed_steps=10)
-"""Launches of a small model differ by more than its steps: rather more of them than longer ones."""
-
-CUDA_TIMEOUT_S = 600.0
-"""The first launch that compiles may take minutes."""
-
-DEGREES = ("dp_replicate", "dp_shard", "tp", "pp")
-BUILTIN_CPU_KNOBS = ("micro_batch", "activation_checkpointing")
-BUILTIN_CUDA_KNOBS = (*BUILTIN_CPU_KNOBS, "compile", "attention_backend", "optimizer_loop")
-CHOICES: Mapping[str, tuple[Value, ...]] = {
-    "attention_backend": ("auto", "flash", "cudnn"),
-    "optimizer_loop": ("foreach", "fused"),
-    "pipeline_schedule": ("1f1b", "interleaved_1f1b", "zbv_zero_bubble"),
-}
-"""Fewer than the recipe knows, where some differ too little to be worth a launch."""
-CPU_CHOICES: Mapping[str, tuple[Value, ...]] = {
-    **CHOICES,
-    # Without "selective" every configuration can be launched a few times within an hour.
-    "activation_checkpointing": ("none", "full"),
-}
-
-
 def builtin_space(environment: Environment) -> SearchSpace:
-    """Knobs of the built-in recipe, which adds the other choices and all rules."""
-    on_cpu = environment.device == "cpu"
-    knobs, choices = (BUILTIN_CPU_KNOBS, CPU_CHOICES) if on_cpu else (BUILTIN_CUDA_KNOBS, CHOICES)
+    """Return knobs of the built-in recipe, which adds the other choices and all rules."""
+    knobs = dict(builtin_defaults(environment.device).knobs)
+    parallel = from_document(tuple[str, ...], _builtin_document()["parallel_knobs"])
     if environment.world_size > 1:
-        knobs = (*DEGREES, "pipeline_schedule", *knobs)
-    return SearchSpace(
-        dimensions=tuple(Dimension(name=name, choices=choices.get(name)) for name in knobs)
-    )
+        return _space({**{name: knobs.pop(name, ()) for name in parallel}, **knobs})
+    return _space({name: choices for name, choices in knobs.items() if name not in parallel})
 
 
 def fitted(workload: Workload, environment: Environment) -> Workload:
-    """The workload with a batch that all ranks can share, none of them left idle."""
+    """Return the workload with a batch that all ranks can share equally."""
     ranks = environment.world_size
     return replace(workload, global_batch=-(-workload.global_batch // ranks) * ranks)
 
 
 def builtin_study(environment: Environment) -> Study:
-    """The study that `cclsearch run` searches when it is given none."""
-    on_cpu = environment.device == "cpu"
-    workload = fitted(CPU_WORKLOAD if on_cpu else CUDA_WORKLOAD, environment)
+    """Return the study that `cclsearch run` searches without a study file."""
+    defaults = builtin_defaults(environment.device)
     return Study(
         name=f"builtin-{environment.device}",
-        workload=workload,
+        workload=fitted(defaults.workload, environment),
         environment=environment,
         space=builtin_space(environment),
         objective=Objective(expression="step_time"),
         seed_policy="sharded",
         budget=Budget(trials=10, patience=6),
-        measure=CPU_MEASURE if on_cpu else Measure(timeout_s=CUDA_TIMEOUT_S),
-        launch=Launch(memory_budget_bytes=CPU_MEMORY_BUDGET_BYTES if on_cpu else None),
+        measure=defaults.measure,
+        launch=defaults.launch,
     )

@@ -13,6 +13,7 @@ import pytest
 from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.objective import scoring_of
+from evaluator.recipes.catalog import recipe_of
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from policies.space import Space
@@ -33,6 +34,7 @@ from search.settings import LlmSettings, Secret
 from search.strategies.base import Chooser
 from search.strategies.proposers import FrontProposer, OfflineProposer
 from search.strategies.simple import CoordinateChooser
+from search.study.spaces import PreparedStudy
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
@@ -98,26 +100,22 @@ class TabularStudy:
     def run(self) -> Finding:
         study = self.study
         space = Space(study.space, study.workload, study.environment)
-        observer, scoring = PlainProgress(self.said), scoring_of(study)
+        scoring = scoring_of(study)
         proposer = self.proposer(space)
         trial_runner = TrialRunner(
-            study=study,
-            space=space,
-            scoring=scoring,
+            study_id=self.study_id,
+            prepared=PreparedStudy(
+                study=study, recipe=recipe_of(study), space=space, scoring=scoring
+            ),
+            store=self.store,
+            observer=PlainProgress(self.said),
             evaluator=self.evaluator,
-            artifacts=self.store.artifacts,
-            workdir=self.store.workdir(self.study_id),
             sleep=self.sleep,
         )
         return Search(
-            study_id=self.study_id,
-            study=study,
+            trial_runner=trial_runner,
             seed=Policy(source=self.seed, author="seed"),
             proposer=FrontProposer(proposer, scoring) if scoring.more else proposer,
-            scoring=scoring,
-            store=self.store,
-            trial_runner=trial_runner,
-            observer=observer,
             capacity=self.capacity,
             clock=self.clock,
         ).run()

@@ -44,7 +44,7 @@ from search.service.app import app_of
 from search.service.config import ServiceConfig
 from search.service.runner import Scheduler
 from search.service.service import Service
-from search.study.spaces import space_of
+from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Fails, TabularEvaluator, Takes
@@ -221,7 +221,7 @@ def search(store: Store, study_id: str, study: Study) -> None:
     )
     unseen = PlainProgress(io.StringIO())
     store.create(study_id, study, "test")
-    with compose_search(study_id, study, space_of(study), store, unseen, around) as searching:
+    with compose_search(study_id, prepare(study), store, unseen, around) as searching:
         searching.run()
 
 

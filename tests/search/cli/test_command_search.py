@@ -308,7 +308,7 @@ def test_a_card_of_tpus_is_searched_shown_and_exported(cclsearch, tmp_path):
                 *("--card", CARDS / "inference.yaml", "--tuning", CARDS / "tuning.yaml"),
                 *("--command", "run.sh"),
             ),
-            "--command run.sh: there is no such file",
+            "--command run.sh: file not found",
         ),
     ],
 )

@@ -111,9 +111,7 @@ def test_a_request_that_is_sent_again_is_noticed_once() -> None:
         client.close()
 
     (notice,) = notices
-    assert notice == (
-        "127.0.0.1 is overloaded or unavailable (529): Overloaded; asked again in 0 s"
-    )
+    assert notice == ("127.0.0.1 is overloaded or unavailable (529): Overloaded; retry in 0 s")
 
 
 def test_a_wait_longer_than_a_turn_may_take_ends_the_turn() -> None:

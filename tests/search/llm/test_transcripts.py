@@ -71,23 +71,14 @@ def test_every_request_of_a_conversation_has_all_of_its_answers():
     assert transport.send(body("a")) == (BUSY, GOOD)
 
 
-def test_an_exchange_of_an_older_version_has_the_answers_in_its_last_form():
-    refused = {**row(Answer(text="no tool", status=400)), "form": "forced"}
-    given = {**row(GOOD), "form": "text"}
-
-    (said,) = recorded_turns(exchange(body("a"), refused, given))
-
-    assert (said.body, said.answers) == (body("a"), (GOOD,))
-
-
-def test_what_was_asked_twice_is_answered_in_order_and_then_as_at_last():
+def test_equal_requests_are_answered_in_order_and_then_with_the_last_answer():
     said = [RecordedTurn(body=body("a"), answers=(answer,)) for answer in (GOOD, LATER)]
     transport = TranscriptTransport(said)
 
     assert [transport.send(body("a"))[0] for _ in range(3)] == [GOOD, LATER, LATER]
 
 
-def test_a_request_that_is_not_on_record_is_told_from_the_nearest_one():
+def test_a_request_that_is_not_recorded_is_compared_with_the_nearest_one():
     said = [
         RecordedTurn(body=body("best 0.41 s\nso far"), answers=(GOOD,), trial=1),
         RecordedTurn(body=body("quite another"), answers=(GOOD,), trial=2),
@@ -98,23 +89,23 @@ def test_a_request_that_is_not_on_record_is_told_from_the_nearest_one():
 
     assert raised.value.trial == 1
     assert str(raised.value) == (
-        "the model is asked what it was not asked before: the request of trial 1 comes nearest; "
-        'messages[0].content[0].text differs from character 8: asked "best 0.40 s\\nso far", '
-        'on record "best 0.41 s\\nso far"'
+        "a request to the model is not recorded; nearest is the request of trial 1: "
+        'messages[0].content[0].text differs from character 8: requested "best 0.40 s\\nso far", '
+        'recorded "best 0.41 s\\nso far"'
     )
 
 
 def test_a_record_without_any_request_says_so():
-    with pytest.raises(Diverged, match="no request to it is on record"):
+    with pytest.raises(Diverged, match="not recorded, and no other is"):
         TranscriptTransport([]).send(body("a"))
 
 
 @pytest.mark.parametrize(
     ("asked", "recorded", "words"),
     [
-        ({"a": 1}, {"a": 2}, 'a differs from character 0: asked "1", on record "2"'),
-        ({"a": 1, "b": "x"}, {"a": 1}, 'b is asked, "x", and not on record'),
-        ({}, {"tools": [{"name": "t"}]}, 'tools[0].name is on record, "t", and not asked'),
+        ({"a": 1}, {"a": 2}, 'a differs from character 0: requested "1", recorded "2"'),
+        ({"a": 1, "b": "x"}, {"a": 1}, 'b is requested, "x", and not recorded'),
+        ({}, {"tools": [{"name": "t"}]}, 'tools[0].name is recorded, "t", and not requested'),
         ({"a": True}, {"a": True}, "nothing differs"),
     ],
 )
@@ -125,7 +116,7 @@ def test_the_first_difference_is_one_line(asked, recorded, words):
 def test_the_excerpt_of_a_long_text_is_around_the_difference():
     told = str(difference({"a": "x" * 500 + "1" + "y" * 500}, {"a": "x" * 500 + "2" + "y" * 500}))
 
-    assert told.startswith('a differs from character 500: asked "...xxx')
+    assert told.startswith('a differs from character 500: requested "...xxx')
     assert len(told) < 300
 
 
@@ -144,10 +135,10 @@ def test_what_the_provider_could_not_answer_for_now_is_asked_again(tmp_path, pas
     assert [folder.send(body("a")) for _ in range(3)] == [(passing,), (GOOD,), (GOOD,)]
 
 
-def test_a_folder_without_a_provider_tells_the_first_difference(tmp_path):
+def test_a_folder_without_a_provider_reports_the_first_difference(tmp_path):
     TranscriptFolder(tmp_path, Live(GOOD)).send(body("aa"))
 
-    with pytest.raises(Diverged, match="a request on record comes nearest"):
+    with pytest.raises(Diverged, match="nearest is a request: "):
         TranscriptFolder(tmp_path).send(body("ab"))
 
 
@@ -157,7 +148,7 @@ def test_a_broken_transcript_is_named(tmp_path):
     (path,) = tmp_path.glob("*.json")
     path.write_text("{", encoding="utf-8")
 
-    with pytest.raises(StoreError, match=f"{path.name} is no transcript"):
+    with pytest.raises(StoreError, match=f"{path.name} is not a transcript"):
         folder.send(body("a"))
 
 

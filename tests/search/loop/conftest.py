@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.objective import scoring_of
 from policies.space import Space
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -19,7 +18,7 @@ from search.loop.ports import Proposer
 from search.loop.trial import ContextEvaluator, TrialRunner
 from search.strategies.proposers import OfflineProposer
 from search.strategies.simple import GridChooser
-from search.study.spaces import space_of
+from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
@@ -100,24 +99,18 @@ class ContextSearch:
         self.store.create(self.study_id, self.study, "test")
 
     def run(self) -> Finding:
-        study, space = self.study, space_of(self.study)
+        prepared = prepare(self.study)
         trial_runner = TrialRunner(
-            study=study,
-            space=space,
-            scoring=scoring_of(study),
+            study_id=self.study_id,
+            prepared=prepared,
+            store=self.store,
+            observer=PlainProgress(self.said),
             evaluator=ContextEvaluator(self.tables),
-            artifacts=self.store.artifacts,
-            workdir=self.store.workdir(self.study_id),
         )
         return Search(
-            study_id=self.study_id,
-            study=study,
-            seed=Policy(source=self.seed, author="seed"),
-            proposer=self.proposer(space),
-            scoring=scoring_of(study),
-            store=self.store,
             trial_runner=trial_runner,
-            observer=PlainProgress(self.said),
+            seed=Policy(source=self.seed, author="seed"),
+            proposer=self.proposer(prepared.space),
         ).run()
 
     @property

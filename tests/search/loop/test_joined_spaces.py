@@ -61,7 +61,7 @@ def test_a_knob_that_looks_joined_is_refused(context, study_with):
     (knob,) = study.space.dimensions
     dotted = replace(study.space, dimensions=(replace(knob, name="big.n"),))
 
-    with pytest.raises(StudyError, match="call it something else"):
+    with pytest.raises(StudyError, match="rename it"):
         space_of(replace(study, space=dotted))
 
 

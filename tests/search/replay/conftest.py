@@ -24,7 +24,7 @@ from search.replay.rerun import recorded_study, replayed
 from search.replay.scores import Checks, checked
 from search.settings import LlmSettings, Secret
 from search.strategies.proposers import ReplayProposer, policies_again
-from search.study.spaces import space_of
+from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
@@ -84,9 +84,8 @@ class Recording:
                 capacity=Capacity(trial_count=study.parallel, place_count=study.parallel),
                 sleep=lambda _: None,
             )
-            space = space_of(study)
             with compose_search(
-                self.study_id, study, space, store, PlainProgress(), around
+                self.study_id, prepare(study), store, PlainProgress(), around
             ) as search:
                 return replace(search, clock=self.clock or search.clock).run()
 
@@ -151,7 +150,7 @@ class Replay:
             )
             return measuring(
                 self.study_id,
-                store.find(self.study_id).study,
+                prepare(store.find(self.study_id).study),
                 source_of(store.find(self.searched.study_id), store),
                 store,
                 around,

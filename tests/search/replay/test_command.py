@@ -103,7 +103,7 @@ def test_a_search_over_recorded_policies_ends_with_the_last_of_them(searched):
 
     finding = again.run()
 
-    assert finding.stop_reason == f"every policy of study {searched.study_id} was launched again"
+    assert finding.stop_reason == f"every policy of study {searched.study_id} was repeated"
     assert again.checks().first is None
 
 

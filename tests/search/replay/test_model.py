@@ -105,8 +105,8 @@ def test_a_changed_prompt_is_named_with_its_trial_and_its_place(study, monkeypat
     assert ended.code == 7
     assert "diverged at trial 1: not proposed again\n" in ended.out
     why = ended.out.splitlines()[-1]
-    assert why.startswith("why: the model is asked what it was not asked before: the request of")
-    assert "trial 1 comes nearest; messages[0].content[0].text differs from character" in why
+    assert why.startswith("why: a request to the model is not recorded; nearest is the request of")
+    assert "trial 1: messages[0].content[0].text differs from character" in why
     assert " please" in why
 
 

@@ -86,7 +86,7 @@ def test_a_study_file_is_another_place(policies, tmp_path):
         (("--trial", "9"), "has no trial '9'"),
         (("--trial", "worst"), "has no trial 'worst'"),
         (("--rounds", "3"), "--rounds needs --mode measure, not policy"),
-        (("--vary", "ranks=3"), "'ranks' is no field"),
+        (("--vary", "ranks=3"), "unknown field 'ranks'"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(policies, words, told):

@@ -324,7 +324,10 @@ def test_other_fields_are_refused_with_their_place(changed, path, value, sentenc
         ("a: !!python/tuple [1]", "not YAML: "),
         ("a: !!python/name:os.system", "not YAML: "),
         ("a: !mine 1", "not YAML: "),
-        ("a: &a [*a]\n", "not YAML: an alias (*name) stands for something that holds the alias"),
+        (
+            "a: &a [*a]\n",
+            "not YAML: nested over 64 deep, or an alias (*name) stands for something that holds it",
+        ),
         ("a: *a\n", "not YAML: line 1: found undefined alias"),
         ("[" * 100 + "]" * 100, "not YAML: nested over 64 deep"),
         ("config_space: []", "a tuning file states no workload; give it with --tuning"),
@@ -613,8 +616,8 @@ def test_a_card_without_hardware_is_for_this_machine(changed):
 def test_what_is_asked_for_comes_before_the_card_and_that_is_said():
     study, said = implied(TRAINING, Given(batch_size=64, accelerator_count=4, bandwidths=ORDER))
     assert (study.workload.global_batch, study.environment.world_size) == (64, 4)
-    assert "batch_size 64 as asked for, where the card says 32" in said
-    assert "total_count 4 as asked for, where the card says 8" in said
+    assert "batch_size 64 as given, where the card states 32" in said
+    assert "total_count 4 as given, where the card states 8" in said
 
 
 def test_several_batch_sizes_are_contexts_of_the_study(changed):

@@ -95,7 +95,7 @@ def test_a_batch_from_the_study_file_is_enough(suite_card, cclsearch, tmp_path):
     study.write_text("[workload]\nglobal_batch = 32\nsequence_length = 512\n", encoding="utf-8")
     told = cclsearch("space", "size", "--card", suite_card, "-c", study)
     assert told.code == 0
-    assert "card: seq_len 512 as asked for, where the card says 4096" in told.err
+    assert "card: seq_len 512 as given, where the card states 4096" in told.err
 
 
 def test_options_about_a_card_need_one(cclsearch):

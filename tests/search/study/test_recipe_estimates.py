@@ -15,7 +15,7 @@ from records.study import Command, Dimension, Environment, Launch, SearchSpace
 from records.trial import Config
 from records.workload import Message, Workload
 from search.study.spaces import completed, space_of
-from search.study.study_file import CUDA_KNOBS, builtin_study, collective_study
+from search.study.study_file import builtin_defaults, builtin_study, collective_study
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "data" / "landscape.jsonl"
 MACHINE = Environment(
@@ -77,8 +77,9 @@ def test_setups_of_collectives_are_told_apart_by_their_calls():
 def test_algorithms_that_libraries_are_told_count():
     messages = (Message(collective="all_reduce", size_bytes=1 << 20),)
     base = collective_study(builtin_study(GPUS))
+    knobs = builtin_defaults("cuda").collective_knobs
     study = replace(base, workload=replace(base.workload, messages=messages))
-    space = [Dimension(name=name, choices=has) for name, has in CUDA_KNOBS.items()]
+    space = [Dimension(name=name, choices=has or None) for name, has in knobs.items()]
 
     ring, tree = estimates(
         replace(study, space=SearchSpace(dimensions=tuple(space))),

@@ -258,7 +258,7 @@ def test_a_knob_may_have_any_name_that_toml_can_write(tmp_path):
 
 def test_a_knob_cannot_be_renamed_from_within(tmp_path):
     message = refusal(tmp_path, "[space.tp]\nname = 'pp'\nchoices = [1]\n")
-    assert message == "[space.tp] unknown key 'name'; the knob is called what its table is"
+    assert message == "[space.tp] unknown key 'name'; the table's name is the knob's"
 
 
 # Inputs are read-only.

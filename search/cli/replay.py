@@ -218,9 +218,9 @@ def replay_policies(
         trials = _chosen(which, history.trials, best, row.id)
     study = options.study(as_given(row.study))
     console = Terminal(stderr=True)
-    with console.status("asking policies") as line:
+    with console.status("running policies") as line:
         found = policies_elsewhere(
-            trials, study, varied, lambda count: line.update(f"policies asked: {count}")
+            trials, study, varied, lambda count: line.update(f"policies run: {count}")
         )
     if as_json:
         typer.echo(json.dumps(_policies_facts(row.id, found)))

@@ -297,10 +297,7 @@ def resume_study(
                 f"study {row.id} is a replay, not a search; resume it with `cclsearch replay "
                 f"{row.id} --mode measure`"
             )
-        _refuse_import(row)
-        if trusted:
-            trust(row.study, records)
-        require_trust(row.study, records)
+        _require_launchable(row, records, trusted=trusted)
         before = _launch_counts(row.id, records)
         study = row.study if more is None else extend_budget(row.id, more, records)
         if model is not None:
@@ -322,7 +319,8 @@ def resume_study(
     return finding
 
 
-def _refuse_import(row: StudyRow) -> None:
+def _require_launchable(row: StudyRow, records: Store, *, trusted: bool) -> None:
+    """Raise `StudyError` for an imported study without commands, or without trust."""
     from search.replay.claims import LAUNCHABLE_ORIGINS
 
     origin = row.study.origin
@@ -331,6 +329,9 @@ def _refuse_import(row: StudyRow) -> None:
             f"study {row.id} was imported from {origin.source} and cannot be resumed: there is "
             f"no command to launch its trials; see `cclsearch show {row.id}`"
         )
+    if trusted:
+        trust(row.study, records)
+    require_trust(row.study, records)
 
 
 def repeated_study(
@@ -346,10 +347,7 @@ def repeated_study(
         )
     with open_store(store) as records:
         row = records.find(study_id)
-        _refuse_import(row)
-        if trusted:
-            trust(row.study, records)
-        require_trust(row.study, records)
+        _require_launchable(row, records, trusted=trusted)
         return study_again(row, records)
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 
-from evaluator.timing.decision import Noise
 from records.errors import CclsearchError, StoreError, StudyError
 from records.llm_exchange import LlmExchange
 from records.store.rows import PendingTrial, SearchRun, StudyRow
 from records.store.store import Store
-from records.study import Measure, Study
+from records.study import Study
 from records.trial import (
     Config,
     Failed,
@@ -34,7 +33,7 @@ from search.llm.transcripts import Diverged, TranscriptTransport, recorded_turns
 from search.loop.batch import Capacity
 from search.loop.budget import stop_reason
 from search.loop.finding import Finding, final_finding
-from search.loop.leader import Race, took_turns
+from search.loop.leader import took_turns
 from search.loop.loop import Search
 from search.loop.ports import Proposal, Proposer
 from search.settings import Secret, settings_of
@@ -198,37 +197,27 @@ class Progress:
         self.under_way: int | None = None
         self.begun = 0
 
-    def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """Nothing is counted."""
-
     def trial_started(self, ordinal: int, policy: Policy) -> None:  # noqa: ARG002 - the port
-        """It is the last that was begun."""
+        """Note it as the last that was begun."""
         self.begun = ordinal
 
     def config_decided(self, ordinal: int, config: Config) -> None:  # noqa: ARG002 - the port
-        """The next launches are those of this trial."""
+        """Note that the next launches are those of this trial."""
         self.under_way = ordinal
-
-    def phase(self, name: str, ordinal: int | None) -> None:
-        """Nothing is counted."""
 
     def trial_finished(self, trial: Trial, history: History) -> None:  # noqa: ARG002 - the port
         """Count it; the next launches are of earlier trials."""
         self.trials += 1
         self.under_way = None
 
-    def noise_measured(self, noise: Noise, measure: Measure) -> None:
-        """Nothing is counted."""
-
     def repeat_finished(self, repeat: Repeat) -> None:  # noqa: ARG002 - the port
         """Count it."""
         self.repeats += 1
 
-    def race_decided(self, race: Race) -> None:
-        """Nothing is counted."""
+    def _ignore(self, *_: object, **__: object) -> None:
+        """Count nothing."""
 
-    def notice(self, words: str) -> None:
-        """Nothing is counted."""
+    study_started = phase = noise_measured = race_decided = notice = _ignore
 
 
 class RecordedEvaluator:

@@ -7,7 +7,7 @@ move is one of coordinate descent, which uses no model.
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -53,7 +53,11 @@ class HybridChooser:
         return next(iter(self.candidates(study, history, 1)), None)
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
-        """Return up to `count` of the most promising configurations, best first."""
+        """Return up to `count` of the most promising configurations, best first.
+
+        They are ordered by expected improvement, lowered where a learned constraint is broken. A
+        move of coordinate descent comes first, with the expectation of the model.
+        """
         left = untried(self._space, history)
         if not left:
             return ()
@@ -63,27 +67,12 @@ class HybridChooser:
             return self._untested(known, left, count)
         learned = learned_constraints(self._space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in learned)}
-        move: Config | None = None
-        if _is_descending(history):
+        pool = self._pool(study, history, best, left)
+        descends = _is_descending(history)
+        if descends:
             sound = [config for config in left if config not in doubtful]
             move = self._descent.move(sound or left, history).config
-        promising = self._promising(study, history, known, best, left, doubtful, move)
-        return tuple(promising[:count])
-
-    def _promising(
-        self,
-        study: Study,
-        history: History,
-        known: Observations,
-        best: Config,
-        left: Sequence[Config],
-        doubtful: Set[Config],
-        move: Config | None,
-    ) -> list[Choice]:
-        """Return configurations by expected improvement, lowered where failures suggest another.
-
-        A move of coordinate descent comes first, with the expectation of the model.
-        """
+            pool = [move, *(config for config in pool if config != move)]
         timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
         # Estimates are of the step time only.
         forecaster = Forecaster(self._space, self._parts if timed else None)
@@ -91,9 +80,6 @@ class HybridChooser:
             sure = np.ones(len(history.pending))
             pending = forecaster.prospects(known, history.pending, sure)
             known = known.with_pending(history.pending, pending.losses)
-        pool = self._pool(study, history, best, left)
-        if move is not None:
-            pool = [move, *(config for config in pool if config != move)]
         chances = self._feasibility.chances(known, [best, *pool])
         prospects = forecaster.prospects(known, [best, *pool], chances)
         trust = np.array([DOUBTFUL if config in doubtful else 1.0 for config in pool])
@@ -101,15 +87,13 @@ class HybridChooser:
         if gains.max() < NEGLIGIBLE:
             # The best may have been lucky: the next best is what a final then finds.
             gains = prospects.gains(float(prospects.losses[1:].min()))[1:] * trust
-        launches, enumerates = remaining_launches(study, history), ""
-        if len(left) <= launches:
-            enumerates = (
-                f"all {len(left)} untried configurations fit in the {launches} launches left"
-            )
-        if move is not None:
+        if descends:
             gains[0] = np.inf
-        order = np.argsort(-gains, kind="stable")[:MOST_CANDIDATES] + 1
-        return [_choice(prospects, known, best, int(place), enumerates) for place in order]
+        launches, note = remaining_launches(study, history), ""
+        if len(left) <= launches:
+            note = f"all {len(left)} untried configurations fit in the {launches} launches left"
+        order = np.argsort(-gains, kind="stable")[: min(count, MOST_CANDIDATES)] + 1
+        return tuple(_choice(prospects, known, best, int(place), note) for place in order)
 
     def _untested(
         self, known: Observations, left: Sequence[Config], count: int
@@ -145,7 +129,7 @@ def _is_descending(history: History) -> bool:
 
 
 def _choice(
-    prospects: Prospects, known: Observations, best: Config, place: int, enumerates: str
+    prospects: Prospects, known: Observations, best: Config, place: int, note: str
 ) -> Choice:
     """Return a configuration with its changes from the best and its expected result."""
     config = prospects.configs[place]
@@ -160,5 +144,5 @@ def _choice(
         risk = f"runs with a chance of {chance:.0%}"
     expected = ", ".join(filter(None, (gain, risk)))
     change = f"from the best so far, change {change_words(best, config)}"
-    why = "; ".join(filter(None, (change, expected, enumerates)))
+    why = "; ".join(filter(None, (change, expected, note)))
     return Choice(config=config, why=why, expected=expected, changes_best=True)

@@ -12,7 +12,7 @@ from records.store.journal import unfinished_journals
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Measured, Repeat, Trial
-from search.storage import Rules, collect, planned
+from search.storage import Rules, collect, plan_removal
 from tests.support.records import EXCHANGE, failed, intent, measured, study, trial
 
 Tell = Callable[[str], object]
@@ -125,7 +125,7 @@ def gc(root: Path, tell: Tell) -> None:
         outcome = replace(measured(1 / (1 + ordinal)), artifacts=files)
         store.finish(STUDY, trial(ordinal, outcome))
         tell(f"trial {ordinal}")
-        removed, _ = collect(store, planned(store, rules, safe_age_s=0), safe_age_s=0)
+        removed, _ = collect(store, plan_removal(store, rules, safe_age_s=0), safe_age_s=0)
         tell(f"removed {removed}")
 
 

@@ -55,7 +55,7 @@ def removal_words(removal: FileRemoval) -> str:
     return f"was removed by gc on {removal.removed_at[:10]} ({removal.rule})"
 
 
-def require_kept(
+def require_files(
     study_id: str, ordinal: int, artifacts: Iterable[Artifact], records: Store
 ) -> None:
     """Read files through; raises for the first that is not there, or not what was kept.
@@ -75,14 +75,14 @@ def require_kept(
             raise StoreError(f"{whose}: {error}") from error
 
 
-def kept_text(study_id: str, ordinal: int, artifact: Artifact, records: Store) -> str:
-    """What a file of a trial says; raises as `require_kept`."""
-    require_kept(study_id, ordinal, [artifact], records)
+def stored_text(study_id: str, ordinal: int, artifact: Artifact, records: Store) -> str:
+    """What a file of a trial says; raises as `require_files`."""
+    require_files(study_id, ordinal, [artifact], records)
     content = records.artifacts.read(artifact.digest, artifact.size_bytes)
     return content.decode(errors="replace").rstrip()
 
 
-def copied(
+def copy_files(
     study_id: str, ordinal: int, artifacts: Sequence[Artifact], folder: Path, records: Store
 ) -> Copies:
     """Copy what is there of a trial's files into a folder, under the names that it gave them."""
@@ -99,7 +99,7 @@ def copied(
             faults.append(f"trial {ordinal}: {artifact.name} is the name of another file there")
             continue
         try:
-            require_kept(study_id, ordinal, [artifact], records)
+            require_files(study_id, ordinal, [artifact], records)
         except StudyError as error:
             removed.append(str(error))
         except StoreError as error:
@@ -156,7 +156,7 @@ class Verified:
     faults: tuple[Fault, ...]
 
 
-def verified(records: Store, on_file: OnFile = lambda _done, _total: None) -> Verified:
+def verify_files(records: Store, on_file: OnFile = lambda _done, _total: None) -> Verified:
     """Compare every file with its digest, and every record with the files that are there."""
     files = list(records.artifacts.all())
     there = {kept.digest for kept in files}
@@ -235,7 +235,7 @@ def _context_of(artifact: Artifact, study: Study) -> str | None:
     return inner[0] if folder == CONTEXTS_FOLDER and inner else None
 
 
-def read_kept(paths: Mapping[Path, str], whose: str) -> "TraceSet":
+def read_stored_traces(paths: Mapping[Path, str], whose: str) -> "TraceSet":
     """Traces out of the record; an error names the file as the trial called it."""
     from evaluator.traces.readers.read import read_traces
 
@@ -308,7 +308,7 @@ class Plan:
     rules: Rules = field(default_factory=Rules)
 
 
-def planned(records: Store, rules: Rules, safe_age_s: float = SAFE_AGE_S) -> Plan:
+def plan_removal(records: Store, rules: Rules, safe_age_s: float = SAFE_AGE_S) -> Plan:
     """Look what can go; nothing is changed."""
     files = list(records.artifacts.all())
     uncited = records.citations.uncited({kept.digest for kept in files})

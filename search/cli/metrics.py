@@ -52,7 +52,7 @@ from search.views.study import definition_facts
 from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, page_cells, print_table
 
 if TYPE_CHECKING:
-    from search.replay.metrics import Done
+    from search.replay.metrics import RecomputedTrial
     from search.traces.open import OpenTraces
 
 
@@ -333,7 +333,7 @@ def _print_measures(
 
 def print_computed(asked: ComputeOptions, *, as_json: bool) -> None:
     """Compute, store and print; raise `Interrupted` on Ctrl-C, with everything so far stored."""
-    from search.replay.metrics import computed_afterwards
+    from search.replay.metrics import recompute_metrics
 
     names = [*([asked.trace] if asked.trace else []), *asked.names]
     found = definitions(asked.metrics_file, names)
@@ -343,7 +343,7 @@ def print_computed(asked: ComputeOptions, *, as_json: bool) -> None:
         with (
             _bar(shown=not as_json) as (on_study, on_trial),
             closing(
-                computed_afterwards(rows, records, found.known, asked.metrics_file, on_study)
+                recompute_metrics(rows, records, found.known, asked.metrics_file, on_study)
             ) as computed,
         ):
             try:
@@ -368,7 +368,7 @@ class _Tally:
         self.unread: Counter[str] = Counter()
         self.replaced: dict[str, set[int]] = defaultdict(set)
 
-    def add(self, done: "Done") -> None:
+    def add(self, done: "RecomputedTrial") -> None:
         """Count the metrics of one trial."""
         self.trial_count += 1
         self.values.update(value.name for value in done.answer.values)
@@ -401,7 +401,7 @@ def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
         yield on_study, lambda: progress.advance(task)
 
 
-def _line(done: "Done") -> str:
+def _line(done: "RecomputedTrial") -> str:
     """Return a line for one trial: the first values, and why others are missing."""
     answer = done.answer
     told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
@@ -425,7 +425,7 @@ def _value_words(value: MetricValue, before: MetricValue | None) -> str:
     return f"{words} (version {before.version}: {format_number(before.value)})"
 
 
-def _trial_facts(done: "Done") -> dict[str, object]:
+def _trial_facts(done: "RecomputedTrial") -> dict[str, object]:
     """Return one trial for JSON."""
     answer = done.answer
     return {

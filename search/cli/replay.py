@@ -43,8 +43,15 @@ from search.replay.claims import (
 )
 from search.replay.measure import begin, measuring, measuring_study
 from search.replay.other_machine import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere
-from search.replay.rerun import Recorded, recorded_study, replayed
-from search.replay.scores import Checks, Rescore, ScoredTrial, TrialCheck, checked, scored_today
+from search.replay.rerun import Recorded, recorded_study, replay_study
+from search.replay.scores import (
+    Checks,
+    Rescore,
+    ScoredTrial,
+    TrialCheck,
+    compare_replay,
+    score_again,
+)
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
 from search.study.policy_check import varied_values
@@ -341,7 +348,7 @@ def replay_scores(
         row = records.find(study_id)
         leader = leader_of(row, records)
         won = None if leader is None else leader.ordinal
-        today = scored_today(row, records, asked.of(row.study), metrics_file)
+        today = score_again(row, records, asked.of(row.study), metrics_file)
         flag = store_flag(records.root)
     if as_json:
         typer.echo(json.dumps(_scores_facts(row.id, won, today)))
@@ -437,8 +444,8 @@ def replay_search(study_id: str, store: Path | None, *, as_json: bool) -> bool:
         row = records.find(study_id)
         require_search(row)
         record = recorded_study(row.id, records)
-        replay = replayed(record, records)
-        checks = checked(record, replay.again)
+        replay = replay_study(record, records)
+        checks = compare_replay(record, replay.again)
         same = checks.first is None and replay.stopped is None
         if as_json:
             typer.echo(json.dumps(_search_facts(record, checks, replay.stopped, same=same)))

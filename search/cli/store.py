@@ -18,9 +18,9 @@ from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
 from search import settings
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
 from search.settings import installed_version, open_store, store_root
-from search.storage import Fault, Plan, Rules, collect, planned, verified
+from search.storage import Fault, Plan, Rules, collect, plan_removal, verify_files
 from search.views.console import Terminal, on_terminal, reading_bar
-from search.views.format import format_decimal_bytes
+from search.views.format import format_count, format_decimal_bytes
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -183,7 +183,7 @@ def free_space(
     console = Terminal(stderr=True)
     with open_store(store) as records:
         with console.status("scanning the store"):
-            plan = planned(records, rules)
+            plan = plan_removal(records, rules)
         if plan.traces and not (dry_run or yes) and (as_json or not on_terminal()):
             raise StudyError(
                 f"{_trace_words(plan)} would be removed permanently; list them with --dry-run, "
@@ -206,7 +206,9 @@ def free_space(
         stored = format_decimal_bytes(plan.disk_bytes)
         typer.echo(f"{format_decimal_bytes(would)} would be freed of {stored}")
     else:
-        typer.echo(f"{_count(count, 'file')} removed, {format_decimal_bytes(freed_bytes)} freed")
+        typer.echo(
+            f"{format_count(count, 'file')} removed, {format_decimal_bytes(freed_bytes)} freed"
+        )
         typer.echo(f"next: cclsearch doctor --verify{flag}")
 
 
@@ -225,13 +227,13 @@ def _print_plan(plan: Plan) -> None:
         (unfinished, "already recorded as removed"),
     ):
         if files:
-            typer.echo(f"{_count(len(files), 'file')} {what}: {_disk(files)}")
+            typer.echo(f"{format_count(len(files), 'file')} {what}: {_disk(files)}")
     if plan.traces:
         typer.echo(f"{_trace_words(plan)}: {_disk(trace.kept for trace in plan.traces)}")
     if plan.young:
         typer.echo(
-            f"{_count(len(plan.young), 'file')} of the last day, {_disk(plan.young)}, that no "
-            f"record refers to yet, are kept: a running trial may use them"
+            f"{format_count(len(plan.young), 'file')} of the last day, {_disk(plan.young)}, that "
+            f"no record refers to yet, are kept: a running trial may use them"
         )
 
 
@@ -245,18 +247,14 @@ def _trace_lines(plan: Plan) -> Iterator[str]:
     for (study_id, ordinal, ended_at), found in groupby(cited, key=lambda each: each[:3]):
         sizes = [disk_bytes for *_, disk_bytes in found]
         yield (
-            f"study {study_id}, trial {ordinal} of {ended_at[:10]}: {_count(len(sizes), 'trace')}, "
-            f"{format_decimal_bytes(sum(sizes))}"
+            f"study {study_id}, trial {ordinal} of {ended_at[:10]}: "
+            f"{format_count(len(sizes), 'trace')}, {format_decimal_bytes(sum(sizes))}"
         )
 
 
 def _trace_words(plan: Plan) -> str:
     trials = {(each.study_id, each.ordinal) for trace in plan.traces for each in trace.cited}
-    return f"{_count(len(plan.traces), 'trace')} of {_count(len(trials), 'trial')}"
-
-
-def _count(count: int, of: str) -> str:
-    return f"1 {of}" if count == 1 else f"{count} {of}s"
+    return f"{format_count(len(plan.traces), 'trace')} of {format_count(len(trials), 'trial')}"
 
 
 def _disk(files: Iterable[StoredFile]) -> str:
@@ -318,7 +316,7 @@ def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
 def print_verified(store: Path | None, *, as_json: bool) -> None:
     """Print changed and missing files; raise `StoreError` if there are any."""
     with open_store(store) as records, reading_bar() as on_file:
-        found = verified(records, on_file)
+        found = verify_files(records, on_file)
         root = records.root
     if as_json:
         typer.echo(json.dumps(asdict(found)))

@@ -150,7 +150,7 @@ def show(
         if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
             print_large_study(row, last, records, as_json=as_json)
             return
-        record, leader = _seen(study_id, asked, records)
+        record, leader = _record_and_leader(study_id, asked, records)
         row = record.row
         if as_json:
             facts = {
@@ -206,7 +206,7 @@ def best(
     With --objective or --limit, recorded trials are rescored; nothing is launched.
     """
     with open_store(store) as records:
-        record, trial = _seen(study_id, asked, records)
+        record, trial = _record_and_leader(study_id, asked, records)
     row = record.row
     if trial is None:
         unfit = "no trial that satisfies all limits"
@@ -369,7 +369,7 @@ def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator
         yield "caveat", caveat
 
 
-def _seen(
+def _record_and_leader(
     study_id: str, asked: ObjectiveOptions, records: Store
 ) -> tuple[StudyRecord, Trial | None]:
     """Return a study and its leader, as recorded or rescored."""
@@ -497,7 +497,7 @@ def print_constraints(
             row = _without(row, revoke, records)
         found = _learned(row, records)
         if as_json:
-            typer.echo(json.dumps(_constraint_records_facts(row, found)))
+            typer.echo(json.dumps(_constraints_facts(row, found)))
             return
         for rule in space_of(row.study).rules:
             typer.echo(f"given: {rule.words}")
@@ -534,9 +534,7 @@ def _learned(row: StudyRow, records: Store) -> "Sequence[LearnedConstraint]":
     return learned_constraints(space_of(row.study), records.history(row.id), row.study.revoked)
 
 
-def _constraint_records_facts(
-    row: StudyRow, found: "Sequence[LearnedConstraint]"
-) -> dict[str, object]:
+def _constraints_facts(row: StudyRow, found: "Sequence[LearnedConstraint]") -> dict[str, object]:
     return {
         "study_id": row.id,
         "given": [rule.words for rule in space_of(row.study).rules],

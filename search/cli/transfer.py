@@ -25,17 +25,17 @@ from search.cli.options import (
     takes_options,
 )
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
-from search.transfer.audit import Fault, audit, counted
+from search.transfer.audit import Fault, audit
 from search.transfer.bundle import SUFFIX
 from search.transfer.entry import Check, checks_of
 from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
 from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
 from search.transfer.redact import Redactor, known_names, launches
-from search.transfer.tables import Omissions, StudyExport, exported
+from search.transfer.tables import Omissions, StudyExport, study_export
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
-from search.views.format import score_words
+from search.views.format import format_count, score_words
 
 app = typer.Typer(rich_markup_mode=None)
 entry = typer.Typer(no_args_is_help=True, help="Check CCL-Bench entries.")
@@ -215,7 +215,7 @@ def _given(fields: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
     """Return the redactor for the names that the study and this machine know."""
-    found = exported(row, records, Omissions())
+    found = study_export(row, records, Omissions())
     known = known_names(
         found,
         hosts=(socket.gethostname(), *_machine_hosts(found, records)),
@@ -428,7 +428,7 @@ def _print(one: ImportedStudy, asked: ImportOptions) -> None:
         parts.append(f"best {score_words(best.score)}")
     if one.faults:
         names = ", ".join(fault.name for fault in one.faults)
-        parts.append(f"{counted(len(one.faults), 'fault')}: {names}")
+        parts.append(f"{format_count(len(one.faults), 'fault')}: {names}")
     verb = "would be imported" if asked.dry_run else "imported"
     typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
     origin = one.found.study.origin

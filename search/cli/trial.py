@@ -21,7 +21,7 @@ from search.loop.finding import trial_spread
 from search.loop.leader import study_leader
 from search.report.summary import spread_words
 from search.settings import open_store
-from search.storage import POLICY, absence, copied, kept_text
+from search.storage import POLICY, absence, copy_files, stored_text
 from search.transfer.script import launch_script
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import absence_lines, format_number, message_words, one_line, score_words
@@ -88,7 +88,7 @@ def logs(
         whose = "" if rank is None else f"rank{rank}."
         found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
         if as_json:
-            texts = {a.name: kept_text(row.id, trial.ordinal, a, records) for a in found}
+            texts = {a.name: stored_text(row.id, trial.ordinal, a, records) for a in found}
             typer.echo(json.dumps(texts))
             return
         if not found:
@@ -97,7 +97,7 @@ def logs(
             raise StudyError(f"trial {trial.ordinal} has no log{whose}; see `{command}`")
         for artifact in found:
             typer.echo(f"== {artifact.name}")
-            typer.echo(kept_text(row.id, trial.ordinal, artifact, records))
+            typer.echo(stored_text(row.id, trial.ordinal, artifact, records))
 
 
 @app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
@@ -118,7 +118,7 @@ def files(
             policy.write_text(trial.policy.source, encoding="utf-8")
         except OSError as error:
             raise StoreError(f"cannot copy trial {trial.ordinal} to {to}: {error}") from error
-        copies = copied(row.id, trial.ordinal, trial.outcome.artifacts, to, records)
+        copies = copy_files(row.id, trial.ordinal, trial.outcome.artifacts, to, records)
     paths = [str(policy), *map(str, copies.paths)]
     typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
     for line in copies.removed:

@@ -190,7 +190,7 @@ LAUNCH_AGAIN = "another launch; this one failed by its surroundings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class RepeatedLaunches:
     """All repeated launches of one trial, and of the seed next to it."""
 
     trial: Trial
@@ -209,8 +209,8 @@ class Launched:
         return tuple(r.outcome for r in self.repeats if r.ordinal == ordinal)
 
 
-def judged(
-    source: Source, launched: Launched, rule: DecisionRule, within: float
+def judge_claims(
+    source: Source, launched: RepeatedLaunches, rule: DecisionRule, within: float
 ) -> tuple[Claim, ...]:
     """Judge every claim that was made of a trial by what was launched here so far.
 
@@ -258,7 +258,7 @@ def _broken(outcomes: Sequence[Outcome]) -> Claim | None:
     return None
 
 
-def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
+def _work(source: Source, recorded: Measured, launched: RepeatedLaunches) -> Claim:
     """Whether every launch did the work of the record: tokens of a step, and losses."""
     expected = recorded.measurement.tokens_per_step
     here = [outcome for outcome in launched.outcomes if isinstance(outcome, Measured)]
@@ -277,7 +277,7 @@ def _work(source: Source, recorded: Measured, launched: Launched) -> Claim:
     return Claim(name="work", holds=Holds.CONFIRMED, why=why)
 
 
-def _value(source: Source, launched: Launched, rule: DecisionRule, within: float) -> Claim:
+def _value(source: Source, launched: RepeatedLaunches, rule: DecisionRule, within: float) -> Claim:
     """Whether the recorded value of the objective is reached here, except for a share of it.
 
     As for a lead, the careful end of the recorded interval counts: the value of one lucky launch
@@ -332,7 +332,11 @@ def _reached(found: UnpairedComparison, within: float, alpha: float) -> tuple[Ho
 
 
 def _lead(
-    source: Source, launched: Launched, announced: Comparison, rule: DecisionRule, within: float
+    source: Source,
+    launched: RepeatedLaunches,
+    announced: Comparison,
+    rule: DecisionRule,
+    within: float,
 ) -> Claim:
     """Whether the trial leads over the seed here, by as much as was announced but for a share."""
     name = f"lead over trial {SEED}"
@@ -370,7 +374,7 @@ def _leads(found: Comparison, limit: float) -> tuple[Holds, str]:
     return Holds.UNDECIDED, f", so at least {1 / limit:.2f}x was to be shown" if shown else ""
 
 
-def _scoring_here(source: Source, launched: Launched) -> Scoring:
+def _scoring_here(source: Source, launched: RepeatedLaunches) -> Scoring:
     """The objective with the seed as it was measured here, where it was."""
     seeds = [o for o in launched.of(SEED) if isinstance(o, Measured)]
     return source.scoring.against(seeds) if seeds else source.scoring

@@ -16,7 +16,7 @@ from search.loop.leader import MOST_RUN_AGAIN, claim_rule
 from search.loop.ports import Observer
 from search.loop.races import RepeatRunner
 from search.loop.trial import Phases, TrialRunner
-from search.replay.claims import Decision, Holds, Launched, Source, judged
+from search.replay.claims import Decision, Holds, RepeatedLaunches, Source, judge_claims
 from search.study.spaces import PreparedStudy
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -119,11 +119,11 @@ class Measuring:
 
     def _judged(self, trial: Trial, again: Trial) -> Decision:
         repeats = self.runner.repeats(Purpose.CONFIRM, _series(trial))
-        launched = Launched(trial=trial, again=again, repeats=repeats)
+        launched = RepeatedLaunches(trial=trial, again=again, repeats=repeats)
         return Decision(
             trial=trial,
             again=again.outcome,
-            claims=judged(self.source, launched, self._rule, self.within),
+            claims=judge_claims(self.source, launched, self._rule, self.within),
             launch_count=again.attempts + len(repeats),
         )
 

@@ -22,7 +22,7 @@ from records.store.rows import ComputedMetric, StudyRow, newest
 from records.store.store import Store
 from records.study import Study
 from records.trial import Config, History, Measured, MetricValue
-from search.storage import read_kept, trace_files
+from search.storage import read_stored_traces, trace_files
 
 FROM_TRACES = frozenset({"kineto", "xla", "nsys"})
 
@@ -50,7 +50,7 @@ class Answer:
     unread: Mapping[str, str]
 
 
-def answered(work: Work, metrics: Sequence[Metric], artifacts: Artifacts) -> Answer:
+def compute_trial(work: Work, metrics: Sequence[Metric], artifacts: Artifacts) -> Answer:
     """Compute the metrics of a trial; files that are gone or were altered leave the others be."""
     ended: list[tuple[str, Measured]] = []
     unread: dict[str, str] = {}
@@ -112,7 +112,7 @@ def _traces(
         for artifact in work.outcome.artifacts:
             if artifact.name in paths.values():
                 artifacts.check(artifact.digest)
-        return read_kept(paths, f"trial {work.ordinal}"), None
+        return read_stored_traces(paths, f"trial {work.ordinal}"), None
     except (StoreError, StudyError) as error:
         return None, str(error)
 
@@ -194,7 +194,7 @@ _WORTH_A_PROCESS_COUNT = 2000
 _MOST_PROCESSES = 16
 
 
-def answers(
+def compute_trials(
     works: Sequence[Work],
     metrics: Mapping[str, Metric],
     artifacts: Path,
@@ -292,7 +292,7 @@ def _serve(connection: Connection, artifacts: Path, metrics_file: Path | None, p
 
 
 def _answer(work: Work, metrics: Mapping[str, Metric], artifacts: Path) -> Answer:
-    return answered(work, [metrics[name] for name in work.names], Artifacts(artifacts))
+    return compute_trial(work, [metrics[name] for name in work.names], Artifacts(artifacts))
 
 
 def _process_count(works: Sequence[Work]) -> int:
@@ -308,20 +308,20 @@ KEEP_AFTER_COUNT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class RecomputedTrial:
     """What was computed of one trial; `before` are the values that older versions had given it."""
 
     answer: Answer
     before: Mapping[str, MetricValue]
 
 
-def computed_afterwards(
+def recompute_metrics(
     rows: Iterable[StudyRow],
     store: Store,
     known: Sequence[Definition],
     metrics_file: Path | None,
     on_study: Callable[[StudyRow, int], None],
-) -> Generator[Done, None, None]:
+) -> Generator[RecomputedTrial, None, None]:
     """Compute what trials of these studies lack, and record it; close it to stop and keep all.
 
     `on_study` receives the number of trials of each study to compute. What files cannot be read
@@ -336,17 +336,17 @@ def computed_afterwards(
         due = list(works(row.id, row.study, store.history(row.id), computed, known))
         on_study(row, len(due))
         before = {work.ordinal: _before(work, computed.get(work.ordinal, ())) for work in due}
-        with closing(answers(due, metrics, store.root / "artifacts", metrics_file)) as found:
-            yield from _kept(row.id, found, store, by_name, before)
+        with closing(compute_trials(due, metrics, store.root / "artifacts", metrics_file)) as found:
+            yield from _record_each(row.id, found, store, by_name, before)
 
 
-def _kept(
+def _record_each(
     study_id: str,
     found: Iterator[Answer],
     store: Store,
     by_name: Mapping[str, Definition],
     before: Mapping[int, Mapping[str, MetricValue]],
-) -> Iterator[Done]:
+) -> Iterator[RecomputedTrial]:
     """Every answer, recorded with those around it."""
     waiting: dict[int, tuple[ComputedMetric, ...]] = {}
     kept_at_s = time.monotonic()
@@ -359,7 +359,7 @@ def _kept(
             if late or len(waiting) >= KEEP_AFTER_COUNT:
                 store.record_metrics(study_id, waiting)
                 waiting, kept_at_s = {}, time.monotonic()
-            yield Done(answer=answer, before=before[answer.ordinal])
+            yield RecomputedTrial(answer=answer, before=before[answer.ordinal])
     finally:
         if waiting:
             store.record_metrics(study_id, waiting)

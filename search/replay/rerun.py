@@ -307,7 +307,7 @@ class RecordEnds(CclsearchError):
     """The record of a run ends here: it was interrupted."""
 
 
-def replayed(record: Recorded, source: Store) -> Replayed:
+def replay_study(record: Recorded, source: Store) -> Replayed:
     """Run a search again from its record, without a launch and without a request.
 
     `source` has the study whose policies it launches, where that is its strategy.

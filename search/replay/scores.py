@@ -37,7 +37,14 @@ from search.loop.finding import (
     with_computed,
 )
 from search.loop.leader import counted
-from search.replay.metrics import Answer, Work, answers, as_computed, computable, needs_traces
+from search.replay.metrics import (
+    Answer,
+    Work,
+    as_computed,
+    computable,
+    compute_trials,
+    needs_traces,
+)
 from search.replay.rerun import Recorded
 from search.strategies.base import change_words
 from search.views.study import PURPOSES
@@ -88,7 +95,7 @@ class Rescore:
         return leaders[0] == leaders[1] and all(each.is_same for each in self.trials)
 
 
-def scored_today(row: StudyRow, store: Store, asked: Study, metrics_file: Path | None) -> Rescore:
+def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | None) -> Rescore:
     """Compute what the objectives and limits of `asked` read, and score by it.
 
     Nothing is launched or stored. What has no definition at hand, and files that cannot be read,
@@ -162,7 +169,7 @@ def _answers(
         if isinstance(trial.outcome, Measured)
         and (names := tuple(each.metric.name for each in computable(known, trial.outcome)))
     ]
-    with closing(answers(works, metrics, store.root / "artifacts", metrics_file)) as found:
+    with closing(compute_trials(works, metrics, store.root / "artifacts", metrics_file)) as found:
         return {answer.ordinal: answer for answer in found}
 
 
@@ -247,7 +254,7 @@ class Checks:
         return f"the finding: {self.finding[0]}" if self.finding else None
 
 
-def checked(record: Recorded, again: Recorded) -> Checks:
+def compare_replay(record: Recorded, again: Recorded) -> Checks:
     """Compare a record with what a replay of it left."""
     ours = {each.ordinal: each for each in again.proposed}
     theirs = {each.ordinal: each for each in record.proposed}

@@ -51,7 +51,7 @@ from search.strategy_bench.landscape import (
     study_of,
     with_estimates,
 )
-from search.transfer.importing import LOOSE, BadRows, SearchRow, Work, json_rows
+from search.transfer.importing import LOOSE, BadRows, RecordedWork, SearchRow, json_rows
 from search.views.format import one_line
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
@@ -64,7 +64,7 @@ class Simulation:
 
     __pydantic_config__ = LOOSE
 
-    workload: Work
+    workload: RecordedWork
     snapshot: str
     config: Mapping[str, Value]
     status: str

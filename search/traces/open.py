@@ -12,7 +12,7 @@ from evaluator.traces.readers.read import read_folder
 from records.errors import StudyError
 from records.trial import Measured
 from search.settings import open_store
-from search.storage import read_kept, require_kept, trace_files
+from search.storage import read_stored_traces, require_files, trace_files
 from search.views.console import reading_bar
 
 
@@ -72,14 +72,14 @@ def open_trial_traces(which: str, store: Path | None) -> OpenTraces:
         paths = trace_files(row.study, outcome.artifacts, records.artifacts)
         names = set(paths.values())
         traces_left = [a for a in outcome.artifacts if a.name in names]
-        require_kept(row.id, ordinal, traces_left, records)
+        require_files(row.id, ordinal, traces_left, records)
     if not paths:
         raise StudyError(
             f"trial {ordinal} of study {row.id} left no traces; studies with "
             "[measure] profiled_steps above 0 have them in every measured trial"
         )
     name = f"trial {ordinal} of study {row.id}"
-    traces = read_kept(paths, name)
+    traces = read_stored_traces(paths, name)
     if isinstance(outcome, Measured):
         seen = evidence(row.study, outcome.measurement, traces)
     else:

@@ -15,7 +15,7 @@ from evaluator.objective import Scoring, readings, scoring_of
 from records.expression import Expression, ExpressionError, Rule, facts, parse
 from records.study import MIN_TIMED_STEPS, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Repeat, Trial
-from search.views.format import format_number, one_line
+from search.views.format import format_count, format_number, one_line
 
 MOST_NAMED: Final = 8
 Said: TypeAlias = tuple[str, tuple[int, ...]]
@@ -24,7 +24,7 @@ Said: TypeAlias = tuple[str, tuple[int, ...]]
 
 # Not slotted: what several checks share is computed once, by the first that asks.
 @dataclass(frozen=True, kw_only=True)
-class Audited:
+class AuditedHistory:
     """A study with its trials; `best` is None where nothing was measured."""
 
     study: Study
@@ -115,11 +115,6 @@ def is_imported(trial: Trial) -> bool:
     )
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count as text: `1 failure`, `2 failures`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def listed(ordinals: Sequence[int]) -> str:
     """Return trials as text: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
     if len(ordinals) == 1:
@@ -135,7 +130,7 @@ CAUSE_CHARS = 120
 LEAST_TRIALS = 3
 
 
-def infrastructure(seen: Audited) -> Said | None:
+def infrastructure(seen: AuditedHistory) -> Said | None:
     """Failures of the surroundings counted as those of configurations."""
     ordinals = seen.failures(FailureKind.INFRASTRUCTURE)
     if not seen.is_foreign or not ordinals:
@@ -143,13 +138,13 @@ def infrastructure(seen: Audited) -> Said | None:
     first = seen.history.find(ordinals[0])
     cause = "" if first is None else one_line(str(first.outcome), CAUSE_CHARS)
     return (
-        f"{counted(len(ordinals), 'failure')} of the surroundings counted as told by the "
+        f"{format_count(len(ordinals), 'failure')} of the surroundings counted as told by the "
         f"configuration: {listed(ordinals)} ({cause}).",
         ordinals,
     )
 
 
-def cache_replays(seen: Audited) -> Said | None:
+def cache_replays(seen: AuditedHistory) -> Said | None:
     """Results that were given again from a cache, as if a launch had told them."""
     ordinals = seen.failures(FailureKind.DUPLICATE)
     if not seen.is_foreign or not ordinals:
@@ -161,7 +156,7 @@ def cache_replays(seen: Audited) -> Said | None:
     )
 
 
-def dead_knob(seen: Audited) -> Said | None:
+def dead_knob(seen: AuditedHistory) -> Said | None:
     """A knob was searched that did nothing."""
     tried = [t for t in seen.history if t.config is not None and t.reached_launch]
     searched = [
@@ -181,7 +176,7 @@ def dead_knob(seen: Audited) -> Said | None:
     return f"{names} had no effect on what was launched, yet it was searched{repeats}.", again
 
 
-def _again(seen: Audited, tried: list[Trial]) -> tuple[int, ...]:
+def _again(seen: AuditedHistory, tried: list[Trial]) -> tuple[int, ...]:
     """Trials whose settings differ from an earlier one only in what does nothing."""
     earlier: dict[Config, set[Config]] = defaultdict(set)
     found: list[int] = []
@@ -194,7 +189,7 @@ def _again(seen: Audited, tried: list[Trial]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def failed_seed(seen: Audited) -> Said | None:
+def failed_seed(seen: AuditedHistory) -> Said | None:
     """Nothing tells what a user had before the search."""
     seed = seen.history.find(0)
     if seed is None or not isinstance(seed.outcome, Failed) or seen.best is None:
@@ -206,7 +201,7 @@ def failed_seed(seen: Audited) -> Said | None:
     )
 
 
-def best_is_last(seen: Audited) -> Said | None:
+def best_is_last(seen: AuditedHistory) -> Said | None:
     """The search stopped while it still got better."""
     best, tried = seen.best, [t for t in seen.history if t.reached_launch]
     if not seen.is_foreign or best is None or len(tried) < LEAST_TRIALS or tried[-1] is not best:
@@ -230,7 +225,7 @@ DOMINANT = 0.5
 SAME_SCORE = 0.01
 
 
-def unequal_work(seen: Audited) -> Said | None:
+def unequal_work(seen: AuditedHistory) -> Said | None:
     """Trials whose steps process different numbers of tokens were compared by the step."""
     tokens = {trial.ordinal: work for trial in seen.history.measured if (work := _work(trial))}
     best = seen.best
@@ -256,7 +251,7 @@ def _work(trial: Trial) -> tuple[int, ...]:
     return tokens if all(tokens) else ()
 
 
-def _per_token(seen: Audited, best: Trial) -> str:
+def _per_token(seen: AuditedHistory, best: Trial) -> str:
     """Who would lead if tokens were counted."""
     rates = {
         trial.ordinal: rate
@@ -274,7 +269,7 @@ def _per_token(seen: Audited, best: Trial) -> str:
     )
 
 
-def dominant_term(seen: Audited) -> Said | None:
+def dominant_term(seen: AuditedHistory) -> Said | None:
     """The number of devices alone decides most of a score that has other terms."""
     terms = _terms(seen.scoring.expression)
     if len(terms) < 2 or seen.best is None or len(seen.history.measured) < 2:
@@ -306,7 +301,7 @@ def _terms(expression: Expression) -> list[Expression]:
     return [parse(ast.unparse(node).replace(" @ ", "@")) for node in found]
 
 
-def _range(term: Expression, seen: Audited) -> float | None:
+def _range(term: Expression, seen: AuditedHistory) -> float | None:
     values: list[float] = []
     for trial in seen.history.measured:
         if isinstance(trial.outcome, Measured):
@@ -317,7 +312,7 @@ def _range(term: Expression, seen: Audited) -> float | None:
     return max(values) - min(values)
 
 
-def broken_rules(seen: Audited) -> Said | None:
+def broken_rules(seen: AuditedHistory) -> Said | None:
     """Trials were launched although a rule that holds before any launch excludes them."""
     given = facts(seen.study.workload, seen.study.environment)
     rules = [Rule.of(constraint) for constraint in seen.study.space.constraints]
@@ -334,8 +329,8 @@ def broken_rules(seen: Audited) -> Said | None:
     measured = {trial.ordinal for trial in seen.history.measured}
     failed = sum(ordinal not in measured for ordinal in broken)
     return (
-        f"{counted(len(broken), 'trial')} could have been excluded before the launch, of which "
-        f"{failed} failed: {listed(list(broken))}; trial {first} {words}.",
+        f"{format_count(len(broken), 'trial')} could have been excluded before the launch, of "
+        f"which {failed} failed: {listed(list(broken))}; trial {first} {words}.",
         tuple(broken),
     )
 
@@ -353,7 +348,7 @@ def _broken(rules: list[Rule], names: Mapping[str, bool | int | float | str | No
     return None
 
 
-def other_score(seen: Audited) -> Said | None:
+def other_score(seen: AuditedHistory) -> Said | None:
     """Some recorded scores are not what the recorded objective gives, as others are.
 
     Where none is, the study was scored by something else, and its objective is not the record's.
@@ -385,7 +380,7 @@ CLEARLY = 2 * math.sqrt(2)
 MOST_DIGITS = 6
 
 
-def one_sample(seen: Audited) -> Said | None:
+def one_sample(seen: AuditedHistory) -> Said | None:
     """The best is a single number of a single launch."""
     best = seen.best
     if best is None or best.config is None or not seen.best_is_one_number:
@@ -400,7 +395,7 @@ def one_sample(seen: Audited) -> Said | None:
     return f"The best, trial {best.ordinal}, is one number of one launch; {known}.", (best.ordinal,)
 
 
-def best_of_noise(seen: Audited) -> Said | None:
+def best_of_noise(seen: AuditedHistory) -> Said | None:
     """The best is the luckiest of several launches of what is effectively the same."""
     best = seen.best
     if best is None or best.config is None or not seen.best_is_one_number:
@@ -421,7 +416,7 @@ def best_of_noise(seen: Audited) -> Said | None:
     return words, tuple(trial.ordinal for trial in same)
 
 
-def _by_median(seen: Audited) -> str:
+def _by_median(seen: AuditedHistory) -> str:
     """Who leads when what is effectively the same counts by its median, if that is another."""
     sign, best = seen.scoring.sign, seen.best
     medians = {
@@ -434,7 +429,7 @@ def _by_median(seen: Audited) -> str:
     return f", and by medians trial {seen.alike[first][0].ordinal} leads"
 
 
-def within_noise(seen: Audited) -> Said | None:
+def within_noise(seen: AuditedHistory) -> Said | None:
     """The best leads by less than equal settings differ by."""
     best, noise = seen.best, seen.noise
     if best is None or best.config is None or noise is None or not seen.best_is_one_number:
@@ -469,7 +464,7 @@ def _behind(best: Trial, other: Trial) -> float | None:
     return abs(math.log(value(other) / value(best))) if value(other) > 0 else None
 
 
-def same_result(seen: Audited) -> Said | None:
+def same_result(seen: AuditedHistory) -> Said | None:
     """Different settings have the same result to the last digit."""
     found: dict[float, set[str]] = {}
     trials: dict[float, list[int]] = {}
@@ -496,7 +491,7 @@ def _is_fine(result: float) -> bool:
     return len(f"{result:.15g}".replace(".", "").strip("0")) >= MOST_DIGITS
 
 
-def few_steps(seen: Audited) -> Said | None:
+def few_steps(seen: AuditedHistory) -> Said | None:
     """The best was timed over fewer steps than a median needs."""
     best = seen.best
     if best is None or not isinstance(best.outcome, Measured) or is_imported(best):
@@ -515,7 +510,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %"
 
 
-CHECKS: Final[Mapping[str, Callable[[Audited], Said | None]]] = {
+CHECKS: Final[Mapping[str, Callable[[AuditedHistory], Said | None]]] = {
     "unequal_work": unequal_work,
     "best_of_noise": best_of_noise,
     "one_sample": one_sample,
@@ -545,7 +540,7 @@ class Fault:
 
 def audit(study: Study, history: History, repeats: Sequence[Repeat]) -> tuple[Fault, ...]:
     """Every fault of a history, the gravest first; none where nothing is wrong."""
-    seen = Audited.of(study, history, repeats)
+    seen = AuditedHistory.of(study, history, repeats)
     found = ((name, check(seen)) for name, check in CHECKS.items())
     return tuple(
         Fault(name=name, words=said[0], ordinals=said[1])

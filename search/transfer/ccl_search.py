@@ -22,7 +22,7 @@ from search.transfer.importing import (
     author_of,
     content_digest,
     direction_of,
-    imported,
+    imported_study,
     json_row,
     positive,
     published_of,
@@ -103,7 +103,7 @@ def read_run_folder(path: Path, card: RunCard | None, bad: BadRows) -> Iterator[
         known = card or RunCard(workload=UNKNOWN_WORK, environment=environment_of(ranks))
         notes = (NO_CARD if card is None else DECLARED, *bad.taken())
         study = _study(name, f"{name}/{table.name}", aim, known, digests, notes)
-        yield imported(study, rows)
+        yield imported_study(study, rows)
 
 
 def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
@@ -288,7 +288,7 @@ def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
     aim = aim_of(rows, None)
     notes = (DECLARED, SEVERAL, *bad.taken())
     digests = {path.name: said.digest}
-    yield imported(_study(path.stem, path.name, aim, said, digests, notes), rows)
+    yield imported_study(_study(path.stem, path.name, aim, said, digests, notes), rows)
 
 
 def _card_line(item: Mapping[object, object]) -> _Line:

@@ -35,7 +35,7 @@ from search.transfer.script import launch_script
 from search.transfer.tables import (
     Omissions,
     StudyExport,
-    exported,
+    study_export,
     write_csv,
     write_jsonl,
     write_parquet,
@@ -202,7 +202,7 @@ def _found(row: StudyRow, store: Store, wanted: ExportRequest) -> StudyExport:
         raise StudyError("a bundle holds a whole study; leave --trial out")
     asked = wanted.trial or ("best" if wanted.form == "entry" else None)
     ordinals = None if asked is None else frozenset({_ordinal(asked, row, store)})
-    found = exported(row, store, wanted.leaving, ordinals, entries=is_whole)
+    found = study_export(row, store, wanted.leaving, ordinals, entries=is_whole)
     if asked is not None and not found.trials:
         raise StudyError(f"study {row.id} has no trial {asked}; see `cclsearch show {row.id}`")
     return found

@@ -396,7 +396,7 @@ MOST_RANKS_IN_ALL: Final = 10_000_000
 ENDED: Final = "it ended elsewhere, and was read from a record of it"
 
 
-def imported(study: Study, rows: Sequence[Row]) -> Imported:
+def imported_study(study: Study, rows: Sequence[Row]) -> Imported:
     """The study with all its trials; raises `StudyError` where nothing was tried.
 
     Its space is what was tried, with those of its constraints that name nothing else.
@@ -463,7 +463,7 @@ Anything = Annotated[float, Field(allow_inf_nan=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RecordedWork:
     """What a recorded run had to do, as far as it matters here."""
 
     __pydantic_config__ = LOOSE
@@ -479,7 +479,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class RecordedMachine:
     """What a recorded search ran on."""
 
     __pydantic_config__ = LOOSE
@@ -508,7 +508,7 @@ class SearchRow:
     __pydantic_config__ = LOOSE
 
     framework: str
-    workload: Work
+    workload: RecordedWork
     config: Mapping[str, Value]
     status: str
     error_class: str | None
@@ -521,7 +521,7 @@ class SearchRow:
     gpus_used: int | None
     search_id: str = ""
     card: str = ""
-    hardware: Machine = field(default_factory=Machine)
+    hardware: RecordedMachine = field(default_factory=RecordedMachine)
     objective: Aim | None = None
     metrics: Mapping[str, Anything | None] = field(default_factory=dict)
     score: Anything | None = None
@@ -537,7 +537,7 @@ class SimulatedRow:
 
     search_id: str
     iteration: int
-    workload: Work
+    workload: RecordedWork
     config: Mapping[str, Value]
     status: str
     error_class: str | None = None
@@ -601,7 +601,7 @@ def study_of(
     )
 
 
-def workload_of(work: Work, name: str) -> Workload:
+def workload_of(work: RecordedWork, name: str) -> Workload:
     """The work as it was declared; sizes of a model that is well known are added."""
     model = model_named(work.model) if work.model else None
     document: dict[str, object] = {

@@ -13,14 +13,14 @@ from search.transfer.importing import (
     Aim,
     BadRows,
     Imported,
+    RecordedWork,
     Row,
     SearchRow,
     SimulatedRow,
-    Work,
     author_of,
     content_digest,
     direction_of,
-    imported,
+    imported_study,
     json_rows,
     lines_of,
     positive,
@@ -55,7 +55,7 @@ def read(path: Path, bad: BadRows) -> Iterator[Imported]:
     digests = {path.name: content_digest(path)}
     histories = _simulations if SIMULATED in first else _searches
     for study, rows in histories(path, digests, bad):
-        yield imported(study, rows)
+        yield imported_study(study, rows)
 
 
 def _searches(
@@ -100,7 +100,7 @@ def _simulations(
     path: Path, digests: Mapping[str, str], bad: BadRows
 ) -> Iterator[tuple[Study, list[Row]]]:
     """Each workload of a search by itself: a policy decided for all of them."""
-    found: dict[tuple[str, str], list[tuple[Row, Work]]] = {}
+    found: dict[tuple[str, str], list[tuple[Row, RecordedWork]]] = {}
     for number, text, line in json_rows(path, SimulatedRow, bad):
         lines = found.setdefault((line.search_id, line.workload.name), [])
         try:

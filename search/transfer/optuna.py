@@ -23,7 +23,15 @@ from records.study import Environment, Objective, Origin, Study, Value
 from records.trial import Artifact
 from records.workload import Workload
 from search.study.card_reader import is_number
-from search.transfer.importing import Aim, BadRows, Imported, Row, imported, published_of, study_of
+from search.transfer.importing import (
+    Aim,
+    BadRows,
+    Imported,
+    Row,
+    imported_study,
+    published_of,
+    study_of,
+)
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -146,7 +154,7 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
         direction=_directions(study)[0],
         notes=(NO_WORK, SCORED, *notes, *bad.taken()),
     )
-    return replace(imported(_study(study, origin), rows), files=tuple(files))
+    return replace(imported_study(_study(study, origin), rows), files=tuple(files))
 
 
 def _study(study: "OptunaStudy", origin: Origin) -> Study:

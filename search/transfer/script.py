@@ -10,7 +10,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, Measured, Outcome, Trial
 from search.loop.trial import CONTEXTS_FOLDER, outcome_in
-from search.storage import kept_text
+from search.storage import stored_text
 from search.views.format import format_number, one_line
 from search.views.machine import machine_line, machine_of
 
@@ -87,7 +87,7 @@ def _files(
     if lacking:
         raise StudyError(f"trial {trial.ordinal} kept no {', '.join(lacking)}, which its job reads")
     return {
-        name: kept_text(row.id, trial.ordinal, kept[prefix + name], store)
+        name: stored_text(row.id, trial.ordinal, kept[prefix + name], store)
         for name in launched.files
     }
 

@@ -38,7 +38,7 @@ class StudyExport:
     """All changes that make up its records, where they are asked for."""
 
 
-def exported(
+def study_export(
     row: StudyRow,
     store: Store,
     leaving: Omissions,

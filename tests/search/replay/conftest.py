@@ -20,8 +20,8 @@ from search.loop.finding import Finding
 from search.loop.trial import ContextEvaluator
 from search.replay.claims import Decision, source_of
 from search.replay.measure import begin, measuring, measuring_study
-from search.replay.rerun import recorded_study, replayed
-from search.replay.scores import Checks, checked
+from search.replay.rerun import recorded_study, replay_study
+from search.replay.scores import Checks, compare_replay
 from search.settings import LlmSettings, Secret
 from search.strategies.proposers import ReplayProposer, policies_again
 from search.study.spaces import prepare
@@ -101,9 +101,9 @@ class Recording:
         """What a replay does otherwise; it has to follow the record to its end."""
         with closing(Store(self.root)) as store:
             record = recorded_study(self.study_id, store)
-            replay = replayed(record, store)
+            replay = replay_study(record, store)
             assert replay.stopped is None
-            return checked(record, replay.again)
+            return compare_replay(record, replay.again)
 
 
 def _client(study: Study, server: ScriptedMessagesServer | None) -> LlmClient:

@@ -9,8 +9,8 @@ import pytest
 from records.store.store import Store
 from records.study import Context
 from records.trial import FailureKind
-from search.replay.rerun import recorded_study, replayed
-from search.replay.scores import checked
+from search.replay.rerun import recorded_study, replay_study
+from search.replay.scores import compare_replay
 from search.strategies.catalog import CHOOSERS
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
@@ -186,8 +186,8 @@ def test_a_strategy_that_chooses_otherwise_is_named_with_its_trial(record):
         changed(study, f"update {name} set study = replace(study, '\"grid\"', '\"random\"')")
 
     with closing(Store(study.root)) as store:
-        replay = replayed(recorded_study(study.study_id, store), store)
-        checks = checked(recorded_study(study.study_id, store), replay.again)
+        replay = replay_study(recorded_study(study.study_id, store), store)
+        checks = compare_replay(recorded_study(study.study_id, store), replay.again)
     assert replay.stopped == "trial 1 launches what it did not launch before: n=3"
     assert checks.first.startswith("trial 1: policy, from line 1")
     assert checks.trials[2].differs == ("not proposed again",)

@@ -8,7 +8,7 @@ from evaluator.metrics.registry import definition_digest, definitions
 from records.store.store import Store
 from records.trial import Config
 from search.replay import metrics as processes
-from search.replay.metrics import ENDED, Work, answers, computed_afterwards
+from search.replay.metrics import ENDED, Work, compute_trials, recompute_metrics
 from tests.support import records as testing
 
 STUDY = "20260101-000000-aaaa"
@@ -63,7 +63,7 @@ def test_a_process_that_dies_costs_its_own_trial_only(own, tmp_path, monkeypatch
     ]
     metrics = {each.metric.name: each.metric for each in definitions(own).known}
 
-    with closing(answers(works, metrics, tmp_path, own)) as found:
+    with closing(compute_trials(works, metrics, tmp_path, own)) as found:
         told = {answer.ordinal: answer for answer in found}
 
     assert told[1].unread == {"first_step": ENDED}
@@ -82,7 +82,7 @@ def store(tmp_path):
 def afterwards(store, own, names=("first_step",), told=None):
     known = definitions(own, names).known
     seen = [] if told is None else told
-    return computed_afterwards(
+    return recompute_metrics(
         [store.find("")], store, known, own, lambda row, count: seen.append((row.id, count))
     )
 

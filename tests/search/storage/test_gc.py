@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreError
-from search.storage import Rules, collect, planned
+from search.storage import Rules, collect, plan_removal
 
 OLD = time.time() - 2 * 86_400
 
@@ -100,7 +100,7 @@ def test_a_conversation_and_a_repeated_launch_cite_their_files(kept_store):
     with closing(kept.open()) as store:
         text = f'{{"digest": "{first.name.removesuffix(".zst")}"}}'
         store.update("20260101-000000-aaaa", status="finished", summary=text)
-        plan = planned(store, Rules())
+        plan = plan_removal(store, Rules())
     assert [found.path for found in plan.orphans] == [other]
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_only_a_journal_cites_stays(kept_store):
     damaged = f"damaged {path.name.removesuffix('.zst')} damaged\n{whole}"
     (journals / "unreadable.jsonl").write_text(damaged, encoding="utf-8")
     with closing(kept.open()) as store:
-        assert planned(store, Rules()).orphans == ()
+        assert plan_removal(store, Rules()).orphans == ()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_removed_is_one_line(kept_store, monkeypatch):
     kept = kept_store()
     orphan(kept)
     with closing(kept.open()) as store:
-        plan = planned(store, Rules())
+        plan = plan_removal(store, Rules())
         monkeypatch.setattr("pathlib.Path.unlink", _refused)
         with pytest.raises(StoreError, match=r"cannot remove .*: Permission denied"):
             collect(store, plan)

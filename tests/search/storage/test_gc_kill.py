@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from search.storage import Rules, collect, planned, verified
+from search.storage import Rules, collect, plan_removal, verify_files
 
 KILLS = 12
 RULES = Rules(keep_best=1, words="traces of all but the best 1 trials")
@@ -29,7 +29,7 @@ def gc(kept, killed_at):
 
         sys.setprofile(count)
         with closing(kept.open()) as store:
-            collect(store, planned(store, RULES))
+            collect(store, plan_removal(store, RULES))
         sys.setprofile(None)
         os.write(writing, str(calls).encode())
         os._exit(0)
@@ -55,14 +55,14 @@ def test_a_gc_that_is_killed_loses_nothing_it_did_not_tell(whole, made, tmp_path
         kept = made.copied("20260102-000000-bbbb", same=True, to=tmp_path / str(place))
         assert gc(kept, place)[0] in {-signal.SIGKILL, 0}  # a later one makes fewer calls
         with closing(kept.open()) as store:
-            assert verified(store).faults == ()
-            collect(store, planned(store, Rules()))
-            assert verified(store).faults == ()
+            assert verify_files(store).faults == ()
+            collect(store, plan_removal(store, Rules()))
+            assert verify_files(store).faults == ()
         left = kept.traces()
         outcomes.add(len(left))
         assert 1 in left
         assert gc(kept, killed_at=0)[0] == 0
         assert kept.traces() == [1]
         with closing(kept.open()) as store:
-            assert verified(store).faults == ()
+            assert verify_files(store).faults == ()
     assert outcomes >= {1, 4}

@@ -18,6 +18,7 @@ from search.transfer.importing import (
     Aim,
     BadRows,
     Imported,
+    RecordedMachine,
     Row,
     author_of,
     content_digest,
@@ -100,7 +101,9 @@ def read_run_folder(path: Path, card: RunCard | None, bad: BadRows) -> Iterator[
         if card is not None:
             digests[card.name] = card.digest
         ranks = max(row.ranks or 1 for row in rows)
-        known = card or RunCard(workload=UNKNOWN_WORK, environment=environment_of(ranks))
+        known = card or RunCard(
+            workload=UNKNOWN_WORK, environment=RecordedMachine().environment(ranks)
+        )
         notes = (NO_CARD if card is None else DECLARED, *bad.taken())
         study = _study(name, f"{name}/{table.name}", aim, known, digests, notes)
         yield imported_study(study, rows)
@@ -141,17 +144,6 @@ def _study(
             notes=notes,
         ),
         rules=rules_of(fixed_batch=False),
-    )
-
-
-def environment_of(ranks: int) -> Environment:
-    """A machine of which only is known that a job of `ranks` ranks ran on it."""
-    return Environment(
-        name="elsewhere",
-        device="cuda",
-        accelerator="not recorded",
-        world_size=ranks,
-        ranks_per_node=ranks,
     )
 
 
@@ -247,9 +239,6 @@ def _program(table: Path, row: Mapping[str, str]) -> str | None:
 RUNS: Final = "runs"
 SUFFIXES: Final = (".yaml", ".yml")
 SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
-BASE_ENVIRONMENT: Final = Environment(
-    name="elsewhere", device="cuda", accelerator="not recorded", world_size=1, ranks_per_node=1
-)
 
 
 def is_card(path: Path) -> bool:
@@ -267,7 +256,7 @@ def run_card(path: Path) -> RunCard:
         name=path.name,
         digest=content_digest(path),
         workload=reader.workload(),
-        environment=reader.stated_environment() or BASE_ENVIRONMENT,
+        environment=reader.stated_environment() or RecordedMachine().environment(1),
         inferences=tuple(reader.inferences),
         framework=card.text("Model-executor.framework.name"),
     )

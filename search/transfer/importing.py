@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -66,6 +66,7 @@ MAX_ROWS: Final = 200_000
 MOST_TOLD: Final = 20
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -124,6 +125,24 @@ def json_rows(path: Path, kind: type[T], bad: BadRows) -> Iterator[tuple[int, st
             yield number, line, json_row(line, kind)
         except StudyError as error:
             bad.refuse(f"{path}:{number}: {error}")
+
+
+def grouped_rows(
+    path: Path,
+    kind: type[T],
+    key: Callable[[T], K],
+    row: Callable[[int, str, T], "Row"],
+    bad: BadRows,
+) -> dict[K, list[tuple["Row", T]]]:
+    """Rows of a file of JSON lines by study; `row` receives the ordinal, the text and the line."""
+    found: dict[K, list[tuple[Row, T]]] = defaultdict(list)
+    for number, text, line in json_rows(path, kind, bad):
+        rows = found[key(line)]
+        try:
+            rows.append((row(len(rows), text, line), line))
+        except StudyError as error:
+            bad.refuse(f"{path}:{number}: {error}")
+    return found
 
 
 def json_row(text: str, kind: type[T]) -> T:
@@ -488,6 +507,17 @@ class RecordedMachine:
     gpus_available: int | None = None
     gpus_per_node: int | None = None
     cluster: str = "elsewhere"
+
+    def environment(self, ranks: int) -> Environment:
+        """Return it as the environment of a search; `ranks` ran on it in one trial."""
+        size = self.gpus_available or ranks
+        return Environment(
+            name=self.cluster,
+            device="cuda",
+            accelerator=self.accelerator,
+            world_size=size,
+            ranks_per_node=self.gpus_per_node or size,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

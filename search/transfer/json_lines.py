@@ -2,26 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from records.errors import StudyError
-from records.study import Environment, Origin, Study
+from records.study import Origin, Study
 from search.transfer.importing import (
     MAX_LINE_CHARS,
     Aim,
     BadRows,
     Imported,
-    RecordedWork,
+    RecordedMachine,
     Row,
     SearchRow,
     SimulatedRow,
     author_of,
     content_digest,
     direction_of,
+    grouped_rows,
     imported_study,
-    json_rows,
     lines_of,
     positive,
     published_of,
@@ -34,6 +33,7 @@ from search.transfer.importing import (
 CHECKPOINTING: Final = "activation_checkpointing"
 FIXED_BATCH: Final = re.compile(r"fixed (\d+)")
 SIMULATED: Final = "wall_time_cycles"
+SIMULATOR: Final = RecordedMachine(accelerator="simulated", cluster="simulated")
 CYCLES: Final = Aim(name="wall_time_cycles", direction="minimize", formula="wall_time_cycles")
 
 
@@ -61,13 +61,7 @@ def read(path: Path, bad: BadRows) -> Iterator[Imported]:
 def _searches(
     path: Path, digests: Mapping[str, str], bad: BadRows
 ) -> Iterator[tuple[Study, list[Row]]]:
-    found: dict[tuple[str, Aim | None], list[tuple[Row, SearchRow]]] = {}
-    for number, text, line in json_rows(path, SearchRow, bad):
-        lines = found.setdefault((_name(line), line.objective), [])
-        try:
-            lines.append((_row(len(lines), text, line), line))
-        except StudyError as error:
-            bad.refuse(f"{path}:{number}: {error}")
+    found = grouped_rows(path, SearchRow, lambda line: (_name(line), line.objective), _row, bad)
     names = [name for name, _ in found]
     for (name, aim), lines in found.items():
         if not lines:
@@ -81,7 +75,7 @@ def _searches(
             name=f"{name} {aim.formula}" if several and aim is not None else name,
             aim=aim,
             workload=workload_of(first.workload, first.workload.model or name),
-            environment=_environment(first, [row.ranks or 1 for row in rows]),
+            environment=first.hardware.environment(max(row.ranks or 1 for row in rows)),
             origin=Origin(
                 kind="jsonl",
                 source=path.name,
@@ -100,13 +94,9 @@ def _simulations(
     path: Path, digests: Mapping[str, str], bad: BadRows
 ) -> Iterator[tuple[Study, list[Row]]]:
     """Each workload of a search by itself: a policy decided for all of them."""
-    found: dict[tuple[str, str], list[tuple[Row, RecordedWork]]] = {}
-    for number, text, line in json_rows(path, SimulatedRow, bad):
-        lines = found.setdefault((line.search_id, line.workload.name), [])
-        try:
-            lines.append((_simulated(len(lines), text, line), line.workload))
-        except StudyError as error:
-            bad.refuse(f"{path}:{number}: {error}")
+    found = grouped_rows(
+        path, SimulatedRow, lambda line: (line.search_id, line.workload.name), _simulated, bad
+    )
     for (search, name), lines in found.items():
         if not lines:
             continue
@@ -114,8 +104,8 @@ def _simulations(
         study = study_of(
             name=f"{search} {name}",
             aim=CYCLES,
-            workload=workload_of(lines[0][1], name),
-            environment=_simulator(max(row.ranks or 1 for row in rows)),
+            workload=workload_of(lines[0][1].workload, name),
+            environment=SIMULATOR.environment(max(row.ranks or 1 for row in rows)),
             origin=Origin(
                 kind="jsonl",
                 source=path.name,
@@ -133,16 +123,6 @@ def _simulations(
         yield study, rows
 
 
-def _simulator(ranks: int) -> Environment:
-    return Environment(
-        name="simulated",
-        device="cuda",
-        accelerator="simulated",
-        world_size=ranks,
-        ranks_per_node=ranks,
-    )
-
-
 def _name(line: SearchRow) -> str:
     return line.search_id or Path(line.card).stem or "search"
 
@@ -152,18 +132,6 @@ def _notes(first: SearchRow, *, fixed_batch: bool) -> tuple[str, ...]:
         return ()
     rule = first.workload.actual_global_batch_rule or "not recorded"
     return (f"The global batch of a step was {rule}, whatever the card says.",)
-
-
-def _environment(first: SearchRow, ranks: Sequence[int]) -> Environment:
-    machine = first.hardware
-    size = machine.gpus_available or max(ranks)
-    return Environment(
-        name=machine.cluster,
-        device="cuda",
-        accelerator=machine.accelerator,
-        world_size=size,
-        ranks_per_node=machine.gpus_per_node or size,
-    )
 
 
 def _row(ordinal: int, text: str, line: SearchRow) -> Row:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.text import Text
 from typer.core import TyperCommand
 
 from evaluator.timing.decision import Verdict
@@ -17,18 +18,10 @@ from records.errors import StudyError
 from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
 from search.compare.compare import Comparisons, Terms, compare_launches, compare_trials
 from search.compare.files import compare_bench, compare_timings
-from search.compare.intervals_view import (
-    Display,
-    View,
-    bulk_script,
-    comparison_facts,
-    report_lines,
-    report_renderables,
-)
 from search.compare.sides import Bench, Nvbench, OneLaunch, OnRecord, Side, Timings, side
-from search.compare.view import comparison_lines, comparisons_facts
+from search.compare.view import Display, View, comparison_lines, comparisons_facts
 from search.settings import store_root
-from search.views.console import Terminal, echo_styled, on_terminal
+from search.views.console import echo_styled, on_terminal
 from search.views.terminal import echo_wrapped
 
 app = typer.Typer(rich_markup_mode=None)
@@ -256,13 +249,17 @@ def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool)
         typer.echo(json.dumps(facts, allow_nan=False))
         return
     unicode = on_terminal() and "utf" in (sys.stdout.encoding or "").lower()
-    for line in comparison_lines(found, view, unicode=unicode):
+    _print_lines(comparison_lines(found, view, unicode=unicode))
+    for command in commands:
+        typer.echo(f"next: {command}")
+
+
+def _print_lines(lines: Iterable[str | Text]) -> None:
+    for line in lines:
         if isinstance(line, str):
             echo_wrapped(line)
         else:
             echo_styled(line)
-    for command in commands:
-        typer.echo(f"next: {command}")
 
 
 def _print_nvbench(
@@ -282,6 +279,7 @@ def _print_nvbench(
         )
     # Imported here: trials are compared without what reads nvbench files.
     from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
+    from search.compare.intervals_view import bulk_script, comparison_facts, nvbench_lines
 
     devices = DeviceChoice.of(
         chosen.reference_devices,
@@ -298,10 +296,7 @@ def _print_nvbench(
     if as_json:
         typer.echo(json.dumps(comparison_facts(found), allow_nan=False))
     else:
-        if on_terminal():
-            Terminal(highlight=False).print(*report_renderables(found, view), sep="\n")
-        else:
-            typer.echo("\n".join(report_lines(found, view)))
+        _print_lines(nvbench_lines(found, view))
         for warning in found.warnings:
             typer.echo(f"caveat: {warning}", err=True)
     return Counter(row.judgement.verdict for row in found.rows)

@@ -48,9 +48,9 @@ from search.views.html import render_html
 from search.views.markdown import render_markdown
 from search.views.terminal import (
     TerminalColumn,
+    echo_wrapped,
     number_column,
     page_cells,
-    print_wrapped,
     table_lines,
 )
 
@@ -287,18 +287,18 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
                 typer.echo(line)
         typer.echo("")
     for place, (name, words) in enumerate(marks.items()):
-        print_wrapped(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
+        echo_wrapped(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
     for name, words in defects(shown.values()):
-        print_wrapped(f"{name}: {words}")
+        echo_wrapped(f"{name}: {words}")
     if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
-        print_wrapped(
+        echo_wrapped(
             f"{PUBLISHED}: published_... values as published, by other definitions than ours"
         )
     if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
         typer.echo("?: implausible value; not ranked by it")
     for note in board.notes:
-        print_wrapped(note)
-    print_wrapped(f"ranks: {RULE}")
+        echo_wrapped(note)
+    echo_wrapped(f"ranks: {RULE}")
     typer.echo(f"next: cclsearch leaderboard -o leaderboard.html{flag}")
 
 

@@ -52,7 +52,7 @@ from search.views.format import (
     format_time_change,
     one_line,
 )
-from search.views.terminal import TerminalColumn, number_column, print_table, print_wrapped
+from search.views.terminal import TerminalColumn, echo_wrapped, number_column, print_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +104,7 @@ def breakdown(
         if split is not None:
             _print_parts(split)
             for line in (*_sum_words(split.mean), *_idle_words(causes)):
-                print_wrapped(line)
+                echo_wrapped(line)
         print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
     if plot is not None or timeline is not None:
         # Imported here: matplotlib takes a second to load.
@@ -182,7 +182,7 @@ def stragglers_command(options: TraceOptions, as_json: JsonOption = False) -> No
         typer.echo(NONE_MATCHED)
     else:
         _print_waits(rows)
-        print_wrapped(_verdict(waits))
+        echo_wrapped(_verdict(waits))
     if unequal is not None:
         typer.echo(_imbalance_words(unequal))
     partial = waits.partial_count if waits else 0

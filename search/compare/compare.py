@@ -8,7 +8,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
 
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import (
@@ -41,7 +40,7 @@ from search.views.format import format_difference, one_line
 from search.views.machine import disturbed_among
 
 LEAST_ALPHA = 0.001
-"""What few launches can tell; intervals that are right more often know no bounds."""
+"""Few launches support no lower error rate: the intervals would have no bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class Terms:
             )
 
     def over(self, rule: DecisionRule) -> DecisionRule:
-        """The rule with what was asked for."""
+        """The rule with these terms in place of its own."""
         return replace(
             rule,
             margin=rule.margin if self.margin is None else self.margin,
@@ -88,7 +87,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What both sides gave in one round, by the name of the round."""
+    """The values of both sides in one round, by the name of the round."""
 
     round: str
     a: float
@@ -96,11 +95,11 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparisonRow:
     """A verdict on B against A, and what it was taken from; a side that failed has no reading.
 
-    `detail` tells why in words where the reason alone does not. `screening` is what the steps of
-    one launch each say, which proves nothing.
+    `detail` explains the reason where its name alone does not. `screening` is what the steps of
+    one launch each suggest, which proves nothing.
     """
 
     name: str
@@ -120,8 +119,8 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Party:
-    """One side as it is shown: what the command line calls it, and what tells it from the other."""
+class ComparisonSide:
+    """One side as it is shown: its name on the command line, and the settings that differ."""
 
     name: str
     settings: str = ""
@@ -129,17 +128,17 @@ class Party:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparisons:
-    """Everything that is told about two sides.
+    """The comparison of two sides.
 
-    `quantity` was compared, in `unit`; where it is no time, sides are better, not faster.
+    `quantity` was compared, in `unit`; where it is not a time, sides are better, not faster.
     `only_a` and `only_b` were measured on one side alone and count for nothing.
     """
 
-    a: Party
-    b: Party
+    a: ComparisonSide
+    b: ComparisonSide
     quantity: str
     unit: str
-    lines: tuple[Compared, ...]
+    lines: tuple[ComparisonRow, ...]
     rule: DecisionRule
     lower_is_better: bool = True
     is_time: bool = True
@@ -155,26 +154,24 @@ class Comparisons:
         return {verdict: found[verdict] for verdict in Verdict}
 
 
-def corrected(lines: Iterable[Compared], rule: DecisionRule) -> tuple[Compared, ...]:
+def corrected(lines: Iterable[ComparisonRow], rule: DecisionRule) -> tuple[ComparisonRow, ...]:
     """The lines without claims that as many of them make by chance."""
     given = tuple(lines)
-    kept = corrected_for_number([(line.comparison, rule) for line in given])
-    return tuple(replace(line, comparison=found) for line, found in zip(given, kept, strict=True))
+    results = corrected_for_number([(line.comparison, rule) for line in given])
+    return tuple(map(lambda line, each: replace(line, comparison=each), given, results))
 
 
-def refused(name: str, reason: str, detail: str) -> Compared:
+def refused(name: str, reason: str, detail: str) -> ComparisonRow:
     """Sides that cannot be compared."""
     unknown = Comparison(verdict=Verdict.UNKNOWN, reason=reason)
-    return Compared(name=name, comparison=unknown, detail=detail)
+    return ComparisonRow(name=name, comparison=unknown, detail=detail)
 
 
-def differing(
-    name: str, a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]]
-) -> Compared | None:
+def differing(name: str, a: Mapping[str, object], b: Mapping[str, object]) -> ComparisonRow | None:
     """A refusal naming the first fact that is not the same on both sides, if there is one."""
-    for (field, of_a), (_, of_b) in zip(a, b, strict=True):
-        if of_a != of_b:
-            words = f"{field} is {of_a} for A and {of_b} for B"
+    for field, of_a in a.items():
+        if of_a != b[field]:
+            words = f"{field} is {of_a} for A and {b[field]} for B"
             return refused(name, f"not_comparable:{field}", words)
     return None
 
@@ -216,17 +213,17 @@ def compare_launches(a: OneLaunch | OnRecord, b: OneLaunch | OnRecord, terms: Te
     """What the steps of two launches suggest about B against A."""
     one, other = _alone(a), _alone(b)
     return Comparisons(
-        a=Party(name=one.name, settings=one.settings),
-        b=Party(name=other.name, settings=other.settings),
+        a=ComparisonSide(name=one.name, settings=one.settings),
+        b=ComparisonSide(name=other.name, settings=other.settings),
         quantity=NAME,
         unit="s",
-        lines=(_told(one.launch, other.launch, terms.thresholds),),
+        lines=(_compare_steps(one.launch, other.launch, terms.thresholds),),
         rule=terms.over(STANDARD_RULE),
         next_steps=("cclsearch run --objective step_time",),
     )
 
 
-def failure(name: str, which: str, failed: Failed) -> Compared:
+def failure(name: str, which: str, failed: Failed) -> ComparisonRow:
     """Why a side that failed is not compared."""
     cause = one_line(failed.message, CAUSE_CHARS)
     return refused(name, failed.kind, f"{which} failed: {cause}")
@@ -236,33 +233,31 @@ def _alone(side: OneLaunch | OnRecord) -> OneLaunch:
     if isinstance(side, OneLaunch):
         return side
     trial = side.trial
-    return OneLaunch(
-        name=side.name,
-        launch=one_launch(trial.outcome),
-        settings="" if trial.config is None else str(trial.config),
-    )
+    settings = "" if trial.config is None else str(trial.config)
+    return OneLaunch(name=side.name, launch=one_launch(trial.outcome), settings=settings)
 
 
-def _told(a: Measurement | Failed, b: Measurement | Failed, thresholds: Thresholds) -> Compared:
+def _compare_steps(
+    a: Measurement | Failed, b: Measurement | Failed, thresholds: Thresholds
+) -> ComparisonRow:
+    """What the steps of two launches suggest, or why they cannot be compared."""
     if isinstance(a, Failed):
         return failure(NAME, "A", a)
     if isinstance(b, Failed):
         return failure(NAME, "B", b)
-    found = unfit(NAME, [a], [b]) or differing(NAME, _ranks(a), _ranks(b))
-    return found or _useless("A", a) or _useless("B", b) or _screened_only(a, b, thresholds)
-
-
-def _useless(which: str, launch: Measurement) -> Compared | None:
-    if not launch.slowest_rank_s:
-        return refused(NAME, "no_samples", f"{which} has no timed steps")
-    if min(launch.slowest_rank_s) <= 0:
-        return refused(NAME, "bad_time", f"{which} has a step that took no time")
-    return None
-
-
-def _screened_only(a: Measurement, b: Measurement, thresholds: Thresholds) -> Compared:
-    one, other = _reading(a), _reading(b)
-    return Compared(
+    ranks = [{"rank_count": len(launch.step_times_s)} for launch in (a, b)]
+    found = unfit(NAME, [a], [b]) or differing(NAME, *ranks)
+    if found is not None:
+        return found
+    readings = []
+    for side, steps_s in (("A", a.slowest_rank_s), ("B", b.slowest_rank_s)):
+        if not steps_s:
+            return refused(NAME, "no_samples", f"{side} has no timed steps")
+        if min(steps_s) <= 0:
+            return refused(NAME, "bad_time", f"{side} has a step that took no time")
+        readings.append(Reading(centre=statistics.median(steps_s), step_count=len(steps_s)))
+    one, other = readings
+    return ComparisonRow(
         name=NAME,
         comparison=undecided("not_interleaved", other.centre / one.centre),
         a=one,
@@ -271,7 +266,7 @@ def _screened_only(a: Measurement, b: Measurement, thresholds: Thresholds) -> Co
     )
 
 
-def unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Compared | None:
+def unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> ComparisonRow | None:
     """Why launches of one workload cannot be compared, if they cannot."""
     for side, launches in (("A", a), ("B", b)):
         if any(launch.profiled for launch in launches):
@@ -285,33 +280,15 @@ def screened(a: Measurement, b: Measurement, thresholds: Thresholds) -> Judgemen
     return judge(summaries[0], summaries[1], thresholds, confirmation=False)
 
 
-def _facts(launches: Sequence[Measurement]) -> list[tuple[str, object]]:
+def _facts(launches: Sequence[Measurement]) -> dict[str, object]:
     """What must be the same: one value, or a list where launches of one side differ already."""
-    facts: dict[str, set[object]] = {
-        "tokens_per_step": {launch.tokens_per_step for launch in launches},
-        "device": {launch.device for launch in launches},
-        "torch_version": {launch.torch_version for launch in launches},
+    return {
+        field: " and ".join(sorted({str(getattr(launch, field)) for launch in launches}))
+        for field in ("tokens_per_step", "device", "torch_version")
     }
-    return [
-        (field, " and ".join(sorted(str(value) for value in values)))
-        for field, values in facts.items()
-    ]
-
-
-def _ranks(launch: Measurement) -> list[tuple[str, object]]:
-    return [("rank_count", len(launch.step_times_s))]
-
-
-def _reading(launch: Measurement) -> Reading:
-    """Median step of a launch, whose spread over launches nobody knows."""
-    steps_s = launch.slowest_rank_s
-    return Reading(centre=statistics.median(steps_s), step_count=len(steps_s))
 
 
 MORE_TRIALS = 5
-
-Launched: TypeAlias = Sequence[Measured]
-"""The launches that speak for one side."""
 
 
 def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
@@ -321,16 +298,22 @@ def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
     study = a.row.study
     objective = scoring_of(study).against(a.seed)
     rule = terms.over(claim_rule(study.measure))
+    name = study.objective.expression
+    failed = [
+        failure(name, which, side.trial.outcome)
+        for which, side in (("A", a), ("B", b))
+        if isinstance(side.trial.outcome, Failed)
+    ]
     found = (
-        _failure("A", a)
-        or _failure("B", b)
-        or differing(study.objective.expression, _trials_facts(a), _trials_facts(b))
+        failed[0]
+        if failed
+        else differing(name, _trials_facts(a), _trials_facts(b))
         or _judged(a, b, objective, rule, terms)
     )
     return Comparisons(
-        a=_party(a, b),
-        b=_party(b, a),
-        quantity=study.objective.expression,
+        a=ComparisonSide(name=a.name, settings=_settings(a, b)),
+        b=ComparisonSide(name=b.name, settings=_settings(b, a)),
+        quantity=name,
         unit=objective.unit,
         lines=(found,),
         rule=rule,
@@ -341,53 +324,45 @@ def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
     )
 
 
-def _party(side: OnRecord, other: OnRecord) -> Party:
+def _settings(side: OnRecord, other: OnRecord) -> str:
     config, base = side.trial.config, other.trial.config
     if config is None or base is None:
-        return Party(name=side.name, settings="" if config is None else str(config))
-    return Party(name=side.name, settings=format_difference(config, base))
+        return "" if config is None else str(config)
+    return format_difference(config, base)
 
 
-def _failure(which: str, side: OnRecord) -> Compared | None:
-    outcome = side.trial.outcome
-    if not isinstance(outcome, Failed):
-        return None
-    return failure(side.row.study.objective.expression, which, outcome)
-
-
-def _trials_facts(side: OnRecord) -> list[tuple[str, object]]:
-    """What two trials must share to be compared, the most telling first."""
+def _trials_facts(side: OnRecord) -> dict[str, object]:
+    """What two trials must share to be compared, the most important first."""
     study: Study = side.row.study
-    told = [
-        (field.name, getattr(part, field.name))
-        for part in (study.environment, study.workload)
-        for field in fields(part)
-        if field.name != "name"
-    ]
-    return [
-        ("tokens_per_step", study.workload.tokens_per_step),
-        *told,
-        ("objective", study.objective.expression),
-        ("study", side.row.id),
-    ]
+    return {
+        "tokens_per_step": study.workload.tokens_per_step,
+        **{
+            field.name: getattr(part, field.name)
+            for part in (study.environment, study.workload)
+            for field in fields(part)
+            if field.name != "name"
+        },
+        "objective": study.objective.expression,
+        "study": side.row.id,
+    }
 
 
 def _judged(
     a: OnRecord, b: OnRecord, objective: Scoring, rule: DecisionRule, terms: Terms
-) -> Compared:
+) -> ComparisonRow:
     shared = max(_series(a, b, objective), key=lambda series: series.rank, default=None)
     own = [x.trial.outcome for x in (a, b) if isinstance(x.trial.outcome, Measured)]
-    launches = ([own[0]], [own[1]]) if shared is None else (shared.a, shared.b)
+    launches = [[each] for each in own]
+    if shared is not None:
+        launches = [list(side.values()) for side in (shared.a, shared.b)]
     name = a.row.study.objective.expression
     timings = [[launch.measurement for launch in side] for side in launches]
     wrong = unfit(name, timings[0], timings[1])
     if wrong is not None:
         return wrong
-    if shared is not None:
-        comparison = decide(shared.rounds, rule)
-    else:
-        comparison = _unpaired(*(launch_of(launch, objective) for launch in own))
-    return Compared(
+    singles = [launch_of(launch, objective) for launch in own]
+    comparison = decide(shared.rounds, rule) if shared is not None else _unpaired(*singles)
+    return ComparisonRow(
         name=name,
         comparison=comparison,
         a=_trials_reading(a, objective, rule),
@@ -406,26 +381,25 @@ def _unpaired(a: LaunchValue | None, b: LaunchValue | None) -> Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
-    """Rounds of one series in which both sides were launched, and those launches."""
+    """Rounds of one series in which both sides were launched, and those launches by round."""
 
     purpose: Purpose
     series: int
-    numbers: tuple[int, ...]
     rounds: tuple[Round, ...]
-    a: Launched
-    b: Launched
+    a: Mapping[int, Measured]
+    b: Mapping[int, Measured]
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Which series speaks: a confirming one, for others chose what the best is."""
+        """Order of preference: a confirmation first, because other series chose the best."""
         return self.purpose is Purpose.CONFIRM, len(self.rounds), self.series
 
     def pairs(self, objective: Scoring) -> tuple[Pair, ...]:
-        """What both gave in each round."""
-        names = (f"{self.purpose} {self.series} {number}" for number in self.numbers)
-        a, b = _values(self.a, objective), _values(self.b, objective)
+        """The values of both sides in each round."""
+        a, b = (_values(side.values(), objective) for side in (self.a, self.b))
         return tuple(
-            Pair(round=name, a=one, b=other) for name, one, other in zip(names, a, b, strict=True)
+            Pair(round=f"{self.purpose} {self.series} {number}", a=one, b=other)
+            for number, one, other in zip(self.a, a, b, strict=True)
         )
 
 
@@ -435,28 +409,26 @@ def _series(a: OnRecord, b: OnRecord, objective: Scoring) -> Iterator[_Shared]:
         if launch_of(repeat.outcome, objective) is not None:
             series[repeat.purpose, repeat.series].append(repeat)
     for (purpose, number), repeats in series.items():
-        ours, theirs = _by_round(repeats, a), _by_round(repeats, b)
-        both = tuple(each for each in ours if each in theirs)
+        ours, theirs = (
+            {
+                repeat.round: repeat.outcome
+                for repeat in repeats
+                if repeat.ordinal == side.trial.ordinal and isinstance(repeat.outcome, Measured)
+            }
+            for side in (a, b)
+        )
+        both = [each for each in ours if each in theirs]
         if both:
             yield _Shared(
                 purpose=purpose,
                 series=number,
-                numbers=both,
                 rounds=rounds_between(repeats, b.trial.ordinal, a.trial.ordinal, objective),
-                a=[ours[each] for each in both],
-                b=[theirs[each] for each in both],
+                a={each: ours[each] for each in both},
+                b={each: theirs[each] for each in both},
             )
 
 
-def _by_round(repeats: Sequence[Repeat], side: OnRecord) -> Mapping[int, Measured]:
-    return {
-        repeat.round: repeat.outcome
-        for repeat in repeats
-        if repeat.ordinal == side.trial.ordinal and isinstance(repeat.outcome, Measured)
-    }
-
-
-def _values(launches: Launched, objective: Scoring) -> list[float]:
+def _values(launches: Iterable[Measured], objective: Scoring) -> list[float]:
     scores = [objective.score(launch.metrics, launch.absent) for launch in launches]
     return [score.value for score in scores if isinstance(score, Score)]
 

@@ -15,10 +15,10 @@ from evaluator.timing.intervals.estimate import Thresholds, summary_of
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from search.compare.compare import (
-    Compared,
+    ComparisonRow,
     Comparisons,
+    ComparisonSide,
     Pair,
-    Party,
     Terms,
     corrected,
     reading,
@@ -29,16 +29,16 @@ from search.compare.sides import Bench, Timings
 from search.views.format import one_line
 
 ONCE = DecisionRule(look_often=False)
-"""All rounds are there before anybody looks."""
+"""All rounds are complete before the decision."""
 WIDEST = 1e12
-"""Ratio of times beyond which they are no results, and its powers no numbers."""
+"""Ratio of times beyond which they cannot be right, and their powers overflow."""
 UNPAIRED = ("one_sample", "not_interleaved")
-"""Reasons for which only other launches help."""
+"""Reasons that only interleaved launches can resolve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One launch in a round; `order` tells which came first, where that is known."""
+    """One launch in a round; a lower `order` came first, where it is known."""
 
     launch: LaunchValue
     order: float | None = None
@@ -52,7 +52,7 @@ class Replicates:
     rounds: Mapping[str, Turn] = field(default_factory=dict)
 
 
-def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> Compared:
+def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> ComparisonRow:
     """Judge B against A over the rounds that both have."""
     for side, replicates in (("A", a), ("B", b)):
         if not replicates.values:
@@ -64,7 +64,7 @@ def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> Compa
         return refused(name, "bad_time", "times differ beyond measure; is a unit wrong?")
     shared = [each for each in a.rounds if each in b.rounds]
     if not shared:
-        return Compared(
+        return ComparisonRow(
             name=name,
             comparison=_unpaired(a, b),
             a=reading(a.values, rule.alpha),
@@ -75,7 +75,7 @@ def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> Compa
         Pair(round=each, a=a.rounds[each].launch.value, b=b.rounds[each].launch.value)
         for each in shared
     )
-    return Compared(
+    return ComparisonRow(
         name=name,
         comparison=decide(rounds, replace(rule, max_rounds=max(len(rounds), rule.min_rounds))),
         a=reading([pair.a for pair in pairs], rule.alpha),
@@ -115,8 +115,8 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
             f"and {next(iter(of_b))}); give results of the same points"
         )
     return Comparisons(
-        a=Party(name=a.name, settings=_software(a.rows)),
-        b=Party(name=b.name, settings=_software(b.rows)),
+        a=ComparisonSide(name=a.name, settings=_software(a.rows)),
+        b=ComparisonSide(name=b.name, settings=_software(b.rows)),
         quantity=LATENCY.partition("(")[0],
         unit="us",
         lines=lines,
@@ -135,7 +135,7 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
 
 def judged_points(
     a: Mapping[K, Rows], b: Mapping[K, Rows], rule: DecisionRule
-) -> Mapping[K, Compared]:
+) -> Mapping[K, ComparisonRow]:
     """Judge the latencies of B against those of A at each point that both have rows of."""
     columns = _round_columns(*(list(chain.from_iterable(side.values())) for side in (a, b)))
     return {
@@ -173,7 +173,7 @@ def _round_columns(a: Rows, b: Rows) -> tuple[str, ...]:
     """The columns whose values name a round of both sides; none where nothing does.
 
     A launch counts as one round, however many blocks it was measured in; where every launch has a
-    name of its own, the blocks are what both sides share.
+    separate name, the blocks are what both sides share.
     """
     run = (RUN,) if _have(a, RUN) and _have(b, RUN) else ()
     for name in ROUND_COLUMNS:
@@ -197,7 +197,7 @@ def _by_label(rows: Rows, columns: Sequence[str]) -> Mapping[str, list[BenchRow]
 
 
 def _order(rows: Rows) -> float | None:
-    """When the first of these was measured within its round, if that is told as a number."""
+    """When the first of these was measured within its round, if it is recorded as a number."""
     try:
         orders = [float(row.columns[ORDER]) for row in rows]
     except (KeyError, ValueError):
@@ -206,7 +206,7 @@ def _order(rows: Rows) -> float | None:
 
 
 def _software(rows: Rows) -> str:
-    """What carried it out, as far as the first row tells."""
+    """The communication library, as far as the first row states it."""
     columns = ("CommAdapter", "CommBackend", "CommBackendVersion")
     return " ".join(rows[0].columns[name] for name in columns if name in rows[0].columns)
 
@@ -248,8 +248,8 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
             f"example, and {task_words(next(iter(of_b)))}); give timings of the same tasks"
         )
     return Comparisons(
-        a=Party(name=a.name),
-        b=Party(name=b.name),
+        a=ComparisonSide(name=a.name),
+        b=ComparisonSide(name=b.name),
         quantity="time of a call",
         unit="s",
         lines=lines,
@@ -261,7 +261,7 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
 
 
 def task_words(task: Task) -> str:
-    """A task by what tells it from others in a table."""
+    """A task by what distinguishes it from others in a table."""
     threads = f"{task.num_threads} threads" if task.num_threads > 1 else None
     words = (task.label, task.row_name, task.description, task.env, threads)
     return one_line(" ".join(word for word in words if word), NAME_CHARS)

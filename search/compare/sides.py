@@ -1,4 +1,4 @@
-"""The two sides of a comparison: what a name on the command line stands for."""
+"""The two sides of a comparison: what a name on the command line refers to."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from search.loop.leader import counted
 from search.settings import open_store
 
 LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
-ON_RECORD, BEST = "trial", "best"
+TRIAL, BEST = "trial", "best"
 SIDES = (
     "a trial (trial:3, trial:STUDY:3), the best of a study (best, best:STUDY), a JSON file of a "
     "measurement or of timings, or a file or folder of benchmark CSV or nvbench JSON"
@@ -71,7 +71,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvbench:
-    """A JSON file of nvbench, or a folder of them; whoever compares them reads them."""
+    """A JSON file of nvbench, or a folder of them, which the comparison reads."""
 
     name: str
     path: Path
@@ -81,9 +81,9 @@ Side: TypeAlias = OnRecord | OneLaunch | Timings | Bench | Nvbench
 
 
 def side(name: str, store: Path | None) -> Side:
-    """What a name stands for; raises `StudyError` where it stands for nothing."""
+    """What a name refers to; raises `StudyError` where it refers to nothing."""
     word, _, rest = name.partition(":")
-    if word == ON_RECORD:
+    if word == TRIAL:
         return _trial(rest, store)
     if word == BEST:
         return _best(rest, store)
@@ -110,7 +110,7 @@ def _folder(name: str, path: Path) -> Side:
 
 
 def _stored(name: str, path: Path) -> Side:
-    """What a JSON file holds, told by its keys."""
+    """What a JSON file holds, by its keys."""
     try:
         text = bytes(read_bytes(path, LIMITS)).decode()
         document = json.loads(text)

@@ -1,19 +1,22 @@
 """A comparison of two sides as text and as JSON: the verdict, its reason and the values."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import takewhile
 
 from rich.text import Text
 
 from evaluator.timing.decision import Comparison, Verdict
 from evaluator.timing.intervals.decide import Judgement
-from search.compare.compare import Compared, Comparisons, Reading
-from search.compare.intervals_view import Display, View
+from records.errors import StudyError
+from search.compare.compare import ComparisonRow, Comparisons, Reading
 from search.views.format import (
     ABSENT,
     REASONS,
     disturbed_words,
+    format_confidence,
     format_duration,
     format_number,
     format_percent,
@@ -21,14 +24,64 @@ from search.views.format import (
 from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
 
 LEAST_DIFFERENCE = 1.1
-"""Ratio below which a third decimal is told."""
-OWN_REASONS = {
-    "not_interleaved": "they were not launched in turns, so the machine may have changed between",
-    "one_sample": "a single value on a side does not tell how much launches vary",
+"""Ratio below which a third decimal is shown."""
+PLOT_CELLS = 60
+COLOURS = {
+    Verdict.FAST: "green",
+    Verdict.SLOW: "red",
+    Verdict.SAME: "blue",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.UNKNOWN: "yellow",
 }
+MISSING = "n/a"
 
 
-def verdict_words(compared: Compared, of: Comparisons) -> str:
+class Display(StrEnum):
+    """How much a table shows of each row."""
+
+    SIMPLE = "simple"
+    INTERVALS = "intervals"
+    EXPLAIN = "explain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What to show: rows whose values differ by less than the threshold are only counted."""
+
+    display: Display = Display.INTERVALS
+    threshold_percent: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold_percent < math.inf:
+            raise StudyError(
+                f"--threshold-diff {self.threshold_percent}: give a percentage of at least 0"
+            )
+
+    def shows(self, change: float | None) -> bool:
+        """Whether a row with this relative change is in the table; one without a change is."""
+        return change is None or abs(change) * 100 >= self.threshold_percent
+
+    def hidden_words(self, count: int) -> str:
+        """How many rows are not in the table."""
+        return f"not shown: {count} that differ by less than {self.threshold_percent:g} %"
+
+
+def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
+    """Who A and B are, the verdict as text, and their values; styled for a terminal."""
+    for side, party in (("A", found.a), ("B", found.b)):
+        yield f"{side}: {party.name}" + (f"  {party.settings}" if party.settings else "")
+    if len(found.lines) == 1:
+        yield from _one(found.lines[0], found, view.display, unicode=unicode)
+    else:
+        yield from _several(found, view)
+    for side, names in (("A", found.only_a), ("B", found.only_b)):
+        for name in names:
+            yield f"{MISSING}: {name}, measured for {side} only"
+    for caveat in found.caveats:
+        yield f"caveat: {caveat}"
+
+
+def verdict_words(compared: ComparisonRow, of: Comparisons) -> str:
     """The verdict with the ratio and its interval, as far as there are any."""
     found = compared.comparison
     if found.verdict is Verdict.UNKNOWN:
@@ -46,7 +99,7 @@ def verdict_words(compared: Compared, of: Comparisons) -> str:
             return f"undecided: B looks {ratio} than A{evidence}"
 
 
-def why_words(compared: Compared, of: Comparisons) -> str:
+def why_words(compared: ComparisonRow, of: Comparisons) -> str:
     """Why the verdict is what it is."""
     found = compared.comparison
     if compared.detail is not None:
@@ -57,10 +110,9 @@ def why_words(compared: Compared, of: Comparisons) -> str:
         case "paired_interval_inside_band":
             return f"the whole interval is within the margin of {format_percent(of.rule.margin)}"
         case "too_few_rounds":
-            return f"too few rounds to tell, {found.round_count} of {of.rule.min_rounds} needed"
+            return f"too few rounds to decide, {found.round_count} of {of.rule.min_rounds} needed"
         case reason:
-            known = OWN_REASONS | REASONS
-            return known.get(reason, reason.replace("_", " "))
+            return REASONS.get(reason, reason.replace("_", " "))
 
 
 def ratio_words(ratio: float, of: Comparisons) -> str:
@@ -85,18 +137,13 @@ def times(ratio: float) -> str:
     return f"{ratio:.{3 if ratio < LEAST_DIFFERENCE else 2}f}x"
 
 
-def confidence(of: Comparisons) -> str:
-    """How often intervals are right, in percent."""
-    return f"{100 * (1 - of.rule.alpha):g} %"
-
-
 def _evidence(found: Comparison, of: Comparisons) -> str:
     interval = interval_words(found, of)
     if interval is None:
         return ""
     rounds = f"{found.round_count} interleaved rounds"
     rounds += disturbed_words(found.disturbed_count, found.round_count)
-    return f" ({confidence(of)} interval {interval}, {rounds})"
+    return f" ({format_confidence(of.rule.alpha)} interval {interval}, {rounds})"
 
 
 def comparisons_facts(found: Comparisons) -> Mapping[str, object]:
@@ -122,7 +169,7 @@ def comparisons_facts(found: Comparisons) -> Mapping[str, object]:
     }
 
 
-def _line_facts(line: Compared, of: Comparisons) -> Mapping[str, object]:
+def _line_facts(line: ComparisonRow, of: Comparisons) -> Mapping[str, object]:
     return {
         "name": line.name,
         **asdict(line.comparison),
@@ -145,25 +192,13 @@ def _screening_facts(judgement: Judgement) -> Mapping[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strokes:
-    """What intervals are drawn with."""
-
-    start: str
-    line: str
-    centre: str
-    end: str
-
-
-PLAIN = Strokes(start="|", line="-", centre="o", end="|")
-LINES = Strokes(start="├", line="─", centre="●", end="┤")
-
-
-def interval_plot(readings: Sequence[Reading], width: int, strokes: Strokes) -> list[str]:
+def interval_plot(readings: Sequence[Reading], width: int, marks: str) -> list[str]:
     """One line for each reading: its interval around its centre, or the centre alone.
 
-    The first place of `width` is the least of all values, the last the greatest.
+    The first place of `width` is the least of all values, the last the greatest; `marks` are the
+    start, line, centre and end of an interval.
     """
+    start_mark, line_mark, centre_mark, end_mark = tuple(marks)
     values = [x for each in readings for x in (each.low, each.centre, each.high) if x is not None]
     low, scale = min(values), max(values) - min(values)
 
@@ -175,38 +210,18 @@ def interval_plot(readings: Sequence[Reading], width: int, strokes: Strokes) -> 
         drawn = [" "] * width
         if each.low is not None and each.high is not None:
             start, end = place(each.low), place(each.high)
-            drawn[start : end + 1] = strokes.line * (end + 1 - start)
-            drawn[start], drawn[end] = strokes.start, strokes.end
-        drawn[place(each.centre)] = strokes.centre
+            drawn[start : end + 1] = line_mark * (end + 1 - start)
+            drawn[start], drawn[end] = start_mark, end_mark
+        drawn[place(each.centre)] = centre_mark
         lines.append("".join(drawn).rstrip())
     return lines
 
 
-PLOT_CELLS = 60
-COLOURS = {Verdict.FAST: "green", Verdict.SLOW: "red", Verdict.SAME: "blue"}
-MISSING = "n/a"
-
-
-def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
-    """Who A and B are, the verdict in words, and their values; styled for a terminal."""
-    for side, party in (("A", found.a), ("B", found.b)):
-        yield f"{side}: {party.name}" + (f"  {party.settings}" if party.settings else "")
-    if len(found.lines) == 1:
-        yield from _one(found.lines[0], found, view.display, unicode=unicode)
-    else:
-        yield from _several(found, view)
-    for side, names in (("A", found.only_a), ("B", found.only_b)):
-        for name in names:
-            yield f"{MISSING}: {name}, measured for {side} only"
-    for caveat in found.caveats:
-        yield f"caveat: {caveat}"
-
-
 def _one(
-    compared: Compared, of: Comparisons, display: Display, *, unicode: bool
+    compared: ComparisonRow, of: Comparisons, display: Display, *, unicode: bool
 ) -> Iterator[str | Text]:
     verdict = compared.comparison.verdict
-    colour = COLOURS.get(verdict, "yellow")
+    colour = COLOURS[verdict]
     yield Text(f"verdict: {verdict_words(compared, of)}", f"bold {colour}")
     if verdict is not Verdict.UNKNOWN:
         yield f"why: {why_words(compared, of)}"
@@ -230,7 +245,7 @@ def _values(name: str, sides: Mapping[str, Reading], of: Comparisons) -> Iterato
         TerminalColumn(heading="", cells=list(sides)),
         number_column("value", [amount(each.centre, of.unit) for each in readings]),
         TerminalColumn(
-            heading=f"{confidence(of)} interval",
+            heading=f"{format_confidence(of.rule.alpha)} interval",
             cells=[_interval(each, of.unit) for each in readings],
         ),
         number_column("launches", [str(each.launch_count) for each in readings]),
@@ -246,7 +261,7 @@ def _quantity(name: str, of: Comparisons) -> str:
 
 def _plot(readings: Sequence[Reading], of: Comparisons, *, unicode: bool) -> Iterator[str]:
     width = min(page_cells() - 3, PLOT_CELLS)
-    drawn = interval_plot(readings, width, LINES if unicode else PLAIN)
+    drawn = interval_plot(readings, width, "├─●┤" if unicode else "|-o|")
     for side, line in zip("AB", drawn, strict=True):
         yield f"{side}  {line}"
     ends = [x for r in readings for x in (r.low, r.centre, r.high) if x is not None]
@@ -254,7 +269,7 @@ def _plot(readings: Sequence[Reading], of: Comparisons, *, unicode: bool) -> Ite
     yield f"   {low}{high:>{max(width - len(low), len(high) + 1)}}"
 
 
-def _rounds(compared: Compared, of: Comparisons) -> Iterator[str]:
+def _rounds(compared: ComparisonRow, of: Comparisons) -> Iterator[str]:
     pairs = compared.pairs
     columns = [
         TerminalColumn(heading="round", cells=[pair.round for pair in pairs], yielding=True),
@@ -267,7 +282,7 @@ def _rounds(compared: Compared, of: Comparisons) -> Iterator[str]:
     yield from table_lines(columns, page_cells())
 
 
-def _reach(compared: Compared, of: Comparisons) -> Iterator[str]:
+def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[str]:
     """What the rounds could have shown."""
     found = compared.comparison
     if found.detectable is not None and found.noise is not None:
@@ -284,22 +299,17 @@ def _screening_words(judgement: Judgement) -> str:
         Verdict.FAST: "B looks faster",
         Verdict.SLOW: "B looks slower",
         Verdict.SAME: "they look the same",
-    }.get(judgement.verdict, "they do not tell")
-    return f"{word} ({judgement.message}); one launch of each, so no proof"
+    }.get(judgement.verdict, "they do not show a difference")
+    return f"{word} ({judgement.message}); one launch of each, which proves nothing"
 
 
 def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
     """How many points have which verdict, and a line for each, coloured by it."""
-    told = [f"{count} {verdict}" for verdict, count in of.counts.items() if count]
-    yield f"verdicts: {', '.join(told) or 'nothing was measured on both sides'}"
-    shown = [
-        line
-        for line in of.lines
-        if line.change is None or abs(line.change) * 100 >= view.threshold_percent
-    ]
+    counts = [f"{count} {verdict}" for verdict, count in of.counts.items() if count]
+    yield f"verdicts: {', '.join(counts) or 'nothing was measured on both sides'}"
+    shown = [line for line in of.lines if view.shows(line.change)]
     if len(shown) < len(of.lines):
-        hidden = len(of.lines) - len(shown)
-        yield f"not shown: {hidden} that differ by less than {view.threshold_percent:g} %"
+        yield view.hidden_words(len(of.lines) - len(shown))
     if shown:
         around, short = _short_names([line.name for line in of.lines])
         names = [short[line.name] for line in shown]
@@ -307,7 +317,7 @@ def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
         heading, *lines = table_lines(_columns(names, shown, of, view.display), page_cells())
         yield heading
         for line, compared in zip(lines, shown, strict=True):
-            yield Text(line, COLOURS.get(compared.comparison.verdict, ""))
+            yield Text(line, COLOURS[compared.comparison.verdict])
         yield ""
     reasons = {line.comparison.reason: why_words(line, of) for line in shown}
     for reason, words in reasons.items():
@@ -320,7 +330,7 @@ def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
 
 
 def _columns(
-    names: Sequence[str], lines: Sequence[Compared], of: Comparisons, display: Display
+    names: Sequence[str], lines: Sequence[ComparisonRow], of: Comparisons, display: Display
 ) -> list[TerminalColumn]:
     interval = display is not Display.SIMPLE
     columns = [
@@ -355,13 +365,13 @@ def _short_names(names: Sequence[str]) -> tuple[str, Mapping[str, str]]:
 
 
 def _common_count(texts: Sequence[Sequence[str]]) -> int:
-    """Words that all texts begin with; each keeps one of its own."""
+    """Words that all texts begin with; each keeps at least one."""
     least = min(len(words) for words in texts) - 1
     places = zip(*(words[:least] for words in texts), strict=True)
     return len(list(takewhile(lambda words: len(set(words)) == 1, places)))
 
 
-def _ratio_cell(line: Compared, of: Comparisons, *, interval: bool) -> str:
+def _ratio_cell(line: ComparisonRow, of: Comparisons, *, interval: bool) -> str:
     """How B differs from A, with its interval where that is known."""
     found = line.comparison
     if found.ratio is None:

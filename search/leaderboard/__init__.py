@@ -1,1 +1,1 @@
-"""Submissions side by side: the best of studies on record, and entries of others."""
+"""Submissions side by side: the best of stored studies, and entries of others."""

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
@@ -30,14 +30,13 @@ NAME_CHARS = 80
 _PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
 
 
-# Not slotted: the key is made once, and asked for by the thousand.
+# Not slotted: the key is computed once and read thousands of times.
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Model, phase, batch, lengths and precision, as they are told; None is what nobody tells.
+    """Model, phase, batch, lengths and precision as an entry states them; None where it does not.
 
-    `sizes` tell models apart that have no name. `tokens_per_step` is what was processed where that
-    is known to be something else than batch and lengths say. `standard` is what a benchmark calls
-    this work.
+    `sizes` distinguish models without a name. `tokens_per_step` is what was processed where that
+    is known to differ from batch and lengths. `standard` is a benchmark's name for this work.
     """
 
     model: str
@@ -53,9 +52,8 @@ class Work:
 
     @classmethod
     def of(cls, workload: Workload, tokens_per_step: int | None) -> Self:
-        """That of a study, whose trial processed so many tokens in each step."""
-        asked = workload.tokens_per_step
-        did_other = tokens_per_step not in (None, 0, asked)
+        """That of a study; `tokens_per_step` is what its trial processed in each step."""
+        did_other = tokens_per_step not in (None, 0, workload.tokens_per_step)
         named = workload.model or workload.family
         sizes = (workload.layer_count, workload.hidden_size, workload.vocab_size)
         return cls(
@@ -87,31 +85,34 @@ class Work:
 
     @property
     def title(self) -> str:
-        """It in words."""
+        """A line that describes it."""
         if self.messages:
             return one_line(", ".join(self.messages), 3 * NAME_CHARS)
-        words = [one_line(self.model, NAME_CHARS) or "unnamed model", self.phase]
-        if self.batch is not None:
-            words.append(f"batch {self.batch}")
-        if self.sequence_length is not None:
-            words.append(f"{self.sequence_length} tokens each")
-        if self.output_length is not None:
-            words.append(f"{self.output_length} of answer")
-        words.append(self.precision)
+        counts = (
+            (self.batch, "batch {}"),
+            (self.sequence_length, "{} tokens each"),
+            (self.output_length, "{} of answer"),
+        )
+        words = [
+            one_line(self.model, NAME_CHARS) or "unnamed model",
+            self.phase,
+            *(text.format(count) for count, text in counts if count is not None),
+            self.precision,
+        ]
         if self.tokens_per_step is not None:
             words.append(f"but {self.tokens_per_step} tokens were processed per step")
-        told = ", ".join(word for word in words if word)
-        return f"{told} ({self.standard})" if self.standard else told
+        title = ", ".join(word for word in words if word)
+        return f"{title} ({self.standard})" if self.standard else title
 
     def is_called(self, name: str) -> bool:
         """Whether a name that a person typed means this work: its standard name, or part of it."""
         wanted = name.casefold()
         if self.standard is not None and self.standard.casefold() == wanted:
             return True
-        model, asked = _PARTS.findall(self.model.casefold()), _PARTS.findall(wanted)
-        starts = range(len(model) - len(asked) + 1)
-        spelled = any(model[start : start + len(asked)] == asked for start in starts)
-        return (bool(asked) and spelled) or wanted in self.title.casefold()
+        model, parts = _PARTS.findall(self.model.casefold()), _PARTS.findall(wanted)
+        starts = range(len(model) - len(parts) + 1)
+        spelled = any(model[start : start + len(parts)] == parts for start in starts)
+        return (bool(parts) and spelled) or wanted in self.title.casefold()
 
 
 Better: TypeAlias = Literal["lower", "higher"]
@@ -119,9 +120,9 @@ Better: TypeAlias = Literal["lower", "higher"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A metric of a submission: its value, with any `doubt` of it, or why it is `absent`.
+    """A metric of a submission: its value, with any `doubt` about it, or why it is `absent`.
 
-    `low` and `high` are the ends of its interval, None where one launch is all there was.
+    `low` and `high` are the ends of its interval, None where there was only one launch.
     """
 
     unit: str
@@ -144,13 +145,13 @@ class Reading:
 
     @property
     def has_interval(self) -> bool:
-        """Whether it is known how far the value may be off, so that it can be ranked."""
+        """Whether the value has an interval, so that it can be ranked."""
         return self.value is not None and self.low is not None and self.high is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something to know about a submission before it is believed: its name, and words."""
+    """A reservation about a submission: its name, and an explanation."""
 
     name: str
     words: str
@@ -163,9 +164,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One entry; `launch_count` is None where nobody says how often it was launched.
+    """One entry; `launch_count` is None where the number of launches is unknown.
 
-    `ties` are what could not be told apart from it where it comes from.
+    `ties` are other trials of its study that are not shown to be worse.
     """
 
     name: str
@@ -226,42 +227,29 @@ def _defined() -> "Mapping[str, Formula]":
     return {each.name: each for each in CCL_BENCH}
 
 
-def defect_of(column: str) -> str | None:
-    """What is wrong with a published metric's definition; None where nothing is known."""
-    if not column.startswith(PUBLISHED_PREFIX):
-        return None
+def definition_of(column: str) -> tuple[str, Better, str | None]:
+    """Unit, better direction and defect of a published metric, as far as they are known."""
     name = column.removeprefix(PUBLISHED_PREFIX)
     if name in _defined():
-        return _defined()[name].differs
-    return _FURTHER[name][2] if name in _FURTHER else None
+        defined = _defined()[name]
+        return defined.unit, defined.better, defined.differs
+    return _FURTHER.get(name, ("", "lower", None))
 
 
 def published_readings(values: Mapping[str, object]) -> dict[str, Reading]:
     """The metrics of an entry by column; a stand-in for no value is none."""
     found = {column_of(name): _reading(column_of(name), value) for name, value in values.items()}
     numbers = {name: each.value for name, each in found.items() if each.value is not None}
-    for name, words in _doubts(numbers):
-        told = found[name]
-        found[name] = Reading(unit=told.unit, better=told.better, value=told.value, doubt=words)
-    return found
+    doubts = {name: replace(found[name], doubt=words) for name, words in _doubts(numbers)}
+    return found | doubts
 
 
 def _reading(column: str, value: object) -> Reading:
-    unit, better = unit_and_better(column)
+    unit, better, _ = definition_of(column)
     number = _number(value)
     absent = _absent(column, value, number)
-    if absent is not None:
-        return Reading(unit=unit, better=better, absent=absent)
-    return Reading(unit=unit, better=better, value=number)
-
-
-def unit_and_better(column: str) -> tuple[str, Better]:
-    """Unit of a published metric and which way it is better, as far as is known."""
-    name = column.removeprefix(PUBLISHED_PREFIX)
-    if name in _defined():
-        return _defined()[name].unit, _defined()[name].better
-    unit, better, _ = _FURTHER.get(name, ("", "lower", ""))
-    return unit, better
+    value_or_none = number if absent is None else None
+    return Reading(unit=unit, better=better, value=value_or_none, absent=absent)
 
 
 def _absent(column: str, value: object, number: float | None) -> str | None:
@@ -269,7 +257,7 @@ def _absent(column: str, value: object, number: float | None) -> str | None:
     if value is None or value == "":
         return NOT_GIVEN
     if number is None:
-        return "what the entry gives is no finite number"
+        return "what the entry gives is not a finite number"
     if number == -1:
         return SENTINEL
     if number < 0:
@@ -299,7 +287,7 @@ def _doubts(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
             f"{communication_s:.4g} s is more than the step of {step_s:.4g} s that it is part of",
         )
     for name, value in values.items():
-        if unit_and_better(name)[0] == "%" and value > 100:
+        if definition_of(name)[0] == "%" and value > 100:
             yield name, f"{value:.4g} % is more than all"
 
 
@@ -308,9 +296,25 @@ MOST_METRICS: Final = 500
 MOST_METRICS_BYTES: Final = 1 << 20
 MAX_LINE_CHARS: Final = 1 << 20
 TEXT_CHARS: Final = 120
-DEGREES: Final = ("tp", "pp", "cp", "dp_replicate", "dp_shard")
 METRICS_FILES: Final = ("record/metrics.json", "metrics.json")
-_PARALLEL: Final = "Model-executor.model_plan_parallelization"
+DEGREES: Final = ("tp", "pp", "cp", "dp_replicate", "dp_shard")
+CARD_PATHS: Final = {
+    "model_family": "workload.model.model_family",
+    "phase": "workload.model.phase",
+    "precision": "workload.model.precision",
+    "iteration": "workload.model.iteration",
+    "batch_size": "workload.data.batch_size",
+    "seq_len": "workload.data.seq_len",
+    "output_len": "workload.data.output_len",
+    "hardware_model": "workload.hardware.xpu_spec.model",
+    "total_count": "workload.hardware.xpu_spec.total_count",
+    "framework": "Model-executor.framework.name",
+    **{name: f"Model-executor.model_plan_parallelization.{name}" for name in DEGREES},
+}
+"""Where a card has what the rows of the public leaderboard have under these names."""
+
+Metadata: TypeAlias = Mapping[str, object]
+"""What an entry states, by the names of the public leaderboard; untrusted."""
 
 
 @dataclass(slots=True)
@@ -319,25 +323,6 @@ class Entries:
 
     submissions: list[Submission] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """The fields of an entry, wherever they were; texts and numbers as they were given."""
-
-    name: object
-    standard: object
-    model: object
-    phase: object
-    precision: object
-    batch: object
-    sequence_length: object
-    output_length: object
-    machine: object
-    total_count: object
-    framework: object
-    iteration: object
-    degrees: Mapping[str, object]
 
 
 def read_entries(paths: Sequence[Path]) -> Entries:
@@ -385,62 +370,37 @@ def _read(file: Path, found: Entries) -> None:
 def _row_entry(line: str, file: Path) -> Submission:
     """A row of the public leaderboard."""
     row = _object(line)
-    card, metrics = row.get("metadata"), row.get("metrics")
-    if not isinstance(card, dict) or not isinstance(metrics, dict):
-        raise StudyError("is no entry of a leaderboard: it lacks metadata or metrics")
-    told = _Told(
-        name=row.get("name") or card.get("workload_name"),
-        standard=row.get("standard_workload"),
-        model=card.get("model_family"),
-        phase=card.get("phase"),
-        precision=card.get("precision"),
-        batch=card.get("batch_size"),
-        sequence_length=card.get("seq_len"),
-        output_length=card.get("output_len"),
-        machine=card.get("hardware_model"),
-        total_count=card.get("total_count"),
-        framework=card.get("framework"),
-        iteration=card.get("iteration"),
-        degrees={name: card.get(name) for name in DEGREES},
-    )
-    return _submission(told, published_readings(_few(metrics)), file)
+    metadata, metrics = row.get("metadata"), row.get("metrics")
+    if not isinstance(metadata, dict) or not isinstance(metrics, dict):
+        raise StudyError("is not an entry of a leaderboard: it lacks metadata or metrics")
+    about = {
+        **metadata,
+        "name": row.get("name") or metadata.get("workload_name"),
+        "standard": row.get("standard_workload"),
+    }
+    return _submission(about, published_readings(_few(metrics)), file)
 
 
 def _card_entry(file: Path) -> Submission | None:
-    """A card with metrics in it, or beside it as an exported entry has them; None without any."""
+    """A card with metrics in it, or in a file next to it, as exported entries have them."""
     from search.study.card_reader import Card
 
     card = Card(file)
     within = card.get("metrics")
-    readings: Mapping[str, Reading] = {}
     if isinstance(within, Mapping):
-        readings = published_readings(_few(within))
+        readings: Mapping[str, Reading] = published_readings(_few(within))
     else:
-        beside = [file.parent / name for name in METRICS_FILES]
-        path = next((each for each in beside if each.is_file()), None)
+        paths = [file.parent / name for name in METRICS_FILES]
+        path = next((each for each in paths if each.is_file()), None)
         if path is None:
             return None
-        readings = _beside(path)
-    told = _Told(
-        name=file.parent.name or file.stem,
-        standard=None,
-        model=card.get("workload.model.model_family"),
-        phase=card.get("workload.model.phase"),
-        precision=card.get("workload.model.precision"),
-        batch=card.get("workload.data.batch_size"),
-        sequence_length=card.get("workload.data.seq_len"),
-        output_length=card.get("workload.data.output_len"),
-        machine=card.get("workload.hardware.xpu_spec.model"),
-        total_count=card.get("workload.hardware.xpu_spec.total_count"),
-        framework=card.get("Model-executor.framework.name"),
-        iteration=card.get("workload.model.iteration"),
-        degrees={name: card.get(f"{_PARALLEL}.{name}") for name in DEGREES},
-    )
-    return _submission(told, readings, file)
+        readings = _readings_in(path)
+    about = {name: card.get(path) for name, path in CARD_PATHS.items()}
+    return _submission({**about, "name": file.parent.name or file.stem}, readings, file)
 
 
-def _beside(path: Path) -> Mapping[str, Reading]:
-    """Metrics in a file of their own: a list of ours, or published numbers by name."""
+def _readings_in(path: Path) -> Mapping[str, Reading]:
+    """Metrics in a separate file: a list of ours, or published numbers by name."""
     text = text_of(path, MOST_METRICS_BYTES)
     try:
         values = from_json(tuple[MetricValue, ...], text)
@@ -453,39 +413,40 @@ def _beside(path: Path) -> Mapping[str, Reading]:
     }
 
 
-def _submission(told: _Told, readings: Mapping[str, Reading], file: Path) -> Submission:
-    phase = _text(told.phase) or "phase not told"
-    plan = {name: _count(value) for name, value in told.degrees.items()}
+def _submission(about: Metadata, readings: Mapping[str, Reading], file: Path) -> Submission:
+    text = {name: _text(value) for name, value in about.items() if name not in DEGREES}
+    phase = text.get("phase") or "phase unknown"
+    plan = {name: _count(about.get(name)) for name in DEGREES}
     return Submission(
-        name=_text(told.name) or file.stem,
+        name=text.get("name") or file.stem,
         source=file.name,
         work=Work(
-            model=_text(told.model),
+            model=text.get("model_family", ""),
             phase=phase,
-            batch=_count(told.batch),
-            sequence_length=_count(told.sequence_length),
-            output_length=None if phase == "training" else _count(told.output_length),
-            precision=_text(told.precision),
-            standard=_text(told.standard) or None,
+            batch=_count(about.get("batch_size")),
+            sequence_length=_count(about.get("seq_len")),
+            output_length=None if phase == "training" else _count(about.get("output_len")),
+            precision=text.get("precision", ""),
+            standard=text.get("standard") or None,
         ),
-        machine=_text(told.machine),
-        rank_count=_count(told.total_count),
-        software=_text(told.framework),
+        machine=text.get("hardware_model", ""),
+        rank_count=_count(about.get("total_count")),
+        software=text.get("framework", ""),
         settings=" ".join(f"--{name}={degree}" for name, degree in plan.items() if degree),
         readings=readings,
-        marks=tuple(_marks(told, plan, readings, phase)),
+        marks=tuple(_marks(about, plan, readings, phase)),
     )
 
 
 def _marks(
-    told: _Told, plan: Mapping[str, int | None], readings: Mapping[str, Reading], phase: str
+    about: Metadata, plan: Mapping[str, int | None], readings: Mapping[str, Reading], phase: str
 ) -> Iterator[Mark]:
-    """What the protocol of the benchmark asks for and the entry has not."""
-    iterations = _count(told.iteration)
+    """What the protocol of the benchmark requires and the entry lacks."""
+    iterations = _count(about.get("iteration"))
     if phase == "training" and iterations is not None and iterations < MIN_TIMED_STEPS:
         words = f"{iterations} steps were run; the benchmark asks for {MIN_TIMED_STEPS}"
         yield Mark(name="few_steps", words=words)
-    degrees, total = list(plan.values()), _count(told.total_count)
+    degrees, total = list(plan.values()), _count(about.get("total_count"))
     known = [degree for degree in degrees if degree is not None]
     if total is not None and len(known) == len(degrees) and math.prod(known) != total:
         words = (
@@ -507,7 +468,7 @@ def _object(text: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise StudyError(f"is not JSON: {one_line(str(error), TEXT_CHARS)}") from error
     if not isinstance(value, dict):
-        raise StudyError("is no JSON object")
+        raise StudyError("is not a JSON object")
     return value
 
 

@@ -22,25 +22,29 @@ from search.leaderboard.entries import (
     Submission,
     Work,
     column_of,
-    defect_of,
-    unit_and_better,
+    definition_of,
+    read_entries,
 )
 from search.loop.finding import Finding, best_result, leader_of
 from search.study.study_file import suggestion
 from search.transfer.audit import audit
-from search.views.format import format_flags, remarks
+from search.views.format import format_count, format_flags, remarks
 
 USUAL: Final = ("step_time", "published_avg_step_time", "bus_bandwidth", "tokens_per_s")
-"""What groups are ranked by where nobody says: the first that most of its submissions have."""
+"""What groups are ranked by unless another is asked for: the first that most submissions have."""
 FIRST: Final = (
     *USUAL,
     *("mfu", "published_mfu", "peak_memory", "ttft", "tpot", "published_ttft", "published_tpot"),
     *("exposed_communication_fraction", "published_communication_fraction"),
     *("compute_comm_overlap", "published_compute_comm_overlap"),
 )
-"""Columns that stand before the others."""
+"""Columns that come before the others."""
 BYTES: Final = "bytes"
 """A unit that each value replaces with its own: KiB, MiB, GiB."""
+
+
+Ends: TypeAlias = tuple[float, float]
+"""The best and the worst that a submission may be, where lower is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Column:
         return reading if reading is not None and reading.unit == self.unit else None
 
     def value(self, submission: Submission) -> float | None:
-        """Its value that nothing speaks against."""
+        """Its value, unless it is doubted."""
         reading = self.of(submission)
         return reading.value if reading is not None and reading.doubt is None else None
 
@@ -78,8 +82,8 @@ class Column:
 class Ranked:
     """A submission in its group; `rank` is None where it has no value with an interval.
 
-    It is one more than how many are shown to be better, so that those that nothing tells apart
-    share one. Without an interval nothing is shown: such a submission stands where its value is.
+    It is one more than the number shown to be better, so that submissions without a significant
+    difference share one. A submission without an interval is listed where its value is.
     """
 
     rank: int | None
@@ -139,7 +143,7 @@ def _check_names(names: Iterable[str], submissions: Sequence[Submission]) -> Non
 
 
 def _columns(submissions: Iterable[Submission]) -> list[Column]:
-    """Every metric in each of its units that has a value anywhere, the most told first."""
+    """Every metric in each of its units that has a value anywhere, the most frequent first."""
     count: Counter[tuple[str, str, Better]] = Counter()
     for submission in submissions:
         for name, reading in submission.readings.items():
@@ -147,11 +151,12 @@ def _columns(submissions: Iterable[Submission]) -> list[Column]:
                 count[name, reading.unit, reading.better] += 1
     first = {name: place for place, name in enumerate(FIRST)}
     order = sorted(count, key=lambda key: (first.get(key[0], len(first)), -count[key], key))
-    seen: dict[tuple[str, str], Column] = {}
+    columns: dict[tuple[str, str], Column] = {}
     for name, unit, better in order:
-        column = Column(name=name, unit=unit, better=better, defect=defect_of(name))
-        seen.setdefault((name, unit), column)
-    return list(seen.values())
+        defect = definition_of(name)[2] if name.startswith(PUBLISHED_PREFIX) else None
+        column = Column(name=name, unit=unit, better=better, defect=defect)
+        columns.setdefault((name, unit), column)
+    return list(columns.values())
 
 
 def _group(found: Sequence[Submission], columns: Sequence[Column], by: str | None) -> Group:
@@ -161,38 +166,27 @@ def _group(found: Sequence[Submission], columns: Sequence[Column], by: str | Non
         ranked = [Ranked(None, each) for each in sorted(found, key=lambda each: each.name)]
         return Group(work=work, by=None, ranked=tuple(ranked))
     sign = 1 if column.better == "lower" else -1
-    costs = {
-        place: sign * value
-        for place, each in enumerate(found)
-        if (value := column.value(each)) is not None
-    }
-    ends = {place: _cost_ends(column, found[place], sign) for place in costs}
-    places = _ranks(ends)
-    ranks = _ranks({place: each for place, each in ends.items() if _is_sure(column, found[place])})
+    costs, ends, sure = dict[int, float](), dict[int, Ends](), dict[int, Ends]()
+    for place, each in enumerate(found):
+        value, reading = column.value(each), column.of(each)
+        if value is None or reading is None or reading.ends is None:
+            continue
+        costs[place] = sign * value
+        low, high = reading.ends
+        ends[place] = (low, high) if sign == 1 else (-high, -low)
+        if reading.has_interval:
+            sure[place] = ends[place]
+    places, ranks = _ranks(ends), _ranks(sure)
     order = sorted(costs, key=lambda place: (places[place], costs[place], found[place].name))
     rest = sorted((n for n in range(len(found)) if n not in costs), key=lambda n: found[n].name)
-    ranked = [Ranked(ranks.get(place), found[place]) for place in order]
-    return Group(
-        work=work, by=column, ranked=(*ranked, *(Ranked(None, found[place]) for place in rest))
-    )
+    ranked = [Ranked(ranks.get(place), found[place]) for place in (*order, *rest)]
+    return Group(work=work, by=column, ranked=tuple(ranked))
 
 
-def _ranks(ends: Mapping[int, tuple[float, float]]) -> dict[int, int]:
+def _ranks(ends: Mapping[int, Ends]) -> dict[int, int]:
     """One more than how many end before each begins."""
     worst = sorted(worst for _, worst in ends.values())
     return {place: 1 + bisect_left(worst, best) for place, (best, _) in ends.items()}
-
-
-def _is_sure(column: Column, submission: Submission) -> bool:
-    reading = column.of(submission)
-    return reading is not None and reading.has_interval
-
-
-def _cost_ends(column: Column, submission: Submission, sign: int) -> tuple[float, float]:
-    """The best and the worst that a submission may be, where lower is better."""
-    reading = column.of(submission)
-    low, high = (reading.ends if reading is not None else None) or (0.0, 0.0)
-    return (low, high) if sign == 1 else (-high, -low)
 
 
 def _ranking_column(
@@ -207,10 +201,11 @@ def _ranking_column(
 
 
 def _named(found: Sequence[Submission]) -> Work:
-    """The work of a group, under its standard name where all that tell one agree."""
+    """The work of a group, under its standard name where all that have one agree."""
     standards = {each.work.standard for each in found if each.work.standard is not None}
-    told = [each.work for each in found if each.work.standard in standards] if standards else []
-    return told[0] if len(standards) == 1 else found[0].work
+    if len(standards) != 1:
+        return found[0].work
+    return next(each.work for each in found if each.work.standard in standards)
 
 
 MOST_AUDITED: Final = 5000
@@ -254,27 +249,20 @@ def _readings(
     known: Mapping[str, Metric],
 ) -> dict[str, Reading]:
     """What was measured or computed, and why other metrics have no value."""
-    told = {each.name: _reading(each) for each in values}
+    found: dict[str, Reading] = {}
+    for each in values:
+        name, unit, better = each.name, each.unit, each.better
+        if name.startswith(PUBLISHED_PREFIX):
+            name = column_of(name)
+            unit, better, _ = definition_of(name)
+        found[name] = Reading(unit=unit, better=better, value=each.value, launch_count=1)
     for name, why in outcome.absent.items():
-        if name not in told and name in known:
-            told[name] = Reading(unit=known[name].unit, better=known[name].better, absent=why)
-    return {_column(name): reading for name, reading in told.items() if _is_comparable(name, row)}
-
-
-def _reading(value: MetricValue) -> Reading:
-    unit, better = value.unit, value.better
-    if value.name.startswith(PUBLISHED_PREFIX):
-        unit, better = unit_and_better(column_of(value.name))
-    return Reading(unit=unit, better=better, value=value.value, launch_count=1)
-
-
-def _column(name: str) -> str:
-    return column_of(name) if name.startswith(PUBLISHED_PREFIX) else name
-
-
-def _is_comparable(name: str, row: StudyRow) -> bool:
-    """Whether a metric means the same in other studies: what a tool called its score does not."""
-    return name != f"{PUBLISHED_PREFIX}score" or row.study.origin is None
+        if name in known:
+            absent = Reading(unit=known[name].unit, better=known[name].better, absent=why)
+            found.setdefault(column_of(name) if name.startswith(PUBLISHED_PREFIX) else name, absent)
+    if row.study.origin is not None:  # what another tool called its score means nothing elsewhere
+        found.pop(f"{PUBLISHED_PREFIX}score", None)
+    return found
 
 
 def _objective(
@@ -322,15 +310,13 @@ def _marks(
     if older:
         named = ", ".join(each.name for each in older)
         command = f"cclsearch metrics compute --study {row.id}"
-        yield Mark(
-            name="older_definition", words=f"{named}: a newer version is at hand; `{command}`"
-        )
+        yield Mark(name="older_definition", words=f"{named}: a newer version exists; `{command}`")
 
 
 MOST_NAMED: Final = 5
 
 SubmissionOf: TypeAlias = Callable[[StudyRow, Store, Mapping[str, Metric]], Submission | None]
-"""Makes a submission of a study, or has it already."""
+"""Makes or looks up the submission of a study."""
 
 
 def gathered(
@@ -343,17 +329,17 @@ def gathered(
 ) -> tuple[list[Submission], tuple[str, ...]]:
     """Submissions of this work, and what was left out; of all studies where none is named.
 
-    `on_study` is told how many studies were read. Raises `StudyError` where a study or a file is
-    not there.
+    `on_study` is called with the number of studies read so far. Raises `StudyError` for a study or
+    file that does not exist.
     """
-    read, refused = _read(entries)
-    submissions = [each for each in read if _is_asked(each.work, workload)]
+    found = read_entries(entries)
+    submissions = [each for each in found.submissions if _is_wanted(each.work, workload)]
     without = []
     rows = [] if store is None else [store.find(s) for s in studies] or store.studies()
     known, _ = loaded_metrics()
     for count, row in enumerate(rows):
         on_study(count)
-        if store is None or not _is_asked(Work.of(row.study.workload, None), workload):
+        if store is None or not _is_wanted(Work.of(row.study.workload, None), workload):
             continue
         submission = submission_of(row, store, known)
         if submission is None:
@@ -361,30 +347,19 @@ def gathered(
         else:
             submissions.append(submission)
     notes = [
-        *_told(without, "without a measured trial within its limits", "study", "studies"),
-        *_told(refused, "that cannot be read", "entry", "entries"),
+        *_left_out(without, "without a measured trial within its limits", "study", "studies"),
+        *_left_out(found.refused, "that cannot be read", "entry", "entries"),
     ]
     return submissions, tuple(notes)
 
 
-def _read(entries: Sequence[Path]) -> tuple[Sequence[Submission], Sequence[str]]:
-    """The submissions of others, and what was refused."""
-    if not entries:
-        return (), ()
-    # Imported here: studies are ranked without what reads cards.
-    from search.leaderboard.entries import read_entries
-
-    found = read_entries(entries)
-    return found.submissions, found.refused
-
-
-def _is_asked(work: Work, name: str | None) -> bool:
+def _is_wanted(work: Work, name: str | None) -> bool:
     return name is None or work.is_called(name)
 
 
-def _told(names: Sequence[str], why: str, one: str, several: str) -> list[str]:
+def _left_out(names: Sequence[str], why: str, one: str, several: str) -> list[str]:
     if not names:
         return []
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    noun = one if len(names) == 1 else several
-    return [f"left out {len(names)} {noun} {why}: {'; '.join(names[:MOST_NAMED])}{more}"]
+    count = format_count(len(names), one, several)
+    return [f"left out {count} {why}: {'; '.join(names[:MOST_NAMED])}{more}"]

@@ -1,5 +1,6 @@
 """The leaderboard as an HTML page, as table cells and as JSON."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from string import ascii_lowercase
@@ -9,21 +10,31 @@ from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.expression import format_bytes
 from search.leaderboard.entries import Mark, Reading, Submission
 from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
-from search.views.document import Cell, Document, Facts, Paragraph, Section, Table, TableRow
+from search.views.document import (
+    Cell,
+    Document,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    TableRow,
+    code,
+    number,
+)
 from search.views.format import format_number
 from search.views.html import render_html
 
 DOUBTED: Final = "?"
 PUBLISHED: Final = "°"
 RULE: Final = (
-    "a rank is one more than how many are shown to be better: whose intervals overlap share it; "
-    "– has no interval, so nothing ranks it"
+    "a rank is one more than the number of submissions shown to be better: those whose intervals "
+    "overlap share it; – has no interval and no rank"
 )
 UNRANKED: Final = "–"
 
 
 def short_heading(column: Column) -> str:
-    """Name, unit and direction in few letters: those of published metrics have a sign instead."""
+    """Name, unit and direction; a sign marks published metrics."""
     name = column.name.removeprefix(PUBLISHED_PREFIX)
     sign = PUBLISHED if name != column.name else ""
     unit = f" {column.unit}" if column.unit and column.unit != BYTES else ""
@@ -31,7 +42,7 @@ def short_heading(column: Column) -> str:
 
 
 def value_words(reading: Reading | None) -> str:
-    """A value as a table shows it: marked where something speaks against it, empty where absent."""
+    """A value as a table shows it: marked where it is doubted, empty where absent."""
     if reading is None or reading.value is None:
         return ""
     return f"{_amount(reading.value, reading.unit)}{DOUBTED if reading.doubt is not None else ''}"
@@ -49,7 +60,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def interval_words(reading: Reading | None) -> str:
-    """The ends of its interval, or that one launch has none; empty where nobody says."""
+    """The ends of its interval, or that one launch has none; empty where unknown."""
     if reading is None or reading.value is None:
         return ""
     if reading.low is None or reading.high is None:
@@ -58,7 +69,7 @@ def interval_words(reading: Reading | None) -> str:
 
 
 def launches_words(submission: Submission) -> str:
-    """How often it was launched; empty where nobody says."""
+    """The number of launches; empty where unknown."""
     return "" if submission.launch_count is None else str(submission.launch_count)
 
 
@@ -79,14 +90,14 @@ def letter_of(place: int) -> str:
 
 
 def legend(board: Leaderboard) -> dict[str, str]:
-    """Each kind of mark, how many submissions have it, and what it says of the first of them."""
+    """Each kind of mark, how many submissions have it, and the words of the first of them."""
     found: dict[str, list[tuple[Submission, Mark]]] = {}
     for submission in submissions_of(board):
         for name, mark in {mark.name: mark for mark in reversed(submission.marks)}.items():
             found.setdefault(name, []).append((submission, mark))
     return {
-        name: f"{len(told)}, as {told[0][0].name}: {told[0][1].words}"
-        for name, told in sorted(found.items())
+        name: f"{len(marked)}, such as {marked[0][0].name}: {marked[0][1].words}"
+        for name, marked in sorted(found.items())
     }
 
 
@@ -103,7 +114,7 @@ def defects(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
 
 def columns_in(group: Group, columns: Sequence[Column]) -> list[Column]:
     """The columns in which any submission of a group has a value, what ranks it first."""
-    told = [
+    with_values = [
         column
         for column in columns
         if any(
@@ -111,11 +122,11 @@ def columns_in(group: Group, columns: Sequence[Column]) -> list[Column]:
             for each in group.ranked
         )
     ]
-    return sorted(told, key=lambda column: column != group.by)
+    return sorted(with_values, key=lambda column: column != group.by)
 
 
 def ranked_words(group: Group) -> str:
-    """By what a group is ranked, in words."""
+    """By what a group is ranked, as text."""
     if group.by is None:
         return "not ranked: no submission has what it would be ranked by"
     return f"ranked by {group.by.heading}"
@@ -142,13 +153,9 @@ def leaderboard_page(board: Leaderboard) -> str:
 
 def _everything(board: Leaderboard) -> Section:
     """One table of all submissions, to be searched."""
-    rows = [_brief(each, group) for group in board.groups for each in group.ranked]
+    rows = tuple(_brief(each, group) for group in board.groups for each in group.ranked)
     table = Table(
-        about="Every submission with what it is ranked by",
-        headings=ALL,
-        rows=tuple(rows),
-        numeric=frozenset({2, 4, 5}),
-        is_long=True,
+        about="Every submission with what it is ranked by", headings=ALL, rows=rows, is_long=True
     )
     lead = "Ranks are those within the same work."
     return Section(name="all", heading="All submissions", lead=lead, blocks=(table,))
@@ -156,29 +163,24 @@ def _everything(board: Leaderboard) -> Section:
 
 def _brief(each: Ranked, group: Group) -> TableRow:
     submission = each.submission
-    reading = None if group.by is None else group.by.of(submission)
-    return TableRow(
-        cells=(
-            Cell(text=submission.name),
-            Cell(text=group.work.title),
-            Cell(text=rank_words(each, group), value=each.rank),
-            Cell(text="" if group.by is None else group.by.heading),
-            _value(reading),
-            _number(submission.launch_count),
-            Cell(text=mark_names(submission)),
-            Cell(text=submission.machine),
-        )
+    return TableRow.of(
+        submission.name,
+        group.work.title,
+        number(each.rank, rank_words(each, group)),
+        "" if group.by is None else group.by.heading,
+        _value(None if group.by is None else group.by.of(submission)),
+        number(submission.launch_count),
+        mark_names(submission),
+        submission.machine,
     )
 
 
 def _section(place: int, group: Group, board: Leaderboard) -> Section:
     columns = columns_in(group, board.columns)
-    first = len(HEADINGS)
     table = Table(
         about=ranked_words(group),
         headings=(*HEADINGS, *(column.heading for column in columns), *ABOUT),
         rows=tuple(_row(each, group, columns) for each in group.ranked),
-        numeric=frozenset({1, 3, *range(first, first + len(columns) + 1)}),
         is_long=True,
     )
     marks = tuple(
@@ -197,67 +199,54 @@ def _section(place: int, group: Group, board: Leaderboard) -> Section:
 
 def _row(each: Ranked, group: Group, columns: list[Column]) -> TableRow:
     submission = each.submission
-    by = group.by.of(submission) if group.by is not None else None
-    return TableRow(
-        cells=(
-            Cell(text=submission.name),
-            Cell(text=rank_words(each, group), value=each.rank),
-            Cell(text=interval_words(by)),
-            _number(submission.launch_count),
-            Cell(text=", ".join(submission.ties)),
-            Cell(text=mark_names(submission)),
-            *(_value(column.of(submission)) for column in columns),
-            _number(submission.rank_count),
-            Cell(text=submission.machine),
-            Cell(text=submission.software),
-            Cell(text=submission.settings, is_code=True),
-            Cell(text=submission.source),
-        ),
+    return TableRow.of(
+        submission.name,
+        number(each.rank, rank_words(each, group)),
+        interval_words(group.by.of(submission) if group.by is not None else None),
+        number(submission.launch_count),
+        ", ".join(submission.ties),
+        mark_names(submission),
+        *(_value(column.of(submission)) for column in columns),
+        number(submission.rank_count),
+        submission.machine,
+        submission.software,
+        code(submission.settings),
+        submission.source,
         tone="best" if each.rank == 1 else "",
     )
 
 
 def _value(reading: Reading | None) -> Cell:
-    return Cell(text=value_words(reading), value=None if reading is None else reading.value)
+    return number(None if reading is None else reading.value, value_words(reading))
 
 
-def _number(count: int | None) -> Cell:
-    return Cell(text="" if count is None else str(count), value=count)
-
-
-def _absences(group: Group, columns: list[Column]) -> list[tuple[str, str]]:
+def _absences(group: Group, columns: list[Column]) -> Iterator[tuple[str, str]]:
     """Why cells of a group are empty: a line for each column and reason."""
-    lines: list[tuple[str, str]] = []
     for column in columns:
-        reasons: dict[str, int] = {}
-        for each in group.ranked:
-            reading = each.submission.readings.get(column.name)
-            if reading is not None and reading.absent is not None:
-                reasons[reading.absent] = reasons.get(reading.absent, 0) + 1
-        lines += [(f"no {column.name}", f"{why} ({count})") for why, count in reasons.items()]
-    return lines
+        readings = (each.submission.readings.get(column.name) for each in group.ranked)
+        reasons = Counter(each.absent for each in readings if each is not None and each.absent)
+        yield from ((f"no {column.name}", f"{why} ({count})") for why, count in reasons.items())
 
 
-def _about(board: Leaderboard) -> list[Section]:
+def _about(board: Leaderboard) -> Iterator[Section]:
     """What marks mean, what is wrong with columns, and what was left out."""
-    marks, wrong = tuple(legend(board).items()), tuple(defects(board.columns))
-    found: list[Section] = []
-    if marks:
-        lead = "What to know of a submission before it is believed; how many have each mark."
-        found.append(
-            Section(name="marks", heading="Marks", lead=lead, blocks=(Facts(lines=marks),))
-        )
-    if wrong:
-        lead = "What is wrong with how published metrics are computed; ours are other columns."
-        found.append(
-            Section(name="columns", heading="Columns", lead=lead, blocks=(Facts(lines=wrong),))
-        )
+    lists = (
+        ("marks", "Marks", "Reservations about submissions; how many have each.", legend(board)),
+        (
+            "columns",
+            "Columns",
+            "What is wrong with how published metrics are computed; ours are other columns.",
+            dict(defects(board.columns)),
+        ),
+    )
+    for name, heading, lead, lines in lists:
+        if lines:
+            facts = Facts(lines=tuple(lines.items()))
+            yield Section(name=name, heading=heading, lead=lead, blocks=(facts,))
     if board.notes:
-        blocks = tuple(Paragraph(text=note) for note in board.notes)
-        found.append(
-            Section(name="left-out", heading="Left out", lead="What is not here.", blocks=blocks)
-        )
-    return found
+        notes = tuple(Paragraph(text=note) for note in board.notes)
+        lead = "What is not here."
+        yield Section(name="left-out", heading="Left out", lead=lead, blocks=notes)
 
 
 def leaderboard_facts(board: Leaderboard) -> dict[str, object]:
@@ -266,7 +255,7 @@ def leaderboard_facts(board: Leaderboard) -> dict[str, object]:
 
 
 def legend_facts(board: Leaderboard) -> dict[str, object]:
-    """What it takes to read a group: the columns, the rule, and what marks mean."""
+    """What the groups share: the columns, the rule, and what marks mean."""
     return {
         "columns": [asdict(column) for column in board.columns],
         "rule": RULE,

@@ -40,10 +40,10 @@ from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_word
 from search.views.format import (
     NO_CONFIG,
     author,
-    changed_words,
     disturbed_words,
     fenced,
     format_count,
+    format_difference,
     knob_change,
     one_line,
     outcome_words,
@@ -204,7 +204,7 @@ def _settings(config: Config, trial: Trial, best: Trial | None) -> str:
         return whole
     if config == best.config:
         return f"as #{best.ordinal}"
-    return min(whole, f"as #{best.ordinal} but {changed_words(config, best.config)}", key=len)
+    return min(whole, f"as #{best.ordinal} but {format_difference(config, best.config)}", key=len)
 
 
 TIES_SHOWN, NEIGHBOURS_SHOWN, RACES_SHOWN, TOO_LARGE_SHOWN = 8, 12, 5, 6
@@ -359,7 +359,7 @@ class TurnText:
         shown = [*islice(allowed, NEIGHBOURS_SHOWN)]
         whose = f"#{best.ordinal}" if best else config_words(centre)
         sizes = " (estimated memory per rank)" if self._memory_words(centre) else ""
-        listed = [self._with_memory(changed_words(each, centre), each) for each in shown]
+        listed = [self._with_memory(format_difference(each, centre), each) for each in shown]
         return "\n".join(
             (
                 f"The {len(shown)} nearest to {whose}, by their changes{sizes}",

@@ -1,36 +1,38 @@
 """Report sections that analyse the trials: parameter importance, step time, cost, all trials."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from evaluator.timing.decision import Spread
 from records.trial import Breakdown, Failed, Measured, Outcome, Trial
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.outcome import TIP_CHARS
+from search.report.summary import searched_elsewhere
 from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
-from search.transfer.trust import is_foreign
 from search.views.charts import Bar, bar_chart
 from search.views.document import (
     Block,
-    Cell,
     Chart,
     Facts,
     Paragraph,
     Section,
     Table,
     TableRow,
-    metric_words,
-    words_row,
+    code,
+    metric_cell,
+    number,
 )
 from search.views.format import (
     author,
     centre_words,
     format_breakdown,
+    format_count,
     format_difference,
+    format_elapsed,
     format_flags,
     format_number,
+    format_percent,
+    format_whole_percent,
     one_line,
     remarks,
     support_words,
@@ -38,9 +40,8 @@ from search.views.format import (
 from search.views.study import use_words
 from search.views.svg import LegendEntry
 
-BAR_CHARS = 30
 POOR = 0.25
-"""Share of the variation below which the model's word is not worth a chart."""
+"""Share of the explained variation below which no chart of the model is shown."""
 
 
 def importance_section(data: ReportData) -> Section | None:
@@ -73,18 +74,16 @@ def importance_section(data: ReportData) -> Section | None:
 
 
 def _percent(found: Importance) -> str:
-    return f"{max(0.0, found.explained):.0%}"
+    return format_whole_percent(max(0.0, found.explained))
 
 
 def _dead(data: ReportData) -> list[Block]:
-    if data.space is None:
-        return []
-    found = dead_knobs(data.space, data.history)
+    found = dead_knobs(data.space, data.history) if data.space is not None else ()
     lines = tuple(
         (
             "no measurable effect",
             f"{knob.name}: {knob.pair_count} pairs of trials differ in it alone, by at most "
-            f"{knob.largest_share:.1%}",
+            f"{format_percent(knob.largest_share)}",
         )
         for knob in found
     )
@@ -92,7 +91,6 @@ def _dead(data: ReportData) -> list[Block]:
 
 
 def _bars(effects: Sequence[KnobEffect]) -> Chart:
-    most = max((effect.ratio - 1 for effect in effects), default=0.0)
     bars = [
         Bar(
             name=effect.name,
@@ -102,31 +100,29 @@ def _bars(effects: Sequence[KnobEffect]) -> Chart:
         )
         for effect in effects
     ]
-    letters = (
-        f"{effect.name:<24.24} "
-        + ("#" * round(BAR_CHARS * ((effect.ratio - 1) / most if most else 0))).ljust(BAR_CHARS)
-        + f" {_worse(effect)}"
-        for effect in effects
-    )
     label = "how much worse the worst choice is than the best, in %"
     key = LegendEntry(name="", kind="part0", shape="box")
     return Chart(
         drawn=bar_chart(bars, [key], title="Parameter importance", label=label),
         about="How much worse the worst choice of a knob is",
-        letters="\n".join(letters),
     )
 
 
 def _table(effects: Sequence[KnobEffect]) -> Table:
     rows = (
-        words_row(each.name, _worse(each), str(each.best), str(each.worst), str(each.config_count))
+        TableRow.of(
+            each.name,
+            number(each.ratio - 1, _worse(each)),
+            str(each.best),
+            str(each.worst),
+            number(each.config_count),
+        )
         for each in effects
     )
     return Table(
         about="Parameter importance with the best and the worst choice",
         headings=("knob", "effect", "best choice", "worst choice", "configurations"),
         rows=tuple(rows),
-        numeric=frozenset({1, 4}),
     )
 
 
@@ -167,15 +163,18 @@ def time_section(data: ReportData) -> Section | None:
             Chart(
                 drawn=chart,
                 about="Parts of a profiled step; profiling itself makes the step longer",
-                letters="\n".join(
-                    f"{trial.ordinal:>4} {format_breakdown(parts)}" for trial, parts in shown
-                ),
             ),
             Table(
                 about="The same in milliseconds",
                 headings=HEADINGS,
-                rows=tuple(_row(trial, parts, data) for trial, parts in shown),
-                numeric=frozenset(range(1, len(HEADINGS))),
+                rows=tuple(
+                    TableRow.of(
+                        number(trial.ordinal),
+                        *map(number, _parts_ms(parts)),
+                        tone="best" if trial is data.best else "",
+                    )
+                    for trial, parts in shown
+                ),
                 is_long=True,
             ),
         ),
@@ -188,10 +187,10 @@ def _shown(
     """The best, with the seed, in the order of trials."""
     if len(split) <= MOST_BARS:
         return split
-    place = {trial.ordinal: place for place, trial in enumerate(data.history.ranked)}
-    ranked = sorted(split, key=lambda one: place.get(one[0].ordinal, len(split)))
-    kept = {0} | {trial.ordinal for trial, _ in ranked[:MOST_BARS]}
-    return [one for one in split if one[0].ordinal in kept]
+    profiled = {trial.ordinal for trial, _ in split}
+    ranked = [trial.ordinal for trial in data.history.ranked if trial.ordinal in profiled]
+    shown = {0, *ranked[:MOST_BARS]}
+    return [one for one in split if one[0].ordinal in shown]
 
 
 def _parts_ms(parts: Breakdown) -> tuple[float, ...]:
@@ -230,27 +229,11 @@ def _bar(trial: Trial, parts: Breakdown, *, best: bool) -> Bar:
     )
 
 
-def _row(trial: Trial, parts: Breakdown, data: ReportData) -> TableRow:
-    cells = [Cell(text=format_number(each), value=each) for each in _parts_ms(parts)]
-    name = Cell(text=str(trial.ordinal), value=trial.ordinal)
-    return TableRow(cells=(name, *cells), tone="best" if trial is data.best else "")
-
-
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spent:
-    """What the launches took that tell it; `silent_count` do not."""
-
-    wall_s: float
-    rank_s: float
-    told_count: int
-    silent_count: int
-
-
 def cost_section(data: ReportData) -> Section:
-    """Everything that was paid, as far as it is on record."""
+    """All recorded costs."""
     return Section(
         name="cost",
         heading="Cost",
@@ -263,23 +246,25 @@ def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
     yield from data.lines("trials")
     took = _took(data)
     if took is not None:
-        yield "elapsed", f"{_clock(took)} from the first start to the last end"
-    spent = _spent(data)
-    if spent.told_count:
-        silent = (
-            f"; {spent.silent_count} launches have no recorded time" if spent.silent_count else ""
-        )
-        wall = _clock(timedelta(seconds=spent.wall_s))
+        elapsed = format_elapsed(took.total_seconds())
+        yield "elapsed", f"{elapsed} from the first start to the last end"
+    outcomes = [trial.outcome for trial in data.history if trial.reached_launch]
+    times = [_times(outcome) for outcome in (*outcomes, *(r.outcome for r in data.repeats))]
+    known = [each for each in times if each is not None]
+    if known:
+        without = len(times) - len(known)
+        missing = format_count(without, "launch without a recorded time", "launches without one")
+        silent = f"; not included: {missing}" if without else ""
+        wall = format_elapsed(sum(wall_s for wall_s, _ in known))
         yield "total launch time", f"{wall}, some of them in parallel{silent}"
-        hours = spent.rank_s / HOUR_S
-        yield "rank-hours", f"{format_number(hours)}"
+        hours = sum(wall_s * ranks for wall_s, ranks in known) / HOUR_S
+        yield "rank-hours", format_number(hours)
         price = data.study.environment.accelerator_usd_per_hour
         if price is not None:
             yield "price", f"{format_number(hours * price)} USD at {price:g} USD per rank-hour"
     for use in data.record.uses:
         yield "model", use_words(use, data.study.llm)
-    is_ours = data.study.origin is None or is_foreign(data.study)
-    if not data.record.uses and is_ours:
+    if not data.record.uses and not searched_elsewhere(data.study):
         yield "model", "none used"
 
 
@@ -294,20 +279,8 @@ def _took(data: ReportData) -> timedelta | None:
     return took if took > timedelta(0) else None
 
 
-def _spent(data: ReportData) -> _Spent:
-    outcomes = [trial.outcome for trial in data.history if trial.reached_launch]
-    told = [_times(outcome) for outcome in (*outcomes, *(r.outcome for r in data.repeats))]
-    known = [times for times in told if times is not None]
-    return _Spent(
-        wall_s=sum(wall_s for wall_s, _ in known),
-        rank_s=sum(wall_s * ranks for wall_s, ranks in known),
-        told_count=len(known),
-        silent_count=len(told) - len(known),
-    )
-
-
 def _times(outcome: Outcome) -> tuple[float, int] | None:
-    """Seconds that a launch ran and ranks that it had; None where it does not tell."""
+    """Seconds that a launch ran and ranks that it had; None where they are not recorded."""
     if isinstance(outcome, Measured):
         each = [(one.wall_s, len(one.step_times_s)) for one in outcome.measurements]
         walls = [(wall_s, ranks) for wall_s, ranks in each if wall_s is not None]
@@ -316,14 +289,6 @@ def _times(outcome: Outcome) -> tuple[float, int] | None:
         return sum(wall_s for wall_s, _ in walls), max(ranks for _, ranks in walls)
     launched = outcome.launched
     return None if launched is None else (launched.wall_s, max(1, len(launched.ranks)))
-
-
-def _clock(took: timedelta) -> str:
-    """A time in hours, minutes and seconds."""
-    seconds = round(took.total_seconds())
-    minutes, hours = seconds // 60 % 60, seconds // 3600
-    parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "less than 1 s"
 
 
 MOST_ROWS = 2000
@@ -348,7 +313,6 @@ def trials_section(data: ReportData) -> Section:
             "remarks or cause of failure",
         ),
         rows=tuple(_trials_row(trial, metrics, data) for trial in shown),
-        numeric=frozenset({0, *range(3, 5 + len(metrics))}),
         is_long=True,
     ).dense
     lead = (
@@ -376,11 +340,11 @@ def _objective(data: ReportData) -> str:
 def _metrics(data: ReportData) -> list[str]:
     """What the objectives and limits are made of, then what people ask for first."""
     present = {value.name for values in data.metrics.values() for value in values}
-    told = data.scoring.shown_metrics
-    names = [*sorted(told), *SHOWN_FIRST]
+    needed = data.scoring.shown_metrics
+    names = [*sorted(needed), *SHOWN_FIRST]
     own = data.scoring.expression.text
     wanted = [name for name in dict.fromkeys(names) if name in present and name != own]
-    return [name for name in wanted if name in told or _differs(name, data)][:MOST_METRICS]
+    return [name for name in wanted if name in needed or _differs(name, data)][:MOST_METRICS]
 
 
 def _differs(name: str, data: ReportData) -> bool:
@@ -389,19 +353,22 @@ def _differs(name: str, data: ReportData) -> bool:
 
 
 def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> TableRow:
-    is_best = trial is data.best
     failed = isinstance(trial.outcome, Failed)
     reached = data.reached(trial)
-    return TableRow(
-        cells=(
-            Cell(text=str(trial.ordinal), value=trial.ordinal),
-            Cell(text=author(trial)),
-            Cell(text=_settings(trial, data), is_code=True),
-            *_value(reached),
-            *(_metric(data, trial, name) for name in metrics),
-            Cell(text=_told(trial)),
-        ),
-        tone="best" if is_best else "failed" if failed else "",
+    launches = [number(None), number(None)]
+    if reached is not None:
+        launches = [
+            number(reached.centre, centre_words(reached)),
+            number(reached.launch_count, support_words(reached)),
+        ]
+    return TableRow.of(
+        number(trial.ordinal),
+        author(trial),
+        code(_settings(trial, data)),
+        *launches,
+        *(metric_cell(data.metric(trial, name)) for name in metrics),
+        _remarks(trial),
+        tone="best" if trial is data.best else "failed" if failed else "",
         anchor=f"trial-{trial.ordinal}",
     )
 
@@ -415,24 +382,7 @@ def _settings(trial: Trial, data: ReportData) -> str:
     return format_difference(trial.config, best.config)
 
 
-def _value(reached: Spread | None) -> tuple[Cell, Cell]:
-    """The number of a trial, and what supports it."""
-    if reached is None:
-        return Cell(text=""), Cell(text="")
-    return (
-        Cell(text=centre_words(reached), value=reached.centre),
-        Cell(text=support_words(reached), value=reached.launch_count),
-    )
-
-
-def _metric(data: ReportData, trial: Trial, name: str) -> Cell:
-    metric = data.metric(trial, name)
-    if metric is None:
-        return Cell(text="")
-    return Cell(text=metric_words(metric), value=metric.value)
-
-
-def _told(trial: Trial) -> str:
+def _remarks(trial: Trial) -> str:
     if isinstance(trial.outcome, Failed):
         return one_line(f"{trial.outcome.kind}: {trial.outcome.message}", CAUSE_CHARS)
     return one_line("; ".join(remarks(trial)), CAUSE_CHARS)

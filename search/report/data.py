@@ -83,7 +83,7 @@ class ReportData:
 
     @property
     def study(self) -> Study:
-        """What was asked."""
+        """The study itself."""
         return self.record.row.study
 
     @property

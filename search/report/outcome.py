@@ -2,11 +2,10 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from evaluator.objective import Scoring
-from evaluator.timing.decision import Spread
-from records.trial import Failed, FailureKind, History, Repeat, Trial
+from records.trial import Failed, FailureKind, History, Trial
 from search.loop.leader import FrontMember, own_values, unbeaten
 from search.report.data import ReportData
 from search.report.summary import spread_words
@@ -33,19 +32,25 @@ from search.views.document import (
     Section,
     Table,
     TableRow,
+    code,
     left_out_words,
-    metric_words,
-    spread_cell,
+    metric_cell,
+    number,
     thinned,
-    words_row,
 )
-from search.views.format import format_flags, format_number, one_line
+from search.views.format import (
+    differing_knobs,
+    format_flags,
+    format_number,
+    one_line,
+    reached_words,
+)
 from search.views.study import results_in_contexts
 from search.views.terminal import result_words
 
 EVIDENCE = (
     *("baseline", "caveat", "where time goes", "against the seed", "tied", "unreliable"),
-    *("noise", "raced", "disturbed", "left out", "limits"),
+    *("noise", "compared", "disturbed", "left out", "limits"),
 )
 METRICS_SHOWN = 40
 NO_BEST = "No trial qualifies as the best; see the failures below."
@@ -103,15 +108,10 @@ def _changed(seed: Trial, best: Trial) -> list[Block]:
         return []
     before, after = seed.config.values, best.config.values
     rows = tuple(
-        TableRow(
-            cells=(
-                Cell(text=knob, is_code=True),
-                Cell(text=str(before.get(knob, "no effect"))),
-                Cell(text=str(after.get(knob, "no effect"))),
-            )
+        TableRow.of(
+            code(knob), str(before.get(knob, "no effect")), str(after.get(knob, "no effect"))
         )
-        for knob in sorted({*before, *after})
-        if before.get(knob) != after.get(knob)
+        for knob in differing_knobs(seed.config, best.config)
     )
     if not rows:
         return [Paragraph(text="The settings are those of the seed.")]
@@ -122,24 +122,18 @@ def _changed(seed: Trial, best: Trial) -> list[Block]:
 def _metrics(data: ReportData, seed: Trial | None, best: Trial) -> Table:
     rows = []
     for metric in data.metrics.get(best.ordinal, ())[:METRICS_SHOWN]:
-        before = None if seed is None else data.metric(seed, metric.name)
-        told = [metric.name, metric_words(metric)]
-        if seed is not None:
-            told.append("" if before is None else metric_words(before))
-        rows.append(words_row(*told, f"{metric.better} is better"))
+        before = [] if seed is None else [metric_cell(data.metric(seed, metric.name))]
+        better = f"{metric.better} is better"
+        rows.append(TableRow.of(metric.name, metric_cell(metric), *before, better))
     return Table(
         about="Metrics, each from one launch",
         headings=("metric", "best", *(() if seed is None else ("seed",)), ""),
         rows=tuple(rows),
-        numeric=frozenset({1} if seed is None else {1, 2}),
-        is_long=False,
     )
 
 
 TIP_CHARS = 300
 LABEL_CHARS = 60
-BAR_CHARS = 30
-LETTER_ROWS = 60
 
 
 def history_section(data: ReportData) -> Section | None:
@@ -147,11 +141,11 @@ def history_section(data: ReportData) -> Section | None:
     points = [_point(trial, data) for trial in data.history]
     if not any(point.value is not None for point in points):
         return None
-    count, led = len(points), _led(points, data.scoring.sign)
-    points = thinned(points, lambda point: point.ordinal in led)
+    count, leaders = len(points), _leaders(points, data.scoring.sign)
+    points = thinned(points, lambda point: point.ordinal in leaders)
     chart = history_chart(
         points,
-        _again(data),
+        _best_interval(data),
         label=objective_label(data.scoring),
         lower_is_better=data.scoring.lower_is_better,
     )
@@ -162,29 +156,23 @@ def history_section(data: ReportData) -> Section | None:
         lead=f"One mark per trial in launch order; {better} is better. A failed trial is a tick on "
         "the axis; the best trial shows the interval over its launches."
         f"{left_out_words(len(points), count)}",
-        blocks=(
-            Chart(
-                drawn=chart,
-                about=f"{objective_label(data.scoring)} of each trial",
-                letters="\n".join(_letters(data)),
-            ),
-        ),
+        blocks=(Chart(drawn=chart, about=f"{objective_label(data.scoring)} of each trial"),),
     )
 
 
-def _led(points: Sequence[TrialMark], sign: int) -> set[int]:
+def _leaders(points: Sequence[TrialMark], sign: int) -> set[int]:
     """Trials that were the best so far when they ended."""
-    led: set[int] = set()
+    leaders: set[int] = set()
     least = math.inf
     for point in points:
         if point.value is not None and point.ended == "measured" and sign * point.value < least:
             least = sign * point.value
-            led.add(point.ordinal)
-    return led
+            leaders.add(point.ordinal)
+    return leaders
 
 
 def trial_tip(trial: Trial, history: History) -> str:
-    """A trial in a line, for whoever points at its mark."""
+    """A trial in a line: the tooltip of its mark."""
     config = "" if trial.config is None else f": {trial.config}"
     if isinstance(trial.outcome, Failed):
         return one_line(f"trial {trial.ordinal} failed, {trial.outcome}{config}", TIP_CHARS)
@@ -204,7 +192,7 @@ def _point(trial: Trial, data: ReportData) -> TrialMark:
     )
 
 
-def _again(data: ReportData) -> BestInterval | None:
+def _best_interval(data: ReportData) -> BestInterval | None:
     best, result = data.best, data.finding.result
     if best is None or result is None or result.launch_count < 2:
         return None
@@ -218,31 +206,6 @@ def _again(data: ReportData) -> BestInterval | None:
     )
 
 
-def _letters(data: ReportData) -> Iterator[str]:
-    """The same as a line for each trial; the first and the last where there are many."""
-    trials = data.history.trials
-    values = [abs(found.centre) for trial in trials if (found := data.reached(trial)) is not None]
-    most = max(values, default=0.0)
-    half = LETTER_ROWS // 2
-    left_out = len(trials) - LETTER_ROWS
-    for place, trial in enumerate(trials):
-        if left_out > 0 and half <= place < len(trials) - half:
-            if place == half:
-                yield f"    ({left_out} more trials)"
-            continue
-        reached = data.reached(trial)
-        if reached is None:
-            told = f"failed: {_kind(trial)}"
-        else:
-            bar = "#" * round(BAR_CHARS * (abs(reached.centre) / most if most else 0))
-            told = f"{bar.ljust(BAR_CHARS)} {result_words(trial, data.history)}"
-        yield f"{trial.ordinal:>4} {told}{'  best' if trial is data.best else ''}"
-
-
-def _kind(trial: Trial) -> str:
-    return trial.outcome.kind if isinstance(trial.outcome, Failed) else ""
-
-
 def objective_label(scoring: Scoring) -> str:
     """An objective as an axis names it."""
     unit = f" ({scoring.unit})" if scoring.unit else ""
@@ -251,7 +214,7 @@ def objective_label(scoring: Scoring) -> str:
 
 LEAST_POINTS = 3
 OTHER_AXES = ("peak_memory", "rank_count")
-"""What a trial takes, against which its objective is drawn where there is only one."""
+"""Resources of a trial against which its objective is drawn where there is only one."""
 
 
 def front_section(data: ReportData) -> Section | None:
@@ -267,8 +230,11 @@ def front_section(data: ReportData) -> Section | None:
 
 def _asked_front(data: ReportData) -> Section | None:
     members = {member.ordinal: member for member in data.finding.front}
-    told = [(trial, own_values(trial, data.scoring)) for trial in data.history.measured]
-    measured = [(trial, values) for trial, values in told if values is not None]
+    measured = [
+        (trial, values)
+        for trial in data.history.measured
+        if (values := own_values(trial, data.scoring)) is not None
+    ]
     if not members or not measured:
         return None
     shown = thinned(measured, lambda one: one[0].ordinal in members)
@@ -302,21 +268,18 @@ def _pair(
 ) -> FrontMark:
     reached = data.reached(trial)
     x, y = values[0] if reached is None else reached.centre, values[place]
-    ends = [ErrorBar(centre=x), ErrorBar(centre=y)]
+    bars = [ErrorBar(centre=x), ErrorBar(centre=y)]
     if member is not None:
-        ends = [_reach(member.reached[0].value), _reach(member.reached[place].value)]
+        spreads = (member.reached[0].value, member.reached[place].value)
+        bars = [ErrorBar(centre=each.centre, low=each.low, high=each.high) for each in spreads]
     return FrontMark(
         name=str(trial.ordinal),
-        x=ends[0],
-        y=ends[1],
+        x=bars[0],
+        y=bars[1],
         on_front=member is not None,
         is_limited=trial.score is not None and bool(trial.score.broken),
         tip=trial_tip(trial, data.history),
     )
-
-
-def _reach(value: Spread) -> ErrorBar:
-    return ErrorBar(centre=value.centre, low=value.low, high=value.high)
 
 
 def _front_table(data: ReportData, members: Sequence[FrontMember]) -> Table:
@@ -324,25 +287,25 @@ def _front_table(data: ReportData, members: Sequence[FrontMember]) -> Table:
     for member in members:
         trial = data.history.find(member.ordinal)
         config = "" if trial is None or trial.config is None else format_flags(trial.config)
-        reached = (spread_cell(each.value) for each in member.reached)
-        name = Cell(text=f"trial {member.ordinal}")
-        rows.append(TableRow(cells=(name, *reached, Cell(text=config, is_code=True))))
+        values = [each.value for each in member.reached]
+        cells = (Cell(text=reached_words(each), value=each.centre) for each in values)
+        rows.append(TableRow.of(f"trial {member.ordinal}", *cells, code(config)))
     names = map(objective_label, data.scoring.objectives)
     about = "The Pareto front, best in the main objective first"
     return Table(about=about, headings=("trial", *names, "sets"), rows=tuple(rows))
 
 
 def _traded(data: ReportData, name: str) -> Section | None:
-    """The objective against a metric; None where the best takes least of it, or all the same."""
+    """The objective against a metric; None where there is no trade-off between them."""
     if data.study.objective.expression == name:
         return None
     pairs, label = _taken(data, name)
-    kept = [pair for pair in pairs if pair.on_front]
-    if len(pairs) < LEAST_POINTS or len(kept) < 2:
+    front = [pair for pair in pairs if pair.on_front]
+    if len(pairs) < LEAST_POINTS or len(front) < 2:
         return None
     rows = tuple(
-        words_row(f"trial {pair.name}", format_number(pair.x.centre), format_number(pair.y.centre))
-        for pair in sorted(kept, key=lambda pair: pair.x.centre)
+        TableRow.of(f"trial {pair.name}", number(pair.x.centre), number(pair.y.centre))
+        for pair in sorted(front, key=lambda pair: pair.x.centre)
     )
     objective = objective_label(data.scoring)
     shown = thinned(pairs, lambda pair: pair.on_front)
@@ -358,7 +321,6 @@ def _traded(data: ReportData, name: str) -> Section | None:
                 about=f"Best {objective} for each {name}",
                 headings=("trial", label, objective),
                 rows=rows,
-                numeric=frozenset({1, 2}),
             ),
         ),
     )
@@ -375,16 +337,16 @@ def _taken(data: ReportData, name: str) -> tuple[list[FrontMark], str]:
     ]
     sign = data.scoring.sign
     costs = {trial.ordinal: (sign * value, metric.value) for trial, _, value, metric in found}
-    kept = set(unbeaten(costs))
+    front = set(unbeaten(costs))
     unit = found[0][3].unit if found else ""
-    size, told = (2**20, "MiB") if unit == "bytes" else (1, unit)
-    label = f"{name} ({told})" if told else name
+    size, shown_unit = (2**20, "MiB") if unit == "bytes" else (1, unit)
+    label = f"{name} ({shown_unit})" if shown_unit else name
     pairs = [
         FrontMark(
             name=str(trial.ordinal),
             x=ErrorBar(centre=metric.value / size),
             y=ErrorBar(centre=value),
-            on_front=trial.ordinal in kept,
+            on_front=trial.ordinal in front,
             is_limited=bool(score.broken),
             tip=f"{trial_tip(trial, data.history)}; {label} {format_number(metric.value / size)}",
         )
@@ -408,8 +370,8 @@ def failures_section(data: ReportData) -> Section | None:
     for trial in data.history:
         if isinstance(trial.outcome, Failed):
             by_kind[trial.outcome.kind].append((trial.ordinal, trial.outcome))
-    again = [repeat for repeat in data.repeats if isinstance(repeat.outcome, Failed)]
-    if not by_kind and not again:
+    failed_repeats = [repeat for repeat in data.repeats if isinstance(repeat.outcome, Failed)]
+    if not by_kind and not failed_repeats:
         return None
     rows = tuple(
         row
@@ -420,8 +382,24 @@ def failures_section(data: ReportData) -> Section | None:
     if rows:
         headings = ("kind", "trials", "which", "stage", "cause")
         about = "Failures by kind and cause"
-        blocks.append(Table(about=about, headings=headings, rows=rows, numeric=frozenset({1})))
-    lines = (*map(_failures_again, again), *_learned(data))
+        blocks.append(Table(about=about, headings=headings, rows=rows))
+    lines = (
+        *(
+            (
+                "repeat launch failed",
+                f"trial {one.ordinal}, {one_line(str(one.outcome), CAUSE_CHARS)}",
+            )
+            for one in failed_repeats
+        ),
+        *(
+            (
+                "learned constraint",
+                f"{one.constraint.expression}, because it {one.constraint.reason}",
+            )
+            for one in data.learned
+        ),
+        *(("revoked", name) for name in data.study.revoked),
+    )
     if lines:
         blocks.append(Facts(lines=lines))
     total = sum(map(len, by_kind.values()))
@@ -448,39 +426,19 @@ def _rows(kind: FailureKind, found: list[tuple[int, Failed]]) -> list[TableRow]:
 def _row(kind: FailureKind, found: list[tuple[int, Failed]], cause: str) -> TableRow:
     stages = ", ".join(sorted({str(failed.stage) for _, failed in found}))
     which = ordinals_words(sorted(ordinal for ordinal, _ in found))
-    texts = (str(kind), str(len(found)), which, stages, cause)
-    return TableRow(cells=tuple(Cell(text=text) for text in texts))
-
-
-def _failures_again(repeat: Repeat) -> tuple[str, str]:
-    told = one_line(str(repeat.outcome), CAUSE_CHARS)
-    return "repeat launch failed", f"trial {repeat.ordinal}, {told}"
-
-
-def _learned(data: ReportData) -> list[tuple[str, str]]:
-    found = [
-        ("learned constraint", f"{each.constraint.expression}, because it {each.constraint.reason}")
-        for each in data.learned
-    ]
-    return [*found, *(("revoked", name) for name in data.study.revoked)]
+    return TableRow.of(kind, number(len(found)), which, stages, cause)
 
 
 def warnings_section(data: ReportData) -> Section | None:
-    """Every fault of the history, or what was looked for; None while there is no trial."""
+    """Every fault of the history, or what was checked; None while there is no trial."""
     if not len(data.history):
         return None
-    checks = ", ".join(_spelled(name) for name in CHECKS)
+    checks = ", ".join(name.replace("_", " ") for name in CHECKS)
     if not data.faults:
         lead = f"No problems found. Checked: {checks}."
         return Section(name="warnings", heading="Warnings", lead=lead)
     rows = tuple(
-        TableRow(
-            cells=(
-                Cell(text=_spelled(fault.name)),
-                Cell(text=fault.words),
-                Cell(text=ordinals_words(fault.ordinals)),
-            )
-        )
+        TableRow.of(fault.name.replace("_", " "), fault.words, ordinals_words(fault.ordinals))
         for fault in data.faults
     )
     table = Table(
@@ -490,7 +448,3 @@ def warnings_section(data: ReportData) -> Section | None:
     )
     lead = "Consider these problems before using the result, or measure again."
     return Section(name="warnings", heading="Warnings", lead=lead, blocks=(table,))
-
-
-def _spelled(name: str) -> str:
-    return name.replace("_", " ")

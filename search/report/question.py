@@ -14,12 +14,12 @@ from records.trial import Artifact, Config, Measured, Policy, Trial
 from records.workload import Workload
 from search.report.data import ReportData
 from search.report.outcome import trial_tip
+from search.report.summary import searched_elsewhere
 from search.strategies.lessons import ordinals_words
 from search.views.charts import ParallelAxis as ChartKnob
 from search.views.charts import ParallelLine, parallel_chart
 from search.views.document import (
     Block,
-    Cell,
     Chart,
     Code,
     Diff,
@@ -27,7 +27,9 @@ from search.views.document import (
     Section,
     Table,
     TableRow,
+    code,
     left_out_words,
+    number,
     thinned,
 )
 from search.views.format import (
@@ -60,7 +62,7 @@ def study_section(data: ReportData) -> Section:
 
 
 def outcome_words(data: ReportData) -> str:
-    """What came out, in a sentence or two."""
+    """The result in a sentence or two."""
     best, summary = data.best, data.summary
     if best is None or data.finding.result is None:
         return f"Best: {', '.join(summary.get('best', ('none',)))}. {_state(data)}"
@@ -94,7 +96,7 @@ def _facts(data: ReportData) -> Iterator[tuple[str, str]]:
 
 
 def work_facts(study: Study) -> Iterator[tuple[str, str]]:
-    """What work is done on which machine, by label."""
+    """Workload and machine, by label."""
     yield from _workload(study.workload)
     yield from _machine(study.environment)
     for context in study.contexts:
@@ -103,7 +105,7 @@ def work_facts(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def question_facts(study: Study, strategy: str, scoring: Scoring) -> Iterator[tuple[str, str]]:
-    """What is asked about it, and how it is searched, by label."""
+    """Objectives, limits, budget and strategy, by label."""
     for one in scoring.objectives:
         better = "lower" if one.lower_is_better else "higher"
         unit = f" in {one.unit}" if one.unit else ""
@@ -208,15 +210,14 @@ def _knobs(space: Space) -> Table:
 
 
 def _knob(knob: Knob) -> TableRow:
-    shown = ", ".join(str(choice) for choice in knob.choices[:CHOICES_SHOWN])
+    shown = ", ".join(map(str, knob.choices[:CHOICES_SHOWN]))
     more = len(knob.choices) - CHOICES_SHOWN
-    cells = (
-        Cell(text=knob.name, is_code=True),
-        Cell(text=f"{shown} and {more} more" if more > 0 else shown),
-        Cell(text="" if knob.when is None else knob.when.text, is_code=True),
-        Cell(text=knob.dimension.description),
+    return TableRow.of(
+        code(knob.name),
+        f"{shown} and {more} more" if more > 0 else shown,
+        code("" if knob.when is None else knob.when.text),
+        knob.dimension.description,
     )
-    return TableRow(cells=cells)
 
 
 MOST_AXES = 11
@@ -230,7 +231,11 @@ def knobs_section(data: ReportData) -> Section | None:
     if len(knobs) < 2 or len(trials) < 2:
         return None
     ranked = {trial.ordinal: place for place, trial in enumerate(data.history.ranked)}
-    shown = _thinned(trials, ranked)
+    half = MOST_LINES // 2  # the best half, and some of the others
+    is_good = {ordinal for ordinal, place in ranked.items() if place < half}
+    shown = trials
+    if len(trials) > MOST_LINES:
+        shown = thinned(trials, lambda trial: trial.ordinal in is_good, half)
     values = [found.centre for trial in shown if (found := data.reached(trial)) is not None]
     last = scale_of(values, 0.0, 1.0)
     axes = [ChartKnob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]
@@ -268,14 +273,6 @@ def varied(study: Study, configs: Sequence[Config]) -> list[tuple[str, tuple[Val
     return found[:MOST_AXES]
 
 
-def _thinned(trials: Sequence[Trial], ranked: Mapping[int, int]) -> Sequence[Trial]:
-    """All of them where they are few; else the best, and some of the others."""
-    if len(trials) <= MOST_LINES:
-        return trials
-    half = MOST_LINES // 2
-    return thinned(trials, lambda trial: ranked.get(trial.ordinal, half) < half, half)
-
-
 def _tried(
     data: ReportData,
     trial: Trial,
@@ -302,17 +299,16 @@ COMMAND_CHARS = 2000
 
 
 def reproduce_section(data: ReportData) -> Section:
-    """Commands that look further, launch the best again or hand the study on."""
+    """Commands that show more, repeat the best or share the study."""
     commands = Table(
         about="Commands",
         headings=("to", "run"),
         rows=tuple(
-            TableRow(cells=(Cell(text=what), Cell(text=command + data.store_flag, is_code=True)))
-            for what, command in _commands(data)
+            TableRow.of(what, code(command + data.store_flag)) for what, command in _commands(data)
         ),
     )
     blocks: list[Block] = [commands]
-    if facts := (*_again_facts(data), *_machines(data)):
+    if facts := (*_provenance(data), *_machines(data)):
         blocks.append(Facts(lines=facts))
     best = data.best
     if best is not None and best.outcome.artifacts:
@@ -326,8 +322,8 @@ def reproduce_section(data: ReportData) -> Section:
 
 
 def _commands(data: ReportData) -> Iterator[tuple[str, str]]:
-    study_id, best, origin = data.study_id, data.best, data.study.origin
-    is_ours = origin is None or origin.kind == "bundle"
+    study_id, best = data.study_id, data.best
+    is_ours = not searched_elsewhere(data.study)
     yield "list all trials", f"cclsearch show {study_id}"
     if best is not None:
         yield "use the best configuration", f"cclsearch best {study_id} --format args"
@@ -357,7 +353,7 @@ def _machines(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "launched on", lost if machine is None else machine_line(machine)
 
 
-def _again_facts(data: ReportData) -> Iterator[tuple[str, str]]:
+def _provenance(data: ReportData) -> Iterator[tuple[str, str]]:
     best = data.best
     if best is not None:
         yield "policy of the best", best.policy.digest
@@ -381,22 +377,13 @@ def _again_facts(data: ReportData) -> Iterator[tuple[str, str]]:
 
 def _files(artifacts: tuple[Artifact, ...]) -> Table:
     rows = tuple(
-        TableRow(
-            cells=(
-                Cell(text=each.name),
-                Cell(text=str(each.size_bytes), value=each.size_bytes),
-                Cell(text=each.digest, is_code=True),
-            )
-        )
+        TableRow.of(each.name, number(each.size_bytes, str(each.size_bytes)), code(each.digest))
         for each in artifacts[:FILES_SHOWN]
     )
     left_out = len(artifacts) - len(rows)
     more = f", {left_out} more are stored" if left_out else ""
     return Table(
-        about=f"Files of the best trial{more}",
-        headings=("file", "bytes", "SHA-256"),
-        rows=rows,
-        numeric=frozenset({1}),
+        about=f"Files of the best trial{more}", headings=("file", "bytes", "SHA-256"), rows=rows
     )
 
 

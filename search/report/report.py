@@ -26,7 +26,7 @@ TITLE_CHARS = 160
 
 
 def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
-    """The report of a study on record; `store_flag` is what commands need to find it."""
+    """The report of a stored study; `store_flag` is what commands need to find it."""
     data = ReportData.of(row, store, store_flag)
     sections = (
         study_section(data),

@@ -1,6 +1,6 @@
-"""What a search found, as labelled lines: the evidence first, then the result, then what to type.
+"""The closing report of a search as labelled lines: evidence, result, next commands.
 
-Every line stands for itself, so that it can be found with grep and quoted alone.
+Every line is complete in itself, so that it can be found with grep and quoted alone.
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from evaluator.timing.decision import Spread, Verdict
 from records.llm_exchange import ModelUse
 from records.store.rows import StudyRow
 from records.store.store import Store
+from records.study import Study
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.finding import Finding
@@ -28,6 +29,7 @@ from search.views.diagnosis import diagnosis_of, diagnosis_words
 from search.views.format import (
     centre_words,
     comparison_words,
+    format_count,
     format_difference,
     format_number,
     one_line,
@@ -51,25 +53,25 @@ MORE_TRIALS = 5
 CONCLUSIONS = ("best", "against the seed")
 
 Line: TypeAlias = tuple[str, str]
-"""A label and what it says."""
+"""A label and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecord:
-    """What is on record about a study, as far as its report needs it."""
+    """What is stored about a study and its report needs."""
 
     row: StudyRow
     history: History
     launch_count: int
     store: Path
     purposes: Mapping[Purpose, int] = field(default_factory=dict)
-    """How many launches were made again, and what for."""
+    """How many launches were repeated, by purpose."""
     disturbed: Disturbed | None = None
     """Of all launches, those that something else on the machine disturbed."""
     left_out_count: int = 0
     """Rounds that were disturbed, and replaced."""
     uses: tuple[ModelUse, ...] = ()
-    """Of every model that was asked."""
+    """The use of each language model."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
@@ -89,12 +91,12 @@ class StudyRecord:
 
 
 def print_report(finding: Finding, record: StudyRecord, store_flag: str) -> None:
-    """Print the closing report as fits whoever looks."""
+    """Print the closing report."""
     print_lines(report_lines(finding, record, store_flag))
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print labelled lines as fits whoever looks."""
+    """Print labelled lines: a table on a terminal, plain lines elsewhere."""
     if not on_terminal():
         for label, words in lines:
             typer.echo(f"{label}: {words}")
@@ -109,17 +111,19 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 def report_lines(finding: Finding, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
+    study, noise = record.row.study, finding.noise
     return (
         ("stopped", finding.stop_reason),
         *origin_lines(record),
         ("trials", _trials_words(record)),
-        *(("model", use_words(use, record.row.study.llm)) for use in record.uses),
+        *(("model", use_words(use, study.llm)) for use in record.uses),
         *_failure_lines(record.history),
-        *_told("limits", limit_words(record.history)),
-        *_disturbed_lines(record),
-        *_noise_lines(finding, record),
-        *(("raced", race_words(race)) for race in finding.races),
-        *_told("baseline", baseline_words(record.row.study, record.history)),
+        *_lines("limits", limit_words(record.history)),
+        *_lines("disturbed", disturbed_words(record.disturbed) if record.disturbed else None),
+        *_lines("left out", _left_out_words(record)),
+        *_lines("noise", noise_words(noise, study.measure) if noise else None),
+        *(("compared", race_words(race)) for race in finding.races),
+        *_lines("baseline", baseline_words(study, record.history)),
         *result_lines(finding, record),
         *(("front", words) for words in front_words(finding.front, record.history)),
         *_fault_lines(record),
@@ -128,18 +132,17 @@ def report_lines(finding: Finding, record: StudyRecord, store_flag: str) -> tupl
     )
 
 
-def _told(label: str, words: str | None) -> list[Line]:
+def _lines(label: str, words: str | None) -> list[Line]:
     return [] if words is None else [(label, words)]
 
 
-def _is_foreign(record: StudyRecord) -> bool:
+def searched_elsewhere(study: Study) -> bool:
     """Whether another tool conducted the search."""
-    origin = record.row.study.origin
-    return origin is not None and origin.kind != "bundle"
+    return study.origin is not None and study.origin.kind != "bundle"
 
 
 def origin_lines(record: StudyRecord) -> Iterator[Line]:
-    """Where an imported study comes from, what launching it would do, and what a card implied."""
+    """The source of an imported study, what launching it would run, and what a card implied."""
     origin = record.row.study.origin
     if origin is not None:
         framework = "" if origin.framework is None else f", of {origin.framework}"
@@ -150,52 +153,40 @@ def origin_lines(record: StudyRecord) -> Iterator[Line]:
 
 
 def _fault_lines(record: StudyRecord) -> Iterator[Line]:
-    """What is wrong with what another tool found, as far as its record shows it."""
-    if _is_foreign(record):
+    """Faults of a search by another tool, as far as its record shows them."""
+    if searched_elsewhere(record.row.study):
         for fault in audit(record.row.study, record.history, ()):
             yield "fault", fault.words
 
 
 def _trials_words(record: StudyRecord) -> str:
-    measured = len(record.history.measured)
-    failed = len(record.history) - measured
-    again = ", ".join(
-        f"{record.purposes[p]} {PURPOSES[p]}" for p in Purpose if p in record.purposes
+    measured, history, purposes = len(record.history.measured), record.history, record.purposes
+    limit = record.row.study.budget.launch_limit
+    repeats = ", ".join(f"{purposes[p]} {PURPOSES[p]}" for p in Purpose if p in purposes)
+    return (
+        f"{measured} measured, {len(history) - measured} failed; {record.launch_count} launches of "
+        f"at most {limit}{f', repeats: {repeats}' if repeats else ''}"
     )
-    launches = f"{record.launch_count} launches of at most {record.row.study.budget.launch_limit}"
-    return f"{measured} measured, {failed} failed; {launches}" + (f", {again}" if again else "")
 
 
-def _failure_lines(history: History) -> list[Line]:
+def _failure_lines(history: History) -> Iterator[Line]:
     """For each kind of failure how many there were, and the first with its cause."""
     failures = [(t.ordinal, t.outcome) for t in history if isinstance(t.outcome, Failed)]
-    counts = Counter(failed.kind for _, failed in failures)
-    lines: list[Line] = []
-    for kind, count in counts.most_common():
+    for kind, count in Counter(failed.kind for _, failed in failures).most_common():
         ordinal, first = next((n, failed) for n, failed in failures if failed.kind is kind)
         whose = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
         cause = one_line(first.message, CAUSE_CHARS)
-        lines.append(("failed", f"{count} {kind}{whose}; first in trial {ordinal}: {cause}"))
-    return lines
+        yield "failed", f"{count} {kind}{whose}; first in trial {ordinal}: {cause}"
 
 
-def _disturbed_lines(record: StudyRecord) -> list[Line]:
-    found = record.disturbed
-    lines = [] if found is None else [("disturbed", disturbed_words(found))]
-    if record.left_out_count:
-        told = f"rounds in which a launch was disturbed, replaced: {record.left_out_count}"
-        lines.append(("left out", told))
-    return lines
-
-
-def _noise_lines(finding: Finding, record: StudyRecord) -> list[Line]:
-    if finding.noise is None:
-        return []
-    return [("noise", noise_words(finding.noise, record.row.study.measure))]
+def _left_out_words(record: StudyRecord) -> str | None:
+    count = record.left_out_count
+    rounds = format_count(count, "disturbed round")
+    return f"{rounds}, replaced by further rounds" if count else None
 
 
 def result_lines(finding: Finding, record: StudyRecord) -> list[Line]:
-    """The best with its evidence; the history needs no trials but those that the finding names."""
+    """The best with its evidence; the history may lack trials that the finding does not name."""
     winner = None if finding.winner is None else record.history.find(finding.winner)
     if winner is None or finding.result is None:
         limited = "every measured configuration breaks a limit"
@@ -206,18 +197,15 @@ def result_lines(finding: Finding, record: StudyRecord) -> list[Line]:
     diagnosis = diagnosis_of(winner.outcome)
     return [
         ("best", f"trial {winner.ordinal}: {settings}"),
-        (
-            record.row.study.objective.expression,
-            spread_words(finding.result, finding.unit),
-        ),
+        (study.objective.expression, spread_words(finding.result, finding.unit)),
         *(("caveat", caveat) for caveat in remarks(winner)),
-        *_told("caveat", finding.confirming.caveat if finding.confirming else None),
-        *_told("where time goes", None if diagnosis is None else diagnosis_words(diagnosis)),
+        *_lines("caveat", finding.confirming.caveat if finding.confirming else None),
+        *_lines("where time goes", diagnosis_words(diagnosis) if diagnosis else None),
         ("against the seed", _against_seed(finding, record.history)),
         *(context_finding_words(found) for found in finding.contexts),
         *_tie_lines(finding, winner, record.history),
         *(
-            ("unreliable", f"trial {ordinal} failed when it was launched again")
+            ("unreliable", f"trial {ordinal} failed when it was repeated")
             for ordinal in finding.unreliable
         ),
     ]
@@ -262,13 +250,13 @@ def undecided_words(finding: Finding) -> str | None:
 
 
 def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
-    """Finalists not told apart from the winner; the seed has a line of its own."""
+    """Finalists without a significant difference to the winner; the seed has a separate line."""
     others = [history.find(ordinal) for ordinal in finding.ties if ordinal != 0]
     return [
         (
             "tied",
             f"trial {other.ordinal}, with {format_difference(other.config, winner.config)}: "
-            "these launches do not tell it apart",
+            "the launches show no difference",
         )
         for other in others
         if other is not None and other.config is not None and winner.config is not None
@@ -282,5 +270,9 @@ def _next_commands(finding: Finding, record: StudyRecord) -> Sequence[str]:
         return (f"cclsearch trial show {study_id} {launched[0] if launched else 0}",)
     return (
         f"cclsearch best {study_id} --format args",
-        *([] if _is_foreign(record) else [f"cclsearch resume {study_id} --trials {MORE_TRIALS}"]),
+        *(
+            []
+            if searched_elsewhere(record.row.study)
+            else [f"cclsearch resume {study_id} --trials {MORE_TRIALS}"]
+        ),
     )

@@ -8,7 +8,7 @@ from records.trial import Config, Failed, FailureKind, History, Trial
 from search.loop.learned import DeadKnob, LearnedConstraint
 from search.loop.scale import Scale
 from search.strategies.base import Choice
-from search.views.format import changed_words, one_line
+from search.views.format import format_difference, one_line
 
 CAUSE_CHARS = 160
 WHY_CHARS = 200
@@ -100,7 +100,7 @@ def config_words(config: Config, best: Trial | None = None) -> str:
     """Return the settings in one bounded line, as changes from `best` where that is shorter."""
     whole = str(config)
     if best is not None and best.config is not None:
-        changed = f"as #{best.ordinal} but {changed_words(config, best.config)}"
+        changed = f"as #{best.ordinal} but {format_difference(config, best.config)}"
         whole = min(whole, changed, key=len)
     return one_line(whole, CHOICE_CHARS)
 

@@ -1,8 +1,8 @@
 """Charts as SVG: history, Pareto front, parallel coordinates, bars, curves, strips, sparkline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
@@ -27,7 +27,7 @@ HISTORY_LEGEND: Final = (
     LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
     LegendEntry(name="failed", kind="failure", shape="tick"),
     LegendEntry(name="best so far", kind="lead", shape="line"),
-    LegendEntry(name="best, launched again", kind="best"),
+    LegendEntry(name="best, repeated", kind="best"),
 )
 
 Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
@@ -35,121 +35,12 @@ Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialMark:
-    """A trial: its value, None where it failed, and what to say of it."""
+    """A trial: its value, None where it failed, and its tooltip."""
 
     ordinal: int
     value: float | None
     ended: Ended
     tip: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestInterval:
-    """What the best reached over all its launches."""
-
-    ordinal: int
-    centre: float
-    low: float | None
-    high: float | None
-    tip: str
-
-
-def history_chart(
-    points: Sequence[TrialMark], best: BestInterval | None, *, label: str, lower_is_better: bool
-) -> str:
-    """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
-    values = [point.value for point in points if point.value is not None]
-    ends = (best.centre, best.low, best.high) if best is not None else ()
-    values += [value for value in ends if value is not None]
-    y = scale_of(values, HISTORY_HEIGHT - BOTTOM - 12, TOP)
-    last = max((point.ordinal for point in points), default=0)
-    x = Scale(low=-0.5, high=last + 0.5, start=LEFT, end=WIDTH - RIGHT)
-    shown = {point.ended for point in points} | ({"best so far"} if values else set())
-    keys = [
-        key
-        for key in HISTORY_LEGEND
-        if key.name in shown or (key.kind == "best" and best is not None)
-    ]
-    return svg.drawing(
-        WIDTH,
-        HISTORY_HEIGHT,
-        f"{label} of every trial",
-        f"{len(points)} trials in order, {len(points) - _measured(points)} without a value",
-        upwards(y, LEFT, label, WIDTH - RIGHT),
-        across(_whole(x, last), HISTORY_HEIGHT - BOTTOM, "trial", HISTORY_HEIGHT - BOTTOM),
-        _lead(points, x, y, lower_is_better=lower_is_better),
-        *(_mark(point, x, y) for point in points),
-        "" if best is None else _interval(best, x, y),
-        legend(keys, WIDTH - RIGHT, 16.0),
-    )
-
-
-def _measured(points: Sequence[TrialMark]) -> int:
-    return sum(point.value is not None for point in points)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted(Scale):
-    """An axis of ordinals, which are whole."""
-
-    @property
-    def ticks(self) -> tuple[tuple[float, str], ...]:
-        last = int(self.high)
-        step = next(s for e in range(20) for f in (1, 2, 5) if (s := f * 10**e) * 14 >= last)
-        return tuple((self.place(n), str(n)) for n in range(0, last + 1, step))
-
-
-def _whole(x: Scale, last: int) -> Scale:
-    return _Counted(low=x.low, high=last + 0.5, start=x.start, end=x.end)
-
-
-def _mark(point: TrialMark, x: Scale, y: Scale) -> str:
-    place = x.place(point.ordinal)
-    if point.value is None:
-        bottom = HISTORY_HEIGHT - BOTTOM
-        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.tip)
-    if point.ended == "breaks a limit":
-        return svg.cross(place, y.place(point.value), 3.5, "limited", point.tip)
-    return svg.circle(place, y.place(point.value), 4.0, "dot", point.tip)
-
-
-def _lead(points: Sequence[TrialMark], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
-    """The best so far as a step line."""
-    steps: list[tuple[int, float]] = []
-    for point in points:
-        if point.value is None or point.ended != "measured":
-            continue
-        if not steps or (
-            point.value < steps[-1][1] if lower_is_better else point.value > steps[-1][1]
-        ):
-            steps.append((point.ordinal, point.value))
-    if not steps:
-        return ""
-    path = [(x.place(steps[0][0]), y.place(steps[0][1]))]
-    for (_, before), (ordinal, value) in pairwise(steps):
-        path += [(x.place(ordinal), y.place(before)), (x.place(ordinal), y.place(value))]
-    path.append((x.end, y.place(steps[-1][1])))
-    return svg.polyline(path, "lead")
-
-
-def _interval(best: BestInterval, x: Scale, y: Scale) -> str:
-    place = x.place(best.ordinal)
-    arm = ""
-    if best.low is not None and best.high is not None:
-        low, high = y.place(best.low), y.place(best.high)
-        arm = svg.line(place, low, place, high, "arm") + "".join(
-            svg.line(place - 5, end, place + 5, end, "arm") for end in (low, high)
-        )
-    return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
-
-
-FRONT_HEIGHT: Final = 380.0
-NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
-FRONT_LEGEND: Final = (
-    LegendEntry(name="measured", kind="dot"),
-    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
-    LegendEntry(name="no other beats it", kind="best"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +58,107 @@ class ErrorBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestInterval(ErrorBar):
+    """What the best reached over all its launches."""
+
+    ordinal: int
+    tip: str
+
+
+def history_chart(
+    points: Sequence[TrialMark], best: BestInterval | None, *, label: str, lower_is_better: bool
+) -> str:
+    """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
+    values = [point.value for point in points if point.value is not None]
+    values += best.ends if best is not None else ()
+    y = scale_of(values, HISTORY_HEIGHT - BOTTOM - 12, TOP)
+    last = max((point.ordinal for point in points), default=0)
+    x = Scale(low=-0.5, high=last + 0.5, start=LEFT, end=WIDTH - RIGHT, is_whole=True)
+    shown = {point.ended for point in points} | ({"best so far"} if values else set())
+    keys = [
+        key
+        for key in HISTORY_LEGEND
+        if key.name in shown or (key.kind == "best" and best is not None)
+    ]
+    return svg.drawing(
+        WIDTH,
+        HISTORY_HEIGHT,
+        f"{label} of every trial",
+        f"{len(points)} trials in order, {sum(p.value is None for p in points)} without a value",
+        upwards(y, LEFT, label, WIDTH - RIGHT),
+        across(x, HISTORY_HEIGHT - BOTTOM, "trial", HISTORY_HEIGHT - BOTTOM),
+        _lead(points, x, y, lower_is_better=lower_is_better),
+        *(_mark(point, x, y) for point in points),
+        "" if best is None else _interval(best, x, y),
+        legend(keys, WIDTH - RIGHT, 16.0),
+    )
+
+
+def _mark(point: TrialMark, x: Scale, y: Scale) -> str:
+    place = x.place(point.ordinal)
+    if point.value is None:
+        bottom = HISTORY_HEIGHT - BOTTOM
+        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.tip)
+    if point.ended == "breaks a limit":
+        return svg.cross(place, y.place(point.value), 3.5, "limited", point.tip)
+    return svg.circle(place, y.place(point.value), 4.0, "dot", point.tip)
+
+
+def _lead(points: Sequence[TrialMark], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
+    """The best so far as a step line."""
+    steps: list[tuple[float, float]] = []
+    for point in points:
+        if point.value is None or point.ended != "measured":
+            continue
+        if not steps or (
+            point.value < steps[-1][1] if lower_is_better else point.value > steps[-1][1]
+        ):
+            steps.append((point.ordinal, point.value))
+    places = [(x.place(ordinal), y.place(value)) for ordinal, value in steps]
+    return svg.polyline(_step_path(places, x.end), "lead") if steps else ""
+
+
+def _step_path(
+    places: Sequence[tuple[float, float]], end: float | None = None
+) -> list[tuple[float, float]]:
+    """A line that keeps each height until the next place, and the last one until `end`."""
+    path = list(places[:1])
+    for (_, before), (x, y) in pairwise(places):
+        path += [(x, before), (x, y)]
+    return path if end is None else [*path, (end, path[-1][1])]
+
+
+def _interval(best: BestInterval, x: Scale, y: Scale) -> str:
+    place = x.place(best.ordinal)
+    caps = (y.place(end) for end in (best.low, best.high) if end is not None)
+    arm = _arm(best, y, place) + "".join(
+        svg.line(place - 5, height, place + 5, height, "arm") for height in caps
+    )
+    return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
+
+
+def _arm(bar: ErrorBar, scale: Scale, other: float, *, is_level: bool = False) -> str:
+    """The interval of a value as a line; `other` is its place on the other axis."""
+    if bar.low is None or bar.high is None:
+        return ""
+    low, high = scale.place(bar.low), scale.place(bar.high)
+    if is_level:
+        return svg.line(low, other, high, other, "arm")
+    return svg.line(other, low, other, high, "arm")
+
+
+FRONT_HEIGHT: Final = 380.0
+NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
+FRONT_LEGEND: Final = (
+    LegendEntry(name="measured", kind="dot"),
+    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
+    LegendEntry(name="no other beats it", kind="best"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMark:
-    """A trial by two values; `name` is written beside it where it is on the front."""
+    """A trial by two values; `name` is written next to it where it is on the front."""
 
     name: str
     x: ErrorBar
@@ -188,15 +178,9 @@ def front_chart(
     y = scale_of([v for pair in pairs for v in pair.y.ends], FRONT_HEIGHT - BOTTOM, TOP)
     front = sorted((pair for pair in pairs if pair.on_front), key=lambda pair: pair.x.centre)
     others = [pair for pair in pairs if not pair.on_front]
-    named = _apart(front, x, y)
-    shown = [pair.is_limited for pair in others]
-    keys = [
-        key
-        for key, seen in zip(
-            FRONT_LEGEND, (False in shown, True in shown, bool(front)), strict=True
-        )
-        if seen
-    ]
+    named = _readable_names(front, x, y)
+    limited = [pair.is_limited for pair in others]
+    present = (False in limited, True in limited, bool(front))
     return svg.drawing(
         WIDTH,
         FRONT_HEIGHT,
@@ -207,17 +191,14 @@ def front_chart(
         _steps(front, x, y) if line else "",
         *(_other(pair, x, y) for pair in others),
         *(_member(pair, x, y, named=pair in named) for pair in front),
-        legend(keys, WIDTH - RIGHT, 16.0),
+        legend(list(compress(FRONT_LEGEND, present)), WIDTH - RIGHT, 16.0),
     )
 
 
 def _steps(front: Sequence[FrontMark], x: Scale, y: Scale) -> str:
     """Between two members only the worse of both is known."""
     places = [(x.place(pair.x.centre), y.place(pair.y.centre)) for pair in front]
-    path = places[:1]
-    for (_, before), (right, after) in pairwise(places):
-        path += [(right, before), (right, after)]
-    return svg.polyline(path, "lead") if len(places) > 1 else ""
+    return svg.polyline(_step_path(places), "lead") if len(places) > 1 else ""
 
 
 def _other(pair: FrontMark, x: Scale, y: Scale) -> str:
@@ -227,7 +208,7 @@ def _other(pair: FrontMark, x: Scale, y: Scale) -> str:
     return svg.circle(*place, 4.0, "dot", pair.tip, pair.trial)
 
 
-def _apart(front: Sequence[FrontMark], x: Scale, y: Scale) -> list[FrontMark]:
+def _readable_names(front: Sequence[FrontMark], x: Scale, y: Scale) -> list[FrontMark]:
     """Members whose names do not lie over those of others."""
     named: list[FrontMark] = []
     for pair in front:
@@ -243,13 +224,9 @@ def _apart(front: Sequence[FrontMark], x: Scale, y: Scale) -> list[FrontMark]:
 
 def _member(pair: FrontMark, x: Scale, y: Scale, *, named: bool) -> str:
     right, up = x.place(pair.x.centre), y.place(pair.y.centre)
-    arms = ""
-    if pair.x.low is not None and pair.x.high is not None:
-        arms += svg.line(x.place(pair.x.low), up, x.place(pair.x.high), up, "arm")
-    if pair.y.low is not None and pair.y.high is not None:
-        arms += svg.line(right, y.place(pair.y.low), right, y.place(pair.y.high), "arm")
+    arms = _arm(pair.x, x, up, is_level=True) + _arm(pair.y, y, right)
     near_end = right > WIDTH - 80
-    beside = svg.words(
+    name = svg.words(
         right - 9 if near_end else right + 9,
         max(up - 7, 10.0),
         pair.name,
@@ -257,11 +234,11 @@ def _member(pair: FrontMark, x: Scale, y: Scale, *, named: bool) -> str:
         chars=12,
     )
     dot = svg.circle(right, up, 5.5, "best", pair.tip, pair.trial)
-    return arms + dot + (beside if named else "")
+    return arms + dot + (name if named else "")
 
 
 PARALLEL_HEIGHT: Final = 340.0
-PARALLEL_TOP, PARALLEL_BOTTOM, SIDE = 74.0, 26.0, 56.0
+PARALLEL_TOP, PARALLEL_BASE, SIDE = 74.0, PARALLEL_HEIGHT - 26.0, 56.0
 PARALLEL_NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 7.5
 NAME_CHARS, END_NAME_CHARS = 26, 16
 FEW_LINES: Final = 2
@@ -308,13 +285,7 @@ def parallel_chart(
     """
     count = len(knobs) + 1
     axes = [SIDE + place * (WIDTH - 2 * SIDE - RIGHT) / max(1, count - 1) for place in range(count)]
-    last = Scale(
-        low=values.low,
-        high=values.high,
-        start=PARALLEL_HEIGHT - PARALLEL_BOTTOM - 24,
-        end=PARALLEL_TOP,
-        logarithmic=values.logarithmic,
-    )
+    last = replace(values, start=PARALLEL_BASE - 24, end=PARALLEL_TOP)
     order = sorted(tried, key=lambda one: (one.is_best, -2.0 if one.rank is None else -one.rank))
     kinds = {_kind(one) for one in tried}
     shaded = len(tried) > FEW_LINES
@@ -343,7 +314,7 @@ def _kind(one: ParallelLine) -> str:
 def _tried(
     one: ParallelLine, knobs: Sequence[ParallelAxis], axes: Sequence[float], last: Scale
 ) -> str:
-    end = PARALLEL_HEIGHT - PARALLEL_BOTTOM if one.value is None else last.place(one.value)
+    end = PARALLEL_BASE if one.value is None else last.place(one.value)
     heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
     points = list(zip(axes, [*heights, end], strict=True))
     return svg.polyline(points, _kind(one), one.tip, one.trial)
@@ -351,23 +322,18 @@ def _tried(
 
 def _height(place: int | None, knob: ParallelAxis) -> float:
     """That of a choice; below all of them where the knob has no effect."""
-    bottom = PARALLEL_HEIGHT - PARALLEL_BOTTOM - 24
     if place is None:
-        return PARALLEL_HEIGHT - PARALLEL_BOTTOM
+        return PARALLEL_BASE
+    bottom = PARALLEL_BASE - 24
     return bottom - place * (bottom - PARALLEL_TOP) / max(1, len(knob.choices) - 1)
 
 
 def _knob(knob: ParallelAxis, x: float) -> str:
     every = -(-len(knob.choices) // 12)
-    return "".join(
-        [
-            svg.line(x, PARALLEL_TOP, x, PARALLEL_HEIGHT - PARALLEL_BOTTOM, "axis"),
-            *(
-                svg.words(x + 5, _height(place, knob) + 4, choice, kind="label halo", chars=12)
-                for place, choice in enumerate(knob.choices)
-                if place % every == 0
-            ),
-        ]
+    return svg.line(x, PARALLEL_TOP, x, PARALLEL_BASE, "axis") + "".join(
+        svg.words(x + 5, _height(place, knob) + 4, choice, kind="label halo", chars=12)
+        for place, choice in enumerate(knob.choices)
+        if place % every == 0
     )
 
 
@@ -381,13 +347,9 @@ def _names(names: Sequence[str], axes: Sequence[float]) -> Iterator[str]:
 
 
 def _last(last: Scale, x: float, *, failed: bool) -> str:
-    bottom = PARALLEL_HEIGHT - PARALLEL_BOTTOM
-    return "".join(
-        [
-            svg.line(x, PARALLEL_TOP, x, bottom, "axis"),
-            *(svg.words(x + 5, y + 4, text, kind="label halo", chars=10) for y, text in last.ticks),
-            svg.words(x + 5, bottom + 4, "failed", kind="label halo") if failed else "",
-        ]
+    ticks = [*last.ticks, *([(PARALLEL_BASE, "failed")] if failed else [])]
+    return svg.line(x, PARALLEL_TOP, x, PARALLEL_BASE, "axis") + "".join(
+        svg.words(x + 5, y + 4, text, kind="label halo", chars=10) for y, text in ticks
     )
 
 
@@ -418,13 +380,10 @@ def bar_chart(
 ) -> str:
     """Bars below each other; `parts` name what they are made of, `hatched` what is `within`."""
     height = BARS_TOP + len(bars) * (BAR + GAP) + BARS_BOTTOM
-    ends = [_total(bar) for bar in bars]
     room = 90.0 if any(bar.words for bar in bars) else 0.0
-    x = scale_of(ends, BAR_LABEL_WIDTH, WIDTH - RIGHT - room, zero=True)
-    keys = [
-        *parts,
-        *([LegendEntry(name=hatched, kind="hatch", shape="hatched box")] if hatched else []),
-    ]
+    x = scale_of([sum(bar.parts) for bar in bars], BAR_LABEL_WIDTH, WIDTH - RIGHT - room, zero=True)
+    hatch = LegendEntry(name=hatched, kind="hatch", shape="hatched box")
+    keys = [*parts, hatch] if hatched else parts
     drawn = []
     for row, bar in enumerate(bars):
         y = BARS_TOP + row * (BAR + GAP)
@@ -461,16 +420,12 @@ HATCH: Final = (
     'patternTransform="rotate(45)"><line class="hatching" x1="0" y1="0" x2="0" y2="6"></line>'
     "</pattern></defs>"
 )
-"""The same wherever it stands, so that several charts of one page may hold it."""
-
-
-def _total(bar: Bar) -> float:
-    return sum(bar.parts)
+"""Identical in every chart, because the charts of one page share its id."""
 
 
 CURVE_HEIGHT: Final = 320.0
 KINDS: Final = 6
-"""Classes `curve0` to `curve5`, each of its own colour and its own dashes."""
+"""Classes `curve0` to `curve5`, each with a different colour and dashes."""
 CURVE_ROW: Final = 20.0
 CURVE_NAME_CHARS: Final = 90
 
@@ -506,11 +461,8 @@ def curve_chart(curves: Sequence[Curve], *, title: str, x_label: str, y_label: s
 def _line(curve: Curve, kind: str, x: Scale, y: Scale) -> str:
     if not curve.points:
         return ""
-    path = [(x.place(curve.points[0][0]), y.place(curve.points[0][1]))]
-    for (_, before), (place, value) in pairwise(curve.points):
-        path += [(x.place(place), y.place(before)), (x.place(place), y.place(value))]
-    path.append((x.place(curve.end), y.place(curve.points[-1][1])))
-    return svg.polyline(path, kind, curve.name)
+    places = [(x.place(place), y.place(value)) for place, value in curve.points]
+    return svg.polyline(_step_path(places, x.place(curve.end)), kind, curve.name)
 
 
 def _name(name: str, place: int) -> str:
@@ -538,7 +490,7 @@ class Strip:
     values: tuple[float, ...]
     tip: str = ""
     is_own: bool = False
-    """Whether it is what the page is about, and the others stand beside it."""
+    """Whether it is the subject of the page; the others are for comparison."""
 
 
 def strip_chart(strips: Sequence[Strip], *, title: str, label: str) -> str:
@@ -581,7 +533,7 @@ def _row(strip: Strip, place: int, x: Scale) -> str:
 
 
 def _lane(number: int) -> float:
-    """Beside each other, so that equal samples are seen to be several."""
+    """The offset of a dot from the middle, so that equal samples do not hide each other."""
     return (number * 2 % LANES - LANES // 2) * 2.5
 
 
@@ -609,10 +561,9 @@ def sparkline(steps: Sequence[tuple[int, float]], last: int, *, lower_is_better:
         share = (top - value) / span if span > 0 else float(lower_is_better)
         return MARGIN + (SPARKLINE_HEIGHT - 2 * MARGIN) * share
 
-    path = [(x(steps[0][0]), y(values[0]))]
-    for (ordinal, _), value in zip(steps[1:], values[1:], strict=True):
-        path += [(x(ordinal), path[-1][1]), (x(ordinal), y(value))]
-    path.append((x(max(last, steps[-1][0])), path[-1][1]))
+    path = _step_path(
+        [(x(ordinal), y(value)) for ordinal, value in steps], x(max(last, steps[-1][0]))
+    )
     return svg.element(
         "svg",
         svg.polyline(path, "lead"),

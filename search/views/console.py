@@ -36,7 +36,7 @@ def plain_line(text: str) -> str:
 
 
 class Terminal(Console):
-    """A console that prints texts as they are: without markup, emoji codes or foreign controls."""
+    """A console that prints texts unchanged: without markup, emoji codes or foreign controls."""
 
     def __init__(
         self, *, stderr: bool = False, width: int | None = None, highlight: bool = True
@@ -45,7 +45,7 @@ class Terminal(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where what was rendered goes: behind a live display and a neutral stream."""
+        """The stream to write to, behind a live display and a neutral stream."""
         file = self._file or (sys.stderr if self.stderr else sys.stdout)
         while (behind := getattr(file, "rich_proxied_file", None)) is not None:
             file = behind
@@ -58,18 +58,18 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render, with `plain` for every text that is no control code of the renderer."""
+        """Render, with `plain` for every text that is not a control code of the renderer."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
 
 
 def on_terminal() -> bool:
-    """Whether somebody looks at standard output who can be shown more than plain lines."""
+    """Whether standard output is a terminal with cursor control."""
     return sys.stdout.isatty() and not Terminal().is_dumb_terminal
 
 
 def echo_styled(line: str | Text) -> None:
-    """Print a line, in its style where somebody looks at it."""
+    """Print a line, in its style on a terminal."""
     if isinstance(line, Text) and sys.stdout.isatty():
         Terminal(highlight=False).print(line)
     else:
@@ -100,7 +100,7 @@ class _Neutral(io.TextIOWrapper):
 
 @contextmanager
 def neutral_streams() -> Iterator[None]:
-    """Neutralise all that is printed until the context is left."""
+    """Neutralise all output until the context is left."""
     before = sys.stdout, sys.stderr
     neutral = [_Neutral(each) if isinstance(each, io.TextIOWrapper) else each for each in before]
     sys.stdout, sys.stderr = neutral
@@ -109,15 +109,15 @@ def neutral_streams() -> Iterator[None]:
     finally:
         for stream in neutral:
             if isinstance(stream, _Neutral):
-                _give_back(stream)
+                _detach(stream)
         sys.stdout, sys.stderr = before
 
 
-def _give_back(stream: _Neutral) -> None:
-    """Let go of the buffer, which would be closed together with the stream."""
+def _detach(stream: _Neutral) -> None:
+    """Detach the buffer, which would be closed together with the stream."""
     try:
         stream.detach()
-    except BrokenPipeError:  # nobody reads it any more
+    except BrokenPipeError:  # the reader has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         stream.detach()
 

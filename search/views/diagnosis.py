@@ -8,18 +8,18 @@ from collections.abc import Iterator
 
 from records.expression import format_bytes
 from records.trial import CollectiveTime, Diagnosis, Measured, Outcome
-from search.views.format import format_duration, format_number
+from search.views.format import format_duration, format_number, format_whole_percent
 
-TOLD_SHARE, TOLD_OVER = 0.01, 1.01
-"""What ranks differ by before a line says so."""
+SHOWN_SHARE, SHOWN_RATIO = 0.01, 1.01
+"""The least differences of ranks that have a line."""
 NOTABLE_SHARE = 0.10
 """A part of the step that is worth a change."""
 UNEVEN = 1.10
-"""Compute of the slowest rank over the mean, from which it counts as longer."""
+"""Compute of the slowest rank over the mean from which it counts as longer."""
 WAITED_SHARE = 0.05
-"""What it computes more, in parts of the step, from which that is what the others wait for."""
+"""Extra compute of that rank, as a share of the step, from which the others wait for it."""
 SMALL_BYTES, MANY_CALLS = 1 << 20, 16
-"""Calls below and at least so many are paid for by their number, not their bytes."""
+"""At least this many calls below this size cost by their number, not their bytes."""
 FULL, ROOMY = 0.90, 0.60
 """Shares of a rank's memory at which nothing more fits, and up to which much more does."""
 
@@ -45,22 +45,22 @@ def diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
         ("pipeline bubble", diagnosis.pipeline_bubble_s),
         ("idle while the host was late", diagnosis.host_wait_s),
     ]
-    told = (f"{name} {_time(part_s, diagnosis)}" for name, part_s in parts if part_s is not None)
-    yield f"a profiled step takes {format_duration(diagnosis.step_s)}: {', '.join(told)}"
+    times = (f"{name} {_time(part_s, diagnosis)}" for name, part_s in parts if part_s is not None)
+    yield f"a profiled step takes {format_duration(diagnosis.step_s)}: {', '.join(times)}"
     for one in diagnosis.collectives:
         yield (
             f"{_name(one)}: {_calls(one)} per rank, exposed {_time(one.exposed_s, diagnosis)}, "
             f"hidden {_time(one.hidden_s, diagnosis)}"
         )
-    if diagnosis.slowest_over_mean is not None and diagnosis.slowest_over_mean >= TOLD_OVER:
+    if diagnosis.slowest_over_mean is not None and diagnosis.slowest_over_mean >= SHOWN_RATIO:
         yield (
             f"rank {diagnosis.slowest_rank} computes longest, "
             f"{diagnosis.slowest_over_mean:.2f} times the mean of the ranks"
         )
-    if diagnosis.straggler_share is not None and diagnosis.straggler_share >= TOLD_SHARE:
+    if diagnosis.straggler_share is not None and diagnosis.straggler_share >= SHOWN_SHARE:
         yield (
-            f"the others wait for rank {diagnosis.straggler} in {diagnosis.straggler_share:.0%} "
-            "of their step"
+            f"the others wait for rank {diagnosis.straggler} in "
+            f"{format_whole_percent(diagnosis.straggler_share)} of their step"
         )
     if diagnosis.peak_memory_bytes is not None:
         yield f"memory peaks at {_memory(diagnosis)}"
@@ -95,7 +95,7 @@ def _second(diagnosis: Diagnosis) -> str:
         case _:
             return (
                 "Look for tensors that are moved between host and device, such as offloaded ones, "
-                "and keep them in place or move them beside compute."
+                "and keep them in place or overlap the copies with compute."
             )
 
 
@@ -114,7 +114,7 @@ def _on_communication(diagnosis: Diagnosis) -> str:
         return waiting
     top = _top(diagnosis)
     if top is None:
-        return "The trace does not tell which collective it is, so compare trials by this share."
+        return "The trace does not show which collective it is, so compare trials by this share."
     if top.crosses_nodes:
         return (
             f"The {top.kind} crosses nodes, so keep its ranks within one, or send less or less "
@@ -135,9 +135,9 @@ def _on_waiting(diagnosis: Diagnosis) -> str | None:
     excess_s = (over - 1) * diagnosis.compute_s
     if over >= UNEVEN and excess_s >= WAITED_SHARE * diagnosis.step_s:
         return (
-            f"Rank {diagnosis.slowest_rank} computes {over - 1:.0%} longer than the mean, so the "
-            "others wait for it: balance the work, or see what slows it, before making "
-            "communication faster."
+            f"Rank {diagnosis.slowest_rank} computes {format_whole_percent(over - 1)} longer than "
+            "the mean, so the others wait for it: balance the work, or see what slows it, before "
+            "making communication faster."
         )
     if _is_bubble(diagnosis):
         return (
@@ -146,17 +146,18 @@ def _on_waiting(diagnosis: Diagnosis) -> str | None:
         )
     if diagnosis.straggler_share is not None and diagnosis.straggler_share >= NOTABLE_SHARE:
         return (
-            f"The others wait for rank {diagnosis.straggler} in {diagnosis.straggler_share:.0%} of "
-            "their step although it computes about as long, so look at what else delays it."
+            f"The others wait for rank {diagnosis.straggler} in "
+            f"{format_whole_percent(diagnosis.straggler_share)} of their step although it computes "
+            "about as long, so look at what else delays it."
         )
     return None
 
 
 def _on_overlap(diagnosis: Diagnosis, top: CollectiveTime) -> str:
     if diagnosis.compute_s > top.exposed_s > top.hidden_s:
-        hidden = f"{top.hidden_s / top.total_s:.0%}"
+        hidden = format_whole_percent(top.hidden_s / top.total_s)
         return (
-            f"Only {hidden} of the {top.kind} runs beside compute, so start it earlier or in "
+            f"Only {hidden} of the {top.kind} overlaps with compute, so start it earlier or in "
             "smaller parts, or share over fewer ranks to send less."
         )
     return (
@@ -215,14 +216,14 @@ def _short_name(one: CollectiveTime) -> str:
 
 def _name(one: CollectiveTime) -> str:
     """Kind and groups: `all_reduce over 2 ranks (ranks 0 4 and 3 more groups, across nodes)`."""
-    told: list[str] = []
+    details: list[str] = []
     if one.ranks is not None:
         others = one.group_count - 1
         more = f" and {others} more group{'s' if others > 1 else ''}" if others else ""
-        told.append(_rank_words(one.ranks) + more)
+        details.append(_rank_words(one.ranks) + more)
     if one.crosses_nodes is not None:
-        told.append("across nodes" if one.crosses_nodes else "within nodes")
-    return _short_name(one) + (f" ({', '.join(told)})" if told else "")
+        details.append("across nodes" if one.crosses_nodes else "within nodes")
+    return _short_name(one) + (f" ({', '.join(details)})" if details else "")
 
 
 def _rank_words(ranks: tuple[int, ...]) -> str:
@@ -243,7 +244,7 @@ def _time(part_s: float, diagnosis: Diagnosis) -> str:
 
 
 def _share(part_s: float, diagnosis: Diagnosis) -> str:
-    return f"{part_s / diagnosis.step_s:.0%}" if diagnosis.step_s > 0 else "0%"
+    return format_whole_percent(part_s / diagnosis.step_s if diagnosis.step_s > 0 else 0.0)
 
 
 def _memory(diagnosis: Diagnosis) -> str:

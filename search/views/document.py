@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, TypeVar
 
-from evaluator.timing.decision import Spread
 from records.expression import format_bytes
 from records.trial import MetricValue
-from search.views.format import format_number, reached_words
+from search.views.format import format_number
 
 Tone: TypeAlias = Literal["", "best", "failed"]
 
@@ -24,65 +23,75 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Labels and what they say; a label may come several times."""
+    """Labels with their texts; a label may occur several times."""
 
     lines: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a table says in one place; rows are sorted by `value` where it has one."""
+    """One place of a table; rows are sorted by `value` where it has one."""
 
     text: str
     value: float | None = None
     is_code: bool = False
+    is_number: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A line of a table, which begins with what it is about."""
+    """A line of a table; its first cell names it."""
 
     cells: tuple[Cell, ...]
     tone: Tone = ""
     anchor: str | None = None
 
+    @classmethod
+    def of(cls, *cells: Cell | str, tone: Tone = "", anchor: str | None = None) -> Self:
+        """Make a row of cells and plain texts."""
+        made = tuple(Cell(text=each) if isinstance(each, str) else each for each in cells)
+        return cls(cells=made, tone=tone, anchor=anchor)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under headings; `about` says what they hold, `numeric` which columns are numbers."""
+    """Rows under headings; `about` says what they hold."""
 
     about: str
     headings: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    numeric: frozenset[int] = frozenset()
     is_long: bool = False
-    """Whether it may be sorted, filtered and shown by and by."""
+    """Whether it can be sorted and filtered, and shows its first rows only."""
+
+    @property
+    def numeric(self) -> frozenset[int]:
+        """The columns of numbers."""
+        places = range(len(self.headings))
+        return frozenset(n for n in places if any(row.cells[n].is_number for row in self.rows))
 
     @property
     def dense(self) -> Self:
-        """The same without columns in which no row says anything."""
-        kept = [
+        """The same without empty columns."""
+        shown = [
             place
             for place in range(len(self.headings))
             if place == 0 or any(row.cells[place].text for row in self.rows)
         ]
         return replace(
             self,
-            headings=tuple(self.headings[place] for place in kept),
+            headings=tuple(self.headings[place] for place in shown),
             rows=tuple(
-                replace(row, cells=tuple(row.cells[place] for place in kept)) for row in self.rows
+                replace(row, cells=tuple(row.cells[place] for place in shown)) for row in self.rows
             ),
-            numeric=frozenset(new for new, old in enumerate(kept) if old in self.numeric),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing as SVG, which is trusted, and the same in letters; None where that says nothing."""
+    """A drawing as trusted SVG, of data that a table of the document has as well."""
 
     drawn: str
     about: str
-    letters: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +104,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """What one text has changed of another, as the lines of a unified difference."""
+    """The lines of a unified diff."""
 
     lines: tuple[str, ...]
 
@@ -105,7 +114,7 @@ Block: TypeAlias = Paragraph | Facts | Table | Chart | Code | Diff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, a sentence that says what to see, and what there is to see."""
+    """A heading, a sentence that introduces the blocks, and the blocks."""
 
     name: str
     heading: str
@@ -122,14 +131,16 @@ class Document:
     sections: tuple[Section, ...]
 
 
-def words_row(*texts: str) -> TableRow:
-    """A row of plain texts."""
-    return TableRow(cells=tuple(Cell(text=text) for text in texts))
+def code(text: str) -> Cell:
+    """A setting or command."""
+    return Cell(text=text, is_code=True)
 
 
-def spread_cell(found: Spread) -> Cell:
-    """Launches of a trial by their centre, interval and number."""
-    return Cell(text=reached_words(found), value=found.centre)
+def number(value: float | None, text: str | None = None) -> Cell:
+    """A number as `text`, by default with four digits; empty where there is none."""
+    if text is None:
+        text = "" if value is None else format_number(value)
+    return Cell(text=text, value=value, is_number=True)
 
 
 def metric_words(metric: MetricValue) -> str:
@@ -137,6 +148,11 @@ def metric_words(metric: MetricValue) -> str:
     if metric.unit == "bytes":
         return format_bytes(metric.value)
     return f"{format_number(metric.value)} {metric.unit}".rstrip()
+
+
+def metric_cell(metric: MetricValue | None) -> Cell:
+    """A metric with its unit; empty where there is none."""
+    return number(None) if metric is None else number(metric.value, metric_words(metric))
 
 
 T = TypeVar("T")

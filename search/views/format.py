@@ -17,6 +17,7 @@ REASON_CHARS = 300
 NO_CONFIG = "(no configuration)"
 NOTHING_RAN = "nothing ran on the device"
 OMITTED = "[... {} characters left out ...]"
+ABSENT = "-"
 
 
 def one_line(text: str, limit: int) -> str:
@@ -42,7 +43,7 @@ def format_number(value: float) -> str:
 
 
 def score_words(score: Score) -> str:
-    """The value that was asked for, with its unit."""
+    """The value of the objective with its unit."""
     return f"{format_number(score.value)} {score.unit}".rstrip()
 
 
@@ -68,13 +69,13 @@ def support_words(reached: Spread) -> str:
 
 
 def line_words(reached: Spread, unit: str) -> str:
-    """The same for lines that mostly are of one launch each, which is not repeated in all."""
+    """The same for lists, in which a single launch is not mentioned."""
     one = reached.launch_count == 1
     return centre_words(reached, unit) if one else reached_words(reached, unit)
 
 
 def caveats(outcome: Outcome) -> tuple[str, ...]:
-    """What to keep in mind about a result, in words."""
+    """What to keep in mind about a result, as text."""
     if not isinstance(outcome, Measured):
         return ()
     found = (caveat for measurement in outcome.measurements for caveat in measurement.caveats)
@@ -99,7 +100,7 @@ def absence_lines(absent: Mapping[str, str]) -> list[str]:
 
 
 def work_words(workload: Workload) -> str:
-    """What every step does, in words that follow `each step`."""
+    """What every step does, to follow `each step`."""
     if workload.phase != "communication":
         return f"processes {workload.tokens_per_step} tokens"
     return f"exchanges {', '.join(map(message_words, workload.messages))}"
@@ -121,7 +122,7 @@ def format_breakdown(breakdown: Breakdown) -> str:
     if step_s <= 0:
         return NOTHING_RAN
     parts = (*_parts(breakdown), ("hidden", breakdown.hidden_communication_s))
-    return ", ".join(f"{name} {part_s / step_s:.0%}" for name, part_s in parts)
+    return ", ".join(f"{name} {format_whole_percent(part_s / step_s)}" for name, part_s in parts)
 
 
 def format_breakdown_briefly(breakdown: Breakdown) -> str:
@@ -129,8 +130,8 @@ def format_breakdown_briefly(breakdown: Breakdown) -> str:
     step_s = sum(part_s for _, part_s in _parts(breakdown))
     if step_s <= 0:
         return NOTHING_RAN
-    told = "/".join(f"{100 * part_s / step_s:.0f}" for _, part_s in _parts(breakdown))
-    return f"{told} hidden {100 * breakdown.hidden_communication_s / step_s:.0f}"
+    parts = "/".join(f"{100 * part_s / step_s:.0f}" for _, part_s in _parts(breakdown))
+    return f"{parts} hidden {100 * breakdown.hidden_communication_s / step_s:.0f}"
 
 
 def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
@@ -143,7 +144,7 @@ def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
         return NOTHING_RAN
     pairs = zip(_parts(new), _parts(old), strict=True)
     return ", ".join(
-        f"{name} {100 * (ours_s / new_s / speedup - theirs_s / old_s):+.0f}%"
+        f"{name} {format_whole_percent(ours_s / new_s / speedup - theirs_s / old_s, '+')}"
         for (name, ours_s), (_, theirs_s) in pairs
     )
 
@@ -151,7 +152,7 @@ def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
 def trial_row(
     trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int
 ) -> str:
-    """One trial on one line; `metrics` are shown beside the score when it was measured."""
+    """One trial on one line; `metrics` follow the score when it was measured."""
     config = str(trial.config) if trial.config is not None else NO_CONFIG
     ended = outcome_words(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
     return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
@@ -174,8 +175,8 @@ def outcome_words(
 ) -> str:
     """What it `reached` with its parts, or why it failed; `brief` leaves names out.
 
-    `against` says how good it is against another, `cause` stands in place of a failure's message,
-    or nothing where it is empty.
+    `against` compares it with another, `cause` replaces a failure's message, which is omitted
+    where it is empty.
     """
     match trial.outcome:
         case Failed(stage=stage, kind=kind, message=message):
@@ -185,29 +186,25 @@ def outcome_words(
             return f"FAILED {kind} at {stage}{whose}{f': {why}' if why else ''}"
         case Measured() as measured:
             parts = [against] if against else []
-            parts += [_value_words(trial.score, reached)] if trial.score is not None else []
+            if trial.score is not None:
+                score = trial.score
+                words = line_words(reached, score.unit) if reached else score_words(score)
+                parts.append(words)
             parts += [
                 f"{value.name} {format_number(value.value)} {value.unit}".rstrip()
                 for value in measured.metrics
                 if value.name in metrics
             ]
             if measured.breakdown is not None:
-                tell = format_breakdown_briefly if brief else format_breakdown
-                parts.append(tell(measured.breakdown))
+                format_parts = format_breakdown_briefly if brief else format_breakdown
+                parts.append(format_parts(measured.breakdown))
             peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
             peak = format_bytes(peak_bytes)
             parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
-            call_times_s = map(format_number, measured.measurement.message_times_s)
-            told = ", ".join(call_times_s)
-            parts += [f"one call of each message takes {told} s"] if told else []
+            times_s = ", ".join(map(format_number, measured.measurement.message_times_s))
+            parts += [f"one call of each message takes {times_s} s"] if times_s else []
             parts += remarks(trial)
             return "; ".join(parts)
-
-
-def _value_words(score: Score, reached: Spread | None) -> str:
-    if reached is None:
-        return score_words(score)
-    return line_words(reached, score.unit)
 
 
 def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
@@ -220,9 +217,6 @@ def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
     )
 
 
-ABSENT = "-"
-
-
 def format_duration(seconds: float | None) -> str:
     """A time in s, ms or us, or a dash where there is none."""
     if seconds is None:
@@ -231,6 +225,16 @@ def format_duration(seconds: float | None) -> str:
         if abs(seconds) >= size_s:
             return f"{format_number(seconds / size_s)} {unit}"
     return f"{format_number(seconds * 1e6)} us" if seconds else "0"
+
+
+def format_elapsed(seconds: float) -> str:
+    """A length of time by its two largest units: `3 h 20 min`."""
+    left, parts = round(seconds), list[str]()
+    for unit, size_s in (("day", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size_s)
+        if count:
+            parts.append(f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def format_time_change(seconds: float) -> str:
@@ -248,11 +252,24 @@ def format_decimal_bytes(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
-def format_percent(part: float | None) -> str:
-    """Return a share of 0 to 1 in percent, two digits below 1 %, or a dash where there is none."""
-    if part is None:
+def format_percent(share: float | None, sign: str = "") -> str:
+    """Return a share of 1 in percent, two digits below 1 %, or a dash where there is none.
+
+    `sign` is "+" to show the sign of gains as well.
+    """
+    if share is None:
         return ABSENT
-    return f"{100 * part:.2g}%" if 0 < abs(part) < 0.01 else f"{part:.1%}"
+    return f"{100 * share:{sign}{'.2g' if 0 < abs(share) < 0.01 else '.1f'}} %"
+
+
+def format_whole_percent(share: float, sign: str = "") -> str:
+    """Return a share of 1 in whole percent."""
+    return f"{100 * share:{sign}.0f} %"
+
+
+def format_confidence(alpha: float) -> str:
+    """Return how often intervals with this error rate hold the truth: `95 %`."""
+    return f"{100 * (1 - alpha):g} %"
 
 
 def parse_share(words: str, option: str) -> float:
@@ -262,7 +279,7 @@ def parse_share(words: str, option: str) -> float:
     except ValueError:
         found = None
     if found is None or not 0 <= found < 1:
-        raise StudyError(f"{option} {words!r} is no share from 0 to below 1; write it as in 5%")
+        raise StudyError(f"{option} {words!r} is not a share from 0 to below 1; write it as in 5%")
     return found
 
 
@@ -286,14 +303,6 @@ def format_setting(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
-def changed_words(config: Config, against: Config) -> str:
-    """What a configuration sets otherwise: `pp=2 tp=4 without schedule`."""
-    return " ".join(
-        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
-        for knob in differing_knobs(against, config)
-    )
-
-
 def differing_knobs(one: Config, other: Config) -> Sequence[str]:
     """Knobs that are set differently, or only in one of the two, in alphabetical order."""
     knobs = sorted({*one.values, *other.values})
@@ -301,18 +310,18 @@ def differing_knobs(one: Config, other: Config) -> Sequence[str]:
 
 
 def format_difference(config: Config, base: Config) -> str:
-    """The settings that are not those of `base`; `-knob` for one that only `base` has."""
-    changed = [
-        f"{knob}={value}"
-        for knob, value in config.values.items()
-        if knob not in base.values or base[knob] != value
-    ]
-    dropped = [f"-{knob}" for knob in base if knob not in config.values]
-    return " ".join([*changed, *dropped]) or "the same"
+    """The settings that are not those of `base`: `pp=2 tp=4 without schedule`."""
+    changes = (
+        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
+        for knob in differing_knobs(base, config)
+    )
+    return " ".join(changes) or "the same"
 
 
 REASONS = {
-    "too_few_rounds": "too few rounds to tell",
+    "not_interleaved": "they were not launched in turns, so the machine may have changed between",
+    "one_sample": "a single value on a side does not show how much launches vary",
+    "too_few_rounds": "too few rounds to decide",
     "noise_exceeds_band": "launches vary more than these two differ",
     "interval_too_wide": "launches vary more than these two differ",
     "budget_exhausted": "launches vary more than these two differ",
@@ -339,7 +348,7 @@ def comparison_words(comparison: Comparison) -> str:
     rounds += disturbed_words(comparison.disturbed_count, count)
     if low is None or high is None:
         return f"{speed_words(ratio)} in {rounds}, but undecided: {why}"
-    sure = f"{100 * (1 - comparison.alpha):g} %"
+    sure = format_confidence(comparison.alpha)
     evidence = f"({sure} interval {1 / high:.2f} to {1 / low:.2f}, {rounds})"
     match comparison.verdict:
         case Verdict.FAST | Verdict.SLOW:

@@ -1,17 +1,16 @@
 """Records as pandas tables."""
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 from pathlib import Path
 
 import pandas as pd
 
-from evaluator.timing.decision import Spread
-from records.trial import Failed, Trial
-from search.loop.finding import trial_spread
+from records.trial import Failed, History, Trial
 from search.loop.leader import study_leader
 from search.settings import open_store, status
 from search.views.format import remarks
+from search.views.terminal import trial_summary
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [
@@ -49,35 +48,34 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """
     with open_store(_path(store)) as records:
         history = study_leader(records.find(study), records).history
-    return framed([_columns(trial, trial_spread(trial, history)) for trial in history])
+    return framed(map(_facts, history, repeat(history)))
 
 
-def framed(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    """A table of trials; knobs and metrics follow the columns that every table has."""
-    own = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in TRIAL_COLUMNS]
+def _facts(
+    trial: Trial, history: History
+) -> tuple[dict[str, object], Mapping[str, object], Mapping[str, object]]:
+    outcome = trial.outcome
+    metrics = () if isinstance(outcome, Failed) else outcome.metrics
+    return (
+        {**trial_summary(trial, history), "caveats": "; ".join(remarks(trial)) or None},
+        trial.config.values if trial.config is not None else {},
+        {each.name: each.value for each in metrics},
+    )
+
+
+def framed(
+    trials: Iterable[tuple[Mapping[str, object], Mapping[str, object], Mapping[str, object]]],
+) -> pd.DataFrame:
+    """A table of trials by their summaries, settings and metrics, which follow in this order."""
+    rows = [
+        {name: summary.get(name) for name in TRIAL_COLUMNS}
+        | {name: pd.Timestamp(str(summary[name])) for name in ("started_at", "ended_at")}
+        | {f"config.{knob}": value for knob, value in config.items()}
+        | {f"metric.{name}": value for name, value in metrics.items()}
+        for summary, config, metrics in trials
+    ]
+    own = set(chain.from_iterable(rows)) - set(TRIAL_COLUMNS)
     return pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *sorted(own)])
-
-
-def _columns(trial: Trial, result: Spread | None) -> dict[str, object]:
-    failed = trial.outcome if isinstance(trial.outcome, Failed) else None
-    row: dict[str, object] = {
-        "ordinal": trial.ordinal,
-        "author": trial.policy.author,
-        "status": trial.outcome.status,
-        "score": None if result is None else result.centre,
-        "launches": None if result is None else result.launch_count,
-        "unit": trial.score.unit if trial.score else None,
-        "caveats": "; ".join(remarks(trial)) or None,
-        "failure_kind": failed.kind.value if failed else None,
-        "message": failed.message if failed else None,
-        "started_at": pd.Timestamp(trial.started_at),
-        "ended_at": pd.Timestamp(trial.ended_at),
-    }
-    if trial.config is not None:
-        row |= {f"config.{knob}": value for knob, value in trial.config.values.items()}
-    if not isinstance(trial.outcome, Failed):
-        row |= {f"metric.{metric.name}": metric.value for metric in trial.outcome.metrics}
-    return row
 
 
 def _path(store: Path | str | None) -> Path | None:

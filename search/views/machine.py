@@ -7,14 +7,14 @@ from itertools import groupby
 
 from evaluator.failures.logs import signal_name
 from records.errors import StoreError
-from records.machine import Checkout, Conditions, Gpu, GpuConditions, LaunchRecord, Machine, RankEnd
+from records.machine import Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import Measured, Outcome
-from search.views.format import format_count, format_number, one_line
+from search.views.format import format_count, format_number, format_whole_percent, one_line
 
 GIB = 1 << 30
 SHOWN_CHARS = 100
-NOT_TOLD = "not told"
+UNKNOWN = "unknown"
 
 
 def machine_line(machine: Machine) -> str:
@@ -31,15 +31,23 @@ def machine_line(machine: Machine) -> str:
 
 
 def differences(then: Machine, now: Machine) -> tuple[str, ...]:
-    """What is otherwise now, one fact each, hardware first; nothing where all is the same."""
+    """What has changed, one fact each, hardware first; nothing where all is the same."""
     old, new = _facts(then), _facts(now)
-    named = (_difference(name, old.get(name), new.get(name)) for name in {**old, **new})
+    changes = [
+        f"{name}: {_shown(old.get(name))}, now {_shown(new.get(name))}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
     others = sorted(
         name
         for name in {*then.packages, *now.packages} - {*then.software, *now.software}
         if then.packages.get(name) != now.packages.get(name)
     )
-    return (*filter(None, named), *_other_packages(others))
+    if others:
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        listed = f"{', '.join(others[:5])}{more}"
+        changes.append(f"other packages: {listed} differ in version or are not installed")
+    return tuple(changes)
 
 
 def _facts(machine: Machine) -> Mapping[str, str | None]:
@@ -68,21 +76,9 @@ def _facts(machine: Machine) -> Mapping[str, str | None]:
     }
 
 
-def _difference(name: str, then: str | None, now: str | None) -> str | None:
-    if then == now:
-        return None
-    return f"{name}: {_shown(then)}, now {_shown(now)}"
-
-
 def _shown(fact: str | None) -> str:
-    fact = NOT_TOLD if fact is None else fact
+    fact = UNKNOWN if fact is None else fact
     return fact if len(fact) <= SHOWN_CHARS else f"{fact[:SHOWN_CHARS]}..."
-
-
-def _other_packages(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        yield f"other packages: {', '.join(names[:5])}{more} differ in version or are not installed"
 
 
 def _cores(machine: Machine) -> str:
@@ -92,7 +88,7 @@ def _cores(machine: Machine) -> str:
 
 
 def _gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Equal GPUs that follow each other, in words."""
+    """Equal GPUs that follow each other, as text."""
     for words, same in groupby(map(_gpu, gpus)):
         yield f"{len(list(same))} x {words}"
 
@@ -111,7 +107,7 @@ LINE_CHARS = 2000
 
 
 def launch_lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
-    """What a person needs to know of a launch, who may want to make it again."""
+    """How a launch was started and ended, for people who want to repeat it."""
     return (one_line(line, LINE_CHARS) for line in _lines(launched, machine))
 
 
@@ -125,7 +121,7 @@ def _lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
     if machine is not None:
         yield f"ran on: {machine_line(machine)}"
     elif launched.machine is not None:
-        yield "ran on: a machine whose description is not here any more"
+        yield "ran on: a machine whose description is no longer stored"
     ranks = f"; {', '.join(_ends(launched.ranks))}" if launched.ranks else ""
     yield f"ended: {launched.reason} after {format_number(launched.wall_s)} s{ranks}"
     for end in launched.ranks:
@@ -134,7 +130,7 @@ def _lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
 
 
 def _places(launched: LaunchRecord) -> Iterator[str]:
-    yield f"{', '.join(launched.hosts) or 'a host that is not told'}, launcher {launched.launcher}"
+    yield f"{', '.join(launched.hosts) or 'an unknown host'}, launcher {launched.launcher}"
     if launched.job_id is not None:
         yield f"job {launched.job_id}"
     if launched.cores:
@@ -144,7 +140,7 @@ def _places(launched: LaunchRecord) -> Iterator[str]:
 
 
 def _ends(ends: Sequence[RankEnd]) -> Iterator[str]:
-    """How ranks ended, those together that ended alike and follow each other."""
+    """How ranks ended; consecutive ranks with the same end share a line."""
     for (_, how), alike in groupby(ends, key=lambda end: (end.rank is None, _how(end))):
         yield f"{_who(tuple(alike))} {how}"
 
@@ -159,11 +155,11 @@ def _who(ends: Sequence[RankEnd]) -> str:
 def _how(end: RankEnd) -> str:
     if end.signal is not None:
         return f"by {signal_name(end.signal)}"
-    return "in a way that is not told" if end.status is None else f"with status {end.status}"
+    return "in an unknown way" if end.status is None else f"with status {end.status}"
 
 
 def conditions_words(conditions: Conditions) -> str:
-    """Whether the launch was disturbed, then every fact that the machine told."""
+    """Whether the launch was disturbed, then every recorded fact."""
     verdict = "; ".join(conditions.disturbances) or "nothing disturbed the launch"
     facts = ", ".join(_condition_facts(conditions))
     return f"{verdict} ({facts})" if facts else verdict
@@ -198,11 +194,8 @@ def disturbed_among(outcomes: Iterable[Outcome]) -> Disturbed | None:
     disturbed = [launch.disturbances for launch in conditions if launch.disturbances]
     if not disturbed:
         return None
-    return Disturbed(
-        launch_count=len(disturbed),
-        watched_count=len(conditions),
-        last_cause=disturbed[-1][0],
-    )
+    count, last = len(disturbed), disturbed[-1][0]
+    return Disturbed(launch_count=count, watched_count=len(conditions), last_cause=last)
 
 
 def conditions_of(outcomes: Iterable[Outcome]) -> tuple[Conditions, ...]:
@@ -216,7 +209,7 @@ def disturbed_words(disturbed: Disturbed) -> str:
     """How many launches were disturbed, and how."""
     return (
         f"{disturbed.launch_count} of {disturbed.watched_count} launches, the last because "
-        f"{disturbed.last_cause}; a quieter machine tells smaller differences apart"
+        f"{disturbed.last_cause}; a quieter machine resolves smaller differences"
     )
 
 
@@ -228,19 +221,15 @@ def _condition_facts(conditions: Conditions) -> list[str]:
         ("memory pressure", conditions.memory_pressure_share),
         ("I/O pressure", conditions.io_pressure_share),
     )
-    facts = [f"{name} {share:.0%}" for name, share in shares if share is not None]
+    facts = [f"{name} {format_whole_percent(share)}" for name, share in shares if share is not None]
     if conditions.load_average is not None:
         facts.append(f"load {conditions.load_average:g}")
     if conditions.available_memory_bytes is not None:
         facts.append(f"{conditions.available_memory_bytes / 2**30:.1f} GiB available")
     facts += _clock_facts("CPU", conditions.cpu_clock_hz, conditions.cpu_temperature_celsius)
     for index, gpu in enumerate(conditions.gpus):
-        facts += _gpu_facts(index, gpu)
+        facts += _clock_facts(f"GPU {index}", gpu.sm_clock_hz, gpu.temperature_celsius)
     return facts
-
-
-def _gpu_facts(number: int, gpu: GpuConditions) -> list[str]:
-    return _clock_facts(f"GPU {number}", gpu.sm_clock_hz, gpu.temperature_celsius)
 
 
 def _clock_facts(name: str, clock_hz: float | None, celsius: float | None) -> list[str]:
@@ -250,7 +239,7 @@ def _clock_facts(name: str, clock_hz: float | None, celsius: float | None) -> li
 
 
 def machine_of(launched: LaunchRecord | None, records: Store) -> Machine | None:
-    """Its description; None where none is on record, or it is no longer there as it was."""
+    """Its description; None where none is stored or it cannot be read."""
     if launched is None or launched.machine is None:
         return None
     try:

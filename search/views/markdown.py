@@ -1,4 +1,4 @@
-"""Render a document as Markdown, with charts as text."""
+"""Render a document as Markdown, without its charts."""
 
 import re
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ _FIRST = re.compile(r"^(\d*)([#+\-.)])(?!\d)", re.ASCII)
 
 def render_markdown(page: Document) -> str:
     """The whole file."""
-    parts = [f"# {_told(page.title)}", _told(page.lead)]
+    parts = [f"# {_escaped(page.title)}", _escaped(page.lead)]
     for section in page.sections:
         parts += _section(section)
     return "\n\n".join(parts) + "\n"
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"## {_told(section.heading)}"
-    yield _told(section.lead)
+    yield f"## {_escaped(section.heading)}"
+    yield _escaped(section.lead)
     for block in section.blocks:
         yield _block(block)
 
@@ -42,15 +42,13 @@ def _section(section: Section) -> Iterator[str]:
 def _block(block: Block) -> str:
     match block:
         case Paragraph(text=text):
-            return _told(text)
+            return _escaped(text)
         case Facts(lines=lines):
-            return "\n".join(f"- {_told(label)}: {_told(text)}" for label, text in lines)
+            return "\n".join(f"- {_escaped(label)}: {_escaped(text)}" for label, text in lines)
         case Table():
             return _table(block)
-        case Chart(letters=letters, about=about):
-            if letters is None:
-                return f"(a chart that only the HTML report has: {_told(about)})"
-            return f"{_told(about)}:\n\n{_code(letters)}"
+        case Chart(about=about):
+            return f"(chart in the HTML report: {_escaped(about)})"
         case Code(text=text, language=language):
             return _code(text, language)
         case Diff(lines=lines):
@@ -62,7 +60,7 @@ def _block(block: Block) -> str:
 def _table(table: Table) -> str:
     rule = ("---:" if place in table.numeric else "---" for place in range(len(table.headings)))
     rows = (_line(map(_cell, row.cells)) for row in table.rows)
-    head = f"{_told(table.about)}:\n\n{_line(map(_told, table.headings))}\n{_line(rule)}"
+    head = f"{_escaped(table.about)}:\n\n{_line(map(_escaped, table.headings))}\n{_line(rule)}"
     return "\n".join([head, *rows])
 
 
@@ -74,14 +72,14 @@ def _cell(cell: Cell) -> str:
     """Text of a cell; settings as code, where that needs no escaping."""
     if cell.is_code and cell.text and not set(cell.text) & set("`|\n"):
         return f"`{printable(cell.text)}`"
-    return _told(cell.text)
+    return _escaped(cell.text)
 
 
 def _code(text: str, language: str = "") -> str:
     return fenced(printable(text), language, limit=CODE_CHARS)
 
 
-def _told(text: str) -> str:
+def _escaped(text: str) -> str:
     """The text on one line, in which nothing is a mark of Markdown, a link or HTML."""
     line = _MARKS.sub(r"\\\1", " ".join(printable(text).split()))
     return _FIRST.sub(r"\1\\\2", line)

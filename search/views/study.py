@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from evaluator.metrics.base import Metric
 from evaluator.objective import Scoring, scoring_of
-from evaluator.timing.decision import Noise, Spread, Verdict, detectable
+from evaluator.timing.decision import Noise, Verdict, detectable
 from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
 from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
@@ -19,9 +19,9 @@ from search.views.format import (
     centre_words,
     comparison_words,
     format_flags,
-    format_number,
     format_percent,
     one_line,
+    reached_words,
     score_words,
 )
 
@@ -36,7 +36,7 @@ def objective_words(study: Study) -> str:
 
 
 def baseline_words(study: Study, history: History) -> str | None:
-    """Who stands for the seed in what names it; None where the seed does, or nothing names it."""
+    """Which trial stands for the seed in objectives that name it; None for the seed itself."""
     first = next(iter(history.measured), None)
     if first is None or first.ordinal == 0 or not _names_seed(study):
         return None
@@ -44,7 +44,7 @@ def baseline_words(study: Study, history: History) -> str | None:
 
 
 def _names_seed(study: Study) -> bool:
-    """Whether an objective or a limit names what the seed had."""
+    """Whether an objective or a limit refers to the seed."""
     objectives = (each.expression for each in (study.objective, *study.more_objectives))
     return any(re.search(r"@\s*seed\b", text) for text in (*objectives, *study.limits))
 
@@ -72,42 +72,33 @@ def front_words(front: tuple[FrontMember, ...], history: History) -> Iterator[st
 
 
 def _reached_words(reached: ObjectiveValue) -> str:
-    words = f"{reached.objective} {centre_words(reached.value, reached.unit)}"
-    return f"{words}{_interval(reached.value)}"
-
-
-def _interval(value: Spread) -> str:
-    if value.launch_count == 1:
-        return " (one launch)"
-    if value.low is None or value.high is None:
-        return f" ({value.launch_count} launches)"
-    if value.low == value.high:
-        return ""
-    low, high = format_number(value.low), format_number(value.high)
-    return f" ({low} to {high}, {value.launch_count} launches)"
+    value, unit = reached.value, reached.unit
+    is_exact = value.low is not None and value.low == value.high
+    words = centre_words(value, unit) if is_exact else reached_words(value, unit)
+    return f"{reached.objective} {words}"
 
 
 PURPOSES: Mapping[Purpose, str] = {
-    Purpose.SELF_TEST: "to learn the noise",
-    Purpose.RACE: "to race",
-    Purpose.HALVING: "to thin out",
+    Purpose.SELF_TEST: "to measure noise",
+    Purpose.RACE: "to compare",
+    Purpose.HALVING: "to narrow down",
     Purpose.CONFIRM: "to confirm",
-    Purpose.HELD_OUT: "in what was held out",
+    Purpose.HELD_OUT: "in held-out contexts",
 }
 
 
 def noise_words(noise: Noise, measure: Measure) -> str:
-    """How much equal launches differ, and what that lets the study see."""
+    """How much equal launches differ, and what difference the study can detect."""
     rule = claim_rule(measure)
-    told = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
+    words = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
     ratio = detectable(noise, rule)
     if ratio is None:
-        return told
-    return f"{told}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
+        return words
+    return f"{words}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
 
 
 def race_words(race: Race) -> str:
-    """How a challenger did against the trial that led."""
+    """The result of a challenger against the leader."""
     words = comparison_words(race.comparison)
     stayed = "" if race.comparison.verdict is Verdict.FAST else f", so trial {race.incumbent} leads"
     return f"trial {race.challenger} against trial {race.incumbent}: {words}{stayed}"
@@ -130,10 +121,10 @@ class InContextResult:
         """The same as a sentence."""
         if self.score is None:
             return self.failure or "it has no score"
-        told = score_words(self.score)
+        words = score_words(self.score)
         if self.ratio_to_seed is None:
-            return told
-        return f"{told}, {self.ratio_to_seed:.3f} times the seed's"
+            return words
+        return f"{words}, {self.ratio_to_seed:.3f} times the seed's"
 
 
 def results_in_contexts(
@@ -166,7 +157,7 @@ def context_finding_words(found: InContextFinding) -> tuple[str, str]:
 
 
 def other_choices(study: Study, context: Context) -> list[str]:
-    """The knobs that have other choices in a context than in the study's own, in words."""
+    """The knobs that have other choices in a context than in the study itself, as text."""
     own = {dimension.name: choices_of(dimension) for dimension in study.space.dimensions}
     return [
         f"{dimension.name} in {list_words(choices_of(dimension))}"

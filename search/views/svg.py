@@ -19,20 +19,19 @@ TITLE_CHARS: Final = 200
 
 def element(name: str, *children: str, **attributes: Attribute) -> str:
     """One element; `_` in the name of an attribute stands for `-`, one that is None is left out."""
-    told = "".join(
+    listed = "".join(
         f' {key.strip("_").replace("_", "-")}="{escape(_spelled(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{told}>{''.join(children)}</{name}>"
+    return f"<{name}{listed}>{''.join(children)}</{name}>"
 
 
 def words(
     x: float, y: float, text: str, *, anchor: str = "start", kind: str = "label", chars: int = 40
 ) -> str:
-    """A short text, cut to so many characters, placed by its baseline."""
-    told = escape(one_line(text, chars))
-    return element("text", told, class_=kind, x=x, y=y, text_anchor=anchor)
+    """A short text, cut to `chars` characters, placed by its baseline."""
+    return element("text", escape(one_line(text, chars)), class_=kind, x=x, y=y, text_anchor=anchor)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -43,10 +42,10 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 def polyline(
     points: list[tuple[float, float]], kind: str, tip: str = "", trial: int | None = None
 ) -> str:
-    """A line through all points, which tells `tip` when it is pointed at."""
-    told = " ".join(f"{_spelled(x)},{_spelled(y)}" for x, y in points)
+    """A line through all points, which shows `tip` when it is pointed at."""
+    listed = " ".join(f"{_spelled(x)},{_spelled(y)}" for x, y in points)
     marked = _marked(kind, tip)
-    return element("polyline", *_tip(tip), class_=marked, points=told, data_trial=trial)
+    return element("polyline", *_tip(tip), class_=marked, points=listed, data_trial=trial)
 
 
 def circle(
@@ -75,7 +74,7 @@ def cross(
 
 
 def drawing(width: float, height: float, title: str, about: str, *parts: str) -> str:
-    """A whole chart, with a title and a description for whoever does not see it."""
+    """A whole chart, with a title and a description for screen readers."""
     return element(
         "svg",
         element("title", escape(one_line(title, TITLE_CHARS))),
@@ -88,8 +87,8 @@ def drawing(width: float, height: float, title: str, about: str, *parts: str) ->
 
 
 def _tip(tip: str) -> tuple[str, ...]:
-    told = one_line(tip, TIP_CHARS)
-    return (element("title", escape(told)),) if told else ()
+    text = one_line(tip, TIP_CHARS)
+    return (element("title", escape(text)),) if text else ()
 
 
 def _marked(kind: str, tip: str) -> str:
@@ -126,6 +125,8 @@ class Scale:
     start: float
     end: float
     logarithmic: bool = False
+    is_whole: bool = False
+    """Whether the values are ordinals from 0 on, which have whole ticks."""
 
     def place(self, value: float) -> float:
         """Where a value lies."""
@@ -136,9 +137,13 @@ class Scale:
     @property
     def ticks(self) -> tuple[Tick, ...]:
         """Round values along the axis, or its ends where there are none."""
+        if self.is_whole:
+            last = int(self.high)
+            step = next(s for e in range(20) for f in (1, 2, 5) if (s := f * 10**e) * 14 >= last)
+            return tuple((self.place(n), str(n)) for n in range(0, last + 1, step))
         values = _factors(self.low, self.high) if self.logarithmic else _steps(self.low, self.high)
-        told = {brief(value): self.place(value) for value in values or (self.low, self.high)}
-        return tuple((place, label) for label, place in told.items())
+        labels = {brief(value): self.place(value) for value in values or (self.low, self.high)}
+        return tuple((place, label) for label, place in labels.items())
 
     def _sized(self, value: float) -> float:
         # Halves, because the difference of two floats may be beyond floats.
@@ -146,7 +151,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[float], start: float, end: float, *, zero: bool = False) -> Scale:
-    """An axis that holds all of these values with a little room, from zero on if that is asked."""
+    """An axis that holds all of these values with a little room, from zero on if `zero`."""
     low, high = max(min(values, default=0.0), -LARGEST), min(max(values, default=1.0), LARGEST)
     if zero:
         return Scale(low=min(low, 0.0), high=high if high > 0 else 1.0, start=start, end=end)
@@ -213,32 +218,21 @@ class LegendEntry:
 def across(scale: Scale, y: float, label: str, top: float) -> str:
     """An axis below the chart, with lines up to `top`."""
     middle = (scale.start + scale.end) / 2
-    return "".join(
-        [
-            *(line(place, top, place, y, "grid") for place, _ in scale.ticks),
-            line(scale.start, y, scale.end, y, "axis"),
-            *(
-                words(place, y + 17, text, anchor="middle", chars=TICK_CHARS)
-                for place, text in scale.ticks
-            ),
-            words(middle, y + 37, label, anchor="middle", kind="name", chars=AXIS_CHARS),
-        ]
-    )
+    parts = [line(place, top, place, y, "grid") for place, _ in scale.ticks]
+    parts.append(line(scale.start, y, scale.end, y, "axis"))
+    for place, text in scale.ticks:
+        parts.append(words(place, y + 17, text, anchor="middle", chars=TICK_CHARS))
+    parts.append(words(middle, y + 37, label, anchor="middle", kind="name", chars=AXIS_CHARS))
+    return "".join(parts)
 
 
 def upwards(scale: Scale, x: float, label: str, right: float) -> str:
     """An axis left of the chart, its name above it, with lines to `right`."""
-    return "".join(
-        [
-            *(line(x, place, right, place, "grid") for place, _ in scale.ticks),
-            line(x, scale.start, x, scale.end, "axis"),
-            *(
-                words(x - 8, place + 4, text, anchor="end", chars=TICK_CHARS)
-                for place, text in scale.ticks
-            ),
-            words(8.0, 16.0, label, kind="name", chars=AXIS_CHARS),
-        ]
-    )
+    parts = [line(x, place, right, place, "grid") for place, _ in scale.ticks]
+    parts.append(line(x, scale.start, x, scale.end, "axis"))
+    for place, text in scale.ticks:
+        parts.append(words(x - 8, place + 4, text, anchor="end", chars=TICK_CHARS))
+    return "".join(parts) + words(8.0, 16.0, label, kind="name", chars=AXIS_CHARS)
 
 
 def legend(keys: Sequence[LegendEntry], right: float, y: float) -> str:

@@ -51,7 +51,7 @@ from search.views.study import PURPOSES, noise_words, objective_words, race_word
 PAGE_CELLS = 80
 GAP = 2
 CELL_CHARS = 4000
-"""A name of a hostile trace may be of any length."""
+"""A hostile trace may hold names of any length."""
 
 Align: TypeAlias = Literal["left", "right"]
 
@@ -74,7 +74,7 @@ def page_cells() -> int:
 def table_lines(columns: Sequence[TerminalColumn], width: int) -> list[str]:
     """The columns side by side under their headings, no line wider than `width` if one yields."""
     texts = [
-        [column.heading, *(one_line(cell, CELL_CHARS) for cell in column.cells)]
+        [one_line(text, CELL_CHARS) for text in (column.heading, *column.cells)]
         for column in columns
     ]
     widths = [max(map(cell_len, text)) for text in texts]
@@ -83,8 +83,8 @@ def table_lines(columns: Sequence[TerminalColumn], width: int) -> list[str]:
         if column.yielding and spare < 0:
             widths[place] = max(len(column.heading), 8, widths[place] + spare)
     aligned = [
-        [_cell(text, cells, column.align) for text in told]
-        for column, told, cells in zip(columns, texts, widths, strict=True)
+        [_cell(text, cells, column.align) for text in column_texts]
+        for column, column_texts, cells in zip(columns, texts, widths, strict=True)
     ]
     return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
 
@@ -93,12 +93,6 @@ def print_table(*columns: TerminalColumn) -> None:
     """Print columns side by side; a pipe gets them as wide as a page."""
     for line in table_lines(columns, page_cells()):
         typer.echo(line)
-
-
-def print_wrapped(line: str) -> None:
-    """Print a line of words, going on below its first word's end where the page ends."""
-    indent = " " * (len(line) - len(line.split(" ", 1)[-1].lstrip()))
-    typer.echo("\n".join(textwrap.wrap(line, page_cells(), subsequent_indent=indent)))
 
 
 def echo_wrapped(line: str, indent: int | None = None) -> None:
@@ -145,29 +139,29 @@ class PlainProgress:
         self._out = out
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """Say what is searched."""
+        """Print what is searched."""
         self._say(f"study {study_id}: {study.name}, objective {objective_words(study)}")
         self._say(strategy)
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
-        """Stay silent: the line comes when the trial ends."""
+        """Print nothing: the line comes when the trial ends."""
 
     def config_decided(self, ordinal: int, config: Config) -> None:
-        """Stay silent."""
+        """Print nothing."""
 
     def phase(self, name: str, ordinal: int | None) -> None:
-        """Stay silent."""
+        """Print nothing."""
 
     def trial_finished(self, trial: Trial, history: History) -> None:
-        """Give the trial's line."""
+        """Print the trial's line."""
         self._say(trial_line(trial, history))
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
-        """Say how much equal launches differ, and what the search can see."""
+        """Print how much equal launches differ, and what the search can detect."""
         self._say(f"noise: {noise_words(noise, measure)}")
 
     def repeat_finished(self, repeat: Repeat) -> None:
-        """Say how a launch of an earlier trial's configuration went."""
+        """Print the outcome of a repeat launch."""
         outcome = repeat.outcome
         if isinstance(outcome, Failed):
             went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
@@ -180,14 +174,14 @@ class PlainProgress:
             )
             went += _in_parentheses(caveats(outcome))
         what_for = PURPOSES[repeat.purpose]
-        self._say(f"trial {repeat.ordinal} again, {what_for}, round {repeat.round + 1}: {went}")
+        self._say(f"trial {repeat.ordinal} repeated {what_for}, round {repeat.round + 1}: {went}")
 
     def race_decided(self, race: Race) -> None:
-        """Say who leads after a race."""
-        self._say(f"raced: {race_words(race)}")
+        """Print which trial leads after a comparison."""
+        self._say(f"compared: {race_words(race)}")
 
     def notice(self, words: str) -> None:
-        """Say it so that it is seen among the trials."""
+        """Print it so that it stands out among the trials."""
         self._say(f"NOTICE: {words}")
 
     def _say(self, line: str) -> None:
@@ -221,13 +215,13 @@ def _in_parentheses(words: Sequence[str]) -> str:
 
 
 class JsonProgress:
-    """One JSON object per event, on a line of its own."""
+    """One JSON object per event, one per line."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """Give the study's identity, and why it is searched this way."""
+        """Print the study and the reason for its strategy."""
         self._say(
             "study_started",
             study_id=study_id,
@@ -241,21 +235,21 @@ class JsonProgress:
         )
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
-        """Give the author of the proposal."""
+        """Print the author of the proposal."""
         self._say(
             "trial_started", ordinal=ordinal, author=policy.author, rationale=policy.rationale
         )
 
     def config_decided(self, ordinal: int, config: Config) -> None:
-        """Give the configuration about to be launched."""
+        """Print the configuration about to be launched."""
         self._say("config_decided", ordinal=ordinal, config=dict(config.values))
 
     def phase(self, name: str, ordinal: int | None) -> None:
-        """Give the phase entered, and whose launch it is."""
+        """Print the phase entered, and of which trial."""
         self._say("phase", phase=name, ordinal=ordinal)
 
     def trial_finished(self, trial: Trial, history: History) -> None:
-        """Give the result."""
+        """Print the result."""
         best = history.best
         self._say(
             "trial_finished",
@@ -264,12 +258,12 @@ class JsonProgress:
         )
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
-        """Give the standard deviation of a round's log ratio, and the ratio that can be seen."""
+        """Print the standard deviation of a round's log ratio, and the ratio that is detectable."""
         ratio = detectable(noise, claim_rule(measure))
         self._say("noise_measured", sd=noise.sd, freedom=noise.freedom, detectable=ratio)
 
     def repeat_finished(self, repeat: Repeat) -> None:
-        """Give the outcome of a launch that was made again."""
+        """Print the outcome of a repeat launch."""
         self._say(
             "repeat_finished",
             purpose=repeat.purpose.value,
@@ -280,11 +274,11 @@ class JsonProgress:
         )
 
     def race_decided(self, race: Race) -> None:
-        """Give the verdict on a challenger."""
+        """Print the verdict on a challenger."""
         self._say("race_decided", **json.loads(to_json(race)))
 
     def notice(self, words: str) -> None:
-        """Give the words."""
+        """Print the notice."""
         self._say("notice", words=words)
 
     def _say(self, event: str, **facts: object) -> None:
@@ -335,7 +329,7 @@ def _values(measured: Measured) -> dict[str, float]:
 
 
 def _print(line: str, out: TextIO) -> None:
-    """Print at once; when whoever read has gone, the search ends as it does on Ctrl-C."""
+    """Print and flush; a closed pipe ends the search like Ctrl-C."""
     try:
         print(line, file=out, flush=True)
     except BrokenPipeError:
@@ -343,8 +337,7 @@ def _print(line: str, out: TextIO) -> None:
 
 
 NARROW, WIDE = 100, 120
-MESSAGE_LINES = 3
-ACTIVITY_CHARS = 400
+ACTIVITY_CHARS, CAUSE_CHARS = 400, 90
 RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, LIVE_GAP = 14, 10, 6, 2
 LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
 
@@ -352,7 +345,7 @@ LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other
 class LiveProgress:
     """Draws on a console from the start of a study until its context is left.
 
-    `history` is what is on record already.
+    `history` is what is already recorded.
     """
 
     def __init__(
@@ -366,7 +359,7 @@ class LiveProgress:
         self._study: Study | None = None
         self._repeat_count = 0
         self._under_way: Mapping[int | None, _Doing] = {}
-        """By ordinal; None for launches that are made again. Replaced, as it is drawn meanwhile."""
+        """By ordinal; None for repeat launches. Replaced, because another thread draws it."""
         self._clock = clock
         self._started_s = clock()
         self._spinner = Spinner("bouncingBar")
@@ -386,7 +379,7 @@ class LiveProgress:
         self._live.stop()
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
-        """Say what is searched."""
+        """Print what is searched."""
         self._study = study
         self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
         self._console.print(Text(f"objective {objective_words(study)}; {strategy}\n"))
@@ -415,29 +408,29 @@ class LiveProgress:
         self._over(trial.ordinal)
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
-        """Print what equal launches differ by, and what the search can see."""
+        """Print how much equal launches differ, and what the search can detect."""
         self._console.print(Text(f"    noise: {noise_words(noise, measure)}", style="dim"))
         self._over(None)
 
     def repeat_finished(self, repeat: Repeat) -> None:
-        """Show which launch was made again."""
+        """Show which launch was repeated."""
         self._repeat_count += 1
         which = f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
         self._do(None, "", which)
 
     def race_decided(self, race: Race) -> None:
-        """Print who leads after a race."""
-        self._console.print(Text(f"    raced: {race_words(race)}", style="dim"))
+        """Print which trial leads after a comparison."""
+        self._console.print(Text(f"    compared: {race_words(race)}", style="dim"))
         if race.comparison.verdict is Verdict.FAST:
             self._history = replace(self._history, incumbent=race.challenger)
         self._over(None)
 
     def notice(self, words: str) -> None:
-        """Print it so that it is seen among the trials."""
+        """Print it so that it stands out among the trials."""
         self._console.print(Text(f"    NOTICE: {words}", style="bold yellow"))
 
     def footer(self) -> RenderableType:
-        """What is under way, and what is used up."""
+        """Running launches and the used budget."""
         footer = Table.grid(padding=(0, 1, 0, 0))
         lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
         for place, line in enumerate(lines or ["proposing"]):
@@ -455,10 +448,10 @@ class LiveProgress:
         self._under_way = {n: doing for n, doing in self._under_way.items() if n != ordinal}
 
     def _facts(self, used: int, total: int) -> list[str]:
-        """What is used up, how it stands, and what went wrong."""
+        """Budget used, the best so far, and failures."""
         minutes, seconds = divmod(int(self._clock() - self._started_s), 60)
-        again = f" and {self._repeat_count} again" if self._repeat_count else ""
-        facts = [f"{used} of {total} trials{again}", f"{minutes}:{seconds:02} min"]
+        repeats = f", {self._repeat_count} repeats" if self._repeat_count else ""
+        facts = [f"{used} of {total} trials{repeats}", f"{minutes}:{seconds:02} min"]
         best = self._history.best
         if best is not None and best.score is not None:
             facts.append(f"best {result_words(best, self._history)} in trial {best.ordinal}")
@@ -469,14 +462,14 @@ class LiveProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Doing:
-    """What is under way in one place."""
+    """A running launch: its phase and configuration."""
 
     phase: str
     activity: str
 
     def line(self, ordinal: int | None) -> str:
-        """It in words."""
-        task = "launching again" if ordinal is None else f"trial {ordinal}"
+        """A line of text."""
+        task = "repeating" if ordinal is None else f"trial {ordinal}"
         parts = (task, self.phase, one_line(self.activity, ACTIVITY_CHARS))
         return " · ".join(part for part in parts if part)
 
@@ -484,34 +477,27 @@ class _Doing:
 def print_trials(console: Console, trials: Sequence[Trial], history: History) -> None:
     """Print rows for trials of a history, under headings if the first trial is among them.
 
-    Configurations are told by what differs from the first one. Columns depend on the width of the
-    console only, so that rows printed one after the other line up.
+    A configuration is shown by its difference to the first one. Columns depend on the width of
+    the console only, so that rows printed one after the other line up.
     """
     width = console.width
     is_first = trials[:1] == history.trials[:1]
-    table = Table(box=None, padding=(0, LIVE_GAP, 0, 0), pad_edge=False, show_header=is_first)
+    table = Table(
+        box=None, padding=(0, LIVE_GAP, 0, 0), pad_edge=False, show_header=is_first, expand=True
+    )
     table.add_column("#", width=3, justify="right")
     if width >= NARROW:
         table.add_column("by", width=AUTHOR_CELLS, no_wrap=True)
-    table.add_column("configuration", width=_config_width(width), overflow="fold")
+    table.add_column("configuration", ratio=1, min_width=24, overflow="fold")
     table.add_column("result", width=RESULT_CELLS, no_wrap=True)
     table.add_column("to seed", width=7, justify="right", no_wrap=True)
-    table.add_column("step", no_wrap=True)
+    shares = len(" 100 100 100 %") if width >= WIDE else 0
+    table.add_column("step", width=_bar_cells(width) + shares, no_wrap=True)
     for trial in trials:
         table.add_row(*_cells(trial, history, width))
     if is_first:
         console.print(Text(LEGEND, style="dim"))
     console.print(table)
-
-
-def _config_width(width: int) -> int:
-    """What the other columns and the gaps between them leave."""
-    columns = [3, RESULT_CELLS, 7, _bar_cells(width)]
-    if width >= NARROW:
-        columns.append(AUTHOR_CELLS)
-    if width >= WIDE:
-        columns[3] += len(" 100% 100% 100%")
-    return max(24, width - sum(columns) - LIVE_GAP * len(columns))
 
 
 def _bar_cells(width: int) -> int:
@@ -526,24 +512,23 @@ def _cells(trial: Trial, history: History, width: int) -> tuple[RenderableType, 
         head = (*head, one_line(trial.policy.author, AUTHOR_CELLS))
     words = _settings(trial.config, history) if trial.config is not None else ""
     if isinstance(trial.outcome, Failed):
-        limit = MESSAGE_LINES * _config_width(width)
-        cause = Text(one_line(trial.outcome.message, limit), style="red")
-        told = Group(Text(words), cause) if words else cause
-        return (*head, told, Text(trial.outcome.kind, style="red"), "", "")
+        cause = Text(one_line(trial.outcome.message, CAUSE_CHARS), style="red")
+        about = Group(Text(words), cause) if words else cause
+        return (*head, about, Text(trial.outcome.kind, style="red"), "", "")
     found, unit = trial_spread(trial, history), trial.score.unit if trial.score else ""
     result = Text(
         "" if found is None else f"{format_number(found.centre)} {unit}".rstrip(), style=style
     )
     bar = _bar(trial.outcome.breakdown, width) if trial.outcome.breakdown else Text("")
-    told = Text(words, style=style)
+    about = Text(words, style=style)
     several = [] if found is None or found.launch_count == 1 else [reached_words(found, unit)]
     for caveat in (*several, *remarks(trial)):
-        told.append(f"\n{caveat}", style="dim")
-    return (*head, told, result, Text(_to_seed(trial, history)), bar)
+        about.append(f"\n{caveat}", style="dim")
+    return (*head, about, result, Text(_to_seed(trial, history)), bar)
 
 
 def _settings(config: Config, history: History) -> str:
-    """What tells a configuration from the first one decided, which is told in full."""
+    """The difference to the first configuration decided, which is shown in full."""
     base = next((trial.config for trial in history if trial.config is not None), config)
     return str(config) if config == base else format_difference(config, base)
 
@@ -575,8 +560,8 @@ def _bar(breakdown: Breakdown, width: int) -> Text:
         until_s += seconds
         bar.append(mark * (round(_bar_cells(width) * until_s / total_s) - len(bar)), style=style)
     if width >= WIDE:
-        shares = " ".join(f"{seconds / total_s:.0%}" for seconds, _, _ in parts)
-        bar.append(f" {shares}", style="dim")
+        shares = " ".join(f"{100 * seconds / total_s:.0f}" for seconds, _, _ in parts)
+        bar.append(f" {shares} %", style="dim")
     return bar
 
 

@@ -9,10 +9,11 @@ from evaluator.objective import Scoring
 from evaluator.timing.decision import Noise
 from records.machine import Conditions
 from records.study import Environment, Study
-from records.trial import History, Measured, Outcome
+from records.trial import History, Outcome
 from search.loop.leader import noise_of, took_turns
 from search.loop.scale import Scale
-from search.views.format import format_count
+from search.views.format import format_count, format_whole_percent
+from search.views.machine import conditions_of
 from search.views.study import noise_words
 
 SIDE_BY_CHANCE = 1.96
@@ -23,9 +24,9 @@ NOTABLE_DRIFT = 1.10
 
 
 def today_lines(study: Study, history: History, scoring: Scoring, scale: Scale) -> Iterator[str]:
-    """Each fact with its numbers, and what follows for whoever reads scores."""
+    """Each fact with its numbers, and what it means for scores."""
     yield _noise_line(noise_now(history, scoring), study)
-    conditions = list(_conditions(history))
+    conditions = _conditions(history)
     if conditions:
         yield _load_line(conditions)
     drift = _drift(scale)
@@ -34,7 +35,7 @@ def today_lines(study: Study, history: History, scoring: Scoring, scale: Scale) 
 
 
 def noise_now(history: History, scoring: Scoring) -> Noise | None:
-    """How much rounds of equal launches differ, by all that was launched again."""
+    """How much rounds of equal launches differ, by all repeat launches."""
     repeats = history.repeats
     return noise_of(repeats, scoring, together=any(took_turns(r.outcome) for r in repeats))
 
@@ -73,7 +74,8 @@ def _load_line(conditions: Sequence[Conditions]) -> str:
     shares = [c.others_cpu_share for c in conditions if c.others_cpu_share is not None]
     if len(shares) > LAST:
         first, last = median(shares[:LAST]), median(shares[-LAST:])
-        return f"{line}; other processes used {first:.0%} of the cores at first, {last:.0%} lately"
+        then, now = format_whole_percent(first), format_whole_percent(last)
+        return f"{line}; other processes used {then} of the cores at first, {now} lately"
     return f"{line}, the last because {disturbed[-1][0]}" if disturbed else line
 
 
@@ -96,12 +98,8 @@ def _drift(scale: Scale) -> str | None:
     )
 
 
-def _conditions(history: History) -> Iterator[Conditions]:
+def _conditions(history: History) -> Sequence[Conditions]:
     """Of every launch, in their order."""
     launches: list[tuple[float, Outcome]] = [(t.ordinal, t.outcome) for t in history]
     launches += [(repeat.series - 0.5, repeat.outcome) for repeat in history.repeats]
-    for _, outcome in sorted(launches, key=lambda launch: launch[0]):
-        if isinstance(outcome, Measured):
-            for measurement in outcome.measurements:
-                if measurement.conditions is not None:
-                    yield measurement.conditions
+    return conditions_of(outcome for _, outcome in sorted(launches, key=lambda each: each[0]))

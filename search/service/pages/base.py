@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from records.errors import StudyError
@@ -33,12 +33,16 @@ from search.service.access import Reader, caller_in
 from search.service.auth import Role
 from search.service.service import MissingError, Service
 from search.views.charts import sparkline
-from search.views.format import format_count, format_decimal_bytes, format_number, one_line
-from search.views.html import printable
+from search.views.format import (
+    format_count,
+    format_decimal_bytes,
+    format_elapsed,
+    format_number,
+    one_line,
+)
+from search.views.html import environment, printable
 from search.views.machine import disturbed_words
 from search.views.svg import chart_style
-
-PARTS = (("day", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def page(request: Request, name: str, *, status: int = 200, **facts: object) -> HTMLResponse:
@@ -85,33 +89,18 @@ def static_version() -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
-        loader=PackageLoader("search.service.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-        finalize=_printable,
-    )
+    made = environment("search.service.pages")
     made.filters.update(
         number=format_number,
         many=lambda count, one, several=None: format_count(int(count), one, several),
         size=format_decimal_bytes,
         one_line=lambda text, chars=200: one_line(str(text), chars),
         moment=moment,
-        took=took,
+        took=format_elapsed,
         settings=settings,
         disturbed_words=disturbed_words,
     )
     return made
-
-
-def _printable(value: object) -> object:
-    """Plain texts without control characters; what is markup already stays as it is."""
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return printable(value)
-    return value
 
 
 def moment(instant: str) -> str | Markup:
@@ -123,17 +112,6 @@ def moment(instant: str) -> str | Markup:
         return instant
     exact = at.isoformat(timespec="seconds")
     return Markup('<time datetime="{}">{}</time>').format(exact, f"{at.day} {at:%b %Y, %H:%M} UTC")
-
-
-def took(seconds: float) -> str:
-    """A length of time by its two largest units: `3 h 20 min`."""
-    left, told = round(seconds), list[str]()
-    for unit, size_s in PARTS:
-        count, left = divmod(left, size_s)
-        if count:
-            plural = "s" if unit == "day" and count > 1 else ""
-            told.append(f"{count} {unit}{plural}")
-    return " ".join(told[:2]) or "0 s"
 
 
 def settings(config: Mapping[str, object]) -> Markup:

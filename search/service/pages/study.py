@@ -49,12 +49,18 @@ from search.service.api.studies import (
     study_page,
 )
 from search.service.data import StudyHistory, are_too_many, repeat_spreads, spread_of_trial
-from search.service.pages.base import drawing, form_of, one, page, spark_of, took
+from search.service.pages.base import drawing, form_of, one, page, spark_of
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
 from search.views.charts import BestInterval, TrialMark, history_chart
 from search.views.document import thinned
-from search.views.format import format_count, format_number, one_line, score_words
+from search.views.format import (
+    format_count,
+    format_elapsed,
+    format_number,
+    one_line,
+    score_words,
+)
 from search.views.study import (
     PURPOSES,
     front_words,
@@ -135,8 +141,8 @@ def spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[Spent]:
         most_s = budget.max_wall_s
         yield Spent(
             name="trials took" if is_over else "time",
-            used=took(elapsed.total_seconds()),
-            most=None if most_s is None else took(most_s),
+            used=format_elapsed(elapsed.total_seconds()),
+            most=None if most_s is None else format_elapsed(most_s),
             share=None if most_s is None else elapsed.total_seconds() / most_s,
         )
     yield from _model(row, records)
@@ -187,7 +193,7 @@ def judged_lines(row: StudyRow) -> tuple[Line, ...]:
     noise = finding.noise
     return (
         *([] if noise is None else [("noise", noise_words(noise, row.study.measure))]),
-        *(("raced", race_words(race)) for race in finding.races[-MOST_RACES:]),
+        *(("compared", race_words(race)) for race in finding.races[-MOST_RACES:]),
     )
 
 
@@ -583,7 +589,7 @@ def _decisions_again(
         return
     for race in study_leader(row, store).races if finding is None else finding.races:
         if trial.ordinal in (race.challenger, race.incumbent):
-            yield "raced", race_words(race)
+            yield "compared", race_words(race)
 
 
 def _in_the_end(finding: Finding, trial: Trial) -> Iterator[DecisionLine]:

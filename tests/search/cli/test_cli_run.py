@@ -133,7 +133,7 @@ def test_a_search_prints_its_trials_and_its_finding_on_standard_output(searched)
     assert lines[0].endswith(": smallest, objective step_time")
     assert lines[1] == "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
     assert [line.split()[:2] for line in lines[2:4]] == [["trial", "0"], ["trial", "1"]]
-    assert lines[4].startswith("trial 0 again, to confirm")
+    assert lines[4].startswith("trial 0 repeated to confirm")
     told = labels(ended.stdout[ended.stdout.index("stopped: ") :])
     assert told[:2] == ["stopped", "trials"]
     assert {"best", "step_time", "against the seed", "record"} < set(told)

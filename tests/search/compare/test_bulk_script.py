@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.timing.nvbench.compare import ComparedFiles, compare_files
-from search.compare.intervals_view import View, bulk_script
+from search.compare.intervals_view import bulk_script
+from search.compare.view import View
 from tests.support.nvbench import (
     Json,
     benchmark,
@@ -64,7 +65,7 @@ def test_each_row_says_what_it_is(tmp_path: Path):
     assert [row["axes"] for row in rows] == [{"case": "sampled"}, {"case": "plain"}]
     assert rows[0]["reference_times_file"] == str(tmp_path / "ref.json-bin/0.bin")
     assert (rows[0]["reference_times_count"], rows[1]["reference_times_count"]) == (4, None)
-    assert (rows[0]["status"], rows[0]["benchmark"]) == ("SAME", "copy")
+    assert (rows[0]["verdict"], rows[0]["benchmark"]) == ("same", "copy")
 
 
 def test_the_program_stands_between_its_marks(tmp_path: Path):

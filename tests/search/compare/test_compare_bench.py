@@ -192,7 +192,7 @@ def test_people_get_a_table_with_counts_and_what_was_left_out(cclsearch, sides):
         "1024B  10.01 us  8.008 us  1.25x faster (1.25x to 1.25x)  fast",
         "2048B  20.02 us  16.02 us  1.25x faster (1.25x to 1.25x)  fast",
         "",
-        "paired_interval_clears_band: the whole interval is beyond the margin of 2.0%",
+        "paired_interval_clears_band: the whole interval is beyond the margin of 2.0 %",
         "fast and slow are corrected for 2 comparisons (Holm); each interval stands for its own",
         "n/a: broadcast float32 1024B 8 ranks sync, measured for A only",
     ]

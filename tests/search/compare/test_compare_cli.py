@@ -88,7 +88,7 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         f"A: {a}  n=0",
         f"B: {b}  n=1",
         "verdict: B is 1.25x faster than A (95 % interval 1.23x to 1.26x, 5 interleaved rounds)",
-        "why: the whole interval is beyond the margin of 2.0%",
+        "why: the whole interval is beyond the margin of 2.0 %",
         "",
         "step_time, lower is better",
         "    value  95 % interval         launches  steps",
@@ -99,10 +99,10 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         "B  |-o-|",
         "   396.7 ms                                              500 ms",
         "",
-        "sensitivity: 6 rounds detect differences of 1.1% in 80 % of cases; the ratio of a round "
-        "varies by 0.74%",
+        "sensitivity: 6 rounds detect differences of 1.1 % in 80 % of cases; the ratio of a round "
+        "varies by 0.74 %",
         "steps alone: B looks faster (the times lie 25 % apart; no clock rate was recorded that "
-        "could confirm it); one launch of each, so no proof",
+        "could confirm it); one launch of each, which proves nothing",
         f"next: cclsearch trace diff {a} {b} --store {store}",
     ]
 
@@ -196,7 +196,7 @@ def test_results_of_nvbench_are_compared_state_by_state(cclsearch, benchmarks):
     ended = cclsearch("compare", *benchmarks)
 
     assert (ended.code, ended.err) == (0, "")
-    assert "  - unchanged: 2\n  - improvement: 2\n  - regression: 0\n" in ended.out
+    assert "verdicts: 2 fast, 2 same\n" in ended.out
     assert cclsearch("compare", *reversed(benchmarks), "--fail-on", "slow").code == 3
 
 

@@ -132,7 +132,7 @@ def test_fewer_rounds_than_a_claim_needs_are_undecided(compared):
     found = compared("trial:0", "trial:1", repeats=in_turns(STEADY[:3], t0=0.5, t1=0.4))
 
     assert (found["verdict"], found["reason"]) == ("undecided", "too_few_rounds")
-    assert found["why"] == "too few rounds to tell, 3 of 4 needed"
+    assert found["why"] == "too few rounds to decide, 3 of 4 needed"
 
 
 def test_confirming_launches_speak_before_those_that_chose_what_to_confirm(compared):

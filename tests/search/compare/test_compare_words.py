@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.timing.decision import Comparison, DecisionRule, Verdict
-from search.compare.compare import Compared, Comparisons, Party, Reading, reading
-from search.compare.view import LINES, PLAIN, amount, interval_plot, verdict_words, why_words
+from search.compare.compare import ComparisonRow, Comparisons, ComparisonSide, Reading, reading
+from search.compare.view import amount, interval_plot, verdict_words, why_words
 
 
 def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True, detail=None):
@@ -21,10 +21,10 @@ def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True
         ratio_high=interval[1],
         round_count=6,
     )
-    line = Compared(name="step_time", comparison=comparison, detail=detail)
+    line = ComparisonRow(name="step_time", comparison=comparison, detail=detail)
     comparisons = Comparisons(
-        a=Party(name="a"),
-        b=Party(name="b"),
+        a=ComparisonSide(name="a"),
+        b=ComparisonSide(name="b"),
         quantity="step_time",
         unit="s",
         lines=(line,),
@@ -85,10 +85,10 @@ def test_a_verdict_says_how_many_of_its_rounds_were_disturbed(disturbed_count, w
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("paired_interval_inside_band", "the whole interval is within the margin of 2.0%"),
-        ("too_few_rounds", "too few rounds to tell, 6 of 4 needed"),
+        ("paired_interval_inside_band", "the whole interval is within the margin of 2.0 %"),
+        ("too_few_rounds", "too few rounds to decide, 6 of 4 needed"),
         ("noise_exceeds_band", "launches vary more than these two differ"),
-        ("one_sample", "a single value on a side does not tell how much launches vary"),
+        ("one_sample", "a single value on a side does not show how much launches vary"),
         ("power_cut", "power cut"),
     ],
 )
@@ -103,12 +103,12 @@ def test_intervals_are_drawn_to_one_scale():
         Reading(centre=4.0, low=4.0, high=4.0),
     ]
 
-    assert interval_plot(drawn, 9, LINES) == ["├─●─┤", "        ●", "      ●"]
-    assert interval_plot(drawn, 9, PLAIN) == ["|-o-|", "        o", "      o"]
+    assert interval_plot(drawn, 9, "├─●┤") == ["├─●─┤", "        ●", "      ●"]
+    assert interval_plot(drawn, 9, "|-o|") == ["|-o-|", "        o", "      o"]
 
 
 def test_values_without_a_difference_are_drawn_in_the_middle():
-    assert interval_plot([Reading(centre=1.0)] * 2, 5, PLAIN) == ["  o", "  o"]
+    assert interval_plot([Reading(centre=1.0)] * 2, 5, "|-o|") == ["  o", "  o"]
 
 
 def test_one_launch_or_launches_beyond_all_bounds_have_no_interval():
@@ -137,7 +137,7 @@ def test_a_reading_lies_within_its_interval_and_among_its_launches(values, alpha
 def test_whatever_is_drawn_fits_its_width_and_has_one_centre(ends, width):
     readings = [Reading(low=low, centre=centre, high=high) for low, centre, high in ends]
 
-    lines = interval_plot(readings, width, PLAIN)
+    lines = interval_plot(readings, width, "|-o|")
 
     assert all(len(line) <= width for line in lines)
     assert all(line.count("o") == 1 for line in lines)

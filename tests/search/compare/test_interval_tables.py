@@ -1,32 +1,18 @@
 """Tables of compared result files: every cell as agreed, and nothing hidden that counts."""
 
 import difflib
-import io
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.text import Text
 
-from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.estimate import Estimate, TimeRange
 from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, compare_files
 from records.errors import StudyError
-from search.compare.intervals_view import (
-    Display,
-    View,
-    bound_cells,
-    bulk_script,
-    change_cell,
-    comparison_facts,
-    interval_cells,
-    report_lines,
-    report_renderables,
-    summary_lines,
-    time_cells,
-)
+from search.compare.intervals_view import bulk_script, comparison_facts, nvbench_lines
+from search.compare.view import Display, View
 from tests.support.nvbench import Json, benchmark, device, state, times, write_result
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,6 +56,10 @@ def found_of(folder: Path) -> ComparedFiles:
     return compare_files(*sides, devices=DeviceChoice.of(ignore_difference=True))
 
 
+def lines_of(found: ComparedFiles, view: View) -> list[str]:
+    return list(map(str, nvbench_lines(found, view)))
+
+
 @pytest.fixture
 def found(tmp_path: Path) -> ComparedFiles:
     return found_of(tmp_path)
@@ -85,38 +75,33 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_table_is_what_the_golden_file_says(
     display: Display, found: ComparedFiles, tmp_path: Path
 ):
-    golden = GOLDEN / f"intervals_{display}.md"
+    golden = GOLDEN / f"intervals_{display}.txt"
     actual = tmp_path / golden.name
 
-    actual.write_text("\n".join(report_lines(found, View(display=display))) + "\n")
+    actual.write_text("\n".join(lines_of(found, View(display=display))) + "\n")
 
     expected, seen = golden.read_text(encoding="utf-8"), actual.read_text(encoding="utf-8")
     change = difflib.unified_diff(expected.splitlines(), seen.splitlines(), lineterm="")
     assert seen == expected, f"to accept: cp {actual} {golden}\n" + "\n".join(change)
 
 
-def test_a_terminal_shows_verdicts_in_colours(found: ComparedFiles):
-    page = io.StringIO()
-    console = Console(file=page, force_terminal=True, width=120, color_system="standard")
+def test_rows_have_the_colours_of_their_verdicts(found: ComparedFiles):
+    lines = [line for line in nvbench_lines(found, View()) if isinstance(line, Text)]
 
-    for part in report_renderables(found, View(display=Display.EXPLAIN)):
-        console.print(part)
-
-    colours = {"FAST": 32, "SLOW": 31, "SAME": 34, "AMBG": 90, "????": 33}
-    for word, code in colours.items():
-        assert f"\x1b[{code}m{word}" in page.getvalue()
-    assert "Ref [Lo / Ce / Hi]" in page.getvalue()
+    styles = {line.plain.split()[0]: str(line.style) for line in lines}
+    assert styles["fast"] == "green"
+    assert styles["slow"] == "red"
+    assert styles["same"] == "blue"
+    assert styles["noisy"] == styles["skipped"] == "yellow"
 
 
 def test_a_threshold_hides_rows_but_counts_them(found: ComparedFiles):
-    view = View(threshold_percent=5.0)
+    lines = lines_of(found, View(threshold_percent=5.0))
 
-    lines = report_lines(found, view)
-
-    shown = [line.split()[1] for line in lines if line.startswith("| ") and "case" not in line]
-    assert shown == ["fast", "slow", "skipped"]
-    assert "- total: 8" in lines
-    assert summary_lines(found, view)[-1] == "- not shown, below 5 %: 5"
+    rows = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in RUNS]
+    assert rows == ["fast", "slow", "skipped"]
+    assert "verdicts: 1 fast, 1 slow, 2 same, 3 undecided, 1 unknown" in lines
+    assert lines[-1] == "not shown: 5 that differ by less than 5 %"
 
 
 @pytest.mark.parametrize("percent", [-1.0, float("nan"), float("inf")])
@@ -126,10 +111,10 @@ def test_a_threshold_is_a_finite_percentage(percent: float):
 
 
 def test_the_message_of_a_reason_is_that_of_its_worst_case(found: ComparedFiles):
-    lines = [line for line in summary_lines(found, View()) if "noise_too_high" in line]
+    lines = [line for line in lines_of(found, View()) if "noise_too_high" in line]
 
     assert len(lines) == 1
-    assert lines[0].startswith("    - noise_too_high: 2 (")
+    assert lines[0].startswith("undecided: 2 noise_too_high (")
     assert "27.3 %" in lines[0]
 
 
@@ -171,7 +156,7 @@ def test_any_times_can_be_shown_and_told(
     assert json.dumps(comparison_facts(found), allow_nan=False)
     for display in Display:
         exec(bulk_script(found, View(display=display)), {})
-        assert f"- total: {len(pairs)}" in report_lines(found, View(display=display))
+        assert lines_of(found, View(display=display))[0] == "copy, [0] Test GPU"
 
 
 def test_names_of_a_file_cannot_break_a_table(tmp_path: Path):
@@ -184,11 +169,11 @@ def test_names_of_a_file_cannot_break_a_table(tmp_path: Path):
         }
         write_result(tmp_path / f"{name}.json", [benchmark("copy\n# [red]", [run])])
 
-    lines = report_lines(compare_files(tmp_path / "ref.json", tmp_path / "cmp.json"), View())
+    lines = lines_of(compare_files(tmp_path / "ref.json", tmp_path / "cmp.json"), View())
 
-    assert lines[0] == "# copy # [red], [0] Test GPU"
-    assert lines[2].startswith("| a/b ")
-    assert lines[4].startswith("| x [31m/y |")
+    assert lines[0] == "copy # [red], [0] Test GPU"
+    assert lines[1].startswith("a|b ")
+    assert lines[2].startswith("x [31m|y ")
 
 
 def test_tables_of_several_files_name_them(tmp_path: Path):
@@ -198,83 +183,9 @@ def test_tables_of_several_files_name_them(tmp_path: Path):
             runs = [state(times(*[1.0] * 4))]
             write_result(tmp_path / folder / name, [benchmark("copy", runs)])
 
-    lines = report_lines(compare_files(tmp_path / "ref", tmp_path / "cmp"), View())
+    lines = lines_of(compare_files(tmp_path / "ref", tmp_path / "cmp"), View())
 
-    assert [line for line in lines if line.startswith("# ")] == [
-        "# a.json, copy, [0] Test GPU",
-        "# b.json, copy, [0] Test GPU",
-        "# summary",
+    assert [line for line in lines if "[0]" in line] == [
+        "a.json, copy, [0] Test GPU",
+        "b.json, copy, [0] Test GPU",
     ]
-
-
-def estimate(lower: float, centre: float, upper: float) -> Estimate:
-    return Estimate(
-        centre=centre, interval=TimeRange(lower=lower, centre=centre, upper=upper), noise=0.0
-    )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (1.0, "1.000 s"),
-        (0.9999, "999.900 ms"),
-        (1e-3, "1.000 ms"),
-        (9.99e-4, "999.000 us"),
-        (1e-9, "0.001 us"),
-        (0.0, "n/a"),
-        (-1.0, "n/a"),
-        (None, "n/a"),
-        (float("nan"), "n/a"),
-        (float("inf"), "n/a"),
-    ],
-)
-def test_a_time_has_three_decimals_of_the_unit_it_fills(seconds: float | None, text: str):
-    assert time_cells([Estimate(centre=seconds)]) == [text]
-
-
-def test_a_spread_is_as_fine_as_its_centre_is_shown():
-    told = [
-        estimate(2.237 * MS, 2.3 * MS, 2.389 * MS),
-        estimate(0.2 * MS, 0.9 * MS, 2.1 * MS),
-        estimate(19.38 * US, 19.944 * US, 20.508 * US),
-        estimate(1.9, 2.0, 2.1),
-        Estimate(centre=123.0 * US),
-        Estimate(centre=None),
-    ]
-
-    assert interval_cells(told) == [
-        "2.300 ms [-63, +89] us",
-        "900.000 us [-0.700000, +1.200000] ms",
-        " 19.944 [-0.564, +0.564] us",
-        "2.000 s [-100, +100] ms",
-        "123.000                  us",
-        "n/a",
-    ]
-
-
-def test_bounds_share_their_leading_digits_only_where_that_is_worth_it():
-    told = [
-        estimate(1.434 * MS, 1.446 * MS, 1.458 * MS),
-        estimate(9.87 * US, 10.02 * US, 10.3 * US),
-        estimate(100.1 * US, 120.2 * US, 123.3 * US),
-        estimate(1.5 * MS, 1.5 * MS, 1.5 * MS),
-        estimate(1.0, 1.9, 2.0),
-        Estimate(centre=5.0),
-        Estimate(centre=None),
-    ]
-
-    assert bound_cells(told) == [
-        "1.4[34 / 46 / 58] ms",
-        "[  9.870 /  10.020 /  10.300] us",
-        "[100.100 / 120.200 / 123.300] us",
-        "1.50[0 / 0 / 0] ms",
-        "[  1.000 /   1.900 /   2.000] s",
-        "5.000 s",
-        "n/a",
-    ]
-
-
-def test_only_a_claim_has_a_change():
-    assert change_cell(Verdict.FAST, -0.0498) == "<= -5.0%"
-    assert change_cell(Verdict.SLOW, 0.0769) == ">= +7.7%"
-    assert change_cell(Verdict.SAME, None) == ""

@@ -99,7 +99,7 @@ def test_a_line_says_how_sure_it_is(told, cclsearch, root):
     )
     out = cclsearch("leaderboard", "slow", "--store", root).out
     assert "0.35 to 0.45" in out
-    assert "ranks: a rank is one more than how many are shown to be better" in out
+    assert "ranks: a rank is one more than the number of submissions shown to be better" in out
 
 
 def test_a_study_without_a_measured_trial_is_named_as_left_out(told):
@@ -155,7 +155,7 @@ def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsea
     names = [mark["name"] for mark in board["groups"][0]["submissions"][0]["marks"]]
     assert "best_is_last" in names
     assert set(names) == set(board["marks"])
-    assert re.search(r"^a: best is last: 1, as foreign: The best, trial 5", text, re.M)
+    assert re.search(r"^a: best is last: 1, such as foreign: The best, trial 5", text, re.M)
 
 
 def test_csv_has_a_row_each_and_nothing_that_a_spreadsheet_runs(cclsearch, root):

@@ -71,7 +71,7 @@ def test_load_and_drift_are_told() -> None:
     today = between(write(busy()).turn, "## The machine today", "## Best so far")
 
     assert "3 of 7 launches disturbed" in today
-    assert "other processes used 10% of the cores at first, 90% lately" in today
+    assert "other processes used 10 % of the cores at first, 90 % lately" in today
     assert "the same configuration (#0) was 0.25x as good when launched last as at first" in today
 
 

@@ -206,7 +206,7 @@ def test_a_race_of_disturbed_rounds_is_decided_with_a_caveat(tabular):
     assert race.comparison.verdict is Verdict.FAST
     assert race.comparison.disturbed_count == race.comparison.round_count == 4
     assert finding.winner == 1
-    assert "raced: trial 1 against trial 0: 2.00x better" in study.said.getvalue()
+    assert "compared: trial 1 against trial 0: 2.00x better" in study.said.getvalue()
     assert "4 interleaved rounds, all disturbed by other work" in study.said.getvalue()
 
 

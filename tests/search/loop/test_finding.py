@@ -101,7 +101,7 @@ def test_a_configuration_that_fails_when_launched_again_does_not_win():
     assert finding.winner == 0
     assert finding.unreliable == (1,)
     assert finding.ties == ()
-    assert "unreliable: trial 1 failed when it was launched again" in lines(finding, history)
+    assert "unreliable: trial 1 failed when it was repeated" in lines(finding, history)
 
 
 def test_it_wins_when_no_other_finalist_is_left():
@@ -174,8 +174,8 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
     assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
         "trials: 3 measured, 0 failed; 15 launches of at most 76, 12 to confirm",
-        "noise: rounds of equal launches differ by 1.3% (standard deviation); 12 rounds show "
-        "differences from 1.2%",
+        "noise: rounds of equal launches differ by 1.3 % (standard deviation); 12 rounds show "
+        "differences from 1.2 %",
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
@@ -253,9 +253,9 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, roun
         ),
         (
             (0.5, 0.5),
-            "2.00x better in 2 interleaved rounds, but undecided: too few rounds to tell",
+            "2.00x better in 2 interleaved rounds, but undecided: too few rounds to decide",
         ),
-        ((0.5,), "2.00x better in 1 interleaved round, but undecided: too few rounds to tell"),
+        ((0.5,), "2.00x better in 1 interleaved round, but undecided: too few rounds to decide"),
         ((0.0,) * 4, "undecided, only positive values can be compared as a ratio"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_faster_trial_leads_once_it_has_won_a_race(tabular):
     assert race.comparison.verdict is Verdict.FAST
     assert race.comparison.round_count == 2
     assert finding.winner == 1
-    assert "raced: trial 1 against trial 0: 2.5" in study.said.getvalue()
+    assert "compared: trial 1 against trial 0: 2.5" in study.said.getvalue()
 
 
 def test_a_slower_trial_is_not_raced(tabular):

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from search.service.pages.base import moment, took
+from search.service.pages.base import moment
 from search.views.charts import sparkline
+from search.views.format import format_elapsed
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 from tests.search.service.reading_pages import get, links
 from tests.support import records as testing
@@ -167,4 +168,4 @@ def test_moments_are_told_in_utc_and_what_is_none_as_it_stands():
     [(0.4, "0 s"), (61, "1 min 1 s"), (7200, "2 h"), (180_000, "2 days 2 h")],
 )
 def test_lengths_of_time_are_told_by_their_two_largest_units(seconds, words):
-    assert took(seconds) == words
+    assert format_elapsed(seconds) == words

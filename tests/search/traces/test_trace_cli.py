@@ -110,7 +110,7 @@ def test_only_the_longest_kernels_are_printed_and_the_rest_is_summed_up(cclsearc
     out = cclsearch("trace", "kernels", SYNTHETIC, "--top", "2", "--no-cache").out
 
     assert "ncclDevKernel_ReduceScatter" in out
-    assert "11 more names with 57.4% of the time; --json has all" in out
+    assert "11 more names with 57.4 % of the time; --json has all" in out
 
 
 def test_a_difference_is_sorted_by_its_effect(told):

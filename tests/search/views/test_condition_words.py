@@ -49,7 +49,7 @@ def finished(tabular):
 
 
 def test_a_quiet_launch_is_told_with_what_the_machine_said():
-    assert conditions_words(QUIET) == "nothing disturbed the launch (others 2%, load 1.5)"
+    assert conditions_words(QUIET) == "nothing disturbed the launch (others 2 %, load 1.5)"
     assert conditions_words(UNKNOWN) == "nothing disturbed the launch"
 
 
@@ -60,7 +60,7 @@ def test_everything_that_a_machine_tells_is_shown():
     )
 
     assert conditions_words(conditions) == (
-        "GPU 0 was slowed by power cap (steal 1%, 3.0 GiB available, CPU at 2.50 GHz, "
+        "GPU 0 was slowed by power cap (steal 1 %, 3.0 GiB available, CPU at 2.50 GHz, "
         "GPU 0 at 1.98 GHz, GPU 0 at 61 °C)"
     )
 

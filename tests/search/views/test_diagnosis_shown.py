@@ -10,8 +10,8 @@ from search.loop.leader import study_leader
 from search.report.summary import StudyRecord, report_lines
 
 SENTENCE = (
-    "46% of the step is compute, and the largest loss is exposed communication (36%), mostly "
-    "all_reduce over 2 ranks (22%). The others wait for rank 1"
+    "46 % of the step is compute, and the largest loss is exposed communication (36 %), mostly "
+    "all_reduce over 2 ranks (22 %). The others wait for rank 1"
 )
 
 

@@ -51,8 +51,8 @@ def second(diagnosis: Diagnosis) -> str:
 
 def test_exposed_communication_that_leads_is_named_with_its_largest_collective() -> None:
     assert first(TALKING) == (
-        "43% of the step is exposed communication, mostly all_reduce over 4 ranks (31%), "
-        "against 40% compute."
+        "43 % of the step is exposed communication, mostly all_reduce over 4 ranks (31 %), "
+        "against 40 % compute."
     )
 
 
@@ -60,27 +60,27 @@ def test_compute_that_leads_is_told_with_the_largest_loss() -> None:
     quieter = replace(TALKING, compute_s=0.6, exposed_communication_s=0.35, idle_s=0.03)
 
     assert first(quieter) == (
-        "60% of the step is compute, and the largest loss is exposed communication (35%), "
-        "mostly all_reduce over 4 ranks (31%)."
+        "60 % of the step is compute, and the largest loss is exposed communication (35 %), "
+        "mostly all_reduce over 4 ranks (31 %)."
     )
 
 
 def test_a_collective_below_half_of_the_loss_is_not_called_most_of_it() -> None:
     many = replace(TALKING, collectives=(replace(REDUCE, exposed_s=0.15),))
 
-    assert "communication, most in all_reduce over 4 ranks (15%)" in first(many)
+    assert "communication, most in all_reduce over 4 ranks (15 %)" in first(many)
 
 
 def test_a_step_of_compute_alone_says_that_nothing_else_matters() -> None:
     assert first(COMPUTING) == (
-        "90% of the step is compute, and no other part takes a tenth of it."
+        "90 % of the step is compute, and no other part takes a tenth of it."
     )
 
 
 def test_a_rank_that_computes_longer_comes_before_faster_communication() -> None:
     uneven = replace(TALKING, slowest_rank=2, slowest_over_mean=1.18, pipeline_bubble_s=0.4)
 
-    assert second(uneven).startswith("Rank 2 computes 18% longer than the mean, so the others wait")
+    assert second(uneven).startswith("Rank 2 computes 18 % longer than the mean, so the others")
 
 
 def test_a_rank_that_computes_longer_in_little_compute_is_not_to_blame() -> None:
@@ -92,14 +92,14 @@ def test_a_rank_that_computes_longer_in_little_compute_is_not_to_blame() -> None
 def test_a_pipeline_whose_stages_wait_needs_more_micro_batches() -> None:
     piped = replace(TALKING, pipeline_bubble_s=0.3)
 
-    assert "mostly waiting for and receiving from neighbours (30%)" in first(piped)
+    assert "mostly waiting for and receiving from neighbours (30 %)" in first(piped)
     assert "more and smaller micro batches" in second(piped)
 
 
 def test_a_rank_that_is_late_without_computing_longer_is_looked_at() -> None:
     late = replace(TALKING, straggler=1, straggler_share=0.2, slowest_over_mean=1.01)
 
-    assert second(late).startswith("The others wait for rank 1 in 20% of their step although")
+    assert second(late).startswith("The others wait for rank 1 in 20 % of their step although")
 
 
 def test_a_collective_across_nodes_should_stay_within_one() -> None:
@@ -120,7 +120,7 @@ def test_what_could_be_hidden_should_start_earlier() -> None:
     shy = replace(REDUCE, exposed_s=0.39, hidden_s=0.01)
 
     assert second(replace(TALKING, collectives=(shy,))).startswith(
-        "Only 2% of the all_reduce runs beside compute, so start it earlier"
+        "Only 2 % of the all_reduce runs beside compute, so start it earlier"
     )
 
 
@@ -133,14 +133,14 @@ def test_more_communication_than_compute_cannot_be_hidden() -> None:
 def test_exposed_communication_of_no_known_collective_is_admitted() -> None:
     unknown = replace(TALKING, collectives=())
 
-    assert first(unknown) == "43% of the step is exposed communication, against 40% compute."
+    assert first(unknown) == "43 % of the step is exposed communication, against 40 % compute."
     assert second(unknown).startswith("The trace does not tell which collective it is")
 
 
 def test_idle_time_is_the_hosts_where_it_was_late() -> None:
     idle = replace(COMPUTING, compute_s=0.4, idle_s=0.5)
 
-    assert first(idle) == "52% of the step is idle time, against 41% compute."
+    assert first(idle) == "52 % of the step is idle time, against 41 % compute."
     assert second(replace(idle, host_wait_s=0.4)).startswith("The host hands work over too slowly")
     assert second(replace(idle, host_wait_s=0.1)).startswith("The traces do not blame the host")
     assert second(idle).startswith("The traces do not blame the host")
@@ -149,7 +149,7 @@ def test_idle_time_is_the_hosts_where_it_was_late() -> None:
 def test_copies_are_to_be_kept_in_place() -> None:
     copying = replace(COMPUTING, compute_s=0.5, copy_s=0.4)
 
-    assert "the largest loss is copies (41%)" in first(copying)
+    assert "the largest loss is copies (41 %)" in first(copying)
     assert "moved between host and device" in second(copying)
 
 
@@ -194,15 +194,15 @@ def test_the_numbers_tell_every_collective_with_its_groups() -> None:
     )
 
     assert list(diagnosis_lines(full)) == [
-        "a profiled step takes 1 s: compute 400 ms (40%), exposed communication 430 ms (43%), "
-        "copies 20 ms (2%), idle 150 ms (15%), hidden communication 100 ms (10%), "
-        "pipeline bubble 100 ms (10%), idle while the host was late 50 ms (5%)",
+        "a profiled step takes 1 s: compute 400 ms (40 %), exposed communication 430 ms (43 %), "
+        "copies 20 ms (2 %), idle 150 ms (15 %), hidden communication 100 ms (10 %), "
+        "pipeline bubble 100 ms (10 %), idle while the host was late 50 ms (5 %)",
         "all_reduce over 6 ranks (ranks 0 2 4 ... 10 and 1 more group, across nodes): 2 calls with "
-        "953.7 MiB in all per rank, exposed 310 ms (31%), hidden 200 ms (20%)",
+        "953.7 MiB in all per rank, exposed 310 ms (31 %), hidden 200 ms (20 %)",
         "all_reduce over 4 ranks (ranks 0 to 3, within nodes): 1 call per rank, "
-        "exposed 310 ms (31%), hidden 200 ms (20%)",
+        "exposed 310 ms (31 %), hidden 200 ms (20 %)",
         "rank 3 computes longest, 1.20 times the mean of the ranks",
-        "the others wait for rank 3 in 10% of their step",
+        "the others wait for rank 3 in 10 % of their step",
         "memory peaks at 40 GiB of 80 GiB",
     ]
 

@@ -89,11 +89,11 @@ def test_a_pipe_gets_one_line_for_each_trial_and_re_measuring_launch():
         "study 20260101-000000-aaaa: example, objective step_time",
         "strategy coordinate",
         "trial 0  seed  activation_checkpointing=selective dp_shard=4 micro_batch=16 tp=2  0.5 s  "
-        "best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
+        "best so far  (compute 50 %, exposed 25 %, other 0 %, idle 25 %, hidden 12 %)",
         "trial 1  coordinate  activation_checkpointing=selective dp_shard=4 micro_batch=16 tp=1  "
-        "0.25 s  best so far  (compute 50%, exposed 25%, other 0%, idle 25%, hidden 12%)",
-        "trial 1 again, to confirm, round 1: step_time 0.25 s",
-        "trial 1 again, to confirm, round 1: FAILED crash: it broke",
+        "0.25 s  best so far  (compute 50 %, exposed 25 %, other 0 %, idle 25 %, hidden 12 %)",
+        "trial 1 repeated to confirm, round 1: step_time 0.25 s",
+        "trial 1 repeated to confirm, round 1: FAILED crash: it broke",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_re_measuring_launch_without_a_step_time_is_told_as_measured():
 
     PlainProgress(out).repeat_finished(Repeat(series=2, round=1, ordinal=0, outcome=outcome))
 
-    assert out.getvalue() == "trial 0 again, to confirm, round 2: measured\n"
+    assert out.getvalue() == "trial 0 repeated to confirm, round 2: measured\n"
 
 
 def test_a_program_gets_one_event_for_everything_that_happens():
@@ -230,7 +230,7 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
 
     shown = " ".join(captured.get().split())
     assert "trial 4 · warmup · tp=1" in shown
-    assert "3 of 15 trials and 2 again, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+    assert "3 of 15 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
 
 def test_the_terminal_shows_every_trial_that_is_under_way():
@@ -269,7 +269,7 @@ def test_the_terminal_says_which_launch_is_made_again():
         with console.capture() as captured:
             console.print(live.footer())
 
-    assert "launching again · timed · trial 1 in round 1, to confirm" in captured.get()
+    assert "repeating · timed · trial 1 in round 1, to confirm" in captured.get()
 
 
 WON = Race(
@@ -288,8 +288,8 @@ LOST = replace(WON, comparison=replace(WON.comparison, verdict=Verdict.UNDECIDED
 NOISE = Noise(sd=0.0512, freedom=2)
 MEASURE = Measure(max_confirm_rounds=6)
 NOISE_WORDS = (
-    "noise: rounds of equal launches differ by 5.1% (standard deviation); 6 rounds show "
-    "differences from 7.6%"
+    "noise: rounds of equal launches differ by 5.1 % (standard deviation); 6 rounds show "
+    "differences from 7.6 %"
 )
 
 
@@ -308,7 +308,7 @@ def test_every_face_tells_the_noise_and_who_leads_after_a_race():
     words = "2.00x better (95 % interval 1.60 to 2.50, 2 interleaved rounds)"
     for out in (pipe, screen):
         assert NOISE_WORDS in " ".join(out.getvalue().split())
-        assert f"raced: trial 1 against trial 0: {words}" in " ".join(out.getvalue().split())
+        assert f"compared: trial 1 against trial 0: {words}" in " ".join(out.getvalue().split())
         assert "undecided: no, so trial 0 leads" in " ".join(out.getvalue().split())
     noise, _, won = [json.loads(line) for line in program.getvalue().splitlines()]
     assert noise.items() >= {"event": "noise_measured", "sd": 0.0512, "freedom": 2}.items()

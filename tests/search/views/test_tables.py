@@ -65,7 +65,7 @@ def test_control_characters_and_line_ends_are_no_part_of_a_cell():
         (format_decimal_bytes(None), "-"),
         (format_decimal_bytes(999), "999 B"),
         (format_decimal_bytes(2_101_248), "2.101 MB"),
-        (format_percent(0.1234), "12.3%"),
+        (format_percent(0.1234), "12.3 %"),
         (format_percent(None), "-"),
         (format_bandwidth(168.8e9), "168.8 GB/s"),
     ],

@@ -35,7 +35,7 @@ from records.store.store import Store
 from records.trial import Trial
 from search.client.client import Client
 from search.compare.compare import Comparisons, ComparisonSide
-from search.compare.files import Replicates, Turn, judged
+from search.compare.files import Replicates, Turn, judge_replicates
 from search.compare.view import verdict_words
 from tests.support.records import failed, study, trial
 from tests.support.service import Serving
@@ -272,7 +272,7 @@ def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Co
         b=ComparisonSide(name="with readers"),
         quantity="step_time",
         unit="s",
-        lines=(judged("step_time", *sides, rule),),
+        lines=(judge_replicates("step_time", *sides, rule),),
         rule=rule,
     )
 

@@ -18,7 +18,15 @@ from records.errors import StudyError
 from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
 from search.compare.compare import Comparisons, Terms, compare_launches, compare_trials
 from search.compare.files import compare_bench, compare_timings
-from search.compare.sides import Bench, Nvbench, OneLaunch, OnRecord, Side, Timings, side
+from search.compare.sides import (
+    BenchSide,
+    LaunchSide,
+    NvbenchSide,
+    Side,
+    TimingsSide,
+    TrialSide,
+    side,
+)
 from search.compare.view import Display, View, comparison_lines, comparisons_facts
 from search.settings import store_root
 from search.views.console import echo_styled, on_terminal
@@ -30,11 +38,11 @@ BENCHMARKS, AXES = "benchmarks", "axes"
 GIVEN = "search.cli.compare.given"
 SLOWER, UNDECIDED = 3, 5
 KINDS = {
-    OnRecord: "a trial",
-    OneLaunch: "a stored measurement",
-    Timings: "stored timings",
-    Bench: "benchmark CSV",
-    Nvbench: "nvbench results",
+    TrialSide: "a trial",
+    LaunchSide: "a stored measurement",
+    TimingsSide: "stored timings",
+    BenchSide: "benchmark CSV",
+    NvbenchSide: "nvbench results",
 }
 SIDE = "trial:3, trial:STUDY:3, best, best:STUDY, or a file or folder of results."
 
@@ -193,7 +201,7 @@ def compare(
     view = View(display=Display(display), threshold_percent=threshold_diff)
     limits = Terms(thresholds=terms.thresholds, margin=terms.margin, alpha=terms.alpha)
     reference, candidate = side(a, store), side(b, store)
-    if isinstance(reference, Nvbench) and isinstance(candidate, Nvbench):
+    if isinstance(reference, NvbenchSide) and isinstance(candidate, NvbenchSide):
         filters = nvbench.filters(context.meta[GIVEN])
         counts = _print_nvbench(reference, candidate, nvbench, filters, view, limits, as_json)
     elif nvbench != NvbenchOptions():
@@ -223,13 +231,13 @@ def _gate(counts: Mapping[Verdict, int], *, allow_undecided: bool) -> None:
 def _compared(a: Side, b: Side, terms: Terms) -> Comparisons:
     """Compare two sides of one kind; raise `StudyError` for different kinds."""
     match a, b:
-        case OnRecord(), OnRecord():
+        case TrialSide(), TrialSide():
             return compare_trials(a, b, terms)
-        case ((OneLaunch() | OnRecord()), (OneLaunch() | OnRecord())):
+        case ((LaunchSide() | TrialSide()), (LaunchSide() | TrialSide())):
             return compare_launches(a, b, terms)
-        case Timings(), Timings():
+        case TimingsSide(), TimingsSide():
             return compare_timings(a, b, terms)
-        case Bench(), Bench():
+        case BenchSide(), BenchSide():
             return compare_bench(a, b, terms)
         case _:
             raise StudyError(
@@ -263,8 +271,8 @@ def _print_lines(lines: Iterable[str | Text]) -> None:
 
 
 def _print_nvbench(
-    a: Nvbench,
-    b: Nvbench,
+    a: NvbenchSide,
+    b: NvbenchSide,
     chosen: NvbenchOptions,
     filters: Iterable[tuple[Literal["benchmark", "axis"], str]],
     view: View,

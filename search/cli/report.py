@@ -23,7 +23,14 @@ from search.cli.options import (
     store_flag,
     takes_options,
 )
-from search.leaderboard.ranking import Column, Group, Leaderboard, Ranked, gathered, leaderboard
+from search.leaderboard.ranking import (
+    Column,
+    Group,
+    Leaderboard,
+    Ranked,
+    gather_submissions,
+    leaderboard,
+)
 from search.leaderboard.view import (
     PUBLISHED,
     RULE,
@@ -223,7 +230,7 @@ def leaderboard_command(
         needed = wanted.studies or not wanted.entries or has_records(store)
         records = opened.enter_context(open_store(store)) if needed else None
         status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
-        submissions, notes = gathered(
+        submissions, notes = gather_submissions(
             records,
             wanted.studies,
             wanted.entries,

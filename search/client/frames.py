@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import pandas as pd
 
 from search.service.models import TrialShort
-from search.views.frames import framed
+from search.views.frames import trial_table
 
 
 def trial_frame(trials: Iterable[TrialShort]) -> pd.DataFrame:
     """One row per trial, as `cclsearch.trials` has it."""
-    return framed((_summary(each), each.config or {}, each.metrics) for each in trials)
+    return trial_table((_summary(each), each.config or {}, each.metrics) for each in trials)
 
 
 def _summary(trial: TrialShort) -> dict[str, object]:

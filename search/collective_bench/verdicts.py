@@ -20,7 +20,7 @@ from evaluator.timing.decision import (
 from records.errors import StudyError
 from search.collective_bench.results import DevicePoint, Figures, Results, base_names, by_point
 from search.compare.compare import LEAST_ALPHA
-from search.compare.files import ONCE, UNPAIRED, judged_points
+from search.compare.files import ONCE, UNPAIRED, judge_points
 
 NOT_MATCHED: Final = "no_baseline_point"
 SKIPPED: Final = "skipped"
@@ -195,8 +195,8 @@ def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
     Claims are corrected for the number of points, so that of all of them together as many are wrong
     as the limits allow for one.
     """
-    slower = judged_points(baseline.rows, of.rows, limits.slower)
-    faster = judged_points(baseline.rows, of.rows, limits.faster)
+    slower = judge_points(baseline.rows, of.rows, limits.slower)
+    faster = judge_points(baseline.rows, of.rows, limits.faster)
     chosen = [
         _by_side(slower[point].comparison, faster[point].comparison, limits) for point in slower
     ]

@@ -28,7 +28,7 @@ from evaluator.timing.intervals.estimate import Thresholds, summary_of
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
-from search.compare.sides import OneLaunch, OnRecord, one_launch
+from search.compare.sides import LaunchSide, TrialSide, one_launch
 from search.loop.leader import (
     claim_rule,
     is_step_time,
@@ -154,25 +154,29 @@ class Comparisons:
         return {verdict: found[verdict] for verdict in Verdict}
 
 
-def corrected(lines: Iterable[ComparisonRow], rule: DecisionRule) -> tuple[ComparisonRow, ...]:
+def correct_for_number(
+    lines: Iterable[ComparisonRow], rule: DecisionRule
+) -> tuple[ComparisonRow, ...]:
     """The lines without claims that as many of them make by chance."""
     given = tuple(lines)
     results = corrected_for_number([(line.comparison, rule) for line in given])
     return tuple(map(lambda line, each: replace(line, comparison=each), given, results))
 
 
-def refused(name: str, reason: str, detail: str) -> ComparisonRow:
+def refusal(name: str, reason: str, detail: str) -> ComparisonRow:
     """Sides that cannot be compared."""
     unknown = Comparison(verdict=Verdict.UNKNOWN, reason=reason)
     return ComparisonRow(name=name, comparison=unknown, detail=detail)
 
 
-def differing(name: str, a: Mapping[str, object], b: Mapping[str, object]) -> ComparisonRow | None:
+def first_difference(
+    name: str, a: Mapping[str, object], b: Mapping[str, object]
+) -> ComparisonRow | None:
     """A refusal naming the first fact that is not the same on both sides, if there is one."""
     for field, of_a in a.items():
         if of_a != b[field]:
             words = f"{field} is {of_a} for A and {b[field]} for B"
-            return refused(name, f"not_comparable:{field}", words)
+            return refusal(name, f"not_comparable:{field}", words)
     return None
 
 
@@ -209,7 +213,9 @@ TRACED = (
 )
 
 
-def compare_launches(a: OneLaunch | OnRecord, b: OneLaunch | OnRecord, terms: Terms) -> Comparisons:
+def compare_launches(
+    a: LaunchSide | TrialSide, b: LaunchSide | TrialSide, terms: Terms
+) -> Comparisons:
     """What the steps of two launches suggest about B against A."""
     one, other = _alone(a), _alone(b)
     return Comparisons(
@@ -226,15 +232,15 @@ def compare_launches(a: OneLaunch | OnRecord, b: OneLaunch | OnRecord, terms: Te
 def failure(name: str, which: str, failed: Failed) -> ComparisonRow:
     """Why a side that failed is not compared."""
     cause = one_line(failed.message, CAUSE_CHARS)
-    return refused(name, failed.kind, f"{which} failed: {cause}")
+    return refusal(name, failed.kind, f"{which} failed: {cause}")
 
 
-def _alone(side: OneLaunch | OnRecord) -> OneLaunch:
-    if isinstance(side, OneLaunch):
+def _alone(side: LaunchSide | TrialSide) -> LaunchSide:
+    if isinstance(side, LaunchSide):
         return side
     trial = side.trial
     settings = "" if trial.config is None else str(trial.config)
-    return OneLaunch(name=side.name, launch=one_launch(trial.outcome), settings=settings)
+    return LaunchSide(name=side.name, launch=one_launch(trial.outcome), settings=settings)
 
 
 def _compare_steps(
@@ -246,15 +252,15 @@ def _compare_steps(
     if isinstance(b, Failed):
         return failure(NAME, "B", b)
     ranks = [{"rank_count": len(launch.step_times_s)} for launch in (a, b)]
-    found = unfit(NAME, [a], [b]) or differing(NAME, *ranks)
+    found = unfit(NAME, [a], [b]) or first_difference(NAME, *ranks)
     if found is not None:
         return found
     readings = []
     for side, steps_s in (("A", a.slowest_rank_s), ("B", b.slowest_rank_s)):
         if not steps_s:
-            return refused(NAME, "no_samples", f"{side} has no timed steps")
+            return refusal(NAME, "no_samples", f"{side} has no timed steps")
         if min(steps_s) <= 0:
-            return refused(NAME, "bad_time", f"{side} has a step that took no time")
+            return refusal(NAME, "bad_time", f"{side} has a step that took no time")
         readings.append(Reading(centre=statistics.median(steps_s), step_count=len(steps_s)))
     one, other = readings
     return ComparisonRow(
@@ -262,7 +268,7 @@ def _compare_steps(
         comparison=undecided("not_interleaved", other.centre / one.centre),
         a=one,
         b=other,
-        screening=screened(a, b, thresholds),
+        screening=screen(a, b, thresholds),
     )
 
 
@@ -270,11 +276,11 @@ def unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Comp
     """Why launches of one workload cannot be compared, if they cannot."""
     for side, launches in (("A", a), ("B", b)):
         if any(launch.profiled for launch in launches):
-            return refused(name, "traced_samples", TRACED.format(side=side))
-    return differing(name, _facts(a), _facts(b))
+            return refusal(name, "traced_samples", TRACED.format(side=side))
+    return first_difference(name, _facts(a), _facts(b))
 
 
-def screened(a: Measurement, b: Measurement, thresholds: Thresholds) -> Judgement:
+def screen(a: Measurement, b: Measurement, thresholds: Thresholds) -> Judgement:
     """What the steps of one launch each say; nothing confirms them."""
     summaries = [summary_of(each.slowest_rank_s) for each in (a, b)]
     return judge(summaries[0], summaries[1], thresholds, confirmation=False)
@@ -291,7 +297,7 @@ def _facts(launches: Sequence[Measurement]) -> dict[str, object]:
 MORE_TRIALS = 5
 
 
-def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
+def compare_trials(a: TrialSide, b: TrialSide, terms: Terms) -> Comparisons:
     """Judge trial B against trial A; raises `StudyError` where they are one trial."""
     if a.name == b.name:
         raise StudyError(f"A and B are both {a.name}; give two trials")
@@ -307,7 +313,7 @@ def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
     found = (
         failed[0]
         if failed
-        else differing(name, _trials_facts(a), _trials_facts(b))
+        else first_difference(name, _trials_facts(a), _trials_facts(b))
         or _judged(a, b, objective, rule, terms)
     )
     return Comparisons(
@@ -324,14 +330,14 @@ def compare_trials(a: OnRecord, b: OnRecord, terms: Terms) -> Comparisons:
     )
 
 
-def _settings(side: OnRecord, other: OnRecord) -> str:
+def _settings(side: TrialSide, other: TrialSide) -> str:
     config, base = side.trial.config, other.trial.config
     if config is None or base is None:
         return "" if config is None else str(config)
     return format_difference(config, base)
 
 
-def _trials_facts(side: OnRecord) -> dict[str, object]:
+def _trials_facts(side: TrialSide) -> dict[str, object]:
     """What two trials must share to be compared, the most important first."""
     study: Study = side.row.study
     return {
@@ -348,7 +354,7 @@ def _trials_facts(side: OnRecord) -> dict[str, object]:
 
 
 def _judged(
-    a: OnRecord, b: OnRecord, objective: Scoring, rule: DecisionRule, terms: Terms
+    a: TrialSide, b: TrialSide, objective: Scoring, rule: DecisionRule, terms: Terms
 ) -> ComparisonRow:
     shared = max(_series(a, b, objective), key=lambda series: series.rank, default=None)
     own = [x.trial.outcome for x in (a, b) if isinstance(x.trial.outcome, Measured)]
@@ -368,7 +374,7 @@ def _judged(
         a=_trials_reading(a, objective, rule),
         b=_trials_reading(b, objective, rule),
         pairs=() if shared is None else shared.pairs(objective),
-        screening=screened(timings[0][0], timings[1][0], terms.thresholds),
+        screening=screen(timings[0][0], timings[1][0], terms.thresholds),
     )
 
 
@@ -403,7 +409,7 @@ class _Shared:
         )
 
 
-def _series(a: OnRecord, b: OnRecord, objective: Scoring) -> Iterator[_Shared]:
+def _series(a: TrialSide, b: TrialSide, objective: Scoring) -> Iterator[_Shared]:
     series: dict[tuple[Purpose, int], list[Repeat]] = defaultdict(list)
     for repeat in a.repeats:
         if launch_of(repeat.outcome, objective) is not None:
@@ -433,7 +439,7 @@ def _values(launches: Iterable[Measured], objective: Scoring) -> list[float]:
     return [score.value for score in scores if isinstance(score, Score)]
 
 
-def _trials_reading(side: OnRecord, objective: Scoring, rule: DecisionRule) -> Reading | None:
+def _trials_reading(side: TrialSide, objective: Scoring, rule: DecisionRule) -> Reading | None:
     """The number of a trial as it is shown everywhere, by more launches than the rounds have."""
     counts = supported_launches(side.repeats, objective)
     outcomes = [launch.outcome for launch in counts if launch.ordinal == side.trial.ordinal]
@@ -454,7 +460,7 @@ def _trials_reading(side: OnRecord, objective: Scoring, rule: DecisionRule) -> R
     )
 
 
-def _caveats(which: str, side: OnRecord) -> Iterator[str]:
+def _caveats(which: str, side: TrialSide) -> Iterator[str]:
     """What to keep in mind about a side: its samples, and launches that failed later."""
     if isinstance(side.trial.outcome, Measured):
         for caveat in side.trial.outcome.measurement.caveats:
@@ -473,7 +479,7 @@ def _caveats(which: str, side: OnRecord) -> Iterator[str]:
         yield f"{which}: {len(failed)} of {len(again)} launches to re-measure it failed; {cause}"
 
 
-def _next_steps(comparison: Comparison, a: OnRecord, b: OnRecord) -> Iterator[str]:
+def _next_steps(comparison: Comparison, a: TrialSide, b: TrialSide) -> Iterator[str]:
     """What to type, from here; the store is not named in it."""
     if comparison.verdict is Verdict.UNDECIDED:
         yield f"cclsearch resume {a.row.id} --trials {MORE_TRIALS}"

@@ -20,12 +20,12 @@ from search.compare.compare import (
     ComparisonSide,
     Pair,
     Terms,
-    corrected,
+    correct_for_number,
     reading,
-    refused,
+    refusal,
     undecided,
 )
-from search.compare.sides import Bench, Timings
+from search.compare.sides import BenchSide, TimingsSide
 from search.views.format import one_line
 
 ONCE = DecisionRule(look_often=False)
@@ -52,16 +52,16 @@ class Replicates:
     rounds: Mapping[str, Turn] = field(default_factory=dict)
 
 
-def judged(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> ComparisonRow:
+def judge_replicates(name: str, a: Replicates, b: Replicates, rule: DecisionRule) -> ComparisonRow:
     """Judge B against A over the rounds that both have."""
     for side, replicates in (("A", a), ("B", b)):
         if not replicates.values:
-            return refused(name, "no_samples", f"{side} was not measured here")
+            return refusal(name, "no_samples", f"{side} was not measured here")
         if min(replicates.values) <= 0:
-            return refused(name, "bad_time", f"{side} has a time that is not above zero")
+            return refusal(name, "bad_time", f"{side} has a time that is not above zero")
     everything = (*a.values, *b.values)
     if max(everything) / min(everything) > WIDEST:
-        return refused(name, "bad_time", "times differ beyond measure; is a unit wrong?")
+        return refusal(name, "bad_time", "times differ beyond measure; is a unit wrong?")
     shared = [each for each in a.rounds if each in b.rounds]
     if not shared:
         return ComparisonRow(
@@ -104,11 +104,11 @@ Rows: TypeAlias = Sequence[BenchRow]
 K = TypeVar("K", bound=Hashable)
 
 
-def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
+def compare_bench(a: BenchSide, b: BenchSide, terms: Terms) -> Comparisons:
     """Judge the latencies of B against those of A; what one side lacks is not judged."""
     rule = terms.over(ONCE)
     of_a, of_b = _by_point(a.rows), _by_point(b.rows)
-    lines = corrected(judged_points(of_a, of_b, rule).values(), rule)
+    lines = correct_for_number(judge_points(of_a, of_b, rule).values(), rule)
     if not lines:
         raise StudyError(
             f"{a.name} and {b.name} have no point in common ({next(iter(of_a))}, for example, "
@@ -133,13 +133,15 @@ def compare_bench(a: Bench, b: Bench, terms: Terms) -> Comparisons:
     )
 
 
-def judged_points(
+def judge_points(
     a: Mapping[K, Rows], b: Mapping[K, Rows], rule: DecisionRule
 ) -> Mapping[K, ComparisonRow]:
     """Judge the latencies of B against those of A at each point that both have rows of."""
     columns = _round_columns(*(list(chain.from_iterable(side.values())) for side in (a, b)))
     return {
-        point: judged(str(point), _replicates(rows, columns), _replicates(b[point], columns), rule)
+        point: judge_replicates(
+            str(point), _replicates(rows, columns), _replicates(b[point], columns), rule
+        )
         for point, rows in a.items()
         if point in b
     }
@@ -225,7 +227,7 @@ NAME_CHARS = 200
 NEXT = "time both in turns, four times or more, each turn under one launch name on both sides"
 
 
-def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
+def compare_timings(a: TimingsSide, b: TimingsSide, terms: Terms) -> Comparisons:
     """Judge the tasks of B against those of A; one task on each side is compared by any name."""
     rule = terms.over(ONCE)
     of_a, of_b = _by_task(a.timings), _by_task(b.timings)
@@ -233,7 +235,7 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
         of_b = dict(zip(of_a, of_b.values(), strict=True))
     each = (
         replace(
-            judged(
+            judge_replicates(
                 task_words(task), _timings_replicates(timing), _timings_replicates(of_b[task]), rule
             ),
             screening=_screened(timing, of_b[task], terms.thresholds),
@@ -241,7 +243,7 @@ def compare_timings(a: Timings, b: Timings, terms: Terms) -> Comparisons:
         for task, timing in of_a.items()
         if task in of_b
     )
-    lines = corrected(each, rule)
+    lines = correct_for_number(each, rule)
     if not lines:
         raise StudyError(
             f"{a.name} and {b.name} have no task in common ({task_words(next(iter(of_a)))}, for "

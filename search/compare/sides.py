@@ -27,7 +27,7 @@ SIDES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnRecord:
+class TrialSide:
     """A trial of a study, with all launches by which trials of that study were re-measured.
 
     `seed` is the outcome of the first measured trial, which an objective may name.
@@ -45,7 +45,7 @@ class OnRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneLaunch:
+class LaunchSide:
     """A stored launch: what was measured in it, or how it failed."""
 
     name: str
@@ -54,7 +54,7 @@ class OneLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class TimingsSide:
     """Stored timings of statements."""
 
     name: str
@@ -62,7 +62,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class BenchSide:
     """The results of a collective benchmark."""
 
     name: str
@@ -70,14 +70,14 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nvbench:
+class NvbenchSide:
     """A JSON file of nvbench, or a folder of them, which the comparison reads."""
 
     name: str
     path: Path
 
 
-Side: TypeAlias = OnRecord | OneLaunch | Timings | Bench | Nvbench
+Side: TypeAlias = TrialSide | LaunchSide | TimingsSide | BenchSide | NvbenchSide
 
 
 def side(name: str, store: Path | None) -> Side:
@@ -93,16 +93,18 @@ def side(name: str, store: Path | None) -> Side:
     if not path.is_file():
         raise StudyError(f"{name}: there is no such file or folder; a side is {SIDES}")
     return (
-        _stored(name, path) if path.suffix == ".json" else Bench(name=name, rows=read_bench(path))
+        _stored(name, path)
+        if path.suffix == ".json"
+        else BenchSide(name=name, rows=read_bench(path))
     )
 
 
 def _folder(name: str, path: Path) -> Side:
     kinds = {file.suffix for file in path.iterdir()} & {".csv", ".json"}
     if kinds == {".csv"}:
-        return Bench(name=name, rows=read_bench(path))
+        return BenchSide(name=name, rows=read_bench(path))
     if kinds == {".json"}:
-        return Nvbench(name=name, path=path)
+        return NvbenchSide(name=name, path=path)
     raise StudyError(
         f"{name}: holds {'both CSV and JSON files' if kinds else 'no CSV or JSON file'}; "
         "give a folder of benchmark CSV files, or one of nvbench JSON files"
@@ -116,13 +118,13 @@ def _stored(name: str, path: Path) -> Side:
         document = json.loads(text)
         keys = set(document) if isinstance(document, dict) else set()
         if "benchmarks" in keys:
-            return Nvbench(name=name, path=path)
+            return NvbenchSide(name=name, path=path)
         if "outcome" in keys:  # a whole trial, as `trial show --json` prints it
             return _ended(name, to_outcome(json.dumps(document["outcome"])))
         if "status" in keys:
             return _ended(name, to_outcome(text))
         if "step_times_s" in keys:
-            return OneLaunch(name=name, launch=from_json(Measurement, text))
+            return LaunchSide(name=name, launch=from_json(Measurement, text))
         several = document if isinstance(document, list) else [document]
         timings = tuple(from_json(Timing, json.dumps(each)) for each in several)
     except (TraceError, ValueError, RecursionError, CodecError) as error:
@@ -132,11 +134,11 @@ def _stored(name: str, path: Path) -> Side:
         ) from error
     if not timings:
         raise StudyError(f"{name}: holds no timings; store one or more")
-    return Timings(name=name, timings=timings)
+    return TimingsSide(name=name, timings=timings)
 
 
-def _ended(name: str, outcome: Outcome) -> OneLaunch:
-    return OneLaunch(name=name, launch=one_launch(outcome))
+def _ended(name: str, outcome: Outcome) -> LaunchSide:
+    return LaunchSide(name=name, launch=one_launch(outcome))
 
 
 def one_launch(outcome: Outcome) -> Measurement | Failed:
@@ -144,7 +146,7 @@ def one_launch(outcome: Outcome) -> Measurement | Failed:
     return outcome.measurement if isinstance(outcome, Measured) else outcome
 
 
-def _trial(which: str, store: Path | None) -> OnRecord:
+def _trial(which: str, store: Path | None) -> TrialSide:
     study_id, _, number = which.rpartition(":")
     if not (number.isascii() and number.isdecimal()):
         raise StudyError(f"{shown(which)} names no trial; write trial:3 or trial:STUDY:3")
@@ -152,7 +154,7 @@ def _trial(which: str, store: Path | None) -> OnRecord:
         return trial_side(records.find(study_id), int(number), records)
 
 
-def _best(study_id: str, store: Path | None) -> OnRecord:
+def _best(study_id: str, store: Path | None) -> TrialSide:
     with open_store(store) as records:
         row = records.find(study_id)
         best = leader_of(row, records)
@@ -161,7 +163,7 @@ def _best(study_id: str, store: Path | None) -> OnRecord:
         return _on_record(row, best, records)
 
 
-def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
+def trial_side(row: StudyRow, ordinal: int, records: Store) -> TrialSide:
     """A trial of a study as a side; raises `StudyError` where there is none."""
     trial = records.trial(row.id, ordinal)
     if trial is None:
@@ -172,9 +174,9 @@ def trial_side(row: StudyRow, ordinal: int, records: Store) -> OnRecord:
     return _on_record(row, trial, records)
 
 
-def _on_record(row: StudyRow, trial: Trial, records: Store) -> OnRecord:
+def _on_record(row: StudyRow, trial: Trial, records: Store) -> TrialSide:
     first = records.first_measured(row.id)
-    return OnRecord(
+    return TrialSide(
         row=row,
         trial=trial,
         repeats=counted(records.repeats(row.id), row.study.measure),

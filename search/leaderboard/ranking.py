@@ -319,7 +319,7 @@ SubmissionOf: TypeAlias = Callable[[StudyRow, Store, Mapping[str, Metric]], Subm
 """Makes or looks up the submission of a study."""
 
 
-def gathered(
+def gather_submissions(
     store: Store | None,
     studies: Sequence[str],
     entries: Sequence[Path],

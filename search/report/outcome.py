@@ -36,7 +36,7 @@ from search.views.document import (
     left_out_words,
     metric_cell,
     number,
-    thinned,
+    thin,
 )
 from search.views.format import (
     differing_knobs,
@@ -142,7 +142,7 @@ def history_section(data: ReportData) -> Section | None:
     if not any(point.value is not None for point in points):
         return None
     count, leaders = len(points), _leaders(points, data.scoring.sign)
-    points = thinned(points, lambda point: point.ordinal in leaders)
+    points = thin(points, lambda point: point.ordinal in leaders)
     chart = history_chart(
         points,
         _best_interval(data),
@@ -237,7 +237,7 @@ def _asked_front(data: ReportData) -> Section | None:
     ]
     if not members or not measured:
         return None
-    shown = thinned(measured, lambda one: one[0].ordinal in members)
+    shown = thin(measured, lambda one: one[0].ordinal in members)
     main, *others = data.scoring.objectives
     charts = [
         Chart(
@@ -308,7 +308,7 @@ def _traded(data: ReportData, name: str) -> Section | None:
         for pair in sorted(front, key=lambda pair: pair.x.centre)
     )
     objective = objective_label(data.scoring)
-    shown = thinned(pairs, lambda pair: pair.on_front)
+    shown = thin(pairs, lambda pair: pair.on_front)
     chart = front_chart(shown, x_label=f"{label}, lower is better", y_label=_axis(data.scoring))
     return Section(
         name="front",

@@ -30,7 +30,7 @@ from search.views.document import (
     code,
     left_out_words,
     number,
-    thinned,
+    thin,
 )
 from search.views.format import (
     format_bandwidth,
@@ -235,7 +235,7 @@ def knobs_section(data: ReportData) -> Section | None:
     is_good = {ordinal for ordinal, place in ranked.items() if place < half}
     shown = trials
     if len(trials) > MOST_LINES:
-        shown = thinned(trials, lambda trial: trial.ordinal in is_good, half)
+        shown = thin(trials, lambda trial: trial.ordinal in is_good, half)
     values = [found.centre for trial in shown if (found := data.reached(trial)) is not None]
     last = scale_of(values, 0.0, 1.0)
     axes = [ChartKnob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]

@@ -44,9 +44,14 @@ from records.store.store import Store
 from records.study import Value
 from records.trial import Config, MetricValue, Repeat, Score, Trial
 from search.compare.compare import Comparisons, Terms, compare_trials
-from search.compare.sides import OnRecord, trial_side
+from search.compare.sides import TrialSide, trial_side
 from search.leaderboard.entries import Submission
-from search.leaderboard.ranking import Leaderboard, gathered, leaderboard, study_submission
+from search.leaderboard.ranking import (
+    Leaderboard,
+    gather_submissions,
+    leaderboard,
+    study_submission,
+)
 from search.loop.finding import best_result, final_finding, leader_of, repeated_values
 from search.loop.leader import FrontMember, counted, front_over, unbeaten
 from search.loop.learned import LearnedConstraint
@@ -58,7 +63,7 @@ from search.settings import installed_version
 from search.transfer.bundle import SUFFIX
 from search.transfer.export import ExportRequest, export
 from search.transfer.tables import Omissions
-from search.views.document import thinned
+from search.views.document import thin
 from search.views.format import format_number, one_line, remarks
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
@@ -411,9 +416,9 @@ def _points(
     records: Store,
 ) -> tuple[FrontPoint, ...]:
     """What is drawn: the front as far as there is room, and some of the others where many are."""
-    members = thinned([n for n in own if n in front], lambda _: False, MOST_POINTS // 2)
+    members = thin([n for n in own if n in front], lambda _: False, MOST_POINTS // 2)
     known = set(members)
-    others = thinned([n for n in own if n not in front], lambda _: False, MOST_POINTS // 2)
+    others = thin([n for n in own if n not in front], lambda _: False, MOST_POINTS // 2)
     return tuple(
         FrontPoint(
             ordinal=each.ordinal,
@@ -552,7 +557,7 @@ class ComparedStudies:
     settings: tuple[KnobPair, ...]
 
 
-def compared_trials(a: OnRecord, b: OnRecord) -> ComparedTrials:
+def compared_trials(a: TrialSide, b: TrialSide) -> ComparedTrials:
     """Judge trial B against trial A; raises `StudyError` where they are one trial."""
     return ComparedTrials(
         found=compare_trials(a, b, Terms(thresholds=read_thresholds(None, None))),
@@ -667,7 +672,7 @@ class LeaderboardCache:
 
         def made() -> Leaderboard:
             none: tuple[Path, ...] = ()
-            found, notes = gathered(
+            found, notes = gather_submissions(
                 records, (), none, workload, lambda _count: None, self._submission
             )
             return leaderboard(found, by, metrics, notes)

@@ -160,7 +160,7 @@ T = TypeVar("T")
 MOST_MARKS = 2000
 
 
-def thinned(items: Sequence[T], keeps: Callable[[T], bool], most: int = MOST_MARKS) -> list[T]:
+def thin(items: Sequence[T], keeps: Callable[[T], bool], most: int = MOST_MARKS) -> list[T]:
     """The items in their order: those that it keeps, and `most` of the others, evenly spread."""
     others = [place for place, item in enumerate(items) if not keeps(item)]
     every = max(1, -(-len(others) // most))

@@ -48,7 +48,7 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """
     with open_store(_path(store)) as records:
         history = study_leader(records.find(study), records).history
-    return framed(map(_facts, history, repeat(history)))
+    return trial_table(map(_facts, history, repeat(history)))
 
 
 def _facts(
@@ -63,7 +63,7 @@ def _facts(
     )
 
 
-def framed(
+def trial_table(
     trials: Iterable[tuple[Mapping[str, object], Mapping[str, object], Mapping[str, object]]],
 ) -> pd.DataFrame:
     """A table of trials by their summaries, settings and metrics, which follow in this order."""

@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse
 
 from evaluator.metrics.registry import loaded_metrics
 from search.compare.compare import Comparisons
-from search.compare.sides import OnRecord
+from search.compare.sides import TrialSide
 from search.compare.view import comparisons_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
@@ -77,7 +77,7 @@ def compare_studies(
     )
 
 
-def _side(text: str, service: Service) -> OnRecord:
+def _side(text: str, service: Service) -> TrialSide:
     row, side = side_of(service, text)
     if side is None:
         raise MissingError(f"study {row.id} has no trial that may lead")

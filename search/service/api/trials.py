@@ -27,7 +27,7 @@ from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Artifact, FailureKind, Policy, Trial
-from search.compare.sides import OnRecord, trial_side
+from search.compare.sides import TrialSide, trial_side
 from search.loop.finding import leader_of
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
@@ -96,7 +96,7 @@ def policy_of(service: Service, study_id: str, digest: str) -> Policy:
     return found
 
 
-def side_of(service: Service, text: str) -> tuple[StudyRow, OnRecord | None]:
+def side_of(service: Service, text: str) -> tuple[StudyRow, TrialSide | None]:
     """What `STUDY:N` or `STUDY` stands for; nothing where no trial of the study may lead.
 
     Raises `StudyError` for other words, `MissingError` for what is not there.

@@ -21,7 +21,7 @@ from records.store.queries import PolicyResult
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Trial
-from search.compare.sides import OnRecord
+from search.compare.sides import TrialSide
 from search.compare.view import verdict_words, why_words
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset, disturbed_in, study_short
@@ -50,7 +50,7 @@ class Side:
     name: str
     row: StudyRow
     is_study: bool
-    on_record: OnRecord | None
+    on_record: TrialSide | None
     result: str
     remarks: str
 

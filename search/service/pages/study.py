@@ -53,7 +53,7 @@ from search.service.pages.base import drawing, form_of, one, page, spark_of
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
 from search.views.charts import BestInterval, TrialMark, history_chart
-from search.views.document import thinned
+from search.views.document import thin
 from search.views.format import (
     format_count,
     format_elapsed,
@@ -216,7 +216,7 @@ def _drawn_history(history: StudyHistory) -> str:
     if not any(point.value is not None for point in history.points):
         return ""
     led = {each.ordinal for each in history.best_so_far}
-    points = thinned(history.points, lambda point: point.ordinal in led, MOST_MARKS)
+    points = thin(history.points, lambda point: point.ordinal in led, MOST_MARKS)
     again, best = history.best_again, None
     if again is not None and history.best is not None:
         tip = f"trial {history.best} over all its launches: {format_number(again.centre)}"

@@ -11,7 +11,7 @@ from records.study import Context, Objective, Origin
 from records.trial import Config, FailureKind
 from search.cli.main import COMMANDS, loaded
 from search.report.report import study_report
-from search.views.document import Chart, Code, Diff, Facts, Paragraph, Table, thinned
+from search.views.document import Chart, Code, Diff, Facts, Paragraph, Table, thin
 from search.views.html import render_html
 from search.views.markdown import render_markdown
 from tests.support import records as testing
@@ -253,9 +253,9 @@ def test_a_thousand_trials_stay_a_small_page(reported):
 
 
 def test_marks_are_thinned_out_but_for_those_that_count():
-    kept = thinned(range(10_000), lambda n: n in {3, 9_999}, 100)
+    kept = thin(range(10_000), lambda n: n in {3, 9_999}, 100)
 
     assert len(kept) == 102
     assert {3, 9_999} <= set(kept)
     assert kept == sorted(kept)
-    assert thinned([1, 2, 3], lambda _: False, 3) == [1, 2, 3]
+    assert thin([1, 2, 3], lambda _: False, 3) == [1, 2, 3]

@@ -75,7 +75,7 @@ def test_disturbed_launches_are_counted():
     assert disturbed_among((quiet, quiet)) is None
     assert disturbed_words(disturbed_among((quiet, busy, quiet))) == (
         "1 of 3 launches, the last because other processes used 43% of the cores; "
-        "a quieter machine tells smaller differences apart"
+        "a quieter machine resolves smaller differences"
     )
 
 

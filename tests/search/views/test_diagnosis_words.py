@@ -120,7 +120,7 @@ def test_what_could_be_hidden_should_start_earlier() -> None:
     shy = replace(REDUCE, exposed_s=0.39, hidden_s=0.01)
 
     assert second(replace(TALKING, collectives=(shy,))).startswith(
-        "Only 2 % of the all_reduce runs beside compute, so start it earlier"
+        "Only 2 % of the all_reduce overlaps with compute, so start it earlier"
     )
 
 
@@ -134,7 +134,7 @@ def test_exposed_communication_of_no_known_collective_is_admitted() -> None:
     unknown = replace(TALKING, collectives=())
 
     assert first(unknown) == "43 % of the step is exposed communication, against 40 % compute."
-    assert second(unknown).startswith("The trace does not tell which collective it is")
+    assert second(unknown).startswith("The trace does not show which collective it is")
 
 
 def test_idle_time_is_the_hosts_where_it_was_late() -> None:

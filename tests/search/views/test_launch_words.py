@@ -185,10 +185,10 @@ def test_what_differs_between_machines_is_named_with_both_sides():
         "host: node7, now node8",
         "GPUs: 2 x NVIDIA H100 with 80 GiB at 700 W, now 1 x NVIDIA H100 with 80 GiB at 500 W, "
         "1 x NVIDIA H100 with 80 GiB at 700 W",
-        "cclsearch's commit: cccccccccccc, changed (dddddddddddd), now not told",
+        "cclsearch's commit: cccccccccccc, changed (dddddddddddd), now unknown",
         "torch: 2.13.0, now 2.14.0",
         "NCCL_DEBUG: INFO, now WARN",
-        "numpy: not told, now 2.0",
+        "numpy: unknown, now 2.0",
         "other packages: left-pad differ in version or are not installed",
     )
 
@@ -211,7 +211,7 @@ def test_a_description_that_is_gone_or_none_hides_no_trial(store, cclsearch):
         shown = cclsearch("trial", "show", study_id, "0", "--store", store.root)
 
         assert (shown.code, shown.err) == (0, "")
-        assert "ran on: a machine whose description is not here any more" in shown.out
+        assert "ran on: a machine whose description is no longer stored" in shown.out
 
 
 def test_trial_show_tells_the_launch_and_gives_all_of_it_as_json(store, cclsearch):

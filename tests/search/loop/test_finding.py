@@ -173,7 +173,7 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
 
     assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
-        "trials: 3 measured, 0 failed; 15 launches of at most 76, 12 to confirm",
+        "trials: 3 measured, 0 failed; 15 launches of at most 76, repeats: 12 to confirm",
         "noise: rounds of equal launches differ by 1.3 % (standard deviation); 12 rounds show "
         "differences from 1.2 %",
         "best: trial 1: --n=1",

@@ -9,7 +9,7 @@ from typing import get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from search.views.document import Block, Document
+from search.views.document import Block, Document, Table
 from search.views.format import one_line
 from search.views.svg import chart_style
 
@@ -21,12 +21,14 @@ DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 def render_html(page: Document) -> str:
     """The whole file."""
+    blocks = (block for section in page.sections for block in section.blocks)
+    is_long = any(isinstance(block, Table) and block.is_long for block in blocks)
     template = environment("search.views").get_template("document.html")
     text = template.render(
         page=page,
         title=one_line(page.title, TITLE_CHARS),
         style=Markup(chart_style() + _text("page.css")),
-        script=Markup(_text("page.js")),
+        script=Markup(_text("page.js") if is_long else ""),
     )
     return f"{text}\n"
 

@@ -179,7 +179,7 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
-        "tied: trial 2, with n=2: these launches do not tell it apart",
+        "tied: trial 2, with n=2: the launches show no difference",
         "record: study 20260101-000000-aaaa in /records",
         "next: cclsearch best 20260101-000000-aaaa --format args --store /records",
         "next: cclsearch resume 20260101-000000-aaaa --trials 5 --store /records",

@@ -193,7 +193,7 @@ def test_the_line_of_a_trial_says_where_its_step_went_and_that_adds_up(cclsearch
     lines = cclsearch("show", "--store", traced_store()).out.splitlines()
     line = next(line for line in lines if line.startswith("trial 0"))
 
-    told = re.findall(r"(compute|exposed|other|idle|hidden) (\d+)%", line)
+    told = re.findall(r"(compute|exposed|other|idle|hidden) (\d+) %", line)
     assert [name for name, _ in told] == ["compute", "exposed", "other", "idle", "hidden"]
     assert sum(int(percent) for name, percent in told if name != "hidden") in {99, 100, 101}
 

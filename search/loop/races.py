@@ -202,25 +202,6 @@ def _config(trial: Trial) -> Config:
     return trial.config
 
 
-def launch_held_out(
-    runner: RepeatRunner, series: int, winner: Trial, seed: Trial
-) -> tuple[Repeat, ...]:
-    """Launch both trials in the held-out contexts, in rounds, as far as the budget allows.
-
-    Return the recorded launches; none where both are the same trial.
-    """
-    study = held_out_study(runner.study)
-    if study is None or winner.ordinal == seed.ordinal:
-        return ()
-    space = space_of(study)
-    configs = [(trial, decide_config(trial.policy, study, space)) for trial in (winner, seed)]
-    entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
-    inside = replace(runner, study=study)
-    if len(entrants) == len(configs):
-        inside.run_until(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
-    return inside.repeats(Purpose.HELD_OUT, series)
-
-
 def in_contexts(
     study: Study,
     confirmed: Sequence[Repeat],
@@ -337,12 +318,22 @@ class ConfirmationPlan:
         return confirming(self._repeats, series)
 
     def hold_out(self) -> tuple[Repeat, ...]:
-        """Launch the winner and the seed in the held-out contexts."""
-        history = self.leader().history
-        seeds = [trial for trial in history.measured if trial.ordinal == 0]
-        if history.best is None or not seeds:
+        """Launch the winner and the seed in the held-out contexts, as far as the budget allows.
+
+        Return the recorded launches; none where both are the same trial.
+        """
+        history, study = self.leader().history, held_out_study(self.runner.study)
+        winner, series = history.best, len(history)
+        seed = next((trial for trial in history.measured if trial.ordinal == 0), None)
+        if study is None or winner is None or seed is None or winner.ordinal == seed.ordinal:
             return ()
-        return launch_held_out(self.runner, len(history), history.best, seeds[0])
+        space = space_of(study)
+        configs = [(trial, decide_config(trial.policy, study, space)) for trial in (winner, seed)]
+        entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
+        inside = replace(self.runner, study=study)
+        if len(entrants) == len(configs):
+            inside.run_until(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)
+        return inside.repeats(Purpose.HELD_OUT, series)
 
     @property
     def _repeats(self) -> tuple[Repeat, ...]:

@@ -167,7 +167,7 @@ def test_the_report_says_how_many_rounds_were_run_again(tabular):
 
     lines = dict(report_lines(finding, StudyRecord.of(study.study_id, study.store), ""))
     assert lines["disturbed"].startswith("1 of 8 launches, the last because other processes used")
-    assert lines["left out"] == "rounds in which a launch was disturbed, replaced: 1"
+    assert lines["left out"] == "1 disturbed round, replaced by further rounds"
 
 
 def busy(step_time_s):

@@ -182,7 +182,7 @@ def test_a_launch_that_fails_by_the_surroundings_leaves_it_undecided(machine, me
     [
         (("--trial", "7"), "has no trial 7"),
         (("--within", "ten"), "--within 'ten' is not a share from 0 to below 1; write it as in 5%"),
-        (("--within", "nan"), "--within 'nan' is no share"),
+        (("--within", "nan"), "--within 'nan' is not a share"),
         (("--vary", "global_batch=1"), "--vary needs --mode policy, not measure"),
         (("nope",), "no study 'nope'"),
     ],

@@ -1,20 +1,12 @@
-"""Python client.
+"""The Python client of a service: submit studies, follow them, read what they found.
 
-What can go wrong between a program and a service.
+    ServiceAway      it cannot be reached, or is not a service of cclsearch
+    ServiceRefused   it did not do what was asked; the message is its own
+     ├─ NotAllowed   the token is missing, unknown or of a lesser role
+     └─ NotThere     it has nothing of that name
+    StillRunning     a study did not end in the given time
 
-ServiceAway      it cannot be reached, or what answers is no service of ours
-ServiceRefused   it did not do what was asked; the words are its own
- ├─ NotAllowed   the token is missing, unknown or of a lesser role
- └─ NotThere     it has nothing of that name
-StillRunning     a study did not end in the time that was given
-
-Requests to a service: tried again while it is away, and its refusals as errors.
-
-A request is sent again only where that cannot do a thing twice.
-
-What a search does now: server-sent events, followed across lost connections.
-
-A service for Python programs: submit studies, follow them, read what they found.
+A request is repeated only where that cannot do a thing twice.
 """
 
 import json
@@ -36,6 +28,7 @@ from pydantic import JsonValue
 from records.codec import from_json
 from records.errors import CodecError, EnvironmentFault, StudyError, shown
 from search.service.models import (
+    Board,
     Environment,
     File,
     Page,
@@ -45,14 +38,13 @@ from search.service.models import (
     StudyFull,
     StudyShort,
     TrialFull,
+    TrialsCompared,
     TrialShort,
 )
 from search.settings import service_token, service_url
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from search.service.models import Board, TrialsCompared
 
 
 class ServiceAway(EnvironmentFault):
@@ -72,27 +64,220 @@ class NotThere(ServiceRefused):
 
 
 class StillRunning(StudyError):
-    """A study did not end in the time that was given; it goes on."""
+    """A study did not end in the given time; it continues."""
 
 
 API = "/api/v1"
 TIMEOUT_S = 60.0
-"""Longer than a service that has nothing to tell is silent."""
+"""Longer than the pauses between signs of life of a quiet stream."""
 PAUSE_S = 0.5
 MOST_PAUSE_S = 10.0
 ERRORS: Mapping[int, type[ServiceRefused]] = {401: NotAllowed, 403: NotAllowed, 404: NotThere}
 AWAY = frozenset({502, 503, 504})
 TOO_MANY = 429
 
+END = "end"
+MOST_LINE_BYTES = 1 << 22
+PAGE = 500
+POLL_EVERY_S = 1.0
+PATIENCE_S = 60.0
+OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
+"""The states in which nothing works on a study."""
+
 T = TypeVar("T")
 Query = Mapping[str, str | int]
 Body = Mapping[str, JsonValue]
 
 
-class Connection:
-    """One service, reached with one token; connections are kept open between requests.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that a search did; names and facts are those of `cclsearch run --json`.
 
-    `patience_s` is how long a service that does not answer is waited for.
+    `id` is where to continue after it.
+    """
+
+    id: str
+    name: str
+    facts: Mapping[str, JsonValue]
+
+
+class Client:
+    """The service at `url`, with what `token` allows; the link that it prints has both.
+
+    Without them they are CCLSEARCH_URL, or this machine, and CCLSEARCH_TOKEN. Each request is
+    repeated for `patience_s` while the service is away, as during a restart. Raises
+    `ServiceAway`, `NotAllowed`, `NotThere` or `ServiceRefused`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._connection = Connection(service_url(url), token, patience_s, sleep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connection.close()
+
+    def environments(self) -> list[Environment]:
+        """Return the environments that studies may be submitted for."""
+        return self._connection.ask(list[Environment], "/environments")
+
+    def studies(self) -> Iterator[StudyShort]:
+        """Yield every recorded study, newest first."""
+        return _paged(self._connection, Page[StudyShort], "/studies")
+
+    def study_page(self, limit: int, offset: int = 0) -> Page[StudyShort]:
+        """Return a page of the studies, newest first."""
+        return self._connection.ask(
+            Page[StudyShort], "/studies", {"limit": limit, "offset": offset}
+        )
+
+    def study(self, study_id: str) -> "RemoteStudy":
+        """Return the study with this id; raise `NotThere`."""
+        found = RemoteStudy(self._connection, study_id)
+        found.now()
+        return found
+
+    def compare(self, a: str, b: str) -> TrialsCompared:
+        """Return whether trial B is faster than trial A, and how sure that is.
+
+        A side is `STUDY:N`, or `STUDY` for its best trial.
+        """
+        return self._connection.ask(TrialsCompared, "/compare/trials", {"a": a, "b": b})
+
+    def leaderboard(self, query: Query | None = None) -> Board:
+        """Return the best trial of every study, in groups of one workload.
+
+        `query` is what the API takes: `by`, `workload`, `top`, `limit`, `offset`.
+        """
+        return self._connection.ask(Board, "/leaderboard", query)
+
+    def submit(
+        self, environment: str = "builtin", *, key: str | None = None, **asked: JsonValue
+    ) -> "RemoteStudy":
+        """Put a study into the queue.
+
+        `asked` is what the API takes: `objectives`, `limits`, `strategy`, `trials`, `choices`, ...
+        The same `key` with the same request makes one study, even if it is sent twice.
+        """
+        return self.submit_request({"environment": environment, **asked}, key)
+
+    def submit_request(self, request: Body, key: str | None = None) -> "RemoteStudy":
+        """Put a study into the queue, given as one mapping."""
+        sent = self._connection.tell(QueuedStudy, "/studies", request, key or uuid.uuid4().hex)
+        return RemoteStudy(self._connection, sent.id)
+
+
+class RemoteStudy:
+    """One study of a service."""
+
+    def __init__(self, connection: "Connection", study_id: str) -> None:
+        if not study_id or study_id.startswith("."):
+            raise NotThere(f"no study {shown(study_id)}")  # in a path it would mean another address
+        self._connection = connection
+        self.id = study_id
+        self._path = f"/studies/{quote(study_id, safe='')}"
+
+    def now(self) -> StudyFull:
+        """Return its current state: status, counts, the best, what was asked and found."""
+        return self._connection.ask(StudyFull, self._path)
+
+    def wait(self, timeout_s: float | None = None) -> StudyFull:
+        """Wait until nothing works on it; raise `StillRunning` after `timeout_s`."""
+        connection = self._connection
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (found := self.now()).status not in OVER:
+            if until_s is not None and time.monotonic() >= until_s:
+                raise StillRunning(
+                    f"study {self.id} is {found.status} after {timeout_s:g} s; it continues"
+                )
+            connection.sleep(POLL_EVERY_S)
+        return found
+
+    def events(self, after: str | None = None) -> Iterator[Event]:
+        """Yield its events, from the first or after the id of one, until it ends.
+
+        A lost connection is opened again; no event comes twice, none is left out.
+        """
+        return followed(self._connection, f"{self._path}/events", after)
+
+    def trials(self) -> "pd.DataFrame":
+        """Return one row per trial, as `cclsearch.trials` does: config, result and every metric."""
+        from search.views.frames import trial_table
+
+        trials = _paged(self._connection, Page[TrialShort], f"{self._path}/trials")
+        return trial_table((_summary(each), each.config or {}, each.metrics) for each in trials)
+
+    def trial_page(self, query: Query) -> Page[TrialShort]:
+        """Return a page of its trials; `query` is what the API takes: `sort`, `text`, `limit`..."""
+        return self._connection.ask(Page[TrialShort], f"{self._path}/trials", query)
+
+    def trial(self, ordinal: int) -> TrialFull:
+        """Return one trial in full: samples, metrics, launches, rationale."""
+        return self._connection.ask(TrialFull, f"{self._path}/trials/{ordinal}")
+
+    def policies(self) -> list[PolicyShort]:
+        """Return every policy that it tried, in the order of first trials."""
+        return [*_paged(self._connection, Page[PolicyShort], f"{self._path}/policies")]
+
+    def policy(self, digest: str) -> PolicyFull:
+        """Return a policy with its text, and its changes against its parent."""
+        return self._connection.ask(PolicyFull, f"{self._path}/policies/{quote(digest, safe='')}")
+
+    def files(self, ordinal: int) -> list[File]:
+        """Return the logs, traces and other files of a trial."""
+        return [*_paged(self._connection, Page[File], f"{self._path}/trials/{ordinal}/files")]
+
+    def download(self, ordinal: int, name: str, to: Path) -> Path:
+        """Save one file of a trial as `to`, whole and checked, or not at all."""
+        path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
+        part, digest = to.with_name(f"{to.name}.part"), sha256()
+        try:
+            with self._connection.reading(path, is_patient=True) as answer, part.open("wb") as file:
+                expected = answer.headers.get("etag", "").strip('"')
+                for piece in answer.iter_bytes():
+                    digest.update(piece)
+                    file.write(piece)
+            if expected != digest.hexdigest():
+                raise ServiceAway(f"{name} of trial {ordinal} arrived damaged; download it again")
+            return part.replace(to)
+        except httpx2.TransportError as error:
+            raise self._connection.away(error) from error
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def cancel(self) -> str:
+        """Cancel it; what it measured stays. Return its status."""
+        return self._connection.tell(QueuedStudy, f"{self._path}/cancel", {}).status
+
+    def resume(self, more_trials: int | None = None) -> str:
+        """Resume it after it ended, optionally with more trials. Return its status."""
+        body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
+        return self._connection.tell(QueuedStudy, f"{self._path}/resume", body).status
+
+
+class Connection:
+    """A service, reached with one token; connections are kept open between requests.
+
+    `patience_s` is how long to wait for a service that does not answer.
     """
 
     def __init__(
@@ -120,12 +305,12 @@ class Connection:
         self._http.close()
 
     def ask(self, kind: type[T], path: str, query: Query | None = None) -> T:
-        """What the service answers to a GET."""
+        """Return what the service answers to a GET."""
         asked = self._http.build_request("GET", f"{API}{path}", params=query)
         return self._parsed(kind, self._sent(asked, is_repeatable=True))
 
     def tell(self, kind: type[T], path: str, body: Body, key: str | None = None) -> T:
-        """What the service answers to a POST; with a key it does once what is sent twice."""
+        """Return what the service answers to a POST; with a key a repeated request acts once."""
         headers = {} if key is None else {"idempotency-key": key}
         asked = self._http.build_request("POST", f"{API}{path}", json=body, headers=headers)
         return self._parsed(kind, self._sent(asked, is_repeatable=key is not None))
@@ -134,9 +319,9 @@ class Connection:
     def reading(
         self, path: str, headers: Mapping[str, str] | None = None, *, is_patient: bool = False
     ) -> Iterator[httpx2.Response]:
-        """An answer that is read piece by piece; raises `httpx2.TransportError` when it breaks.
+        """Yield a response to read in pieces; raise `httpx2.TransportError` when it breaks.
 
-        Who `is_patient` waits for a service that is away.
+        With `is_patient`, wait for a service that is away.
         """
         asked = self._http.build_request("GET", f"{API}{path}", headers=dict(headers or {}))
         if is_patient:
@@ -148,11 +333,11 @@ class Connection:
             yield answer
 
     def check(self, answer: httpx2.Response) -> None:
-        """Raise what a refusal says."""
+        """Raise the error of a response that is one."""
         if answer.status_code >= 400:
             answer.read()
         if 300 <= answer.status_code < 400:
-            raise ServiceAway(f"{self.url} sends elsewhere; give the address of the service itself")
+            raise ServiceAway(f"{self.url} redirects; give the address of the service itself")
         if answer.status_code in AWAY:
             raise ServiceAway(f"{self.url} does not serve now: {_words(answer)}")
         if answer.status_code >= 500:
@@ -161,7 +346,7 @@ class Connection:
             raise ERRORS.get(answer.status_code, ServiceRefused)(_words(answer))
 
     def away(self, error: Exception) -> ServiceAway:
-        """The error for a service that was waited for in vain."""
+        """Return the error for a service that did not come back."""
         return ServiceAway(
             f"{self.url} cannot be reached ({str(error) or type(error).__name__}); "
             "is `cclsearch serve` running there?"
@@ -197,7 +382,7 @@ class Connection:
 
 
 def address_of(url: str) -> tuple[str, str | None]:
-    """The address in a URL, and the token where it is the link that `cclsearch serve` prints."""
+    """Return the address in a URL, and the token of a link that `cclsearch serve` printed."""
     try:
         parts = urlsplit(url.strip())
         _ = parts.port
@@ -212,7 +397,7 @@ def address_of(url: str) -> tuple[str, str | None]:
 
 
 def _passes(answer: httpx2.Response, is_repeatable: bool) -> bool:
-    """Whether a refusal is one that waiting ends."""
+    """Return whether a refusal passes with time."""
     if answer.status_code == TOO_MANY:
         return "retry-after" in answer.headers
     return is_repeatable and answer.status_code in AWAY
@@ -227,7 +412,7 @@ def _is_here(url: str) -> bool:
 
 
 def _words(answer: httpx2.Response) -> str:
-    """What a refusal says, on one line."""
+    """Return the message of a refusal."""
     try:
         body: object = json.loads(answer.content)
     except ValueError:
@@ -236,27 +421,11 @@ def _words(answer: httpx2.Response) -> str:
     return str(said or f"it answers {answer.status_code} {answer.reason_phrase}")
 
 
-END = "end"
-MOST_LINE_BYTES = 1 << 22
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something that a search did; names and facts are those of `cclsearch run --json`.
-
-    `id` is where to go on after it.
-    """
-
-    id: str
-    name: str
-    facts: Mapping[str, JsonValue]
-
-
 def followed(connection: Connection, path: str, after: str | None = None) -> Iterator[Event]:
-    """Every event from the first, or after an id, until the study ends.
+    """Yield every event from the first, or after an id, until the study ends.
 
-    A connection that breaks is made again, and goes on after the last event that came. Raises
-    `ServiceAway` where that fails for as long as the connection's patience.
+    A lost connection is opened again after the last event. Raise `ServiceAway` where that fails
+    for as long as the connection's patience.
     """
     lost_s: float | None = None
     pause_s = PAUSE_S
@@ -281,7 +450,7 @@ def followed(connection: Connection, path: str, after: str | None = None) -> Ite
 
 
 def lines_in(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines out of pieces; raises `ServiceAway` for one that does not end."""
+    """Yield whole lines; raise `ServiceAway` for one that does not end."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -292,7 +461,7 @@ def lines_in(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def events_in(lines: Iterable[str]) -> Iterator[Event]:
-    """Events out of the lines of a stream; one that is cut off at the end is none."""
+    """Yield the events in the lines of a stream, without one that is cut off at the end."""
     fields: dict[str, str] = {}
     for line in lines:
         if line:
@@ -309,7 +478,7 @@ def events_in(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def _facts(data: str) -> dict[str, JsonValue]:
-    """The facts of an event; of what is no JSON object, as a library may print it, its text."""
+    """Return the facts of an event; data that is not a JSON object becomes its `text`."""
     try:
         facts = json.loads(data)
     except (ValueError, RecursionError):
@@ -317,191 +486,8 @@ def _facts(data: str) -> dict[str, JsonValue]:
     return facts if isinstance(facts, dict) else {"text": data}
 
 
-PAGE = 500
-POLL_EVERY_S = 1.0
-PATIENCE_S = 60.0
-OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
-"""How a study can be that nothing works on."""
-
-
-class Client:
-    """The service at `url`, with what `token` allows; the link that it prints has both.
-
-    Without them they are CCLSEARCH_URL, or this machine, and CCLSEARCH_TOKEN. Each request is
-    tried again for `patience_s` while the service is away, as when it is started anew. Raises
-    `ServiceAway`, `NotAllowed`, `NotThere` or `ServiceRefused`.
-    """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        patience_s: float = PATIENCE_S,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._connection = Connection(service_url(url), token, patience_s, sleep)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._connection.close()
-
-    def environments(self) -> list[Environment]:
-        """What studies may be submitted for."""
-        return self._connection.ask(list[Environment], "/environments")
-
-    def studies(self) -> Iterator[StudyShort]:
-        """Every study on record, newest first."""
-        return _paged(self._connection, Page[StudyShort], "/studies")
-
-    def study_page(self, limit: int, offset: int = 0) -> Page[StudyShort]:
-        """Some of the studies, newest first."""
-        return self._connection.ask(
-            Page[StudyShort], "/studies", {"limit": limit, "offset": offset}
-        )
-
-    def study(self, study_id: str) -> "RemoteStudy":
-        """The study with this id; raises `NotThere`."""
-        found = RemoteStudy(self._connection, study_id)
-        found.now()
-        return found
-
-    def compare(self, a: str, b: str) -> "TrialsCompared":
-        """Whether trial B is faster than trial A, and how sure that is.
-
-        A side is `STUDY:N`, or `STUDY` for its best trial.
-        """
-        from search.service.models import TrialsCompared
-
-        return self._connection.ask(TrialsCompared, "/compare/trials", {"a": a, "b": b})
-
-    def leaderboard(self, query: Query | None = None) -> "Board":
-        """The best of every study, in groups that did the same work.
-
-        `query` is what the API takes: `by`, `workload`, `top`, `limit`, `offset`.
-        """
-        from search.service.models import Board
-
-        return self._connection.ask(Board, "/leaderboard", query)
-
-    def submit(
-        self, environment: str = "builtin", *, key: str | None = None, **asked: JsonValue
-    ) -> "RemoteStudy":
-        """Put a study into the queue.
-
-        `asked` is what the API takes: `objectives`, `limits`, `strategy`, `trials`, `choices`, ...
-        The same `key` with the same request makes one study, however often it is sent.
-        """
-        return self.submit_request({"environment": environment, **asked}, key)
-
-    def submit_request(self, request: Body, key: str | None = None) -> "RemoteStudy":
-        """Put a study into the queue, as one mapping asks for it."""
-        sent = self._connection.tell(QueuedStudy, "/studies", request, key or uuid.uuid4().hex)
-        return RemoteStudy(self._connection, sent.id)
-
-
-class RemoteStudy:
-    """One study of a service."""
-
-    def __init__(self, connection: Connection, study_id: str) -> None:
-        if not study_id or study_id.startswith("."):
-            raise NotThere(f"no study {shown(study_id)}")  # as a path it would lead elsewhere
-        self._connection = connection
-        self.id = study_id
-        self._path = f"/studies/{quote(study_id, safe='')}"
-
-    def now(self) -> StudyFull:
-        """How it is now: status, counts, the best, what was asked and found."""
-        return self._connection.ask(StudyFull, self._path)
-
-    def wait(self, timeout_s: float | None = None) -> StudyFull:
-        """How it is once nothing works on it; raises `StillRunning` after `timeout_s`."""
-        connection = self._connection
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (found := self.now()).status not in OVER:
-            if until_s is not None and time.monotonic() >= until_s:
-                raise StillRunning(
-                    f"study {self.id} is {found.status} after {timeout_s:g} s; it goes on"
-                )
-            connection.sleep(POLL_EVERY_S)
-        return found
-
-    def events(self, after: str | None = None) -> Iterator[Event]:
-        """What it does, from the first event or after the id of one, until it ends.
-
-        A lost connection is made again; no event comes twice, none is left out.
-        """
-        return followed(self._connection, f"{self._path}/events", after)
-
-    def trials(self) -> "pd.DataFrame":
-        """One row per trial, as `cclsearch.trials` has it: config, result and every metric."""
-        from search.client.frames import trial_frame
-
-        return trial_frame(_paged(self._connection, Page[TrialShort], f"{self._path}/trials"))
-
-    def trial_page(self, query: Query) -> Page[TrialShort]:
-        """Some of its trials; `query` is what the API takes: `sort`, `order`, `text`, `limit`..."""
-        return self._connection.ask(Page[TrialShort], f"{self._path}/trials", query)
-
-    def trial(self, ordinal: int) -> TrialFull:
-        """One trial in full: samples, metrics, launches, rationale."""
-        return self._connection.ask(TrialFull, f"{self._path}/trials/{ordinal}")
-
-    def policies(self) -> list[PolicyShort]:
-        """Every policy that it tried, in the order of its first trial."""
-        return [*_paged(self._connection, Page[PolicyShort], f"{self._path}/policies")]
-
-    def policy(self, digest: str) -> PolicyFull:
-        """A policy with its text, and what changed against its parent."""
-        return self._connection.ask(PolicyFull, f"{self._path}/policies/{quote(digest, safe='')}")
-
-    def files(self, ordinal: int) -> list[File]:
-        """Logs, traces and other files of a trial."""
-        return [*_paged(self._connection, Page[File], f"{self._path}/trials/{ordinal}/files")]
-
-    def download(self, ordinal: int, name: str, to: Path) -> Path:
-        """Save one file of a trial as `to`; it is there whole and checked, or not at all."""
-        path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
-        part, digest = to.with_name(f"{to.name}.part"), sha256()
-        try:
-            with self._connection.reading(path, is_patient=True) as answer, part.open("wb") as file:
-                expected = answer.headers.get("etag", "").strip('"')
-                for piece in answer.iter_bytes():
-                    digest.update(piece)
-                    file.write(piece)
-            if expected != digest.hexdigest():
-                raise ServiceAway(f"{name} of trial {ordinal} came damaged; fetch it again")
-            return part.replace(to)
-        except httpx2.TransportError as error:
-            raise self._connection.away(error) from error
-        except OSError as error:
-            raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
-        finally:
-            part.unlink(missing_ok=True)
-
-    def cancel(self) -> str:
-        """End it; what it measured stays. Gives its status."""
-        return self._connection.tell(QueuedStudy, f"{self._path}/cancel", {}).status
-
-    def resume(self, more_trials: int | None = None) -> str:
-        """Go on with it after it ended, with more trials if they are given. Gives its status."""
-        body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
-        return self._connection.tell(QueuedStudy, f"{self._path}/resume", body).status
-
-
 def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T]:
-    """Everything of a list, fetched page by page as it is taken."""
+    """Yield all items of a list, fetched page by page on demand."""
     offset = 0
     while True:
         page = connection.ask(kind, path, {"limit": PAGE, "offset": offset})
@@ -509,3 +495,15 @@ def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T
         offset += len(page.items)
         if not page.items or offset >= page.total:
             return
+
+
+def _summary(trial: TrialShort) -> dict[str, object]:
+    score = trial.score
+    remarks = (*trial.broken_limits, *(score.caveats if score else ()))
+    return {
+        **trial.model_dump(),
+        "score": score.value if score else None,
+        "launches": score.launches if score else None,
+        "unit": score.unit if score else None,
+        "caveats": "; ".join(remarks) or None,
+    }

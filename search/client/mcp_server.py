@@ -1,4 +1,4 @@
-"""What a language model may do with a service: read everything, and submit.
+"""The MCP server, by which a language model reads everything in a service and submits studies.
 
 Nothing here cancels, resumes or deletes: that is for people.
 """
@@ -73,7 +73,7 @@ class Policies(BaseModel):
 
 
 class Tools:
-    """Tools over one service; each is a method, and its docstring is what a model is told."""
+    """Tools over one service; each is a method, whose docstring the model reads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class Tools:
     def get_trial(self, study_id: StudyId, ordinal: Ordinal) -> TrialOutline:
         """One trial: configuration, every metric, caveats, rationale, or its first cause."""
         study = self._client.study(study_id)
-        return _told(study.trial(ordinal), [file.name for file in study.files(ordinal)])
+        return _outline(study.trial(ordinal), [file.name for file in study.files(ordinal)])
 
     def list_policies(self, study_id: StudyId) -> Policies:
         """Policies (programs that choose configurations) that a study tried."""
@@ -179,7 +179,7 @@ def server_over(client: Client) -> MCPServer:
         "cclsearch",
         instructions=INSTRUCTIONS,
         version=installed_version(),
-        log_level="ERROR",  # what is refused is told to whoever asked
+        log_level="ERROR",  # the model receives refusals
     )
     tools = Tools(client)
     for read in (
@@ -199,19 +199,19 @@ def server_over(client: Client) -> MCPServer:
 
 
 def _refusing(tool: Callable[P, T]) -> Callable[P, T]:
-    """A tool whose refusals reach the model in our words."""
+    """Return a tool whose refusals reach the model as text."""
 
     @wraps(tool)
-    def asked(*arguments: P.args, **named: P.kwargs) -> T:
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
         try:
             return tool(*arguments, **named)
         except CclsearchError as error:
             raise ToolError(str(error)) from error
 
-    return asked
+    return call
 
 
-def _told(trial: TrialFull, files: list[str]) -> TrialOutline:
+def _outline(trial: TrialFull, files: list[str]) -> TrialOutline:
     facts = trial.model_dump(exclude={"outcome", "metric_values", "metrics"})
     values = trial.metric_values
     return TrialOutline.model_validate(

@@ -1,9 +1,4 @@
-"""FastAPI dependencies for callers.
-
-What a request must look like before anything is done for it: pure questions about its head.
-
-Who makes a request, what they may do, and how they sign in.
-"""
+"""What a request must look like, who makes it, what they may do, and how they sign in."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,12 +25,21 @@ MOST_ADDRESS_BYTES = 8192
 ONCE = ("authorization", "content-length", "content-type", "host", "origin", "sec-fetch-site")
 BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/=-]{1,512}) *", re.IGNORECASE)
 PORT = re.compile(r":[0-9]{1,5}")
-FOREIGN = "another site asked for this; open the service itself"
+FOREIGN = "another site made this request; open the service itself"
+LOGIN = "/login"
+NEEDED = (
+    "a token is needed: open the link that `cclsearch serve` printed, or send "
+    "`Authorization: Bearer TOKEN`"
+)
+LOCAL = re.compile(r"/(?!/)[!-\[\]-~]*")
+"""An address within this service: browsers take `//` and backslashes for other hosts."""
+MOST_PLACE_CHARS = 2000
+MOST_FIELDS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing is done for a request; `wait_s` is when to ask again, where that helps."""
+    """Why a request is refused; `wait_s` is when to try again, where that helps."""
 
     status: int
     words: str
@@ -43,13 +47,13 @@ class Refusal:
 
 
 def refusal_of(scope: Scope, config: ServiceConfig) -> Refusal | None:
-    """What is wrong with a request, whoever makes it; None where nothing is."""
+    """Return what is wrong with the head of a request, for any caller; None where nothing is."""
     headers = Headers(scope=scope)
     return next(_problems(scope, headers, config), None)
 
 
 def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator[Refusal]:
-    """Only the first one counts."""
+    """Yield the problems; only the first one counts."""
     if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
         yield Refusal(414, f"the address is longer than {MOST_ADDRESS_BYTES} bytes")
     sizes = [len(name) + len(value) for name, value in scope["headers"]]
@@ -58,11 +62,11 @@ def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator
         yield Refusal(431, words)
     for name in ONCE:
         if len(headers.getlist(name)) > 1:
-            yield Refusal(400, f"the header {name} is given twice; once is enough")
+            yield Refusal(400, f"the header {name} is given twice; send it once")
     if not is_known_host(headers.get("host", ""), config):
         yield Refusal(
             421,
-            "this service is not called by that name; open it by its address, or name the "
+            "this service does not have that name; open it by its address, or add the "
             "host under [listen] hosts",
         )
     if is_foreign(scope, headers, config):
@@ -73,9 +77,9 @@ def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator
 
 
 def is_known_host(host: str, config: ServiceConfig) -> bool:
-    """Whether a request calls the service by a name of its own.
+    """Return whether the Host header names this service.
 
-    A page of another site can make its own name mean this machine, but no IP address.
+    Another site can make its own name resolve to this machine, but not an IP address.
     """
     port = PORT.search(host.rpartition("]")[2])
     name = host[: -len(port[0])] if port and host.endswith(port[0]) else host
@@ -85,10 +89,10 @@ def is_known_host(host: str, config: ServiceConfig) -> bool:
 
 
 def is_foreign(scope: Scope, headers: Headers, config: ServiceConfig) -> bool:
-    """Whether a page of another site, or of another port of this host, makes the request.
+    """Return whether a page of another site, or of another port of this host, makes the request.
 
-    It may link to our pages, no more. What changes something and is not signed by a token in a
-    header must tell that it comes from here: browsers add cookies by themselves.
+    Other sites may only link to our pages. A request that changes something without a token in a
+    header must say that it comes from here, because browsers add cookies by themselves.
     """
     changes = scope["method"] not in SAFE_METHODS
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
@@ -98,18 +102,18 @@ def is_foreign(scope: Scope, headers: Headers, config: ServiceConfig) -> bool:
     if site is not None and site not in {"same-origin", "none"}:
         linked = headers.get("sec-fetch-mode") == "navigate" and is_page(scope["path"])
         return changes or not linked
-    told = origin is not None or site == "same-origin"
+    is_ours = origin is not None or site == "same-origin"
     by_browser = "cookie" in headers or is_page(scope["path"])
-    return changes and by_browser and "authorization" not in headers and not told
+    return changes and by_browser and "authorization" not in headers and not is_ours
 
 
 def is_page(path: str) -> bool:
-    """Whether an address is one for people."""
+    """Return whether an address is that of a page, not of the API."""
     return not path.startswith(API_PATHS)
 
 
 def token_in(headers: Headers) -> str | None:
-    """The token in the header; empty for a header that holds none, None without it."""
+    """Return the token in the header; empty for a malformed header, None without one."""
     header = headers.get("authorization")
     if header is None:
         return None
@@ -118,7 +122,7 @@ def token_in(headers: Headers) -> str | None:
 
 
 def cookie_in(headers: Headers, name: str) -> str | None:
-    """The value of a cookie; None without it, and where it is not clear which is meant."""
+    """Return the value of a cookie; None without it, and where there are several."""
     pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))
     values = [value.strip() for key, _, value in pairs if key.strip() == name]
     return values[0] if len(values) == 1 else None
@@ -132,32 +136,21 @@ def _is_address(name: str) -> bool:
     return True
 
 
-LOGIN = "/login"
-NEEDED = (
-    "a token is needed: open the link that `cclsearch serve` printed, or send "
-    "`Authorization: Bearer TOKEN`"
-)
-LOCAL = re.compile(r"/(?!/)[!-\[\]-~]*")
-"""A place of ours: browsers take `//` and backslashes for other hosts."""
-MOST_PLACE_CHARS = 2000
-MOST_FIELDS = 200
-
-
 Shown = Annotated[
     HTTPAuthorizationCredentials | None,
     Security(HTTPBearer(auto_error=False, description="A token of the service.")),
 ]
-"""Only for the description: the guard has looked at the token already."""
+"""Only for the API description: the guard has checked the token already."""
 
 
 def service_of(request: Request) -> Service:
-    """The service that a request is for."""
+    """Return the service that a request is for."""
     found: Service = request.app.state.service
     return found
 
 
 def token_of(headers: Headers, service: Service) -> KnownToken | None:
-    """The token that a request shows, in a header or by a cookie; None for none that is known."""
+    """Return the known token that a request has in a header or by a cookie; None without one."""
     shown = token_in(headers)
     if shown is not None:
         return find_token(shown, service.tokens)
@@ -166,13 +159,13 @@ def token_of(headers: Headers, service: Service) -> KnownToken | None:
 
 
 def caller_in(request: Request) -> Caller | None:
-    """Who makes a request, as the guard found; None without a token that is known."""
+    """Return who makes a request, as the guard found; None without a known token."""
     found: Caller | None = request.scope.get("state", {}).get("caller")
     return found
 
 
 def allows(role: Role) -> Callable[[Request], Awaitable[Caller]]:
-    """A check that a caller has at least this role."""
+    """Return a dependency that refuses callers below this role."""
 
     async def check(request: Request, _shown: Shown = None) -> Caller:
         caller = caller_in(request)
@@ -186,12 +179,12 @@ def allows(role: Role) -> Callable[[Request], Awaitable[Caller]]:
 
 
 def too_low(caller: Caller, role: Role) -> str:
-    """Why a caller may not do what takes this role."""
-    return f"{caller.name} has the role {caller.role.word}; this takes the role {role.word}"
+    """Return why a caller may not do what needs this role."""
+    return f"{caller.name} has the role {caller.role.word}; this needs the role {role.word}"
 
 
 async def _service(request: Request) -> Service:
-    # Asynchronous, as what follows: a thread for each dependency would take longer than the rest.
+    # Asynchronous: a thread for each dependency would take longer than the rest.
     return service_of(request)
 
 
@@ -201,34 +194,34 @@ Submitter = Annotated[Caller, Depends(allows(Role.SUBMIT))]
 
 
 def begin_session(service: Service, token: KnownToken, place: str) -> Response:
-    """Go to a place of ours with a cookie that stands for this token."""
-    answer = _gone_to(place)
+    """Redirect within the service, with a cookie that stands for this token."""
+    answer = _redirect(place)
     answer.headers["set-cookie"] = _cookie(service, service.sessions.begin(token), LIFE_S)
     return answer
 
 
 def end_session(service: Service) -> Response:
-    """Go to the login page without the cookie."""
-    answer = _gone_to(LOGIN)
+    """Redirect to the login page and remove the cookie."""
+    answer = _redirect(LOGIN)
     answer.headers["set-cookie"] = _cookie(service, "", 0)
     return answer
 
 
 def redirect_to_login(scope: Scope, *, failed: bool = False) -> Response:
-    """Go to the login page, and from there back to where this request wanted to go."""
+    """Redirect to the login page, and from there back to this request."""
     place = place_without_token(scope) if scope["method"] in {"GET", "HEAD"} else "/"
-    asked = {"next": place} if place != "/" else {}
-    query = urlencode(asked | ({"failed": "1"} if failed else {}))
-    return _gone_to(f"{LOGIN}?{query}" if query else LOGIN)
+    target = {"next": place} if place != "/" else {}
+    query = urlencode(target | ({"failed": "1"} if failed else {}))
+    return _redirect(f"{LOGIN}?{query}" if query else LOGIN)
 
 
 def token_in_link(scope: Scope) -> str | None:
-    """The token in the address of a page, as in the link that the service prints."""
+    """Return the token in the address of a page, as in the link that the service prints."""
     return dict(_fields(scope["query_string"].decode("latin-1"))).get("token")
 
 
 def place_without_token(scope: Scope) -> str:
-    """The address of a request, as a place of ours, without the token."""
+    """Return the address of a request within the service, without the token."""
     kept = [
         (name, value)
         for name, value in _fields(scope["query_string"].decode("latin-1"))
@@ -239,7 +232,7 @@ def place_without_token(scope: Scope) -> str:
 
 
 def local_place(asked: str) -> str:
-    """The address if it is a place of ours, else the first page: we send nobody elsewhere."""
+    """Return the address if it is within the service, else the first page."""
     return asked if len(asked) <= MOST_PLACE_CHARS and LOCAL.fullmatch(asked) else "/"
 
 
@@ -250,8 +243,8 @@ def _fields(text: str) -> list[tuple[str, str]]:
         raise HTTPException(400, "there are too many fields") from error
 
 
-def _gone_to(place: str) -> Response:
-    """Where a browser goes on; it tells nobody where it comes from."""
+def _redirect(place: str) -> Response:
+    """Redirect without a Referer header."""
     return RedirectResponse(place, status_code=303, headers={"referrer-policy": "no-referrer"})
 
 

@@ -1,13 +1,4 @@
-"""FastAPI app, error handlers, run until stopped.
-
-Errors as answers: one shape for programs, a page for people, and never more than words.
-
-All pages, for the application to take in.
-
-The service as one ASGI application.
-
-Runs the service until it is told to stop.
-"""
+"""The service as a FastAPI application: its routes, its errors, and running it until stopped."""
 
 import fcntl
 import os
@@ -83,11 +74,37 @@ UNKNOWN = {
     "Not Found": "there is nothing at this address; see /api/v1/openapi.json",
     "Method Not Allowed": "that method does not fit this address; see /api/v1/openapi.json",
 }
-"""What is said where no route was found, in words of ours."""
+"""Our messages where no route was found."""
+
+
+ROUTERS = (
+    base_pages.router,
+    site_pages.router,
+    submit_pages.router,
+    study_pages.router,
+    trials_pages.router,
+    trial_pages.router,
+    compare_pages.router,
+    explore_pages.router,
+)
+API = "/api/v1"
+ROUTES = (
+    studies_routes.router,
+    studies_routes.studies_router,
+    trials_routes.trials_router,
+    trials_routes.policies_router,
+    trials_routes.router,
+    compare_routes.router,
+    compare_routes.leaderboard_router,
+    compare_routes.exports_router,
+    compare_routes.definitions_router,
+    studies_routes.progress_router,
+    health_routes.router,
+)
 
 
 class Problem(BaseModel):
-    """Why nothing came of a request, in words."""
+    """Why a request failed."""
 
     error: str
 
@@ -97,11 +114,11 @@ RESPONSES: dict[int | str, dict[str, object]] = {
     "4XX": {"content": _AS_JSON, "description": "What is wrong with the request."},
     "5XX": {"content": _AS_JSON, "description": "What is wrong with the service."},
 }
-"""What any route may answer beside what it is for, also where that is no JSON."""
+"""The errors of every route, also of those that do not send JSON."""
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Give every error its answer."""
+    """Register the responses to errors."""
     app.add_exception_handler(CclsearchError, _ours)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -109,7 +126,6 @@ def answer_errors(app: FastAPI) -> None:
 
 
 async def _ours(request: Request, error: Exception) -> Response:
-    """An error of ours; its words are made for whoever text."""
     return _answer(request, _status(error), str(error))
 
 
@@ -123,11 +139,11 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Every method that an address takes: its routes know only their own."""
+    """Return every method that an address has: each route knows only its own."""
     found: set[str] = set()
     for method in METHODS:
-        text = {**request.scope, "method": method}
-        if any(route.matches(text)[0] is Match.FULL for route in request.app.router.routes):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
             found.add(method)
     return found
 
@@ -141,8 +157,8 @@ async def _malformed(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, _error: Exception) -> Response:
-    """A fault of ours, which goes on to the log with all that is known of it."""
-    return _answer(request, 500, "something went wrong in the service; its log tells what")
+    """Hide a bug of the service, whose traceback is logged."""
+    return _answer(request, 500, "something went wrong in the service; see its log")
 
 
 def _answer(
@@ -173,36 +189,8 @@ def _status(error: Exception) -> int:
             return 422
 
 
-ROUTERS = (
-    base_pages.router,
-    site_pages.router,
-    submit_pages.router,
-    study_pages.router,
-    trials_pages.router,
-    trial_pages.router,
-    compare_pages.router,
-    explore_pages.router,
-)
-
-
-API = "/api/v1"
-ROUTES = (
-    studies_routes.router,
-    studies_routes.studies_router,
-    trials_routes.trials_router,
-    trials_routes.policies_router,
-    trials_routes.router,
-    compare_routes.router,
-    compare_routes.leaderboard_router,
-    compare_routes.exports_router,
-    compare_routes.definitions_router,
-    studies_routes.progress_router,
-    health_routes.router,
-)
-
-
 def app_of(service: Service) -> Guard:
-    """The application of a service; while it runs, its queue is kept moving."""
+    """Return the application of a service, which runs the queue."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -231,18 +219,18 @@ def app_of(service: Service) -> Guard:
 
 
 def print_new_token(text: str) -> None:
-    """Print a new token, once, and the lines that make the service accept it."""
+    """Print a new token, and the configuration that makes the service accept it."""
     name, colon, role = text.rpartition(":")
     if not colon or role not in ROLES:
-        raise StudyError(f"--new-token {text!r} is not NAME:ROLE; roles are {', '.join(ROLES)}")
+        raise StudyError(f"--new-token {text!r} is not NAME:ROLE; the roles are {', '.join(ROLES)}")
     token = new_token()
     known = KnownToken(name=name, role=role, sha256=digest_of(token))
-    typer.echo(f"hand out, it is shown only now: {token}", err=True)
+    typer.echo(f"token, shown only now: {token}", err=True)
     typer.echo(f'[[token]]\nname = "{known.name}"\nrole = "{role}"\nsha256 = "{known.sha256}"')
 
 
 def run_service(config_file: Path | None, port: int | None, store: Path | None) -> None:
-    """Serve the records of a store; prints where, and the link with a token where none is set."""
+    """Serve the records of a store until stopped; print the link, with a token if none is set."""
     config = read_config(config_file)
     listen = config.listen if port is None else replace(config.listen, port=port)
     root = store_root(store).absolute()
@@ -263,7 +251,7 @@ def run_service(config_file: Path | None, port: int | None, store: Path | None) 
 def service_of(
     config: ServiceConfig, config_file: Path | None, root: Path, sessions: Sessions
 ) -> Service:
-    """The service of a store as it is configured; nothing is started yet. Raises `StudyError`."""
+    """Return the configured service of a store, not started; raise `StudyError`."""
     folder = Path() if config_file is None else config_file.parent
     check_offered(config, folder)
     webhooks = WebhookSender(table_path(root), config.webhook, folder) if config.webhook else None
@@ -281,14 +269,14 @@ def service_of(
 
 @contextmanager
 def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    """End in order when we are told to, also by a terminal that closes."""
+    """Stop the server on signals, also that of a closing terminal."""
 
     def stop(_number: int, _frame: object) -> None:
         server.should_exit = True
 
-    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    heard = [number for number in heard if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    signals = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
     finally:
@@ -303,8 +291,8 @@ def _closing_line(root: Path) -> str:
     if not states:
         return "stopped; nothing was under way"
     return (
-        f"stopped; {len(states) - waiting} running and {waiting} queued: what runs goes on, and "
-        f"`cclsearch serve --store {shlex.quote(str(root))}` finds all of it again"
+        f"stopped; {len(states) - waiting} running and {waiting} queued: running searches "
+        f"continue, and `cclsearch serve --store {shlex.quote(str(root))}` finds them again"
     )
 
 
@@ -314,7 +302,7 @@ def _link(listen: Listen, token: str | None) -> str:
 
 @contextmanager
 def lock_store(root: Path) -> Iterator[None]:
-    """Be the only service of a store; the claim goes with the process, however it ends."""
+    """Lock a store for this service; the lock ends with the process."""
     try:
         (root / "service").mkdir(parents=True, exist_ok=True)
         handle = os.open(root / "service" / "lock", os.O_RDWR | os.O_CREAT, 0o644)

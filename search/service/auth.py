@@ -1,9 +1,4 @@
-"""Tokens, roles, sessions.
-
-Who may do what: tokens, and the role that each has.
-
-How a browser stays signed in: a signed cookie, which ends, and which is not the token itself.
-"""
+"""Tokens with their roles, and browser sessions: signed cookies that end and hold no token."""
 
 import hmac
 import os
@@ -18,6 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from records.errors import STRICT, StoreError, StudyError
+
+LIFE_S = 30 * 24 * 3600
+KEY_BYTES = 32
+SHAPE = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})\.([0-9a-f]{2,128})")
 
 
 class Role(IntEnum):
@@ -48,16 +47,16 @@ class KnownToken:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", self.name):
-            raise StudyError(f"[[token]] name {self.name!r} is no word of letters and digits")
+            raise StudyError(f"[[token]] name {self.name!r} is not a word of letters and digits")
         if self.role not in ROLES:
             known = ", ".join(ROLES)
             raise StudyError(f"[[token]] role {self.role!r} is unknown; known are {known}")
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise StudyError(f"[[token]] sha256 of {self.name!r} is no SHA-256 in hex")
+            raise StudyError(f"[[token]] sha256 of {self.name!r} is not a SHA-256 in hex")
 
     @property
     def caller(self) -> "Caller":
-        """Whoever has it."""
+        """The caller who has it."""
         return Caller(name=self.name, role=ROLES[self.role])
 
 
@@ -68,28 +67,28 @@ class Caller:
     name: str
     role: Role
 
-    def may_change_what(self, owner: str) -> bool:
-        """Whether this caller may cancel or resume what `owner` submitted."""
+    def may_change(self, owner: str) -> bool:
+        """Return whether this caller may cancel or resume what `owner` submitted."""
         return self.role is Role.ADMIN or (self.role >= Role.SUBMIT and self.name == owner)
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(32)
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token."""
+    """Return the digest of a token, which is all that is stored of it."""
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def local_token(token: str) -> KnownToken:
-    """What this machine's own user has, who may do everything."""
+    """Return the token of this machine's user, who may do everything."""
     return KnownToken(name="local", role=Role.ADMIN.word, sha256=digest_of(token))
 
 
 def find_token(token: str, known: Sequence[KnownToken]) -> KnownToken | None:
-    """The token of these that this one is; takes the same time whichever it is."""
+    """Return the known token that this one is, in constant time."""
     digest, found = digest_of(token), None
     for one in known:
         if hmac.compare_digest(one.sha256, digest):
@@ -97,25 +96,20 @@ def find_token(token: str, known: Sequence[KnownToken]) -> KnownToken | None:
     return found
 
 
-LIFE_S = 30 * 24 * 3600
-KEY_BYTES = 32
-SHAPE = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})\.([0-9a-f]{2,128})")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """Makes and reads cookies; none of them outlives the token that it was made for."""
+    """Makes and reads cookies, which end with the token that they were made for."""
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
     clock: Callable[[], float] = time.time
 
     def begin(self, token: KnownToken) -> str:
-        """The value of a cookie for whoever showed this token."""
+        """Return the value of a cookie for this token."""
         ends = str(int(self.clock()) + LIFE_S)
         return f"{ends}.{self._signature(token, ends)}.{token.name.encode().hex()}"
 
     def holder(self, value: str, known: Sequence[KnownToken]) -> KnownToken | None:
-        """The token that a cookie was made for; None for any that is not ours, or has ended."""
+        """Return the token that a cookie was made for; None for a forged or expired one."""
         match = SHAPE.fullmatch(value)
         if match is None or int(match[1]) <= self.clock():
             return None
@@ -138,10 +132,9 @@ class Sessions:
 
 
 def load_key(folder: Path) -> bytes:
-    """The key of a service's cookies, made at its first start; nobody else may read it.
+    """Return the key of a service's cookies, made at its first start and readable by it alone.
 
-    It is kept so that browsers and the link of this machine's user outlive the service. Raises
-    `StoreError`.
+    It is stored, so that sessions and the local link survive a restart. Raise `StoreError`.
     """
     path = folder / "key"
     try:

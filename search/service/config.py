@@ -1,4 +1,4 @@
-"""What an operator configures: where the service listens, who may do what, on which machines."""
+"""The configuration of the service: its address, tokens, limits, environments and webhooks."""
 
 import re
 import tomllib
@@ -21,9 +21,9 @@ BUILTIN = "builtin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where the service is reached; `hosts` are names that a proxy or a browser may call it by.
+    """Where the service is reached; `hosts` are names that proxies and browsers may use for it.
 
-    `https` tells that a proxy on this machine offers it over https, under the first of `hosts`.
+    With `https`, a proxy on this machine offers it over https, under the first of `hosts`.
     """
 
     __pydantic_config__ = STRICT
@@ -38,23 +38,23 @@ class Listen:
             ip_address(self.address)
         except ValueError as error:
             raise StudyError(
-                f"[listen] address {self.address!r} is no IP address; 127.0.0.1 is this machine "
-                "alone, 0.0.0.0 every network"
+                f"[listen] address {self.address!r} is not an IP address; 127.0.0.1 is this "
+                "machine alone, 0.0.0.0 every network"
             ) from error
         if not 0 <= self.port < 1 << 16:
             raise StudyError(f"[listen] port is {self.port}; it must be from 0 to 65535")
         if foreign := next((name for name in self.hosts if not HOST.fullmatch(name)), None):
             raise StudyError(
-                f"[listen] hosts: {foreign!r} is no name of a host; give it without a port"
+                f"[listen] hosts: {foreign!r} is not a host name; give it without a port"
             )
         if self.https and not self.hosts:
             raise StudyError("[listen] https needs hosts; give the name that browsers open")
 
     @property
     def cookie_name(self) -> str:
-        """What the cookie is called: browsers send cookies of a host to all of its ports.
+        """The name of the cookie: browsers send the cookies of a host to all of its ports.
 
-        Over https no other port or host can set it, as its prefix tells the browser.
+        Over https the prefix of the name keeps other ports and hosts from setting it.
         """
         return "__Host-cclsearch" if self.https else f"cclsearch_{self.port}"
 
@@ -65,12 +65,12 @@ class Listen:
 
     @property
     def is_private(self) -> bool:
-        """Whether only who is on this machine comes, by whatever way."""
+        """Whether only this machine can reach it, also through a proxy."""
         return self.is_loopback and not self.https
 
     @property
     def known_hosts(self) -> frozenset[str]:
-        """Every name that a request may call the service by, without a port."""
+        """Every name that the Host header may have, without a port."""
         return frozenset(name.lower() for name in (*LOOPBACK_NAMES, self._own_name, *self.hosts))
 
     @property
@@ -90,10 +90,10 @@ class Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedEnvironment:
-    """An environment that studies may be submitted for: a study file, and how many run at once.
+    """An environment that studies may be submitted for: a study file, and how many run in parallel.
 
     `study` is a path relative to the configuration; without one it is the built-in study on the
-    machine of the service. Environments that name the same `devices` never measure at once.
+    machine of the service. Environments with the same `devices` share them.
     """
 
     __pydantic_config__ = STRICT
@@ -109,7 +109,7 @@ class OfferedEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one token may ask for; beyond it requests are refused, nothing else suffers.
+    """What one token may use; further requests are refused.
 
     `trials` and `cost_usd`, which is what the model may cost, are for each study, and
     `queued_studies` may wait or run for everyone together.
@@ -136,7 +136,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Where the end of every study is told, signed with a secret that a file holds."""
+    """Where the end of every study is reported, signed with the secret in a file."""
 
     __pydantic_config__ = STRICT
 
@@ -145,12 +145,12 @@ class Webhook:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("https://", "http://")):
-            raise StudyError(f"[webhook] url {self.url!r} is none; it begins with https://")
+            raise StudyError(f"[webhook] url {self.url!r} is not a URL; it begins with https://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """Everything that is configured; as it stands, loopback with one environment."""
+    """The whole configuration; the default is loopback with the built-in environment."""
 
     __pydantic_config__ = STRICT
 
@@ -166,7 +166,7 @@ class ServiceConfig:
         if not self.listen.is_private and not self.token:
             raise StudyError(
                 f"[listen] {self.listen.url} is open to other machines, which needs tokens; give "
-                "a [[token]] for everyone who may come: `cclsearch serve --new-token NAME:ROLE`"
+                "a [[token]] to every user: `cclsearch serve --new-token NAME:ROLE`"
             )
         _require_different("token", "name", [token.name for token in self.token])
         _require_different("webhook", "url", [webhook.url for webhook in self.webhook])
@@ -174,11 +174,11 @@ class ServiceConfig:
 
 def _require_different(table: str, key: str, values: Sequence[str]) -> None:
     if len(set(values)) < len(values):
-        raise StudyError(f"[[{table}]] two {table}s have one {key}; give each its own")
+        raise StudyError(f"[[{table}]] two {table}s have the same {key}; give each a different one")
 
 
 def read_config(path: Path | None) -> ServiceConfig:
-    """The configuration in a TOML file, or the defaults without one; the file is only read."""
+    """Return the configuration in a TOML file, or the defaults without one."""
     if path is None:
         return ServiceConfig()
     try:

@@ -1,4 +1,4 @@
-"""What every request must pass before anything is done for it, and what every answer says."""
+"""The ASGI middleware that checks every request first and sets headers on every response."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ HEADERS = {
     ),
     "cross-origin-opener-policy": "same-origin-allow-popups",
     "cross-origin-resource-policy": "same-origin",
-    # Without any, browsers would not tell where a form of ours comes from either.
+    # Without a Referer, browsers would not send the Origin of our forms either.
     "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -28,16 +28,16 @@ HEADERS = {
 }
 HTTPS_ONLY = {"strict-transport-security": "max-age=31536000"}
 OPEN = frozenset({"/api/v1/health", "/favicon.ico", "/login", "/logout"})
-"""What needs no token, beside style sheets and scripts."""
+"""Addresses that need no token, as do style sheets and scripts."""
 OPEN_BODY_BYTES = 1 << 14
-"""Of a body that anybody may send."""
+"""Limit of a body sent without a token."""
 BODY_S = 30.0
-"""For a whole body to arrive."""
-TOO_OFTEN = "too many requests; wait a second and go on more slowly"
+"""Time limit for a whole body."""
+TOO_OFTEN = "too many requests; wait a second and continue more slowly"
 
 
 class BodyTooLargeError(HTTPException):
-    """A body without a length went on beyond the limit."""
+    """A body without a length exceeded the limit."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(413, f"the body is larger than {most_bytes} bytes")
@@ -51,10 +51,10 @@ class BodyTooSlowError(HTTPException):
 
 
 class Guard:
-    """Lets in only who may come and asks in order; stands before the whole application.
+    """Refuses callers and requests before the application sees them.
 
-    Whatever a route forgets, nobody without a token gets beyond what is open, and nobody who may
-    only read gets to anything that changes something.
+    Whatever a route forgets, without a token only the open addresses are reached, and with the
+    role `read` nothing that changes something.
     """
 
     def __init__(self, app: FastAPI, service: Service) -> None:
@@ -88,7 +88,7 @@ class Guard:
         await answer(scope, receive, sending)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is said at once; None where the request may go on."""
+        """Return an immediate response; None where the request may pass."""
         refusal = refusal_of(scope, self._service.config)
         if refusal is not None:
             return _refused(scope, refusal)
@@ -102,7 +102,7 @@ class Guard:
         return self._by_link(scope) or self._by_role(scope, headers, caller)
 
     def _by_link(self, scope: Scope) -> Response | None:
-        """Sign in whoever opens a page with a token in its address."""
+        """Sign in a browser that opens a page with a token in its address."""
         if scope["method"] != "GET" or not is_page(scope["path"]):
             return None
         shown = access.token_in_link(scope)
@@ -145,7 +145,7 @@ class _Body:
         self._until_s: float | None = None
 
     async def receive(self) -> Message:
-        """The next piece of it; once it is whole, whatever comes after."""
+        """Return the next piece; once it is whole, the next message."""
         if self.is_whole:
             return await self._receive()
         if self._until_s is None:
@@ -162,7 +162,7 @@ class _Body:
         return message
 
     async def drop(self) -> None:
-        """Read what is sent anyway, so that the other side gets to reading our answer."""
+        """Read the rest, so that the sender reads our response."""
         try:
             while self._can_be_dropped and not self.is_whole:
                 await self.receive()
@@ -185,8 +185,8 @@ def _with_headers(send: Send, said: dict[str, str], body: _Body) -> Send:
             headers = MutableHeaders(scope=message)
             for name, value in said.items():
                 headers.setdefault(name, value)
-            # What is left of a body must not be taken for the next request; after an error that
-            # nobody foresaw, the server closes the connection.
+            # The rest of a body must not be taken for the next request; after an unexpected
+            # error the server closes the connection.
             if not body.is_whole or message["status"] == 500:
                 headers["connection"] = "close"
         await send(message)
@@ -195,7 +195,7 @@ def _with_headers(send: Send, said: dict[str, str], body: _Body) -> Send:
 
 
 def _head_alone(send: Send) -> Send:
-    """What GET would be answered with, without the body; it is over for the server at once."""
+    """Send the head of the response to a GET, and end it immediately."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,9 +1,4 @@
-"""Rate limits and slots.
-
-How often each caller may ask; remembers only the latest, so that it never grows.
-
-How much of what lasts one caller may have at once: streams of events, downloads, exports.
-"""
+"""Limits of each caller: requests per second, and open streams, downloads and exports."""
 
 import time
 from collections import Counter, OrderedDict
@@ -19,7 +14,7 @@ MOST_CALLERS = 10_000
 
 
 class Rates:
-    """A bucket of requests for each caller, refilled evenly; who was not seen lately is dropped."""
+    """A token bucket for each of the most recent callers, refilled evenly."""
 
     def __init__(
         self, *, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic
@@ -28,7 +23,7 @@ class Rates:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def allow(self, who: str) -> bool:
-        """Whether one more request of this caller is allowed now."""
+        """Count a request of this caller; return whether it is allowed."""
         now_s = self._clock()
         bucket = self._buckets.pop(who, None) or _Bucket(float(self._burst), now_s)
         left = min(self._burst, bucket.left + (now_s - bucket.at_s) * self._per_s)
@@ -46,7 +41,7 @@ class _Bucket:
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request comes from; whoever has an IPv6 address has a whole network of them."""
+    """Return where a request comes from; IPv6 addresses are grouped by their /64 network."""
     client = scope.get("client")
     try:
         address = ip_address(client[0] if client else "")
@@ -59,7 +54,7 @@ def address_of(scope: Scope) -> str:
 
 
 class Slots:
-    """So many places for each caller, and so many for all; safe in several threads."""
+    """A limited number of slots for each caller, and for all; safe in several threads."""
 
     def __init__(self, each: int, most: int | None = None) -> None:
         self._each, self._most = each, most
@@ -67,7 +62,7 @@ class Slots:
         self._lock = Lock()
 
     def take(self, who: str) -> bool:
-        """Take a place; whether there was one."""
+        """Take a slot; return whether one was free."""
         with self._lock:
             is_free = self._taken[who] < self._each
             if is_free and (self._most is None or self._taken.total() < self._most):
@@ -76,20 +71,20 @@ class Slots:
             return False
 
     def release(self, who: str) -> None:
-        """Leave a place that was taken."""
+        """Release a slot."""
         with self._lock:
             self._taken[who] -= 1
             if not self._taken[who]:
                 del self._taken[who]
 
     def total(self) -> int:
-        """How many places are taken."""
+        """Return how many slots are taken."""
         with self._lock:
             return self._taken.total()
 
 
 class HeldResponse(StreamingResponse):
-    """An answer in pieces that has taken a place, and gives it back however it ends."""
+    """A streamed response that holds a slot until it ends."""
 
     def __init__(
         self,
@@ -105,7 +100,7 @@ class HeldResponse(StreamingResponse):
         self._slots, self._who = slots, who
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send it and release the slot."""
         try:
             await super().__call__(scope, receive, send)
         finally:

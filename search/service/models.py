@@ -1,19 +1,14 @@
-"""Pydantic response models.
+"""What the service returns, as documented shapes; what does not exist is null."""
 
-What the service answers, as documented shapes; what does not exist is null.
-
-What comparisons and leaderboards answer, as documented shapes; what does not exist is null.
-"""
-
-from dataclasses import asdict
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
 from evaluator.timing.decision import Spread
-from records.trial import Config, Failed, Measured, Outcome, Trial
-from records.trial import MetricValue as Value
-from search.service.data import Interval, KnobPair, StudyHistory
+from records.study import Value
+from records.trial import Config, Failed, Measured, Trial
+from records.trial import MetricValue as StoredMetric
+from search.service.data import Interval, StudyHistory, knob_values
 from search.views.format import caveats
 from search.views.machine import Disturbed, disturbed_words
 
@@ -22,7 +17,7 @@ T = TypeVar("T")
 
 
 class Page(BaseModel, Generic[T]):
-    """Some of many: `total` of them exist, these begin at `offset`."""
+    """A page of a list: `total` items exist, these begin at `offset`."""
 
     items: list[T]
     total: int
@@ -83,7 +78,7 @@ class StudyShort(BaseModel):
 
 
 class StudyFull(StudyShort):
-    """A study with what was asked and what it found; both in the shapes that are on record.
+    """A study with its question and its finding, both as they are stored.
 
     `undecided` says why its best is not shown to be better than the seed; null where it is.
     """
@@ -106,9 +101,14 @@ class MetricValue(BaseModel):
     better: str
     version: int
 
+    @classmethod
+    def of(cls, value: StoredMetric) -> Self:
+        """Return a stored value."""
+        return cls.model_validate(value, from_attributes=True)
+
 
 class MetricDefinition(BaseModel):
-    """What a metric is called, what it is in, and what it means."""
+    """The name, unit and meaning of a metric."""
 
     name: str
     label: str
@@ -160,7 +160,7 @@ class TrialFull(TrialShort):
 
 
 class PolicyShort(BaseModel):
-    """A policy that a study tried; `trials` are the first of the `trial_count` that it decided."""
+    """A policy that a study tried; `trials` are the first of its `trial_count` trials."""
 
     digest: str
     author: str
@@ -186,7 +186,7 @@ class QueuedStudy(BaseModel):
 
 
 class Environment(BaseModel):
-    """What studies may be submitted for."""
+    """An environment that studies may be submitted for."""
 
     name: str
     description: str
@@ -195,7 +195,7 @@ class Environment(BaseModel):
 
 
 class File(BaseModel):
-    """A file that was kept for a trial."""
+    """A stored file of a trial."""
 
     name: str
     size_bytes: int
@@ -204,99 +204,10 @@ class File(BaseModel):
 
 
 class Transcript(BaseModel):
-    """What was asked and answered about one trial, as it is on record, and what it took."""
+    """The conversation about one trial as it is stored, with its tokens and cost."""
 
     ordinal: int
     exchange: dict[str, JsonValue]
-
-
-def disturbance_of(found: Disturbed | None) -> Disturbance | None:
-    """The same as it is answered."""
-    if found is None:
-        return None
-    return Disturbance(
-        launches=found.launch_count,
-        of=found.watched_count,
-        last_cause=found.last_cause,
-        words=disturbed_words(found),
-    )
-
-
-def trial_short(trial: Trial, reached: Spread | None, disturbed: Disturbed | None) -> TrialShort:
-    """A trial in a list."""
-    return TrialShort.model_validate(_trial_facts(trial, reached, disturbed))
-
-
-def trial_full(
-    trial: Trial,
-    reached: Spread | None,
-    disturbed: Disturbed | None,
-    values: tuple[Value, ...],
-    outcome: dict[str, JsonValue],
-) -> TrialFull:
-    """A trial in full, with `values` of all its metrics, those computed afterwards too."""
-    measured = trial.outcome if isinstance(trial.outcome, Measured) else None
-    facts = {
-        **_trial_facts(trial, reached, disturbed),
-        "first_launch": trial.score.value if trial.score else None,
-        "rationale": trial.policy.rationale,
-        "parent": trial.policy.parent,
-        "attempts": trial.attempts,
-        "metric_values": [asdict(value) for value in values],
-        "absent": dict(measured.absent) if measured else {},
-        "outcome": outcome,
-        "exchange": trial.exchange,
-    }
-    return TrialFull.model_validate(facts)
-
-
-def result_of(trial: Trial, reached: Spread | None) -> Result | None:
-    """How good a trial is; None without a score."""
-    if trial.score is None or reached is None:
-        return None
-    return Result(
-        value=reached.centre,
-        unit=trial.score.unit,
-        caveats=list(caveats(trial.outcome)),
-        low=reached.low,
-        high=reached.high,
-        launches=reached.launch_count,
-        both=reached.both,
-    )
-
-
-def config_of(config: Config | None) -> dict[str, Scalar] | None:
-    """A configuration as JSON has it."""
-    return None if config is None else dict(config.values)
-
-
-def _trial_facts(
-    trial: Trial, reached: Spread | None, disturbed: Disturbed | None
-) -> dict[str, object]:
-    outcome = trial.outcome
-    failed = outcome if isinstance(outcome, Failed) else None
-    return {
-        "ordinal": trial.ordinal,
-        "author": trial.policy.author,
-        "status": outcome.status,
-        "config": config_of(trial.config),
-        "score": result_of(trial, reached),
-        "broken_limits": list(trial.score.broken) if trial.score else [],
-        "failure_kind": failed.kind.value if failed else None,
-        "failure_stage": failed.stage.value if failed else None,
-        "message": failed.message if failed else None,
-        "metrics": _metrics(outcome),
-        "policy": trial.policy.digest,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-        "disturbed": disturbance_of(disturbed),
-    }
-
-
-def _metrics(outcome: Outcome) -> dict[str, float]:
-    if isinstance(outcome, Failed):
-        return {}
-    return {metric.name: metric.value for metric in outcome.metrics}
 
 
 class ComparisonSide(BaseModel):
@@ -317,7 +228,7 @@ class MeasuredValue(BaseModel):
 
 
 class Round(BaseModel):
-    """What both sides gave in one round of launches that took turns."""
+    """The values of both sides in one interleaved round."""
 
     round: str
     a: float
@@ -325,7 +236,7 @@ class Round(BaseModel):
 
 
 class Screening(BaseModel):
-    """What the steps of one launch each say, which proves nothing; the change from and to."""
+    """The verdict of the steps of one launch each, which proves nothing; the change from and to."""
 
     verdict: str
     reason: str
@@ -353,7 +264,7 @@ class ComparisonRow(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Everything that is told about two sides; the same as `cclsearch compare --json` prints."""
+    """A comparison of two sides, as `cclsearch compare --json` prints it."""
 
     a: ComparisonSide
     b: ComparisonSide
@@ -368,6 +279,15 @@ class Comparison(BaseModel):
     only_b: list[str]
     caveats: list[str]
     next: list[str]
+
+
+class KnobPair(BaseModel):
+    """What a knob is set to on each side, null where a side does not set it."""
+
+    knob: str
+    a: Value | None
+    b: Value | None
+    differs: bool
 
 
 class TrialsCompared(BaseModel):
@@ -399,7 +319,7 @@ class StudiesCompared(BaseModel):
 
 
 class GroupWorkload(BaseModel):
-    """What submissions of a group did, all of them the same."""
+    """The workload of all submissions of a group."""
 
     title: str
     model: str | None
@@ -427,7 +347,7 @@ class Mark(BaseModel):
 
 
 class Submission(BaseModel):
-    """A line of a leaderboard; those that nothing tells apart share a rank."""
+    """A row of a leaderboard; submissions that cannot be distinguished share a rank."""
 
     rank: int | None
     name: str
@@ -443,7 +363,7 @@ class Submission(BaseModel):
 
 
 class Group(BaseModel):
-    """Submissions that did the same work, best first; `total` of them exist."""
+    """Submissions of one workload, best first; `total` of them exist."""
 
     work: GroupWorkload
     ranked_by: str | None
@@ -461,7 +381,7 @@ class Column(BaseModel):
 
 
 class Board(BaseModel):
-    """Some of the groups of a leaderboard, `total` of which exist; the largest come first."""
+    """A page of the groups of a leaderboard, the largest first; `total` of them exist."""
 
     items: list[Group]
     total: int
@@ -470,3 +390,85 @@ class Board(BaseModel):
     rule: str
     marks: dict[str, str]
     notes: list[str]
+
+
+def disturbance_of(found: Disturbed | None) -> Disturbance | None:
+    """Return how many launches were disturbed, as it is answered."""
+    if found is None:
+        return None
+    return Disturbance(
+        launches=found.launch_count,
+        of=found.watched_count,
+        last_cause=found.last_cause,
+        words=disturbed_words(found),
+    )
+
+
+def trial_short(trial: Trial, reached: Spread | None, disturbed: Disturbed | None) -> TrialShort:
+    """Return a trial as it is in a list."""
+    outcome = trial.outcome
+    failed = outcome if isinstance(outcome, Failed) else None
+    measured = outcome if isinstance(outcome, Measured) else None
+    return TrialShort(
+        ordinal=trial.ordinal,
+        author=trial.policy.author,
+        status=outcome.status,
+        config=config_of(trial.config),
+        score=result_of(trial, reached),
+        broken_limits=list(trial.score.broken) if trial.score else [],
+        failure_kind=failed.kind.value if failed else None,
+        failure_stage=failed.stage.value if failed else None,
+        message=failed.message if failed else None,
+        metrics={each.name: each.value for each in measured.metrics} if measured else {},
+        policy=trial.policy.digest,
+        started_at=trial.started_at,
+        ended_at=trial.ended_at,
+        disturbed=disturbance_of(disturbed),
+    )
+
+
+def trial_full(
+    trial: Trial,
+    reached: Spread | None,
+    disturbed: Disturbed | None,
+    values: tuple[StoredMetric, ...],
+    outcome: dict[str, JsonValue],
+) -> TrialFull:
+    """Return a trial in full, with `values` of all its metrics, also those computed later."""
+    return TrialFull(
+        **trial_short(trial, reached, disturbed).model_dump(),
+        first_launch=trial.score.value if trial.score else None,
+        rationale=trial.policy.rationale,
+        parent=trial.policy.parent,
+        attempts=trial.attempts,
+        metric_values=[MetricValue.of(value) for value in values],
+        absent=dict(trial.outcome.absent) if isinstance(trial.outcome, Measured) else {},
+        outcome=outcome,
+        exchange=trial.exchange,
+    )
+
+
+def result_of(trial: Trial, reached: Spread | None) -> Result | None:
+    """Return how good a trial is; None without a score."""
+    if trial.score is None or reached is None:
+        return None
+    return Result(
+        value=reached.centre,
+        unit=trial.score.unit,
+        caveats=list(caveats(trial.outcome)),
+        low=reached.low,
+        high=reached.high,
+        launches=reached.launch_count,
+        both=reached.both,
+    )
+
+
+def config_of(config: Config | None) -> dict[str, Scalar] | None:
+    """Return a configuration as JSON has it."""
+    return None if config is None else dict(config.values)
+
+
+def knob_pairs(a: Config | None, b: Config | None) -> list[KnobPair]:
+    """Return every knob of either side, in alphabetical order."""
+    pairs = knob_values([a, b]).items()
+    return [KnobPair(knob=knob, a=x, b=y, differs=x != y) for knob, (x, y) in pairs]

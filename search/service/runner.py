@@ -27,170 +27,6 @@ EVENTS, ERRORS = "events.jsonl", "errors.txt"
 LOCK, REFUSAL = "lock", "refusal.txt"
 MOST_READ_BYTES = 4096
 SEARCHING = ("-P", "-m", "search.cli.run")
-
-
-class Runner:
-    """Starts searches of the studies in `store`; each writes its output to its own folder.
-
-    `environment` holds their environment variables, `program` the arguments of Python.
-    """
-
-    def __init__(
-        self, store: Path, environment: Mapping[str, str], program: Sequence[str] = SEARCHING
-    ) -> None:
-        self._store, self._environment, self._program = store, environment, program
-        self._children: list[subprocess.Popen[bytes]] = []
-
-    def start(self, study_id: str) -> None:
-        """Start or continue the search of a recorded study; raise `OSError`.
-
-        Do nothing where an earlier process still searches it.
-        """
-        folder = run_folder(self._store, study_id)
-        folder.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder / LOCK) as handle:
-            if handle is None:
-                return
-            os.ftruncate(handle, 0)
-            (folder / REFUSAL).unlink(missing_ok=True)
-            with (folder / EVENTS).open("ab+") as events, (folder / ERRORS).open("wb") as errors:
-                _end_line(events.fileno())
-                process = subprocess.Popen(
-                    [sys.executable, *self._program, str(self._store), study_id],
-                    stdin=subprocess.DEVNULL,
-                    stdout=events,
-                    stderr=errors,
-                    env=self._environment,
-                    pass_fds=(handle,),
-                    start_new_session=True,
-                )
-            self._children.append(process)
-            # The process writes its id, too: the service may be killed before this line.
-            os.pwrite(handle, str(process.pid).encode(), 0)
-
-    def process(self, study_id: str) -> int | None:
-        """Return the process that searches a study: None for none, 0 while its id is unknown.
-
-        Raise `EnvironmentFault` where the lock cannot be read.
-        """
-        path = run_folder(self._store, study_id) / LOCK
-        try:
-            if not path.exists():
-                return None
-            with _claimed(path) as handle:
-                if handle is not None:
-                    return None
-                number = path.read_text(encoding="ascii", errors="replace")
-                return int(number) if number.isdecimal() else 0
-        except OSError as error:
-            raise EnvironmentFault(f"cannot tell who searches {study_id}: {error}") from error
-
-    def reap(self) -> None:
-        """Collect the exit status of child processes that ended."""
-        self._children = [process for process in self._children if process.poll() is None]
-
-    def refusal(self, study_id: str) -> str | None:
-        """Return the reason that a search gave for stopping; None without one."""
-        return next(iter(self._lines(study_id, REFUSAL)), None)
-
-    def last_words(self, study_id: str) -> str | None:
-        """Return the last line that a search wrote to stderr."""
-        lines = reversed(self._lines(study_id, ERRORS))
-        return next((line.strip() for line in lines if line.strip()), None)
-
-    def _lines(self, study_id: str, name: str) -> list[str]:
-        try:
-            with (run_folder(self._store, study_id) / name).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_READ_BYTES))
-                return file.read(MOST_READ_BYTES).decode("utf-8", "replace").splitlines()
-        except OSError:
-            return []
-
-
-def run_folder(store: Path, study_id: str) -> Path:
-    """Return the folder with the events and errors of a study's search."""
-    return store / "service" / "runs" / study_id
-
-
-def terminate(process: int) -> None:
-    """Ask a search to stop, as Ctrl-C does; every finished trial is recorded.
-
-    Not SIGINT: processes started in the background may ignore it, and their children inherit that.
-    """
-    _signal(process, signal.SIGTERM)
-
-
-def kill(process: int) -> None:
-    """Kill a search; what it launched ends with it."""
-    _signal(process, signal.SIGKILL)
-
-
-def _signal(process: int, number: signal.Signals) -> None:
-    try:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
-    except PermissionError as error:
-        raise EnvironmentFault(
-            f"process {process} belongs to another user, who must end it"
-        ) from error
-
-
-@contextmanager
-def _claimed(path: Path) -> Iterator[int | None]:
-    """Yield the handle of the locked file; None where another process holds the lock."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield handle
-    finally:
-        os.close(handle)  # a child process that inherited the handle keeps the lock
-
-
-def _end_line(handle: int) -> None:
-    """End a line that a killed search left incomplete."""
-    size = os.fstat(handle).st_size
-    if size and os.pread(handle, 1, size - 1) != b"\n":
-        os.write(handle, b"\n")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceGroup:
-    """Devices, and how many studies may measure on them in parallel."""
-
-    devices: str
-    parallel_studies: int
-
-
-def next_up(
-    queued: Sequence[Submitted],
-    running: Sequence[Submitted],
-    devices_of: Callable[[Submitted], DeviceGroup],
-) -> tuple[Submitted, ...]:
-    """Return the queued studies, oldest first, that may start now.
-
-    Where environments share devices, the smallest limit holds. A study that has to wait holds back
-    the later ones on its devices, so that it starts eventually.
-    """
-    there: dict[str, list[int]] = {}
-    for submitted in running:
-        place = devices_of(submitted)
-        there.setdefault(place.devices, []).append(place.parallel_studies)
-    found, full = list[Submitted](), set[str]()
-    for submitted in queued:
-        place = devices_of(submitted)
-        beside = there.setdefault(place.devices, [])
-        if place.devices in full or len(beside) >= min([place.parallel_studies, *beside]):
-            full.add(place.devices)
-            continue
-        beside.append(place.parallel_studies)
-        found.append(submitted)
-    return tuple(found)
-
-
 MOST_CRASHES = 3
 """Lost processes in a row, without a new launch, before a study counts as failed."""
 PATIENCE_S = 60.0
@@ -199,6 +35,14 @@ WRITE_WAIT_S = 5.0
 """How long to wait for another writer of the store before the next attempt."""
 POLL_EVERY_S, REST_S = 0.25, 2.0
 """Poll intervals while studies are queued or running, and while none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices, and how many studies may measure on them in parallel."""
+
+    devices: str
+    parallel_studies: int
 
 
 def no_deliveries(_submitted: Submitted, _records: Store) -> Sequence[Delivery]:
@@ -218,7 +62,7 @@ class Scheduler:
         store: Path,
         offered: Mapping[str, OfferedEnvironment] | None = None,
         deliveries_for: Callable[[Submitted, Store], Sequence[Delivery]] = no_deliveries,
-        runner: Runner | None = None,
+        runner: "Runner | None" = None,
     ) -> None:
         self.submitting = Lock()
         self.faults: tuple[str, ...] = ()
@@ -227,7 +71,7 @@ class Scheduler:
         """The search outside the service that keeps studies from being started."""
         self._store = store
         self._offered = {} if offered is None else offered
-        self._to_tell = deliveries_for
+        self._deliveries_for = deliveries_for
         self._runner = runner or Runner(store, search_environment())
         self._terminated_s: dict[str, float] = {}
         self._wake, self._ended = Event(), Event()
@@ -318,7 +162,7 @@ class Scheduler:
             with _noted(faults):
                 if _status(submitted.study_id, records) == "queued":
                     records.update(submitted.study_id, status="interrupted")
-                table.enqueue(submitted.study_id, self._to_tell(submitted, records))
+                table.enqueue(submitted.study_id, self._deliveries_for(submitted, records))
         self.faults = tuple(faults)
 
     def _start_next(
@@ -365,11 +209,11 @@ class Scheduler:
 
     def _terminate(self, study_id: str, process: int) -> None:
         """Ask a search to stop; kill it after `PATIENCE_S`."""
-        asked_s = self._terminated_s.get(study_id)
-        if asked_s is None:
+        signalled_s = self._terminated_s.get(study_id)
+        if signalled_s is None:
             self._terminated_s[study_id] = time.monotonic()
             terminate(process)
-        elif time.monotonic() - asked_s > PATIENCE_S:
+        elif time.monotonic() - signalled_s > PATIENCE_S:
             kill(process)
 
     def _settle(self, submitted: Submitted, table: RunTable, records: Store) -> None:
@@ -403,9 +247,164 @@ class Scheduler:
         )
 
 
+class Runner:
+    """Starts searches of the studies in `store`; each writes its output to its own folder.
+
+    `environment` holds their environment variables, `program` the arguments of Python.
+    """
+
+    def __init__(
+        self, store: Path, environment: Mapping[str, str], program: Sequence[str] = SEARCHING
+    ) -> None:
+        self._store, self._environment, self._program = store, environment, program
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, study_id: str) -> None:
+        """Start or continue the search of a recorded study; raise `OSError`.
+
+        Do nothing where an earlier process still searches it.
+        """
+        folder = run_folder(self._store, study_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _claimed(folder / LOCK) as handle:
+            if handle is None:
+                return
+            os.ftruncate(handle, 0)
+            (folder / REFUSAL).unlink(missing_ok=True)
+            with (folder / EVENTS).open("ab+") as events, (folder / ERRORS).open("wb") as errors:
+                _end_line(events.fileno())
+                process = subprocess.Popen(
+                    [sys.executable, *self._program, str(self._store), study_id],
+                    stdin=subprocess.DEVNULL,
+                    stdout=events,
+                    stderr=errors,
+                    env=self._environment,
+                    pass_fds=(handle,),
+                    start_new_session=True,
+                )
+            self._children.append(process)
+            # The process writes its id, too: the service may be killed before this line.
+            os.pwrite(handle, str(process.pid).encode(), 0)
+
+    def process(self, study_id: str) -> int | None:
+        """Return the process that searches a study: None for none, 0 while its id is unknown.
+
+        Raise `EnvironmentFault` where the lock cannot be read.
+        """
+        path = run_folder(self._store, study_id) / LOCK
+        try:
+            if not path.exists():
+                return None
+            with _claimed(path) as handle:
+                if handle is not None:
+                    return None
+                number = path.read_text(encoding="ascii", errors="replace")
+                return int(number) if number.isdecimal() else 0
+        except OSError as error:
+            raise EnvironmentFault(f"cannot find the process of {study_id}: {error}") from error
+
+    def reap(self) -> None:
+        """Collect the exit status of child processes that ended."""
+        self._children = [process for process in self._children if process.poll() is None]
+
+    def refusal(self, study_id: str) -> str | None:
+        """Return the reason that a search gave for stopping; None without one."""
+        return next(iter(self._lines(study_id, REFUSAL)), None)
+
+    def last_words(self, study_id: str) -> str | None:
+        """Return the last line that a search wrote to stderr."""
+        lines = reversed(self._lines(study_id, ERRORS))
+        return next((line.strip() for line in lines if line.strip()), None)
+
+    def _lines(self, study_id: str, name: str) -> list[str]:
+        try:
+            with (run_folder(self._store, study_id) / name).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_READ_BYTES))
+                return file.read(MOST_READ_BYTES).decode("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+
+
+def next_up(
+    queued: Sequence[Submitted],
+    running: Sequence[Submitted],
+    devices_of: Callable[[Submitted], DeviceGroup],
+) -> tuple[Submitted, ...]:
+    """Return the queued studies, oldest first, that may start now.
+
+    Where environments share devices, the smallest limit holds. A study that has to wait holds back
+    the later ones on its devices, so that it starts eventually.
+    """
+    there: dict[str, list[int]] = {}
+    for submitted in running:
+        group = devices_of(submitted)
+        there.setdefault(group.devices, []).append(group.parallel_studies)
+    found, full = list[Submitted](), set[str]()
+    for submitted in queued:
+        group = devices_of(submitted)
+        running_here = there.setdefault(group.devices, [])
+        most = min([group.parallel_studies, *running_here])
+        if group.devices in full or len(running_here) >= most:
+            full.add(group.devices)
+            continue
+        running_here.append(group.parallel_studies)
+        found.append(submitted)
+    return tuple(found)
+
+
 def table_path(store: Path) -> Path:
     """Return the database file of a store's queue."""
     return store / "service" / "queue.db"
+
+
+def run_folder(store: Path, study_id: str) -> Path:
+    """Return the folder with the events and errors of a study's search."""
+    return store / "service" / "runs" / study_id
+
+
+def terminate(process: int) -> None:
+    """Ask a search to stop, as Ctrl-C does; every finished trial is recorded.
+
+    Not SIGINT: processes started in the background may ignore it, and their children inherit that.
+    """
+    _signal(process, signal.SIGTERM)
+
+
+def kill(process: int) -> None:
+    """Kill a search; what it launched ends with it."""
+    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    try:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+    except PermissionError as error:
+        raise EnvironmentFault(
+            f"process {process} belongs to another user, who must end it"
+        ) from error
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[int | None]:
+    """Yield the handle of the locked file; None where another process holds the lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield handle
+    finally:
+        os.close(handle)  # a child process that inherited the handle keeps the lock
+
+
+def _end_line(handle: int) -> None:
+    """End a line that a killed search left incomplete."""
+    size = os.fstat(handle).st_size
+    if size and os.pread(handle, 1, size - 1) != b"\n":
+        os.write(handle, b"\n")
 
 
 def _status(study_id: str, records: Store) -> str | None:

@@ -1,8 +1,6 @@
-"""What may be asked: submit, cancel, resume, read.
+"""The service without HTTP: studies are submitted, cancelled, resumed and read.
 
-What may be submitted: a choice among what the operator configured, and how to search it.
-
-What all requests share: the configuration, the records, the queue.
+A submission chooses among what the operator configured.
 """
 
 import threading
@@ -47,6 +45,11 @@ from search.study.spaces import completed, prepare
 from search.study.study_file import builtin_study, read_study_file, suggestion
 from search.views.machine import Disturbed
 
+MOST_SHORTS = 2000
+MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
+MOST_PARSED = 1000
+"""Trials of a study that a thread keeps for its next request."""
+SUBMIT_WAIT_S = 10.0
 PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$"
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -64,7 +67,7 @@ class WorkloadSizes(BaseModel):
 
 
 class NewStudy(BaseModel):
-    """A study to search: one of the configured environments, and what is asked about it."""
+    """A study to search: one of the configured environments, and the question about it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -97,14 +100,248 @@ class RefusedError(StudyError):
         self.faults = faults
 
 
+class ConflictError(StudyError):
+    """The request does not fit the current state."""
+
+
+class TooManyError(StudyError):
+    """A limit of the service is reached."""
+
+
+class ForbiddenError(StudyError):
+    """The caller may not do that."""
+
+
+class MissingError(StudyError):
+    """There is nothing of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """All that the service does, without HTTP; safe in several threads."""
+
+    config: ServiceConfig
+    folder: Path
+    """The folder of the configuration, to which its paths are relative."""
+    store: Path
+    tokens: Sequence[KnownToken]
+    scheduler: Scheduler
+    sessions: Sessions = field(default_factory=Sessions)
+    wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
+    """Unknown tokens, by the address that sent them."""
+    explored: ChartData = field(default_factory=ChartData)
+    shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
+    disturbed: VersionedCache[Disturbed | None] = field(
+        default_factory=lambda: VersionedCache(MOST_SHORTS)
+    )
+    boards: LeaderboardCache = field(default_factory=LeaderboardCache)
+    drawings: VersionedCache[str] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
+    """Charts of studies, by study and kind."""
+    writing: StudyWriter = field(default_factory=StudyWriter)
+    streams: Slots = field(init=False)
+    """Open streams of events."""
+    downloads: Slots = field(init=False)
+    """Files of trials that are being downloaded."""
+    exports: Slots = field(default_factory=lambda: Slots(each=MOST_EXPORTS_EACH, most=MOST_EXPORTS))
+    """Exports that are being made or downloaded, and are on the disk until then."""
+    feeds: Feeds = field(default_factory=Feeds)
+    """Events of the studies that have readers; used by the event loop alone."""
+    webhooks: WebhookSender | None = None
+    """Reports ended studies, where that is configured."""
+    started_s: float = field(default_factory=time.time)
+    _local: threading.local = field(default_factory=threading.local, repr=False)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        object.__setattr__(self, "streams", Slots(each=limits.event_streams))
+        object.__setattr__(self, "downloads", Slots(each=limits.downloads))
+
+    def start(self) -> None:
+        """Start the scheduler and the webhooks."""
+        self.scheduler.start()
+        if self.webhooks is not None:
+            self.webhooks.start()
+
+    def close(self) -> None:
+        """Stop both; running searches continue."""
+        self.scheduler.close()
+        if self.webhooks is not None:
+            self.webhooks.close()
+
+    @property
+    def records(self) -> Store:
+        """The records, opened once per thread."""
+        if not hasattr(self._local, "records"):
+            self._local.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
+        found: Store = self._local.records
+        return found
+
+    @property
+    def table(self) -> RunTable:
+        """The queue, opened once per thread."""
+        if not hasattr(self._local, "table"):
+            self._local.table = RunTable(table_path(self.store))
+        found: RunTable = self._local.table
+        return found
+
+    def study(self, study_id: str) -> StudyRow:
+        """Return the study with exactly this id; raise `MissingError`."""
+        try:
+            row = self.records.find(study_id)
+        except StudyError:
+            row = None
+        if row is None or row.id != study_id:
+            raise MissingError(f"no study {shown(study_id)}")
+        return row
+
+    def status(self, row: StudyRow) -> str:
+        """Return the status of a study, from the queue while it is there, else as recorded."""
+        return self.status_of(self.table.find(row.id), row)
+
+    def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
+        """Return the same for a known row of the queue."""
+        return status_from(
+            None if submitted is None else submitted.state, status(row, self.records)
+        )
+
+    def events(self, study_id: str) -> Path:
+        """Return the file of a study's events."""
+        return run_folder(self.store, study_id) / EVENTS
+
+    def is_over(self, study_id: str) -> bool:
+        """Return whether a study has no more events unless it is resumed."""
+        submitted = self.table.find(study_id)
+        return submitted is None or submitted.state.is_over
+
+    def submit(self, asked: NewStudy, caller: Caller, key: tuple[str, str] | None) -> str:
+        """Put a study into the queue and return its id.
+
+        `key` is an idempotency key and the digest of the request: both together make one study.
+        Raise `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
+        """
+        # One at a time, so that two equal requests in parallel make one study.
+        with self._submitting():
+            if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
+                if earlier[0] != key[1]:
+                    raise ConflictError("this idempotency key was used for another request")
+                return earlier[1]
+            self._require_room()
+            study = scrubbed_study(self._asked(asked), scrubber())
+            study_id, offered = new_study_id(), self.config.environment[asked.environment]
+            place = (asked.environment, offered.devices, offered.parallel_studies)
+            # Added to the queue first: the next start recovers from a kill in between.
+            self.table.add(
+                pending_submission(study_id, *place, caller.name),
+                None if key is None else (caller.name, *key),
+            )
+            try:
+                self.records.create(study_id, study, installed_version(), status="queued")
+            except BaseException:
+                self.table.forget(study_id)
+                raise
+            self.table.change_from(study_id, State.PENDING, State.QUEUED)
+        self.scheduler.wake()
+        return study_id
+
+    @contextmanager
+    def _submitting(self) -> Iterator[None]:
+        if not self.scheduler.submitting.acquire(timeout=SUBMIT_WAIT_S):
+            raise TooManyError("other studies are being submitted; try again later")
+        try:
+            yield
+        finally:
+            self.scheduler.submitting.release()
+
+    def _require_room(self) -> None:
+        if len(self.table.under_way()) >= self.config.limits.queued_studies:
+            raise TooManyError("the queue is full; wait for a study to end, or cancel one")
+
+    def _asked(self, asked: NewStudy) -> Study:
+        offered = self.config.environment.get(asked.environment)
+        if offered is None:
+            known = ", ".join(sorted(self.config.environment))
+            words = f"environment {asked.environment!r} is not offered; known are {known}"
+            raise RefusedError({"environment": words})
+        base = offered_study(offered, self.folder)
+        return study_of(asked, base, self.config, self.store / "service" / "policies")
+
+    def cancel(self, study_id: str, caller: Caller) -> Submitted:
+        """Cancel a study that is queued or runs; what it measured stays.
+
+        Raise `ForbiddenError` for a study of another, `ConflictError`.
+        """
+        submitted = self._own(study_id, caller)
+        if submitted.state.is_over:
+            raise ConflictError(f"study {study_id} is {submitted.state}; nothing runs")
+        state = State.CANCELLED if submitted.state is State.QUEUED else State.CANCELLING
+        if not self.table.change_from(study_id, submitted.state, state):
+            raise ConflictError(f"study {study_id} has just changed; try again")
+        self.scheduler.wake()
+        return replace(submitted, state=state)
+
+    def resume(self, study_id: str, more_trials: int | None, caller: Caller) -> Submitted:
+        """Put a study that ended back into the queue.
+
+        Raise `ForbiddenError` for a study of another, `ConflictError`, `TooManyError`.
+        """
+        submitted = self._own(study_id, caller)
+        if not submitted.state.is_over:
+            raise ConflictError(f"study {study_id} is {submitted.state}; it continues by itself")
+        if submitted.state is State.FINISHED and more_trials is None:
+            raise ConflictError(f"study {study_id} is finished; give more_trials to continue")
+        with self._submitting():
+            self._require_room()
+            if not self.table.change_from(study_id, submitted.state, State.PENDING):
+                raise ConflictError(f"study {study_id} has just changed; try again")
+            try:
+                self._extend(study_id, more_trials)
+            except BaseException:
+                self.table.change_from(study_id, State.PENDING, submitted.state)
+                raise
+            self.table.change_from(
+                study_id, State.PENDING, State.QUEUED, crashes=0, message=None, queued_at=utc_now()
+            )
+        self.scheduler.wake()
+        return replace(submitted, state=State.QUEUED)
+
+    def _extend(self, study_id: str, more_trials: int | None) -> None:
+        if (process := self.records.holder(study_id)) is not None:
+            raise ConflictError(f"study {study_id} is searched by process {process} already")
+        if more_trials is not None:
+            extend_budget(study_id, more_trials, self.records, self.config.limits.trials)
+        self.records.update(study_id, status="queued")
+
+    def _own(self, study_id: str, caller: Caller) -> Submitted:
+        self.study(study_id)
+        submitted = self.table.find(study_id)
+        if submitted is None:
+            raise ConflictError(f"study {study_id} was started on the command line; use that")
+        if not caller.may_change(submitted.submitted_by):
+            raise ForbiddenError(
+                f"study {study_id} was submitted by {submitted.submitted_by}; only they and "
+                "admins may cancel or resume it"
+            )
+        return submitted
+
+
+def status_from(state: State | None, recorded: str) -> str:
+    """Return the status of a study from its state in the queue, if any, and its record."""
+    if state is not None and not state.is_over:
+        return (State.QUEUED if state is State.PENDING else state).value
+    # A search continued on the command line takes precedence.
+    if state is None or recorded in {"running", "finished"}:
+        return recorded
+    return state.value
+
+
 def offered_study(offered: OfferedEnvironment, folder: Path) -> Study:
-    """The study that an environment starts from; its file is read where it was configured."""
+    """Return the study that an environment starts from; read its file next to the configuration."""
     base = builtin_study(local_environment())
     return base if offered.study is None else read_study_file(folder / offered.study, base)
 
 
 def check_offered(config: ServiceConfig, folder: Path) -> None:
-    """Raise `StudyError` where an environment has no study: the operator is told, at the start."""
+    """Raise `StudyError` at the start where an environment has no study."""
     for name, offered in config.environment.items():
         try:
             offered_study(offered, folder)
@@ -113,9 +350,9 @@ def check_offered(config: ServiceConfig, folder: Path) -> None:
 
 
 def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path) -> Study:
-    """The study that is asked for; raises `StudyError` where it cannot be searched.
+    """Return the study that is asked for; raise `StudyError` where it cannot be searched.
 
-    The text of a seed policy is kept in `policies` under its digest.
+    The source code of a seed policy is stored in `policies` under its digest.
     """
     faults = faults_in(asked, base, config.limits)
     if faults:
@@ -128,21 +365,25 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
         or (base.more_objectives if not asked.objectives else ()),
         limits=tuple(asked.limits) or base.limits,
     )
-    study = completed(study)  # only now it is known which choices each knob has
+    study = completed(study)  # the choices of each knob are known only now
     space = replace(study.space, dimensions=_dimensions(asked.choices, study))
+    seed = asked.seed_policy
+    if asked.seed_source is not None:
+        seed = str(policies / f"{digest(asked.seed_source)}.py")
     study = replace(
         _with_budget(replace(study, space=space), asked, config.limits),
         strategy=_strategy(asked),
         llm=with_price(study.llm),
-        seed_policy=_seed(asked, policies) or study.seed_policy,
+        seed_policy=seed or study.seed_policy,
     )
     _check(study)
-    _keep_seed(asked, policies)
+    if asked.seed_source is not None:
+        _keep_seed(asked.seed_source, Path(study.seed_policy))
     return study
 
 
 def faults_in(asked: NewStudy, base: Study, most: Limits) -> dict[str, str]:
-    """What is wrong by field; each field is checked whatever the others hold."""
+    """Return the faults by field; each field is checked independently of the others."""
     more = [Objective(expression=text) for text in asked.objectives[1:]]
     checks: Sequence[tuple[str, Callable[[], object]]] = [
         ("objective", partial(scoring, _objective(asked, base))),
@@ -189,7 +430,7 @@ def _objective(asked: NewStudy, base: Study) -> Objective:
 
 
 def _dimensions(choices: Mapping[str, list[Scalar]], base: Study) -> tuple[Dimension, ...]:
-    """Knobs with fewer choices than they have; nothing can be added to them."""
+    """Return the knobs restricted to these choices; none can be added."""
     known = {dimension.name: dimension for dimension in base.space.dimensions}
     for name, values in choices.items():
         if name not in known:
@@ -246,25 +487,12 @@ def _require_seed(asked: NewStudy) -> None:
         raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
 
 
-def _seed(asked: NewStudy, policies: Path) -> str | None:
-    if asked.seed_source is not None:
-        return str(_seed_path(asked.seed_source, policies))
-    return asked.seed_policy
-
-
-def _keep_seed(asked: NewStudy, policies: Path) -> None:
-    if asked.seed_source is None:
-        return
-    path = _seed_path(asked.seed_source, policies)
+def _keep_seed(source: str, path: Path) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = path.with_suffix(".incoming")
-        whole.write_text(asked.seed_source, encoding="utf-8", errors="surrogatepass")
+        whole.write_text(source, encoding="utf-8", errors="surrogatepass")
         whole.replace(path)
-
-
-def _seed_path(source: str, policies: Path) -> Path:
-    return policies / f"{digest(source)}.py"
 
 
 def _check(study: Study) -> None:
@@ -272,249 +500,3 @@ def _check(study: Study) -> None:
     prepared = prepare(study)
     check_environment(prepared)
     require_feasible(prepared.space)
-
-
-MOST_SHORTS = 2000
-MOST_EXPORTS_EACH, MOST_EXPORTS = 2, 4
-MOST_PARSED = 1000
-"""Trials of a study that a thread keeps for the next question about it."""
-SUBMIT_WAIT_S = 10.0
-
-
-class ConflictError(StudyError):
-    """What is asked for does not fit what is there."""
-
-
-class TooManyError(StudyError):
-    """A limit of the service is reached."""
-
-
-class ForbiddenError(StudyError):
-    """The caller may not do that."""
-
-
-class MissingError(StudyError):
-    """There is nothing of that name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """Everything that is asked and done over HTTP, without HTTP; safe in several threads."""
-
-    config: ServiceConfig
-    folder: Path
-    """Where the configuration lies, which its paths are relative to."""
-    store: Path
-    tokens: Sequence[KnownToken]
-    scheduler: Scheduler
-    sessions: Sessions = field(default_factory=Sessions)
-    wrong_tokens: Rates = field(default_factory=lambda: Rates(per_s=0.2, burst=10))
-    """Tokens that are not known, by where they came from."""
-    explored: ChartData = field(default_factory=ChartData)
-    shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
-    disturbed: VersionedCache[Disturbed | None] = field(
-        default_factory=lambda: VersionedCache(MOST_SHORTS)
-    )
-    boards: LeaderboardCache = field(default_factory=LeaderboardCache)
-    drawings: VersionedCache[str] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
-    """Charts of studies, by study and kind."""
-    writing: StudyWriter = field(default_factory=StudyWriter)
-    streams: Slots = field(init=False)
-    """Open streams of events."""
-    downloads: Slots = field(init=False)
-    """Files of trials that are being taken away."""
-    exports: Slots = field(default_factory=lambda: Slots(each=MOST_EXPORTS_EACH, most=MOST_EXPORTS))
-    """Exports that are being made or taken away, which lie on the disk until then."""
-    feeds: Feeds = field(default_factory=Feeds)
-    """Events of the studies that somebody follows; used by the event loop alone."""
-    webhooks: WebhookSender | None = None
-    """Tells others that studies ended, where that is configured."""
-    started_s: float = field(default_factory=time.time)
-    _local: threading.local = field(default_factory=threading.local, repr=False)
-
-    def __post_init__(self) -> None:
-        limits = self.config.limits
-        object.__setattr__(self, "streams", Slots(each=limits.event_streams))
-        object.__setattr__(self, "downloads", Slots(each=limits.downloads))
-
-    def start(self) -> None:
-        """Begin to look after what is submitted."""
-        self.scheduler.start()
-        if self.webhooks is not None:
-            self.webhooks.start()
-
-    def close(self) -> None:
-        """Stop that; searches that run go on without us."""
-        self.scheduler.close()
-        if self.webhooks is not None:
-            self.webhooks.close()
-
-    @property
-    def records(self) -> Store:
-        """The records, opened once in each thread."""
-        if not hasattr(self._local, "records"):
-            self._local.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
-        found: Store = self._local.records
-        return found
-
-    @property
-    def table(self) -> RunTable:
-        """The queue, opened once in each thread."""
-        if not hasattr(self._local, "table"):
-            self._local.table = RunTable(table_path(self.store))
-        found: RunTable = self._local.table
-        return found
-
-    def study(self, study_id: str) -> StudyRow:
-        """The study with exactly this id; raises `MissingError`."""
-        try:
-            row = self.records.find(study_id)
-        except StudyError:
-            row = None
-        if row is None or row.id != study_id:
-            raise MissingError(f"no study {shown(study_id)}")
-        return row
-
-    def status(self, row: StudyRow) -> str:
-        """How far a study is, by the queue while it is in it, else by its record."""
-        return self.status_of(self.table.find(row.id), row)
-
-    def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
-        """The same, for what the queue has of it."""
-        return status_from(
-            None if submitted is None else submitted.state, status(row, self.records)
-        )
-
-    def events(self, study_id: str) -> Path:
-        """The file of a study's events."""
-        return run_folder(self.store, study_id) / EVENTS
-
-    def is_over(self, study_id: str) -> bool:
-        """Whether no more events of a study will come by themselves."""
-        submitted = self.table.find(study_id)
-        return submitted is None or submitted.state.is_over
-
-    def submit(self, asked: NewStudy, caller: Caller, key: tuple[str, str] | None) -> str:
-        """Put a study into the queue; gives its id.
-
-        `key` is an idempotency key and the digest of the request: one study comes of both.
-        Raises `StudyError` for what cannot be searched, `ConflictError`, `TooManyError`.
-        """
-        # One at a time: a request that is sent twice at once makes one study, too.
-        with self._submitting():
-            if key is not None and (earlier := self.table.submitted_with(caller.name, key[0])):
-                if earlier[0] != key[1]:
-                    raise ConflictError("this idempotency key was used for another request")
-                return earlier[1]
-            self._require_room()
-            study = scrubbed_study(self._asked(asked), scrubber())
-            study_id, offered = new_study_id(), self.config.environment[asked.environment]
-            place = (asked.environment, offered.devices, offered.parallel_studies)
-            # Known to the queue first: a kill between here and there is settled at the next start.
-            self.table.add(
-                pending_submission(study_id, *place, caller.name),
-                None if key is None else (caller.name, *key),
-            )
-            try:
-                self.records.create(study_id, study, installed_version(), status="queued")
-            except BaseException:
-                self.table.forget(study_id)
-                raise
-            self.table.change_from(study_id, State.PENDING, State.QUEUED)
-        self.scheduler.wake()
-        return study_id
-
-    @contextmanager
-    def _submitting(self) -> Iterator[None]:
-        if not self.scheduler.submitting.acquire(timeout=SUBMIT_WAIT_S):
-            raise TooManyError("others are being submitted, which takes long; ask again")
-        try:
-            yield
-        finally:
-            self.scheduler.submitting.release()
-
-    def _require_room(self) -> None:
-        if len(self.table.under_way()) >= self.config.limits.queued_studies:
-            raise TooManyError("the queue is full; wait for a study to end, or cancel one")
-
-    def _asked(self, asked: NewStudy) -> Study:
-        offered = self.config.environment.get(asked.environment)
-        if offered is None:
-            known = ", ".join(sorted(self.config.environment))
-            raise StudyError(f"environment {asked.environment!r} is not offered; known are {known}")
-        base = offered_study(offered, self.folder)
-        return study_of(asked, base, self.config, self.store / "service" / "policies")
-
-    def cancel(self, study_id: str, caller: Caller) -> Submitted:
-        """End a study that is queued or runs; what it measured stays.
-
-        Raises `ForbiddenError` for a study of another, `ConflictError`.
-        """
-        submitted = self._own(study_id, caller)
-        if submitted.state.is_over:
-            raise ConflictError(f"study {study_id} is {submitted.state}; nothing runs")
-        state = State.CANCELLED if submitted.state is State.QUEUED else State.CANCELLING
-        if not self.table.change_from(study_id, submitted.state, state):
-            raise ConflictError(f"study {study_id} has just changed; ask again")
-        self.scheduler.wake()
-        return replace(submitted, state=state)
-
-    def resume(self, study_id: str, more_trials: int | None, caller: Caller) -> Submitted:
-        """Put a study that ended back into the queue.
-
-        Raises `ForbiddenError` for a study of another, `ConflictError`, `TooManyError`.
-        """
-        submitted = self._own(study_id, caller)
-        if not submitted.state.is_over:
-            raise ConflictError(f"study {study_id} is {submitted.state}; it goes on by itself")
-        if submitted.state is State.FINISHED and more_trials is None:
-            raise ConflictError(f"study {study_id} is finished; give more_trials to go on")
-        with self._submitting():
-            self._require_room()
-            if not self.table.change_from(study_id, submitted.state, State.PENDING):
-                raise ConflictError(f"study {study_id} has just changed; ask again")
-            try:
-                self._extend(study_id, more_trials)
-            except BaseException:
-                self.table.change_from(study_id, State.PENDING, submitted.state)
-                raise
-            self.table.change_from(
-                study_id, State.PENDING, State.QUEUED, crashes=0, message=None, queued_at=utc_now()
-            )
-        self.scheduler.wake()
-        return replace(submitted, state=State.QUEUED)
-
-    def _extend(self, study_id: str, more_trials: int | None) -> None:
-        if (process := self.records.holder(study_id)) is not None:
-            raise ConflictError(f"study {study_id} is searched by process {process} already")
-        if more_trials is not None:
-            extend_budget(study_id, more_trials, self.records, self.config.limits.trials)
-        self.records.update(study_id, status="queued")
-
-    def _own(self, study_id: str, caller: Caller) -> Submitted:
-        submitted = self._submitted(study_id)
-        if not caller.may_change_what(submitted.submitted_by):
-            raise ForbiddenError(
-                f"study {study_id} was submitted by {submitted.submitted_by}; only they and "
-                "admins may cancel or resume it"
-            )
-        return submitted
-
-    def _submitted(self, study_id: str) -> Submitted:
-        self.study(study_id)
-        submitted = self.table.find(study_id)
-        if submitted is None:
-            raise ConflictError(
-                f"study {study_id} was started on the command line; go on with it there"
-            )
-        return submitted
-
-
-def status_from(state: State | None, recorded: str) -> str:
-    """How far a study is, by its state in the queue, if it is there, and by its record."""
-    if state is not None and not state.is_over:
-        return (State.QUEUED if state is State.PENDING else state).value
-    # Whoever went on with it by hand has the last word.
-    if state is None or recorded in {"running", "finished"}:
-        return recorded
-    return state.value

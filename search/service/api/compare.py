@@ -1,13 +1,4 @@
-"""/compare, /leaderboard, /exports.
-
-Two trials or two studies against each other.
-
-The best of all studies, ranked within the same work.
-
-What metrics there are and what they mean.
-
-Whole studies to take away: for other programs, for another machine, and as a report.
-"""
+"""Routes that compare studies, rank them, define metrics, and export whole studies."""
 
 import os
 from collections.abc import Iterator
@@ -18,15 +9,17 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from evaluator.metrics.registry import loaded_metrics
-from search.compare.compare import Comparisons
-from search.compare.sides import TrialSide
+from records.store.rows import StudyRow
+from records.trial import Trial
+from search.compare.sides import TrialSide, trial_side
 from search.compare.view import comparisons_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
+from search.loop.finding import leader_of
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
-from search.service.data import ComparedStudy, Form, compared_studies, compared_trials
+from search.service.data import Form, Interval, compare_recorded
 from search.service.limits import HeldResponse
 from search.service.models import (
     Board,
@@ -36,10 +29,12 @@ from search.service.models import (
     StudiesCompared,
     StudySide,
     TrialsCompared,
+    knob_pairs,
 )
 from search.service.service import MissingError, Service, TooManyError
 from search.transfer.bundle import SUFFIX
 from search.transfer.tables import Omissions
+from search.views.format import remarks
 from search.views.study import definition_facts
 
 router = APIRouter(tags=["comparisons"])
@@ -57,8 +52,11 @@ OneStudy = Annotated[str, Query(min_length=1, max_length=100, description="The i
 @router.get("/compare/trials")
 def compare_trials(service: TheService, _caller: Reader, a: Side, b: Side) -> TrialsCompared:
     """Whether trial B is faster than trial A, and how sure that is: as `cclsearch compare`."""
-    found = compared_trials(_side(a, service), _side(b, service))
-    return TrialsCompared(comparison=_comparison(found.found), settings=[*found.settings])
+    one, other = _side(a, service), _side(b, service)
+    return TrialsCompared(
+        comparison=_comparison(one, other),
+        settings=knob_pairs(one.trial.config, other.trial.config),
+    )
 
 
 @router.get("/compare/studies")
@@ -66,14 +64,24 @@ def compare_studies(
     service: TheService, _caller: Reader, a: OneStudy, b: OneStudy
 ) -> StudiesCompared:
     """Whether the best of study B is faster than that of study A, and how both searches went."""
-    rows = service.study(a), service.study(b)
-    found = compared_studies(*rows, service.records, service.explored.history)
+    rows = [service.study(a), service.study(b)]
+    best = [leader_of(row, service.records) for row in rows]
+    comparison, why = None, None
+    if rows[0].id == rows[1].id:
+        why = "both sides are one study; give two"
+    elif best[0] is None or best[1] is None:
+        why = f"study {rows[best.index(None)].id} has no trial that may lead"
+    else:
+        one, other = best[0].ordinal, best[1].ordinal
+        comparison = _comparison(
+            trial_side(rows[0], one, service.records), trial_side(rows[1], other, service.records)
+        )
     return StudiesCompared(
-        comparison=None if found.found is None else _comparison(found.found),
-        why=found.why,
-        a=_study(rows[0].id, found.a),
-        b=_study(rows[1].id, found.b),
-        settings=[*found.settings],
+        comparison=comparison,
+        why=why,
+        a=_study(rows[0], best[0], service),
+        b=_study(rows[1], best[1], service),
+        settings=knob_pairs(*(None if each is None else each.config for each in best)),
     )
 
 
@@ -84,18 +92,22 @@ def _side(text: str, service: Service) -> TrialSide:
     return side
 
 
-def _comparison(found: Comparisons) -> Comparison:
-    return Comparison.model_validate(comparisons_facts(found))
+def _comparison(a: TrialSide, b: TrialSide) -> Comparison:
+    return Comparison.model_validate(comparisons_facts(compare_recorded(a, b)))
 
 
-def _study(study_id: str, side: ComparedStudy) -> StudySide:
+def _study(row: StudyRow, best: Trial | None, service: Service) -> StudySide:
+    """Return a study as one side; without repeats the value is that of a single launch."""
+    history = service.explored.history(row, service.records)
+    score = None if best is None else best.score
+    once = None if score is None else Interval(centre=score.value, low=None, high=None)
     return StudySide(
-        study=study_id,
-        best=side.best,
-        value=side.value,
-        unit=side.unit,
-        caveats=[*side.caveats],
-        history=side.history,
+        study=row.id,
+        best=None if best is None else best.ordinal,
+        value=history.best_again or once,
+        unit=history.axis.unit if score is None else score.unit,
+        caveats=[] if best is None else [*remarks(best)],
+        history=history,
     )
 
 
@@ -154,7 +166,7 @@ exports_router = APIRouter(tags=["exports"])
 
 PIECE_BYTES = 1 << 18
 BINARY = "application/octet-stream"
-MANY = "too many exports are being made or taken away; wait for one to end"
+MANY = "too many exports are being made or downloaded; wait for one to end"
 KINDS = {
     "jsonl": "application/jsonl",
     "csv": "text/csv; charset=utf-8",

@@ -1,9 +1,4 @@
-"""/health, metrics.
-
-How the service is: what waits, what runs and where, and what is wrong.
-
-Whether the service does what it should, for people and for monitoring.
-"""
+"""Routes that report how the service is, for people, programs and Prometheus."""
 
 import os
 import pathlib
@@ -25,9 +20,11 @@ from search.settings import installed_version
 
 T = TypeVar("T")
 
+router = APIRouter(tags=["health"])
+
 
 class DeviceUse(BaseModel):
-    """Devices, how many studies may measure on them at once, and how many do."""
+    """Devices, how many studies may measure on them in parallel, and how many do."""
 
     devices: str
     environments: list[str]
@@ -37,10 +34,10 @@ class DeviceUse(BaseModel):
 
 
 class ServiceStatus(BaseModel):
-    """How the service is, in full; what cannot be told is null, and `faults` say why.
+    """The full status of the service; what cannot be read is null, and `faults` say why.
 
-    `waits_for` is a search that was started by hand on the same records: until it ends nothing
-    is started. `faults` are what keeps the service from doing what it should.
+    `waits_for` is a search started outside the service on the same records: until it ends, none
+    is started. `faults` keep the service from working.
     """
 
     ok: bool
@@ -59,15 +56,15 @@ class ServiceStatus(BaseModel):
 
 
 def is_healthy(service: Service) -> bool:
-    """Whether the queue moves, and the records can be used."""
+    """Return whether the queue moves and the records can be used."""
     return service.scheduler.lives and not service.scheduler.faults
 
 
 def service_status(service: Service) -> ServiceStatus:
-    """How the service is, in full; whatever is broken, there is an answer."""
+    """Return the full status of the service, also where parts of it fail."""
     faults = [*service.scheduler.faults]
     if not service.scheduler.lives:
-        faults.append("the queue is looked after no more; start the service again")
+        faults.append("the scheduler has stopped; restart the service")
     if service.webhooks is not None and service.webhooks.fault is not None:
         faults.append(service.webhooks.fault)
     under_way = _or_fault(lambda: service.table.under_way(), faults)
@@ -92,7 +89,7 @@ def service_status(service: Service) -> ServiceStatus:
 
 
 def _or_fault(read: Callable[[], T], faults: list[str]) -> T | None:
-    """What there is to tell; None, and a fault more, where it cannot be told."""
+    """Return what can be read; None, and another fault, where it cannot."""
     try:
         return read()
     except CclsearchError as error:
@@ -102,33 +99,27 @@ def _or_fault(read: Callable[[], T], faults: list[str]) -> T | None:
 
 
 def _devices(service: Service, under_way: Sequence[Submitted]) -> list[DeviceUse]:
-    """Every device that is configured, and those that are in use still."""
-    names: dict[str, list[str]] = {}
-    bear: dict[str, int] = {}
-
-    def note(environment: str, place: DeviceGroup) -> None:
-        known = names.setdefault(place.devices, [])
-        if environment not in known:
-            known.append(environment)
-        bear[place.devices] = min(
-            place.parallel_studies, bear.get(place.devices, place.parallel_studies)
-        )
-
-    for name, offered in service.config.environment.items():
-        note(name, DeviceGroup(offered.devices, offered.parallel_studies))
-    for each in under_way:
-        note(each.environment, service.scheduler.devices_of(each))
-    there = [(service.scheduler.devices_of(each).devices, each) for each in under_way]
-    return [
-        DeviceUse(
-            devices=devices,
-            environments=sorted(known),
-            parallel_studies=bear[devices],
-            running=_count([each for on, each in there if on == devices], is_queued=False),
-            queued=_count([each for on, each in there if on == devices], is_queued=True),
-        )
-        for devices, known in sorted(names.items())
+    """Return all configured devices, and those that are still in use."""
+    groups = [
+        (name, DeviceGroup(offered.devices, offered.parallel_studies))
+        for name, offered in service.config.environment.items()
     ]
+    groups += [(each.environment, service.scheduler.devices_of(each)) for each in under_way]
+    found = list[DeviceUse]()
+    for devices in sorted({group.devices for _, group in groups}):
+        here = [each for each in under_way if service.scheduler.devices_of(each).devices == devices]
+        found.append(
+            DeviceUse(
+                devices=devices,
+                environments=sorted({name for name, group in groups if group.devices == devices}),
+                parallel_studies=min(
+                    group.parallel_studies for _, group in groups if group.devices == devices
+                ),
+                running=_count(here, is_queued=False),
+                queued=_count(here, is_queued=True),
+            )
+        )
+    return found
 
 
 def _count(under_way: Sequence[Submitted], *, is_queued: bool) -> int:
@@ -143,7 +134,7 @@ def _disk_free_bytes(service: Service) -> int | None:
 
 
 def _memory_bytes() -> int | None:
-    """What this process has in memory."""
+    """Return the resident memory of this process."""
     try:
         with pathlib.Path("/proc/self/statm").open(encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -151,18 +142,15 @@ def _memory_bytes() -> int | None:
         return None
 
 
-router = APIRouter(tags=["health"])
-
-
 class Health(BaseModel):
-    """Whether the service is well, which needs no token."""
+    """Whether the service works; needs no token."""
 
     ok: bool
 
 
 @router.get("/health", responses={503: {"model": Health}})
 def health(service: TheService, response: Response) -> Health:
-    """Whether the service is well: its queue moves, and its records can be used."""
+    """Whether the service works: its queue moves, and its records can be used."""
     ok = is_healthy(service)
     response.status_code = 200 if ok else 503
     return Health(ok=ok)
@@ -170,21 +158,21 @@ def health(service: TheService, response: Response) -> Health:
 
 @router.get("/status")
 def details(service: TheService, _caller: Reader) -> ServiceStatus:
-    """How the service is, in full."""
+    """The full status of the service."""
     return service_status(service)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(service: TheService, _caller: Reader) -> str:
-    """The same for Prometheus, in its text format; what cannot be told is left out."""
+    """The same in the text format of Prometheus; what cannot be read is left out."""
     found = service_status(service)
     lines = [
         ("cclsearch_up", "Whether the queue moves.", int(found.ok)),
         ("cclsearch_uptime_seconds", "Since the service started.", found.uptime_s),
-        ("cclsearch_faults", "What is wrong, as counted.", len(found.faults)),
-        ("cclsearch_studies_queued", "Studies that wait.", found.queued),
-        ("cclsearch_studies_running", "Studies that are searched.", found.running),
-        ("cclsearch_studies", "Studies on record.", found.studies),
+        ("cclsearch_faults", "Faults of the service.", len(found.faults)),
+        ("cclsearch_studies_queued", "Queued studies.", found.queued),
+        ("cclsearch_studies_running", "Running studies.", found.running),
+        ("cclsearch_studies", "Recorded studies.", found.studies),
         ("cclsearch_event_streams", "Readers of live events.", found.event_streams),
         ("cclsearch_webhooks_waiting", "Messages to deliver.", found.webhooks_waiting),
         ("cclsearch_disk_free_bytes", "Free where the records are.", found.disk_free_bytes),

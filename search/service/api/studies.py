@@ -1,24 +1,16 @@
-"""/studies.
-
-Submitting, cancelling and going on.
-
-What a search does now, as server-sent events.
-
-Studies as the service tells them, to programs and on its pages.
-
-Studies on record: what they ask, how far they are, what they found, and what charts need.
-"""
+"""Routes of studies: submit, cancel, resume, follow, and read them and their charts."""
 
 import json
 import re
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
+from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from records.codec import to_json
 from records.store.queries import StudyQuery
@@ -67,15 +59,8 @@ class MoreTrials(BaseModel):
 @router.get("/environments")
 def environments(service: TheService, _caller: Reader) -> list[Environment]:
     """Environments that studies may be submitted for."""
-    return [
-        Environment(
-            name=name,
-            description=one.description,
-            parallel_studies=one.parallel_studies,
-            devices=one.devices,
-        )
-        for name, one in sorted(service.config.environment.items())
-    ]
+    offered = sorted(service.config.environment.items())
+    return [Environment(name=name, **asdict(one)) for name, one in offered]
 
 
 @router.post("/studies", status_code=201)
@@ -153,21 +138,18 @@ def events(
     return HeldResponse(stream(), service.streams, caller.name, media_type="text/event-stream")
 
 
-def version_of(row: StudyRow, service: Service) -> tuple[Hashable, ...]:
-    """What changes with whatever is told of a study."""
-    submitted = service.table.find(row.id)
-    return service.records.stamp(row.id), submitted, service.status_of(submitted, row)
-
-
 def study_short(row: StudyRow, service: Service) -> StudyShort:
-    """A study in a list; made anew where it has changed."""
-    return service.shorts.get(row.id, version_of(row, service), lambda: _short(row, service))
+    """Return a study as it is in a list, computed again where it has changed."""
+    submitted = service.table.find(row.id)
+    status = service.status_of(submitted, row)
+    version = service.records.stamp(row.id), submitted, status
+    return service.shorts.get(row.id, version, lambda: _short(row, submitted, status, service))
 
 
 def study_full(row: StudyRow, service: Service) -> StudyFull:
     """A study with what was asked and what it found."""
     records, finding = service.records, final_finding(row)
-    pending = [
+    pending: list[dict[str, JsonValue]] = [
         {
             "ordinal": intent.ordinal,
             "author": intent.policy.author,
@@ -177,17 +159,16 @@ def study_full(row: StudyRow, service: Service) -> StudyFull:
         }
         for intent in records.pending(row.id)
     ]
-    facts: dict[str, object] = {
+    return StudyFull(
         **study_short(row, service).model_dump(),
-        "study": json.loads(to_json(row.study)),
-        "finding": None if finding is None else json.loads(to_json(finding)),
-        "launches": records.counts(row.id).launches,
-        "failures": {kind.value: count for kind, count in records.failures(row.id).items()},
-        "pending": pending,
-        "disturbed": disturbance_of(disturbed_in(row, service)),
-        "undecided": None if finding is None else undecided_words(finding),
-    }
-    return StudyFull.model_validate(facts)
+        study=json.loads(to_json(row.study)),
+        finding=None if finding is None else json.loads(to_json(finding)),
+        launches=records.counts(row.id).launches,
+        failures={kind.value: count for kind, count in records.failures(row.id).items()},
+        pending=pending,
+        disturbed=disturbance_of(disturbed_in(row, service)),
+        undecided=None if finding is None else undecided_words(finding),
+    )
 
 
 def disturbed_in(row: StudyRow, service: Service) -> Disturbed | None:
@@ -226,30 +207,30 @@ def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str
     return tuple(one for one, its in told.items() if its == status), tuple(told)
 
 
-def _short(row: StudyRow, service: Service) -> StudyShort:
-    records, asked = service.records, row.study
-    counts, submitted = records.counts(row.id), service.table.find(row.id)
-    best = leader_of(row, records)
-    facts = {
-        "id": row.id,
-        "name": asked.name,
-        "status": service.status_of(submitted, row),
-        "strategy": row.strategy,
-        "objective": asked.objective.expression,
-        "more_objectives": [more.expression for more in asked.more_objectives],
-        "limits": list(asked.limits),
-        "created_at": row.created_at,
-        "started_at": _started_at(row, records),
-        "trials": counts.trials,
-        "failed": counts.failed,
-        "most_trials": asked.budget.trials,
-        "best_trial": best.ordinal if best else None,
-        "best_config": config_of(best.config) if best else None,
-        "best": None if best is None else result_of(best, best_result(row, best, records)),
-        **_submission(submitted),
-        "imported_from": asked.origin.kind if asked.origin else None,
-    }
-    return StudyShort.model_validate(facts)
+def _short(row: StudyRow, submitted: Submitted | None, status: str, service: Service) -> StudyShort:
+    records, study = service.records, row.study
+    counts, best = records.counts(row.id), leader_of(row, records)
+    return StudyShort(
+        id=row.id,
+        name=study.name,
+        status=status,
+        strategy=row.strategy,
+        objective=study.objective.expression,
+        more_objectives=[more.expression for more in study.more_objectives],
+        limits=list(study.limits),
+        created_at=row.created_at,
+        started_at=_started_at(row, records),
+        trials=counts.trials,
+        failed=counts.failed,
+        most_trials=study.budget.trials,
+        best_trial=best.ordinal if best else None,
+        best_config=config_of(best.config) if best else None,
+        best=None if best is None else result_of(best, best_result(row, best, records)),
+        environment=submitted.environment if submitted else None,
+        submitted_by=submitted.submitted_by if submitted else None,
+        message=submitted.message if submitted else None,
+        imported_from=study.origin.kind if study.origin else None,
+    )
 
 
 def _started_at(row: StudyRow, records: Store) -> str | None:
@@ -257,14 +238,6 @@ def _started_at(row: StudyRow, records: Store) -> str | None:
         return row.created_at
     first = records.trial(row.id, 0)
     return None if first is None else first.started_at or None
-
-
-def _submission(submitted: Submitted | None) -> dict[str, object]:
-    return {
-        "environment": submitted.environment if submitted else None,
-        "submitted_by": submitted.submitted_by if submitted else None,
-        "message": submitted.message if submitted else None,
-    }
 
 
 studies_router = APIRouter(tags=["studies"])

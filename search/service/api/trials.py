@@ -1,13 +1,4 @@
-"""/trials, files, policies.
-
-What addresses name: trials, their files and transcripts, policies, sides of a comparison.
-
-Files of trials: logs, traces, job files, by their own names, whole or in part.
-
-Trials of a study: tables of them, each in full, and their metrics.
-
-Policies: their texts, what changed from one to the next, and what the model was told.
-"""
+"""Routes of trials, their files, metrics and transcripts, and of policies."""
 
 import difflib
 import json
@@ -49,106 +40,31 @@ from search.service.models import (
 from search.service.service import MissingError, Service, TooManyError
 from search.storage import absence
 
+router = APIRouter(tags=["files"])
+trials_router = APIRouter(tags=["trials"])
+policies_router = APIRouter(tags=["policies"])
+
 PIECE_BYTES = 1 << 18
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-"""File names that a header holds as they are."""
+"""File names that need no quoting in a header."""
 SIDE = "([^:]{1,100})(?::([0-9]{1,9}))?"
 """A study, for its best trial, or one of its trials."""
-
-
-def trial_of(service: Service, study_id: str, ordinal: int) -> Trial:
-    """A trial that ended; raises `MissingError`."""
-    service.study(study_id)
-    trial = service.records.trial(study_id, ordinal)
-    if trial is None:
-        raise MissingError(f"study {study_id} has no trial {ordinal}")
-    return trial
-
-
-def artifact_of(service: Service, study_id: str, ordinal: int, name: str) -> Artifact:
-    """A kept file of a trial that is there; raises `MissingError`.
-
-    Names are compared, never looked up on the disk.
-    """
-    trial = trial_of(service, study_id, ordinal)
-    artifact = next((a for a in trial.outcome.artifacts if a.name == name), None)
-    if artifact is None:
-        raise MissingError(f"trial {ordinal} of study {study_id} has no file {shown(name)}")
-    _require(f"file {shown(name)} of trial {ordinal}", study_id, artifact.digest, service)
-    return artifact
-
-
-def exchange_of(service: Service, study_id: str, ordinal: int) -> LlmExchange:
-    """The conversation with the model that proposed a trial; raises `MissingError`."""
-    digest = trial_of(service, study_id, ordinal).exchange
-    if digest is None:
-        raise MissingError(f"no model was asked for trial {ordinal} of study {study_id}")
-    _require(f"what was asked for trial {ordinal}", study_id, digest, service)
-    return service.records.exchange(digest)
-
-
-def policy_of(service: Service, study_id: str, digest: str) -> Policy:
-    """A policy that a study tried; raises `MissingError`."""
-    service.study(study_id)
-    found = service.records.policy(study_id, digest)
-    if found is None:
-        raise MissingError(f"study {study_id} has no policy {shown(digest[:12])}")
-    return found
-
-
-def side_of(service: Service, text: str) -> tuple[StudyRow, TrialSide | None]:
-    """What `STUDY:N` or `STUDY` stands for; nothing where no trial of the study may lead.
-
-    Raises `StudyError` for other words, `MissingError` for what is not there.
-    """
-    match = re.fullmatch(SIDE, text)
-    if match is None:
-        raise StudyError(f"{shown(text)} names no trial; write STUDY or STUDY:3")
-    row, number = service.study(match[1]), match[2]
-    if number is not None:
-        ordinal = trial_of(service, row.id, int(number)).ordinal
-        return row, trial_side(row, ordinal, service.records)
-    best = leader_of(row, service.records)
-    return row, None if best is None else trial_side(row, best.ordinal, service.records)
-
-
-def file_address(study_id: str, ordinal: int, artifact: Artifact) -> str:
-    """Where a file of a trial is downloaded."""
-    return f"/api/v1/studies/{quote(study_id)}/trials/{ordinal}/files/{quote(artifact.name)}"
-
-
-def attachment(name: str) -> str:
-    """The header that has a browser save what is sent under a name, whatever is in it."""
-    if PLAIN.fullmatch(name):
-        return f'attachment; filename="{name}"'
-    return f"attachment; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
-
-
-def bytes_between(artifact: Artifact, store: Store, start: int, end: int) -> Iterator[bytes]:
-    """A part of a kept file in pieces; what comes before it is unpacked and dropped."""
-    with store.artifacts.open(artifact.digest, artifact.size_bytes) as content:
-        at = 0
-        while at < end:
-            piece = content.read(min(PIECE_BYTES, end - at))
-            if not piece:
-                return
-            wanted = piece[max(0, start - at) :]
-            at += len(piece)
-            if wanted:
-                yield wanted
-
-
-def _require(what: str, study_id: str, digest: str, service: Service) -> None:
-    why = absence(study_id, digest, service.records)
-    if why is not None:
-        raise MissingError(f"{what} of study {study_id} {why}")
-
-
-router = APIRouter(tags=["files"])
-
 Ordinal = Annotated[int, Path(ge=0, le=10**9, description="Number of the trial in its study.")]
 BINARY = "application/octet-stream"
 ONE_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+MOST_TRIALS = 100
+"""Ordinals that are listed of a policy."""
+SHA256 = "^[0-9a-f]{64}$"
+Digest = Annotated[str, Path(pattern=SHA256, description="SHA-256 of the policy's text.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a file, from `start` up to and without `end`."""
+
+    start: int
+    end: int
+    is_whole: bool
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}/files")
@@ -182,8 +98,8 @@ def files(
     response_class=StreamingResponse,
     responses={
         200: {"content": {BINARY: {}}},
-        206: {"content": {BINARY: {}}, "description": "The part that was asked for."},
-        304: {"description": "The reader has it already."},
+        206: {"content": {BINARY: {}}, "description": "The requested part."},
+        304: {"description": "The client has it already."},
     },
 )
 def file(
@@ -198,7 +114,7 @@ def file(
 ) -> Response:
     """One file of a trial; a header `Range: bytes=A-B` asks for a part of it.
 
-    It is always a download: a browser never runs what a job has written.
+    It is always a download: a browser must never run what a job has written.
     """
     artifact = artifact_of(service, study_id, ordinal, name)
     etag = f'"{artifact.digest}"'
@@ -216,7 +132,7 @@ def file(
         headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size_bytes}"
     pieces = bytes_between(artifact, service.records, part.start, part.end)
     if not service.downloads.take(caller.name):
-        raise TooManyError("too many files are being taken away; wait for one to end")
+        raise TooManyError("too many files are being downloaded; wait for one to end")
     return HeldResponse(
         pieces,
         service.downloads,
@@ -225,41 +141,6 @@ def file(
         media_type=BINARY,
         headers=headers,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes of a file, from `start` up to and without `end`."""
-
-    start: int
-    end: int
-    is_whole: bool
-
-
-def part_of(asked: str | None, size: int) -> Part:
-    """The bytes that a header asks for; all of them where it makes no sense, as HTTP has it.
-
-    Raises `HTTPException` for a part beyond the end.
-    """
-    whole = Part(0, size, is_whole=True)
-    match = None if asked is None else ONE_RANGE.fullmatch(asked.strip())
-    if match is None or match.groups() == ("", ""):
-        return whole
-    first, last = match.groups()
-    if first and last and int(last) < int(first):
-        return whole
-    if first:
-        start, end = int(first), min(size, int(last) + 1 if last else size)
-    else:
-        start, end = max(0, size - int(last)), size
-    if start >= end:
-        raise HTTPException(
-            416, "that part is not in the file", headers={"Content-Range": f"bytes */{size}"}
-        )
-    return Part(start, end, is_whole=False)
-
-
-trials_router = APIRouter(tags=["trials"])
 
 
 @trials_router.get("/studies/{study_id}/trials")
@@ -333,24 +214,18 @@ def metrics(
     row, records = service.study(study_id), service.records
     wanted = set(name or ())
 
-    def told(ordinal: int) -> TrialMetrics:
-        values = records.metric_values(row.id, ordinal).get(ordinal, ())
-        shown = [MetricValue(**asdict(v)) for v in values if not wanted or v.name in wanted]
-        return TrialMetrics(ordinal=ordinal, metrics=shown)
-
-    return Page(
-        items=[told(ordinal) for ordinal in records.ordinals(row.id, limit, offset)],
-        total=records.counts(row.id).trials,
-        offset=offset,
-    )
-
-
-policies_router = APIRouter(tags=["policies"])
-
-MOST_TRIALS = 100
-"""Ordinals that are listed of a policy."""
-SHA256 = "^[0-9a-f]{64}$"
-Digest = Annotated[str, Path(pattern=SHA256, description="SHA-256 of the policy's text.")]
+    items = [
+        TrialMetrics(
+            ordinal=ordinal,
+            metrics=[
+                MetricValue.of(value)
+                for value in records.metric_values(row.id, ordinal).get(ordinal, ())
+                if not wanted or value.name in wanted
+            ],
+        )
+        for ordinal in records.ordinals(row.id, limit, offset)
+    ]
+    return Page(items=items, total=records.counts(row.id).trials, offset=offset)
 
 
 @policies_router.get("/studies/{study_id}/policies")
@@ -361,17 +236,7 @@ def policies(
     row = service.study(study_id)
     found, total = service.records.policy_outlines(row.id, limit, offset)
     trials = _trials(row.id, [each.digest for each in found], service)
-    items = [
-        PolicyShort(
-            digest=each.digest,
-            author=each.author,
-            parent=each.parent,
-            rationale=each.rationale,
-            trials=trials[each.digest],
-            trial_count=each.trial_count,
-        )
-        for each in found
-    ]
+    items = [PolicyShort(**asdict(each), trials=trials[each.digest]) for each in found]
     return Page(items=items, total=total, offset=offset)
 
 
@@ -420,7 +285,118 @@ def transcript(study_id: str, ordinal: Ordinal, service: TheService, _caller: Re
     return Transcript(ordinal=ordinal, exchange=json.loads(to_json(exchange)))
 
 
+def part_of(asked: str | None, size: int) -> Part:
+    """Return the bytes that a Range header asks for; all for an invalid one, as HTTP demands.
+
+    Raise `HTTPException` for a part beyond the end.
+    """
+    whole = Part(0, size, is_whole=True)
+    match = None if asked is None else ONE_RANGE.fullmatch(asked.strip())
+    if match is None or match.groups() == ("", ""):
+        return whole
+    first, last = match.groups()
+    if first and last and int(last) < int(first):
+        return whole
+    if first:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
+    else:
+        start, end = max(0, size - int(last)), size
+    if start >= end:
+        raise HTTPException(
+            416, "that part is not in the file", headers={"Content-Range": f"bytes */{size}"}
+        )
+    return Part(start, end, is_whole=False)
+
+
+def trial_of(service: Service, study_id: str, ordinal: int) -> Trial:
+    """Return a trial that ended; raise `MissingError`."""
+    service.study(study_id)
+    trial = service.records.trial(study_id, ordinal)
+    if trial is None:
+        raise MissingError(f"study {study_id} has no trial {ordinal}")
+    return trial
+
+
+def artifact_of(service: Service, study_id: str, ordinal: int, name: str) -> Artifact:
+    """Return a stored file of a trial; raise `MissingError`.
+
+    Names are compared, never looked up on the disk.
+    """
+    trial = trial_of(service, study_id, ordinal)
+    artifact = next((a for a in trial.outcome.artifacts if a.name == name), None)
+    if artifact is None:
+        raise MissingError(f"trial {ordinal} of study {study_id} has no file {shown(name)}")
+    _require(f"file {shown(name)} of trial {ordinal}", study_id, artifact.digest, service)
+    return artifact
+
+
+def exchange_of(service: Service, study_id: str, ordinal: int) -> LlmExchange:
+    """Return the conversation with the model that proposed a trial; raise `MissingError`."""
+    digest = trial_of(service, study_id, ordinal).exchange
+    if digest is None:
+        raise MissingError(f"no model was asked for trial {ordinal} of study {study_id}")
+    _require(f"what was asked for trial {ordinal}", study_id, digest, service)
+    return service.records.exchange(digest)
+
+
+def policy_of(service: Service, study_id: str, digest: str) -> Policy:
+    """Return a policy that a study tried; raise `MissingError`."""
+    service.study(study_id)
+    found = service.records.policy(study_id, digest)
+    if found is None:
+        raise MissingError(f"study {study_id} has no policy {shown(digest[:12])}")
+    return found
+
+
+def side_of(service: Service, text: str) -> tuple[StudyRow, TrialSide | None]:
+    """Return the trial that `STUDY:N` or `STUDY` names; None where no trial of it may lead.
+
+    Raise `StudyError` for other texts, `MissingError` for what is not recorded.
+    """
+    match = re.fullmatch(SIDE, text)
+    if match is None:
+        raise StudyError(f"{shown(text)} names no trial; write STUDY or STUDY:3")
+    row, number = service.study(match[1]), match[2]
+    if number is not None:
+        ordinal = trial_of(service, row.id, int(number)).ordinal
+        return row, trial_side(row, ordinal, service.records)
+    best = leader_of(row, service.records)
+    return row, None if best is None else trial_side(row, best.ordinal, service.records)
+
+
+def file_address(study_id: str, ordinal: int, artifact: Artifact) -> str:
+    """Return the address of a file of a trial."""
+    return f"/api/v1/studies/{quote(study_id)}/trials/{ordinal}/files/{quote(artifact.name)}"
+
+
+def attachment(name: str) -> str:
+    """Return the header that makes a browser save a response under any name."""
+    if PLAIN.fullmatch(name):
+        return f'attachment; filename="{name}"'
+    return f"attachment; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
+
+
+def bytes_between(artifact: Artifact, store: Store, start: int, end: int) -> Iterator[bytes]:
+    """Yield a part of a stored file; what comes before it is unpacked and dropped."""
+    with store.artifacts.open(artifact.digest, artifact.size_bytes) as content:
+        at = 0
+        while at < end:
+            piece = content.read(min(PIECE_BYTES, end - at))
+            if not piece:
+                return
+            wanted = piece[max(0, start - at) :]
+            at += len(piece)
+            if wanted:
+                yield wanted
+
+
+def _require(what: str, study_id: str, digest: str, service: Service) -> None:
+    why = absence(study_id, digest, service.records)
+    if why is not None:
+        raise MissingError(f"{what} of study {study_id} {why}")
+
+
 def _trials(study_id: str, digests: Sequence[str], service: Service) -> dict[str, list[int]]:
-    """The first trials that these policies decided."""
+    """Return the first trials of these policies."""
     found = service.records.policy_results(study_id, digests, MOST_TRIALS)
     return {digest: [each.ordinal for each in results] for digest, results in found.items()}

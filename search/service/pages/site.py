@@ -1,11 +1,4 @@
-"""Leaderboard, login, health.
-
-The leaderboard as a page: studies ranked within the same work.
-
-Signing in with a token, and out again.
-
-The page that says whether the service does what it should.
-"""
+"""The pages about no single study: leaderboard, sign-in and health."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -97,7 +90,7 @@ def _row(each: Ranked, group: Group, shown: list[Column]) -> dict[str, object]:
     }
 
 
-WRONG = "That token is not known here. Copy it again, whole, or ask for a new one."
+WRONG = "That token is not known here. Copy the whole token again, or ask for a new one."
 TOO_MANY = "Too many wrong tokens came from your address. Wait a minute, then try again."
 
 Place = Annotated[str, Query(alias="next", max_length=2000)]
@@ -142,5 +135,5 @@ def health_page(request: Request, service: TheService, _caller: Reader) -> Respo
         found=found,
         under_way=under_way[:SHOWN],
         more=max(0, len(under_way) - SHOWN),
-        looked_at=(store_folder(service.store), api_key()),
+        checks=(store_folder(service.store), api_key()),
     )

@@ -1,12 +1,6 @@
-"""New study.
-
-The form of a new study: what can be chosen, what was filled in, and what is wrong with it.
-
-The page on which a study is submitted.
-"""
+"""The page on which a study is submitted: its form, what was filled in, and what is wrong."""
 
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,24 +37,11 @@ COUNTS = ("trials", "patience", "max_tokens", "max_cost_usd", "parallel")
 TEXTS = ("name", "strategy", "direction", "seed_policy", "seed_source")
 KNOB = "knob."
 MINUTE_S = 60.0
-NAMED: Mapping[str, str] = {
-    "choices": r"^choices\b",
-    "environment": r"^environment\b",
-    "seed_policy": r"seed[_ ]polic",
-    "strategy": r"\bstrategy\b|ANTHROPIC_API_KEY",
-    "limits": r"^limit\b",
-    "objective": r"\bobjectives?\b|\bmetric\b",
-    "global_batch": r"\bglobal[_ ]batch\b",
-    "sequence_length": r"\bsequence[_ ]length\b",
-    "parallel": r"\bparallel\b",
-    **{name: rf"\b{name}\b" for name in ("trials", "patience", "max_tokens", "max_cost_usd")},
-}
-"""By which words a refusal is about a field; the first that fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobChoices:
-    """A knob with its choices, each as it is sent and as it is shown, and whether it is marked."""
+    """A knob with its choices, each as it is sent and as it is shown, and whether it is checked."""
 
     name: str
     description: str
@@ -68,22 +49,14 @@ class KnobChoices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricOffer:
-    """A metric that can be asked for."""
-
-    name: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyForm:
-    """Everything that the page of a new study shows; `problems` are told beside their fields."""
+    """Everything that the page of a new study shows; `problems` are shown next to their fields."""
 
     environment: str
     environments: tuple[tuple[str, str], ...]
     base: Study
     knobs: tuple[KnobChoices, ...]
-    metrics: tuple[MetricOffer, ...]
+    metrics: tuple[tuple[str, str], ...]
     strategies: tuple[str, ...]
     seeds: tuple[str, ...]
     has_key: bool
@@ -110,8 +83,7 @@ def study_form(service: Service, fields: Fields, problems: Mapping[str, str]) ->
         base=base,
         knobs=tuple(_knobs(base, fields)),
         metrics=tuple(
-            MetricOffer(name=each.name, words=f"{each.unit}, {each.better} is better")
-            for each in loaded.values()
+            (each.name, f"{each.unit}, {each.better} is better") for each in loaded.values()
         ),
         strategies=(*MODEL_TURNS, *CHOOSERS),
         seeds=seed_names(),
@@ -145,16 +117,14 @@ def _facts(fields: Fields, base: Study) -> dict[str, object]:
 def problems_in(
     service: Service, form: StudyForm, fields: Fields, error: ValidationError | StudyError
 ) -> dict[str, str]:
-    """What is wrong by field; under the empty name what is about none of them.
+    """Return the problems by field; those about no single field are under the empty name.
 
-    Values that cannot be read do not keep the others from being checked.
+    The other fields are checked, too, where values cannot be read.
     """
     if isinstance(error, RefusedError):
         return dict(error.faults)
     if isinstance(error, StudyError):
-        words = str(error)
-        about = (name for name, pattern in NAMED.items() if re.search(pattern, words))
-        return {next(about, ""): words}
+        return {"": str(error)}
     found: dict[str, str] = {}
     facts = _facts(fields, form.base)
     for each in error.errors(include_url=False, include_input=False, include_context=False):
@@ -184,10 +154,6 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _sent(value: Value) -> str:
-    return json.dumps(value)
-
-
 def _knobs(base: Study, fields: Fields) -> list[KnobChoices]:
     is_new = not fields.get("key")
     return [
@@ -195,12 +161,9 @@ def _knobs(base: Study, fields: Fields) -> list[KnobChoices]:
             name=dimension.name,
             description=dimension.description,
             choices=tuple(
-                (
-                    _sent(choice),
-                    str(choice),
-                    is_new or _sent(choice) in fields.get(KNOB + dimension.name, ()),
-                )
+                (sent, str(choice), is_new or sent in fields.get(KNOB + dimension.name, ()))
                 for choice in choices_of(dimension)
+                for sent in [json.dumps(choice)]
             ),
         )
         for dimension in base.space.dimensions
@@ -214,7 +177,7 @@ def _narrowed(fields: Fields, base: Study) -> dict[str, list[Value | str]]:
     for name, offered in known.items():
         if f"{KNOB}{name}.offered" not in fields:
             continue
-        by_text: dict[str, Value] = {_sent(choice): choice for choice in offered}
+        by_text: dict[str, Value] = {json.dumps(choice): choice for choice in offered}
         marked = fields.get(KNOB + name, ())
         if set(marked) != set(by_text):
             found[name] = [by_text.get(text, text) for text in marked]

@@ -1,23 +1,13 @@
-"""One trial.
-
-What a page about one trial shows: its settings, samples, metrics, time and launches.
-
-Files of a trial for a page: what there is, and a part of what its ranks wrote.
-
-A conversation with a model as a person reads it: what was said, in turns, and what it took.
-
-Pages about one trial: everything on record of it, what its ranks wrote, what a model said.
-"""
+"""The pages of one trial: everything recorded about it, its logs, and its LLM transcript."""
 
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
-from markupsafe import Markup
+from fastapi import APIRouter, Query, Response
 
 from evaluator.failures.logs import signal_name
 from records.errors import CodecError, StoreError
@@ -26,22 +16,31 @@ from records.machine import LaunchRecord, RankEnd
 from records.store.rows import ComputedMetric, StudyRow
 from records.store.store import Store
 from records.study import Llm
-from records.trial import Artifact, Config, Measured, MetricValue, Outcome, Purpose, Repeat, Trial
+from records.trial import Artifact, Measured, Outcome, Purpose, Repeat, Trial
 from search.llm.transcripts import RecordedTurn, recorded_turns
 from search.loop.budget import cost_usd
 from search.report.analysis import time_chart
-from search.service.access import Reader, TheService
-from search.service.api.studies import disturbed_in, study_short
-from search.service.api.trials import Ordinal, bytes_between, exchange_of, file_address, trial_of
-from search.service.data import disturbed_trials, repeat_spreads, repeats_of, spread_of_trial
+from search.service.api.trials import (
+    Ordinal,
+    bytes_between,
+    exchange_of,
+    file_address,
+    trial_of,
+)
+from search.service.data import (
+    disturbed_trials,
+    knob_values,
+    repeat_spreads,
+    repeats_of,
+    spread_of_trial,
+)
 from search.service.models import result_of
-from search.service.pages.base import drawing, page, visible
+from search.service.pages.base import OneStudy, StudyPage, drawing, visible
 from search.service.pages.study import decision_lines
-from search.service.service import MissingError, Service
+from search.service.service import MissingError
 from search.storage import absence
 from search.views.charts import Strip, strip_chart
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
-from search.views.document import metric_words
 from search.views.format import (
     absence_lines,
     caveats,
@@ -52,90 +51,171 @@ from search.views.format import (
 )
 from search.views.machine import conditions_words, machine_line, machine_of
 
-NO_EFFECT = "no effect"
+router = APIRouter(include_in_schema=False)
+
+MOST_SIBLINGS = 100
 MOST_STRIPS = 24
 COMMAND_CHARS = 20_000
+WINDOW_BYTES = 1 << 16
+TAIL_BYTES = 6000
+MOST_TAILS = 8
+LARGE_BYTES = 16 << 20
+"""The page shows no tail of larger logs, because they are unpacked from their beginning."""
+LOGS = (".log", ".stacks.txt")
+TRACES = ("_trace.json.gz", "_trace.json", ".trace.json.gz", ".trace.json", ".pftrace")
+RANK = re.compile(r"rank(\d+)")
+MOST_CHARS = 200_000
+CUT = "\n[... the rest is in the transcript of the API ...]"
 SERIES = {
     Purpose.SELF_TEST: "noise",
     Purpose.RACE: "race",
-    Purpose.HALVING: "thinning out",
-    Purpose.CONFIRM: "confirming",
+    Purpose.HALVING: "halving",
+    Purpose.CONFIRM: "confirmation",
     Purpose.HELD_OUT: "held out",
 }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A knob of a trial, and what it is elsewhere; None where there is nothing to compare with."""
-
-    knob: str
-    value: str
-    best: str | None
-    parent: str | None
-
-    @property
-    def differs(self) -> bool:
-        """Whether any of them sets it otherwise."""
-        return any(other not in (None, self.value) for other in (self.best, self.parent))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricLine:
-    """A metric in the version that counts, and what was computed of it besides."""
-
-    name: str
-    words: str
-    better: str
-    version: int
-    others: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLine:
-    """How a rank ended, and the first line with which it told of an error."""
-
-    who: str
-    how: str
-    is_good: bool
-    first_error: str | None
+End = Annotated[int | None, Query(ge=0, le=1 << 50, description="Byte that the part ends before.")]
+FileName = Annotated[str, Query(max_length=400)]
+Line = tuple[str, str]
+"""A label and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPart:
-    """A launch as someone needs it who wants to make it again."""
+    """A launch as someone needs it who wants to repeat it; `name` is that of its context."""
 
     name: str
     command: str
-    added: tuple[tuple[str, str], ...]
-    facts: tuple[tuple[str, str], ...]
-    ranks: tuple[RankLine, ...]
+    added: tuple[Line, ...]
+    facts: tuple[Line, ...]
+    ranks: tuple[tuple[str, str, bool, str | None], ...]
+    """Who, how it ended, whether it succeeded, and its first error."""
 
 
-def settings_of(trial: Trial, best: Trial | None, parent: Trial | None) -> tuple[Setting, ...]:
-    """Every knob of a trial, beside those of the best and of the trial that it follows."""
-    others = [None if other is None else other.config for other in (best, parent)]
-    configs = [config for config in (trial.config, *others) if config is not None]
-    knobs = dict.fromkeys(knob for config in configs for knob in config)
-    return tuple(
-        Setting(
-            knob=knob,
-            value=_set(trial.config, knob) or NO_EFFECT,
-            best=_set(others[0], knob),
-            parent=_set(others[1], knob),
-        )
-        for knob in knobs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLine:
+    """A file of a trial; `absent` says why it is no longer there."""
+
+    artifact: Artifact
+    address: str
+    is_trace: bool
+    is_log: bool
+    absent: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPart:
+    """Whole lines of a log between two bytes, control characters made visible.
+
+    `fault` says why there are none.
+    """
+
+    name: str
+    size_bytes: int
+    text: str = ""
+    start: int = 0
+    end: int = 0
+    fault: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing comes before or after."""
+        return self.start == 0 and self.end == self.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a conversation: who wrote it, of which kind it is, and the text."""
+
+    who: str
+    kind: str
+    text: str
+
+
+@router.get("/studies/{study_id}/trials/{ordinal}")
+def trial(at: OneStudy, ordinal: Ordinal) -> Response:
+    """Show one trial in full."""
+    row, records = at.row, at.records
+    found = trial_of(at.service, row.id, ordinal)
+    best, parent = at.best(), _parent(found, at)
+    files = _file_lines(row.id, found, records)
+    sides = [(f"Trial {ordinal}", found)]
+    sides += [(f"Best, trial {best.ordinal}", best)] if best and best != found else []
+    sides += [(f"Parent, trial {parent.ordinal}", parent)] if parent else []
+    measured = found.outcome if isinstance(found.outcome, Measured) else None
+    conditions = None if measured is None else measured.measurement.conditions
+    diagnosis = diagnosis_of(found.outcome)
+    disturbed = disturbed_trials((found,), row, records).get(ordinal)
+    return at.page(
+        "trial.html",
+        "trials",
+        trial=found,
+        best=best,
+        parent=parent,
+        result=result_of(found, spread_of_trial(found, repeat_spreads(row, records))),
+        last=records.counts(row.id).trials - 1,
+        sides=[name for name, _ in sides],
+        knobs=knob_values([each.config for _, each in sides]),
+        decisions=tuple(decision_lines(row, found, records)),
+        caveats=[*([disturbed.caveat] if disturbed else []), *caveats(found.outcome)],
+        samples=drawing(_samples_chart(found, repeats_of(row, records))),
+        conditions=None if conditions is None else conditions_words(conditions),
+        metrics=records.metric_values(row.id, ordinal).get(ordinal, ()),
+        computed=_computed(records.computed_metrics(row.id, ordinal).get(ordinal, ())),
+        absent=() if measured is None else absence_lines(measured.absent),
+        bars=drawing(_time_bars((found, best, parent), best)),
+        diagnosis=None if diagnosis is None else diagnosis_words(diagnosis),
+        diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
+        launches=_launches(found, row, records),
+        files=files,
+        logs=_log_tails(files, records),
     )
 
 
-def _set(config: Config | None, knob: str) -> str | None:
-    if config is None:
+@router.get("/studies/{study_id}/trials/{ordinal}/log")
+def log(at: OneStudy, ordinal: Ordinal, name: FileName, end: End = None) -> Response:
+    """Show a part of a log, the last one first; raise `MissingError` for other names."""
+    found = trial_of(at.service, at.row.id, ordinal)
+    known = (one for one in found.outcome.artifacts if one.name == name and name.endswith(LOGS))
+    artifact = next(known, None)
+    if artifact is None:
+        raise MissingError(f"trial {ordinal} has no log of that name")
+    part = _log_part(artifact, at.records, end, WINDOW_BYTES)
+    return at.page("log.html", "trials", ordinal=ordinal, log=part)
+
+
+@router.get("/studies/{study_id}/trials/{ordinal}/transcript")
+def transcript(at: OneStudy, ordinal: Ordinal) -> Response:
+    """Show the conversation with the model that proposed a trial."""
+    exchange = exchange_of(at.service, at.row.id, ordinal)
+    pieces, fault = list[Piece](), None
+    try:
+        pieces = list(_pieces(recorded_turns(exchange)))
+    except CodecError as error:
+        fault = str(error)
+    return at.page(
+        "transcript.html",
+        "policies",
+        ordinal=ordinal,
+        pieces=pieces,
+        facts=tuple(_exchange_facts(exchange, at.row.study.llm)),
+        fault=fault,
+    )
+
+
+def _parent(trial: Trial, at: StudyPage) -> Trial | None:
+    """Return the trial before this one that had the parent of its policy."""
+    parent = trial.policy.parent
+    if parent is None:
         return None
-    return str(config[knob]) if knob in config.values else NO_EFFECT
+    tried = at.records.policy_results(at.row.id, [parent], MOST_SIBLINGS).get(parent, ())
+    before = [result.ordinal for result in tried if result.ordinal < trial.ordinal]
+    return at.records.trial(at.row.id, before[-1]) if before else None
 
 
-def samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
-    """Step times of every launch of a trial as dots; None where nothing was measured."""
-    own = [_strip("own launch", one, inside) for inside, one in _measured(trial.outcome)]
+def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
+    """Draw the step times of every launch of a trial; None where nothing was measured."""
+    own = [_strip("first launch", one, inside) for inside, one in _measured(trial.outcome)]
     again = [
         _strip(f"{SERIES[repeat.purpose]} {repeat.series}, round {repeat.round}", one, inside)
         for repeat in repeats
@@ -153,7 +233,7 @@ def samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
 
 
 def _measured(outcome: Outcome) -> Iterator[tuple[str, Measured]]:
-    """What was measured, by the name of the context that it was measured in."""
+    """Yield what was measured, by the name of its context."""
     if not isinstance(outcome, Measured):
         return
     inside = [(c.name, c.outcome) for c in outcome.contexts if isinstance(c.outcome, Measured)]
@@ -168,73 +248,65 @@ def _strip(name: str, measured: Measured, inside: str) -> Strip:
         name=f"{name}{where}",
         values=times_ms,
         tip=f"{name}{where}: {format_count(len(times_ms), 'step')}{profiled}",
-        is_own=name == "own launch",
+        is_own=name == "first launch",
     )
 
 
-def metric_lines(
-    values: Sequence[MetricValue], computed: Sequence[ComputedMetric]
-) -> tuple[MetricLine, ...]:
-    """The newest of each metric, with what every computation afterwards said."""
-    return tuple(
-        MetricLine(
-            name=value.name,
-            words=metric_words(value),
-            better=value.better,
-            version=value.version,
-            others=tuple(_computed(each) for each in computed if each.name == value.name),
-        )
-        for value in values
-    )
+def _computed(computed: Sequence[ComputedMetric]) -> Mapping[str, list[str]]:
+    """Return what later computations of each metric gave, as text."""
+    found: dict[str, list[str]] = {}
+    for each in computed:
+        value = f"none, {one_line(each.absent or '', 200)}"
+        if each.value is not None:
+            value = f"{format_number(each.value)} {each.unit}".rstrip()
+        words = f"version {each.version}, computed {each.computed_at[:10]}: {value}"
+        found.setdefault(each.name, []).append(words)
+    return found
 
 
-def _computed(each: ComputedMetric) -> str:
-    when = f"version {each.version}, computed {each.computed_at[:10]}"
-    if each.value is None:
-        return f"{when}: none, {one_line(each.absent or '', 200)}"
-    return f"{when}: {format_number(each.value)} {each.unit}".rstrip()
-
-
-def time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None:
-    """Where the profiled steps of these trials went; None where the first has none."""
-    split = [
-        (trial, trial.outcome.breakdown)
+def _time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None:
+    """Draw where the profiled steps of these trials went; None where the first has none."""
+    split = {
+        trial.ordinal: (trial, trial.outcome.breakdown)
         for trial in trials
         if trial is not None
         and isinstance(trial.outcome, Measured)
         and trial.outcome.breakdown is not None
-    ]
-    if not split or split[0][0] is not trials[0]:
+    }
+    if trials[0] is None or trials[0].ordinal not in split:
         return None
-    distinct = {trial.ordinal: (trial, parts) for trial, parts in split}
-    return time_chart(tuple(distinct.values()), None if best is None else best.ordinal)
+    return time_chart(tuple(split.values()), None if best is None else best.ordinal)
 
 
-def launches_of(trial: Trial, row: StudyRow, store: Store) -> tuple[LaunchPart, ...]:
-    """How a trial was launched, in each context where a study has several."""
+def _launches(trial: Trial, row: StudyRow, store: Store) -> tuple[LaunchPart, ...]:
+    """Return how a trial was launched, in each context where a study has several."""
     inside = [(one.name, one.outcome) for one in trial.outcome.contexts]
     return tuple(
-        _launch(name, outcome.launched, store)
+        LaunchPart(
+            name=name,
+            command=shlex.join(launched.argv)[:COMMAND_CHARS],
+            added=(
+                *launched.environment.items(),
+                *((name, f"./{folder}") for name, folder in launched.folders.items()),
+            ),
+            facts=tuple(_launch_facts(launched, store)),
+            ranks=tuple(
+                (
+                    "the command" if end.rank is None else f"rank {end.rank}",
+                    _rank_end_words(end),
+                    end.status == 0 and end.signal is None,
+                    end.first_error,
+                )
+                for end in launched.ranks
+            ),
+        )
         for name, outcome in inside or [(row.study.name, trial.outcome)]
-        if outcome.launched is not None
+        if (launched := outcome.launched) is not None
     )
 
 
-def _launch(name: str, launched: LaunchRecord, store: Store) -> LaunchPart:
-    return LaunchPart(
-        name=name,
-        command=shlex.join(launched.argv)[:COMMAND_CHARS],
-        added=(
-            *launched.environment.items(),
-            *((name, f"./{folder}") for name, folder in launched.folders.items()),
-        ),
-        facts=tuple(_facts(launched, store)),
-        ranks=tuple(map(_rank, launched.ranks)),
-    )
-
-
-def _facts(launched: LaunchRecord, store: Store) -> Iterator[tuple[str, str]]:
-    yield "on", ", ".join(launched.hosts) or "a host that is not told"
+def _launch_facts(launched: LaunchRecord, store: Store) -> Iterator[Line]:
+    yield "on", ", ".join(launched.hosts) or "an unknown host"
     yield "by", launched.launcher
     if launched.job_id is not None:
         yield "job", launched.job_id
@@ -246,73 +318,21 @@ def _facts(launched: LaunchRecord, store: Store) -> Iterator[tuple[str, str]]:
     if machine is not None:
         yield "machine", machine_line(machine)
     elif launched.machine is not None:
-        yield "machine", "its description is not here any more"
+        yield "machine", "its description is no longer here"
     yield "ended", f"{launched.reason} after {format_number(launched.wall_s)} s"
 
 
-def _rank(end: RankEnd) -> RankLine:
+def _rank_end_words(end: RankEnd) -> str:
     if end.signal is not None:
-        how = f"by {signal_name(end.signal)}"
-    else:
-        how = "not told" if end.status is None else f"status {end.status}"
-    return RankLine(
-        who="the command" if end.rank is None else f"rank {end.rank}",
-        how=how,
-        is_good=end.status == 0 and end.signal is None,
-        first_error=end.first_error,
-    )
+        return f"by {signal_name(end.signal)}"
+    return "unknown" if end.status is None else f"status {end.status}"
 
 
-WINDOW_BYTES = 1 << 16
-TAIL_BYTES = 6000
-MOST_TAILS = 8
-LARGE_BYTES = 16 << 20
-"""Logs beyond which a page reads no tail by itself: they are unpacked from their beginning."""
-LOGS = (".log", ".stacks.txt")
-TRACES = ("_trace.json.gz", "_trace.json", ".trace.json.gz", ".trace.json", ".pftrace")
-RANK = re.compile(r"rank(\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLine:
-    """A file that was kept; `absent` says why it is not there any more."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-    address: str
-    is_trace: bool
-    is_log: bool
-    absent: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPart:
-    """Some whole lines of a log, from one byte to another, with what cannot be seen made visible.
-
-    `fault` says why there are none.
-    """
-
-    name: str
-    text: str
-    start: int
-    end: int
-    size_bytes: int
-    fault: str | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing comes before or after."""
-        return self.start == 0 and self.end == self.size_bytes
-
-
-def file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:
-    """Every file of a trial, logs and traces first, each in the order of ranks."""
+def _file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:
+    """Return the files of a trial, logs and traces first, each in the order of ranks."""
     lines = [
         FileLine(
-            name=artifact.name,
-            size_bytes=artifact.size_bytes,
-            sha256=artifact.digest,
+            artifact=artifact,
             address=file_address(study_id, trial.ordinal, artifact),
             is_trace=artifact.name.endswith(TRACES),
             is_log=artifact.name.endswith(LOGS),
@@ -320,102 +340,54 @@ def file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...
         )
         for artifact in trial.outcome.artifacts
     ]
-    return tuple(
-        sorted(
-            lines, key=lambda line: (not line.is_log, not line.is_trace, _trial_files_rank(line))
-        )
-    )
+    return tuple(sorted(lines, key=_file_order))
 
 
-def _trial_files_rank(line: FileLine) -> tuple[int, str]:
-    found = RANK.search(line.name)
-    return (int(found[1][:9]) if found else -1), line.name
+def _file_order(line: FileLine) -> tuple[bool, bool, int, str]:
+    found = RANK.search(line.artifact.name)
+    rank = int(found[1][:9]) if found else -1
+    return not line.is_log, not line.is_trace, rank, line.artifact.name
 
 
-def log_tails(trial: Trial, lines: tuple[FileLine, ...], store: Store) -> tuple[LogPart, ...]:
-    """The ends of the first logs that say anything."""
-    told = [line.name for line in lines if line.is_log and line.size_bytes]
-    artifacts = {artifact.name: artifact for artifact in trial.outcome.artifacts}
-    return tuple(
-        _part(artifacts[name], store, None, TAIL_BYTES)
-        for name in told[:MOST_TAILS]
-        if artifacts[name].size_bytes <= LARGE_BYTES
-    )
+def _log_tails(lines: Sequence[FileLine], store: Store) -> list[LogPart]:
+    """Return the ends of the first logs that are not empty."""
+    logs = [line.artifact for line in lines if line.is_log and line.artifact.size_bytes]
+    return [
+        _log_part(artifact, store, None, TAIL_BYTES)
+        for artifact in logs[:MOST_TAILS]
+        if artifact.size_bytes <= LARGE_BYTES
+    ]
 
 
-def log_part(trial: Trial, name: str, end: int | None, store: Store) -> LogPart:
-    """The part of a log that ends there, or its last; raises `MissingError`."""
-    known = (one for one in trial.outcome.artifacts if one.name == name and name.endswith(LOGS))
-    artifact = next(known, None)
-    if artifact is None:
-        raise MissingError(f"trial {trial.ordinal} has no log of that name")
-    return _part(artifact, store, end, WINDOW_BYTES)
-
-
-def _part(artifact: Artifact, store: Store, end: int | None, most: int) -> LogPart:
+def _log_part(artifact: Artifact, store: Store, end: int | None, most: int) -> LogPart:
+    """Return at most `most` bytes of a log that end at `end`, or at its end."""
     size = artifact.size_bytes
     end = size if end is None else min(max(end, 0), size)
     start = max(0, end - most)
     try:
         content = b"".join(bytes_between(artifact, store, start, end))
     except (StoreError, OSError) as error:
-        return LogPart(
-            name=artifact.name, text="", start=0, end=0, size_bytes=size, fault=str(error)
-        )
-    if start > 0:  # it begins with a whole line, unless there is only a part of one
+        return LogPart(name=artifact.name, size_bytes=size, fault=str(error))
+    if start > 0:  # begin with a whole line, unless there is only a part of one
         first = content.find(b"\n") + 1
         content, start = content[first:], start + first
     return LogPart(
         name=artifact.name,
+        size_bytes=size,
         text=visible(content.decode("utf-8", "replace")).rstrip("\n"),
         start=start,
         end=end,
-        size_bytes=size,
     )
 
 
-MOST_CHARS = 200_000
-CUT = "\n[... the rest is in the transcript of the API ...]"
-
-Json: TypeAlias = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Something that was said: who said it, of which kind it is, and the text."""
-
-    who: str
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
-    """Everything said about one trial; `fault` tells why it cannot be read."""
-
-    pieces: tuple[Piece, ...]
-    facts: tuple[tuple[str, str], ...]
-    fault: str | None = None
-
-
-def transcript_of(exchange: LlmExchange, llm: Llm) -> Transcript:
-    """The conversation, each text once, though every request repeats those before it."""
-    facts = tuple(_transcripts_facts(exchange, llm))
-    try:
-        said = recorded_turns(exchange)
-    except CodecError as error:
-        return Transcript(pieces=(), facts=facts, fault=str(error))
-    return Transcript(pieces=tuple(_pieces(said)), facts=facts)
-
-
-def _transcripts_facts(exchange: LlmExchange, llm: Llm) -> Iterator[tuple[str, str]]:
+def _exchange_facts(exchange: LlmExchange, llm: Llm) -> Iterator[Line]:
     usage = exchange.usage
     yield "model", exchange.model
     if exchange.host is not None:
         yield "provider", exchange.host
-    yield "came of it", exchange.result
+    yield "result", exchange.result
     yield "requests", str(exchange.request_count)
-    yield "took", format_duration(exchange.latency_s)
+    yield "time", format_duration(exchange.latency_s)
     yield "tokens in", str(usage.input_tokens)
     yield "tokens from the cache", str(usage.cache_read_tokens)
     yield "tokens into the cache", str(usage.cache_write_tokens)
@@ -424,25 +396,26 @@ def _transcripts_facts(exchange: LlmExchange, llm: Llm) -> Iterator[tuple[str, s
     yield "cost", "price not known" if cost is None else f"{cost:.4g} USD"
 
 
-def _pieces(said: Sequence[RecordedTurn]) -> Iterator[Piece]:
+def _pieces(turns: Sequence[RecordedTurn]) -> Iterator[Piece]:
+    """Yield each text once, though every request repeats those before it."""
     system = ""
     before: list[object] = []
-    for each in said:
-        told = "\n\n".join(text for _, text in _contents(each.body.get("system")))
-        if told != system:
-            system = told
-            yield _piece("instructions", "text", told)
-        messages = _list(each.body.get("messages"))
-        for message in messages[_shared(before, messages) :]:
+    for turn in turns:
+        text = "\n\n".join(text for _, text in _contents(turn.body.get("system")))
+        if text != system:
+            system = text
+            yield _piece("instructions", "text", text)
+        messages = _list(turn.body.get("messages"))
+        for message in messages[_shared_count(before, messages) :]:
             if not before or _role(message) != "assistant":  # it was shown as an answer
                 yield from _message(message)
         before = messages
-        for answer in each.answers:
+        for answer in turn.answers:
             yield from _answer(answer.text, answer.status)
 
 
-def _shared(before: Sequence[object], now: Sequence[object]) -> int:
-    """How many messages at the beginning were there before."""
+def _shared_count(before: Sequence[object], now: Sequence[object]) -> int:
+    """Return how many messages at the beginning were there before."""
     pairs = enumerate(zip(before, now, strict=False))
     return next(
         (place for place, (one, other) in pairs if one != other), min(len(before), len(now))
@@ -467,21 +440,20 @@ def _answer(text: str, status: int | None) -> Iterator[Piece]:
         body = None
     contents = _contents(body.get("content")) if isinstance(body, dict) else []
     if status == 200 and contents:
-        for kind, told in contents:
-            yield _piece("model", kind, told)
+        for kind, content in contents:
+            yield _piece("model", kind, content)
         return
-    how = "no answer" if status is None else f"HTTP {status}"
-    yield _piece("provider", how, text)
+    yield _piece("provider", "no answer" if status is None else f"HTTP {status}", text)
 
 
-def _contents(content: object) -> list[tuple[str, str]]:
-    """The kind and the text of every block; a plain text is one."""
+def _contents(content: object) -> list[Line]:
+    """Return the kind and the text of every block; a plain text is one."""
     if isinstance(content, str):
         return [("text", content)]
     return [found for block in _list(content) for found in _block(block)]
 
 
-def _block(block: object) -> Iterator[tuple[str, str]]:
+def _block(block: object) -> Iterator[Line]:
     if not isinstance(block, dict):
         return
     match block.get("type"):
@@ -492,22 +464,19 @@ def _block(block: object) -> Iterator[tuple[str, str]]:
         case "tool_use":
             yield from _submission(block.get("input"))
         case "tool_result":
-            told = "\n".join(text for _, text in _contents(block.get("content")))
-            yield "result", told
+            yield "result", "\n".join(text for _, text in _contents(block.get("content")))
         case kind:
             yield str(kind)[:40], _text(block)
 
 
-def _submission(given: object) -> Iterator[tuple[str, str]]:
-    """What the model submits: its words, then the program."""
+def _submission(given: object) -> Iterator[Line]:
+    """Yield the fields that the model submits, the program last."""
     if not isinstance(given, dict):
         yield "submission", _text(given)
         return
     for name in sorted(given, key=lambda name: (name == "code", str(name))):
-        yield (
-            ("program" if name == "code" else str(name).replace("_", " ")[:40]),
-            _text(given[name]),
-        )
+        kind = "program" if name == "code" else str(name).replace("_", " ")[:40]
+        yield kind, _text(given[name])
 
 
 def _piece(who: str, kind: str, text: str) -> Piece:
@@ -522,131 +491,3 @@ def _text(value: object) -> str:
 
 def _list(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else []
-
-
-router = APIRouter(include_in_schema=False)
-
-MOST_SIBLINGS = 100
-
-End = Annotated[int | None, Query(ge=0, le=1 << 50, description="Byte that the part ends before.")]
-FileName = Annotated[str, Query(max_length=400)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredFacts:
-    """What traces and the machine said of a trial, as far as they were looked at."""
-
-    absent: tuple[str, ...]
-    diagnosis: str | None
-    diagnosis_lines: tuple[str, ...]
-    conditions: str | None
-
-
-@router.get("/studies/{study_id}/trials/{ordinal}")
-def trial(
-    request: Request, study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader
-) -> Response:
-    """One trial in full."""
-    row, records = service.study(study_id), service.records
-    found, study = trial_of(service, study_id, ordinal), study_short(row, service)
-    best = None if study.best_trial is None else records.trial(row.id, study.best_trial)
-    parent, files = _parent(found, row, service), file_lines(row.id, found, records)
-    return page(
-        request,
-        "trial.html",
-        disturbed=disturbed_in(row, service),
-        study=study,
-        tab="trials",
-        trial=found,
-        best=best,
-        parent=parent,
-        result=result_of(found, spread_of_trial(found, repeat_spreads(row, records))),
-        last=records.counts(row.id).trials - 1,
-        settings=settings_of(found, best, parent),
-        decisions=decision_lines(row, found, records),
-        caveats=_caveats(row, found, service),
-        samples=_drawn(samples_chart(found, repeats_of(row, records))),
-        metrics=metric_lines(
-            records.metric_values(row.id, ordinal).get(ordinal, ()),
-            records.computed_metrics(row.id, ordinal).get(ordinal, ()),
-        ),
-        bars=_drawn(time_bars((found, best, parent), best)),
-        launches=launches_of(found, row, records),
-        files=files,
-        logs=log_tails(found, files, records),
-        measured=_routes_trial_measured(found),
-    )
-
-
-@router.get("/studies/{study_id}/trials/{ordinal}/log")
-def log(
-    request: Request,
-    study_id: str,
-    ordinal: Ordinal,
-    service: TheService,
-    _caller: Reader,
-    name: FileName,
-    end: End = None,
-) -> Response:
-    """A part of what a rank wrote, the last one first."""
-    row, found = service.study(study_id), trial_of(service, study_id, ordinal)
-    return page(
-        request,
-        "log.html",
-        disturbed=disturbed_in(row, service),
-        study=study_short(row, service),
-        tab="trials",
-        ordinal=ordinal,
-        log=log_part(found, name, end, service.records),
-    )
-
-
-@router.get("/studies/{study_id}/trials/{ordinal}/transcript")
-def transcript(
-    request: Request, study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader
-) -> Response:
-    """What was asked of a model for a trial, and what it answered."""
-    row, exchange = service.study(study_id), exchange_of(service, study_id, ordinal)
-    return page(
-        request,
-        "transcript.html",
-        disturbed=disturbed_in(row, service),
-        study=study_short(row, service),
-        tab="policies",
-        ordinal=ordinal,
-        transcript=transcript_of(exchange, row.study.llm),
-    )
-
-
-def _parent(trial: Trial, row: StudyRow, service: Service) -> Trial | None:
-    """The trial before it that had the policy which its own was made from."""
-    parent = trial.policy.parent
-    if parent is None:
-        return None
-    tried = service.records.policy_results(row.id, [parent], MOST_SIBLINGS).get(parent, ())
-    before = [result.ordinal for result in tried if result.ordinal < trial.ordinal]
-    return service.records.trial(row.id, before[-1]) if before else None
-
-
-def _routes_trial_measured(trial: Trial) -> MeasuredFacts:
-    """What only a measured trial tells."""
-    measured = trial.outcome if isinstance(trial.outcome, Measured) else None
-    diagnosis = diagnosis_of(trial.outcome)
-    conditions = None if measured is None else measured.measurement.conditions
-    return MeasuredFacts(
-        absent=() if measured is None else tuple(absence_lines(measured.absent)),
-        diagnosis=None if diagnosis is None else diagnosis_words(diagnosis),
-        diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
-        conditions=None if conditions is None else conditions_words(conditions),
-    )
-
-
-def _caveats(row: StudyRow, trial: Trial, service: Service) -> tuple[str, ...]:
-    """What to keep in mind about its result, launches that were disturbed first."""
-    found = disturbed_trials((trial,), row, service.records).get(trial.ordinal)
-    disturbed = () if found is None else (found.caveat,)
-    return (*disturbed, *caveats(trial.outcome))
-
-
-def _drawn(svg: str | None) -> Markup | None:
-    return None if svg is None else drawing(svg)

@@ -185,7 +185,7 @@ def test_a_fault_of_the_service_tells_nothing_of_its_inside(served, monkeypatch)
     with served.client("read") as client:
         answer = client.get(f"{API}/studies")
     assert answer.status_code == 500
-    assert answer.json() == {"error": "something went wrong in the service; its log tells what"}
+    assert answer.json() == {"error": "something went wrong in the service; see its log"}
 
 
 def test_a_batch_of_a_billion_is_answered(served):

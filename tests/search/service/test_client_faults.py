@@ -157,7 +157,7 @@ def test_an_answer_of_something_else_is_told_as_such(scripted, content):
 def test_a_token_does_not_follow_a_redirect(scripted):
     scripted.answers.append((302, {"location": f"{scripted.url}/elsewhere"}, b""))
 
-    with scripted.client() as client, pytest.raises(ServiceAway, match="sends elsewhere"):
+    with scripted.client() as client, pytest.raises(ServiceAway, match="redirects"):
         client.environments()
 
     assert len(scripted.asked) == 1

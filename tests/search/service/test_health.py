@@ -69,10 +69,8 @@ def test_a_broken_queue_is_told_and_records_are_counted_nonetheless(serve, tmp_p
         assert client.get("/api/v1/status").status_code == 200
 
 
-def test_a_keeper_that_is_gone_is_not_well(service):
+def test_a_scheduler_that_has_stopped_is_not_healthy(service):
     service.service.scheduler.close()
 
     assert not is_healthy(service.service)
-    assert any(
-        "start the service again" in fault for fault in service_status(service.service).faults
-    )
+    assert any("restart the service" in fault for fault in service_status(service.service).faults)

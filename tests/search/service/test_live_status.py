@@ -89,9 +89,9 @@ def test_noise_and_launches_made_again_are_told_in_words(tmp_path):
     )
     now = live_status(path, Measure())
 
-    assert now.events[0].words == "trial 3 again, to compare, round 2: step_time 0.5 s"
+    assert now.events[0].words == "trial 3, to compare, round 2: step_time 0.5 s"
     assert "differ by 2.0 %" in now.events[1].words
-    assert now.repeating == "trial 3 is launched again, to compare"
+    assert now.repeating == "the launch of trial 3 is repeated, to compare"
 
 
 def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):

@@ -4,13 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.service.pages.base import visible
-from search.service.pages.compare import lines_of, one_below_the_other, side_by_side
 from tests.search.service.conftest import FAILED, FINISHED
 from tests.search.service.reading_pages import get, links, table
-
-PROGRAMS = st.lists(st.sampled_from(["a", "b", "    return {}", "", "\x1b[2J"]), max_size=30).map(
-    "\n".join
-)
 
 
 def test_policies_are_listed_with_their_trials(served):
@@ -51,12 +46,12 @@ def test_a_policy_shows_what_it_changes_of_its_parent(served):
     with served.client("read") as client:
         listed = get(client, f"/studies/{FINISHED}/policies")
         digest = links(listed)[table(listed, "Programs")[1][0]]
-        side, unified = get(client, digest), get(client, f"{digest}?view=unified")
+        page = get(client, digest)
 
-    (gone,) = [each for each in side.all("td") if each.attributes.get("class") == "gone"]
-    (come,) = [each for each in side.all("td") if each.attributes.get("class") == "come"]
+    (gone,) = [each for each in page.all("td") if each.attributes.get("class") == "gone"]
+    (come,) = [each for each in page.all("td") if each.attributes.get("class") == "come"]
     assert (gone.text, come.text) == ("print(0)", "print(1)")
-    signs = [each.text for each in unified.all("td") if "sign" in each.attributes.get("class", "")]
+    signs = [each.text for each in page.all("td") if "sign" in each.attributes.get("class", "")]
     assert [sign for sign in signs if sign] == ["−", "+"]
 
 
@@ -72,24 +67,6 @@ def test_any_two_policies_of_a_study_can_be_compared(served):
 
     (gone,) = [each for each in page.all("td") if each.attributes.get("class") == "gone"]
     assert gone.text == "print(0)"
-
-
-@given(before=PROGRAMS, after=PROGRAMS)
-def test_a_difference_holds_every_changed_line_once_and_in_order(before, after):
-    rows = side_by_side(before, after)
-
-    old, new = lines_of(before), lines_of(after)
-    lines = {row.before_number: row.before for row in rows if row.before_number}
-    assert all(old[number - 1] == text for number, text in lines.items())
-    lines = {row.after_number: row.after for row in rows if row.after_number}
-    assert all(new[number - 1] == text for number, text in lines.items())
-    gone = [row.before for row in rows if row.kind in ("changed", "removed")]
-    come = [row.after for row in rows if row.kind in ("changed", "added")]
-    unified = list(one_below_the_other(rows))
-    assert [row.before for row in unified if row.kind == "removed"] == gone
-    assert [row.after for row in unified if row.kind == "added"] == come
-    assert len(new) - len(old) == len(come) - len(gone)
-    assert bool(rows) == (old != new)
 
 
 @given(st.text())

@@ -104,7 +104,7 @@ def test_whoever_comes_while_another_process_writes_is_soon_told_so(service, mon
 
 def test_whoever_comes_while_others_are_taken_in_waits_for_a_while(service, monkeypatch):
     monkeypatch.setattr(state, "SUBMIT_WAIT_S", 0.01)
-    with service.scheduler.submitting, pytest.raises(TooManyError, match="ask again"):
+    with service.scheduler.submitting, pytest.raises(TooManyError, match="try again later"):
         service.submit(ASKED, CI, None)
 
 
@@ -185,7 +185,7 @@ def test_a_study_that_somebody_searches_by_hand_stays_theirs(service):
 
 
 def test_a_study_that_is_under_way_needs_no_resuming(service):
-    with pytest.raises(ConflictError, match="goes on by itself"):
+    with pytest.raises(ConflictError, match="continues by itself"):
         service.resume(service.submit(ASKED, CI, None), None, CI)
 
 

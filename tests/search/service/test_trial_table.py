@@ -86,7 +86,7 @@ def test_what_cannot_be_asked_is_refused_in_words(served, asked):
     with served.client("read") as client:
         page = get(client, f"/studies/{FINISHED}/trials?{asked}", status=422)
 
-    assert "That does not work as it stands" in page.text
+    assert "That does not work like this" in page.text
 
 
 def test_a_study_that_is_not_there_has_no_trials(served):
@@ -141,9 +141,9 @@ def test_launches_that_were_made_again_are_told_with_their_interval(serve, tmp_p
     assert table(every, "2 trials")[0][2:4] == ["0.265 s", "0.245 to 0.2861, 4 launches"]
     assert "0.515 s, median of 4 launches (95 % interval" in one.text
     names = [each.text for each in one.all("text") if "round" in each.text]
-    assert names == [f"confirming 2, round {number}" for number in range(4)]
+    assert names == [f"confirmation 2, round {number}" for number in range(4)]
     assert "4 launches" not in many.text
-    assert "too often in this study" in alone.text
+    assert "too many in this study" in alone.text
 
 
 def test_thousands_of_trials_are_read_page_by_page(serve, tmp_path):

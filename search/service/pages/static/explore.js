@@ -6,7 +6,7 @@ const MOST_COMPARED = 6;
 if (root !== null && table !== null) start();
 
 function start() {
-  const said = document.getElementById("said");
+  const announcement = document.getElementById("announcement");
   const status = document.getElementById("chosen");
   const rows = [...table.tBodies[0].rows];
   const marks = [...root.querySelectorAll("[data-trial]")];
@@ -27,8 +27,8 @@ function start() {
     const words = chosen.size === 1 ? "1 trial selected" : `${chosen.size} trials selected`;
     status.textContent = chosen.size === 0 ? "No trial selected." : `${words}.`;
     document.getElementById("compare").disabled = chosen.size < 2 || chosen.size > MOST_COMPARED;
-    const told = chosen.size > 0 && chosen.size <= 50 ? `#chosen=${[...chosen].join(",")}` : "";
-    history.replaceState(null, "", `${location.pathname}${location.search}${told}`);
+    const hash = chosen.size > 0 && chosen.size <= 50 ? `#chosen=${[...chosen].join(",")}` : "";
+    history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
   }
 
   function choose(found) {
@@ -56,7 +56,7 @@ function start() {
     const row = event.target.closest("tr[data-trial]");
     if (row !== null) toggle(row.dataset.trial);
   });
-  for (const figure of root.querySelectorAll("[data-chart]")) chart(figure, { choose, toggle, said });
+  for (const figure of root.querySelectorAll("[data-chart]")) chart(figure, { choose, toggle, announcement });
 
   const before = new URLSearchParams(location.hash.slice(1)).get("chosen");
   if (before !== null) {
@@ -74,7 +74,7 @@ function places(mark) {
   return [{ x: box.x + box.width / 2, y: box.y + box.height / 2 }];
 }
 
-function chart(figure, { choose, toggle, said }) {
+function chart(figure, { choose, toggle, announcement }) {
   const svg = figure.querySelector("svg");
   const marks = [...svg.querySelectorAll("[data-trial]")].map((mark) => ({ mark, at: places(mark) }));
   const brush = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -124,7 +124,7 @@ function chart(figure, { choose, toggle, said }) {
     current = Math.max(0, Math.min(order.length - 1, to));
     const { mark } = order[current];
     mark.classList.add("at");
-    said.textContent = mark.querySelector("title")?.textContent ?? `trial ${mark.dataset.trial}`;
+    announcement.textContent = mark.querySelector("title")?.textContent ?? `trial ${mark.dataset.trial}`;
   };
   figure.addEventListener("keydown", (event) => {
     if (order.length === 0) return;

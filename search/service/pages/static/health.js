@@ -1,4 +1,4 @@
-// The page of health reads itself again from time to time.
+// The health page refreshes itself every five seconds.
 import { refresh } from "./replace.js";
 
 setInterval(() => { if (!document.hidden) refresh(); }, 5000);

@@ -1,4 +1,4 @@
-// Parts of a page that are read again and replaced in place, without moving what is around them.
+// Refreshes parts of a page in place, without moving what surrounds them.
 
 /** Fetch this page again and replace every [data-live] part that has changed; false if it failed. */
 export async function refresh() {
@@ -36,8 +36,8 @@ const find = (part, { tag, name, value, link }) =>
   [...part.querySelectorAll(tag)].find((each) =>
     each.name === name && each.value === value && each.getAttribute("href") === link);
 
-/** Tell whoever listens instead of looks. */
+/** Announce a change to screen readers. */
 export function say(words) {
-  const place = document.getElementById("said");
+  const place = document.getElementById("announcement");
   if (place.textContent !== words) place.textContent = words;
 }

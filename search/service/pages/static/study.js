@@ -1,16 +1,16 @@
-// The page of a study: reads itself again whenever its search says something.
+// The page of a study: refreshes itself whenever its search prints an event.
 import { refresh, say } from "./replace.js";
 
 const LEAST_MS = 1000;
 const AGAIN_MS = 4000;
-const SAYS = ["study_started", "trial_started", "config_decided", "phase", "trial_finished", "noise_measured",
+const EVENTS = ["study_started", "trial_started", "config_decided", "phase", "trial_finished", "noise_measured",
   "repeat_finished", "race_decided", "finished", "notice"];
 const { study, since } = document.getElementById("study").dataset;
 let place = since;
 let due = null;
 let last = 0;
 
-/** Read the page again soon, however much was said meanwhile. */
+/** Refresh the page soon, once for many events. */
 function soon() {
   if (due !== null || document.hidden) return;
   due = setTimeout(async () => {
@@ -20,20 +20,20 @@ function soon() {
   }, Math.max(150, last + LEAST_MS - Date.now()));
 }
 
-function told(event) {
+function handle(event) {
   place = event.lastEventId || place;
   try {
     const { event: name, ordinal, status } = JSON.parse(event.data);
     if (name === "trial_finished") say(`Trial ${Number(ordinal)} ${status === "failed" ? "failed" : "was measured"}`);
-  } catch { /* a line that is no event */ }
+  } catch { /* a line that is not an event */ }
   soon();
 }
 
 function follow() {
   const source = new EventSource(`/api/v1/studies/${encodeURIComponent(study)}/events?since=${encodeURIComponent(place)}`);
-  for (const name of SAYS) source.addEventListener(name, told);
+  for (const name of EVENTS) source.addEventListener(name, handle);
   source.addEventListener("open", soon);
-  // A lost connection is taken up again by the browser; one that was refused is not.
+  // The browser reconnects after a lost connection, but not after a refusal.
   source.addEventListener("error", () => {
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS);
   });
@@ -43,7 +43,7 @@ function follow() {
   });
 }
 
-/** The queue notes the end a moment after the search; one that runs elsewhere tells no events. */
+/** The queue records the end a moment after the search; a search elsewhere sends no events. */
 async function ended() {
   await refresh();
   if (document.querySelector("#status .run, #status .wait")) setTimeout(ended, AGAIN_MS);

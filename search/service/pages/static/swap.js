@@ -2,17 +2,17 @@
 import { refresh } from "./replace.js";
 
 const EVERY_MS = 5000;
-const said = document.getElementById("said");
-let asked = 0;
+const announcement = document.getElementById("announcement");
+let turns = 0;
 
 async function show(address, region) {
-  const turn = ++asked;
+  const turn = ++turns;
   const old = document.querySelector(region);
   if (old === null) return location.assign(address);
   old.setAttribute("aria-busy", "true");
   try {
     const answer = await fetch(address, { headers: { accept: "text/html" } });
-    if (turn !== asked) return; // a later question was asked meanwhile
+    if (turn !== turns) return; // a later request replaced this one
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.querySelector(region);
     if (!answer.ok || fresh === null) return location.assign(address);
@@ -20,7 +20,7 @@ async function show(address, region) {
     old.replaceWith(document.adoptNode(fresh));
     history.pushState(null, "", address);
     if (key !== undefined) fresh.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
-    if (said !== null) said.textContent = fresh.querySelector("caption")?.textContent ?? "";
+    if (announcement !== null) announcement.textContent = fresh.querySelector("caption")?.textContent ?? "";
     for (const form of document.querySelectorAll("form[data-swaps]")) {
       const there = new URL(address, location.href).searchParams;
       for (const name of ["sort", "order"]) {

@@ -23,7 +23,7 @@ for (const button of document.querySelectorAll("[data-copies]")) {
 }
 
 const notice = document.getElementById("perfetto");
-const tell = (words, kind = "") => {
+const notify = (words, kind = "") => {
   notice.textContent = words;
   notice.className = `notice ${kind}`;
   notice.hidden = words === "";
@@ -35,13 +35,13 @@ function ready(other) {
     const end = (settle, value) => {
       clearInterval(asking);
       clearTimeout(giving);
-      removeEventListener("message", hear);
+      removeEventListener("message", onMessage);
       settle(value);
     };
-    const hear = (event) => {
+    const onMessage = (event) => {
       if (event.source === other && event.origin === PERFETTO && event.data === "PONG") end(resolve);
     };
-    addEventListener("message", hear);
+    addEventListener("message", onMessage);
     const asking = setInterval(() => {
       if (other.closed) end(reject, new Error("its window was closed"));
       else other.postMessage("PING", PERFETTO);
@@ -63,18 +63,18 @@ for (const button of document.querySelectorAll("[data-trace]")) {
   button.addEventListener("click", async () => {
     const other = open(PERFETTO, "_blank"); // now, while the click still allows it
     if (other === null) {
-      tell("The browser did not open a window; allow it for this page, or download the trace.", "hold");
+      notify("The browser did not open a window; allow it for this page, or download the trace.", "hold");
       return;
     }
-    tell("Opening Perfetto; the trace is not uploaded ...");
+    notify("Opening Perfetto; the trace is not uploaded ...");
     button.disabled = true;
     try {
       const [buffer] = await Promise.all([fetched(button.dataset.trace), ready(other)]);
       const { title, file } = button.dataset;
       other.postMessage({ perfetto: { buffer, title, fileName: file } }, PERFETTO, [buffer]);
-      tell("");
+      notify("");
     } catch (error) {
-      tell(`Not shown: ${error.message}. Download the trace and open it in a local Perfetto.`, "bad");
+      notify(`Not shown: ${error.message}. Download the trace and open it in a local Perfetto.`, "bad");
     } finally {
       button.disabled = false;
     }

@@ -180,8 +180,8 @@ def test_a_study_is_cancelled_and_resumed_by_whoever_submitted_it(served, submit
 
 def test_a_study_of_another_is_cancelled_and_resumed_by_admins_alone(served, submitted):
     other = Caller(name="other", role=Role.SUBMIT)
-    assert not other.may_change_what("submit")
-    assert not Caller(name="submit", role=Role.READ).may_change_what("submit")
+    assert not other.may_change("submit")
+    assert not Caller(name="submit", role=Role.READ).may_change("submit")
     with served.client("admin") as admin:
         mine = admin.post("/api/v1/studies", json={"trials": 1}).json()["id"]
         assert admin.post(f"/api/v1/studies/{submitted}/cancel").status_code == 202

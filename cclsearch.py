@@ -1,10 +1,20 @@
-"""The public Python API: studies and trials, services, traces, timing of code.
+"""The public Python API: the steps of your own script, studies and trials, services, traces.
 
-`import cclsearch` costs nothing: names are resolved on first use.
+A trial gives your script's Python this one file, whether cclsearch is installed there or not. So
+what a script needs is defined here, with nothing but the standard library and only for `import
+cclsearch` to cost nothing; everything else is imported on first use.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from evaluator.timing.timer import Timer
@@ -19,9 +29,14 @@ __all__ = [
     "Timer",
     "Timing",
     "Trace",
+    "in_trial",
+    "lightning_callback",
+    "log",
     "print_timings",
+    "steps",
     "studies",
     "trace",
+    "trainer_callback",
     "trials",
 ]
 
@@ -36,8 +51,238 @@ _HOMES = {
     "trials": "search.views.frames",
 }
 
+T = TypeVar("T")
+
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'cclsearch' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+@overload
+def steps() -> Iterator[int]: ...
+@overload
+def steps(items: Iterable[T]) -> Iterator[T]: ...
+def steps(items: Iterable[Any] | None = None) -> Iterator[Any]:
+    """Yield from `items`; in a trial, time and profile the loop's body as one step each.
+
+    Outside a trial this is the loop over `items`, or over 0, 1, 2, ... without any. In a trial the
+    loop runs as many steps as the study asks for (warm-up, timed, profiled) and ends; `items` start
+    over where they are too few, and fetching one is part of its step.
+    """
+    trial = _trial()
+    if trial is None:
+        yield from itertools.count() if items is None else items
+        return
+    if trial.finished:
+        return
+    try:
+        trial.mark()
+        for item in itertools.count() if items is None else _repeated(items):
+            yield item
+            if trial.mark():
+                return
+    finally:
+        if not trial.finished:
+            trial.write(f"the loop over cclsearch.steps() ended after {trial.progress}")
+
+
+def log(*, loss: object = None, tokens: int | None = None) -> None:
+    """Report the loss of this step and the tokens that this rank fed in it.
+
+    The loss may be a tensor; it is read when all steps are done. A token counts on one rank only,
+    so ranks that share a batch (tensor or pipeline parallelism) let one of them report it. Outside
+    a trial this does nothing.
+    """
+    trial = _trial()
+    if trial is not None:
+        trial.log(loss, tokens)
+
+
+def in_trial() -> bool:
+    """Whether cclsearch started this process, so that evaluation and checkpoints can be skipped."""
+    return "TRACE_DIR" in _ENVIRONMENT and "TIMED_STEPS" in _ENVIRONMENT
+
+
+def trainer_callback() -> Any:
+    """Return a callback for Hugging Face's `Trainer`; it ends the training when all is measured."""
+    from transformers import TrainerCallback  # type: ignore[import-not-found]
+
+    class Steps(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            _first_mark()
+
+        def on_step_end(self, _: object, __: object, control: Any, **___: object) -> None:
+            control.should_training_stop |= _next_mark()
+
+    return Steps()
+
+
+def lightning_callback() -> Any:
+    """Return a callback for Lightning's `Trainer`; it ends the training when all is measured."""
+    from lightning.pytorch import Callback  # type: ignore[import-not-found]
+
+    class Steps(Callback):  # type: ignore[misc]
+        def on_train_start(self, *_: object) -> None:
+            _first_mark()
+
+        def on_train_batch_end(self, trainer: Any, *_: object) -> None:
+            trainer.should_stop |= _next_mark()
+
+    return Steps()
+
+
+_ENVIRONMENT = os.environ  # noqa: TID251 - a script's settings are its variables
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_current: "_Trial | None" = None
+
+
+def _trial() -> "_Trial | None":
+    global _current
+    if _current is None and in_trial():
+        _current = _Trial()
+    return _current
+
+
+def _first_mark() -> None:
+    trial = _trial()
+    if trial is not None and not trial.marks_s:
+        trial.mark()
+
+
+def _next_mark() -> bool:
+    trial = _trial()
+    return trial is not None and (trial.finished or trial.mark())
+
+
+def _repeated(items: Iterable[T]) -> Iterator[T]:
+    """Yield items, from the start again after the last; ends where a second pass has none."""
+    while True:
+        empty = True
+        for item in items:
+            empty = False
+            yield item
+        if empty:
+            return
+
+
+class _Trial:
+    """The measurement of one rank: a mark at the start and after each step.
+
+    Steps are warm-up, then timed, then profiled; between the last two the profiler starts.
+    """
+
+    def __init__(self) -> None:
+        self.marks_s: list[float] = []
+        self.finished = False
+        self._folder = Path(_ENVIRONMENT["TRACE_DIR"])
+        rank = next((_ENVIRONMENT[name] for name in _RANK_VARIABLES if name in _ENVIRONMENT), "0")
+        self._rank = int(rank)
+        self._warmup, self._timed, self._profiled = (
+            int(_ENVIRONMENT.get(f"{name}_STEPS", "0")) for name in ("WARMUP", "TIMED", "PROFILED")
+        )
+        self._losses: list[Any] = []
+        self._tokens: dict[int, int] = {}
+        self._profiler: Any = None
+        self._step = ExitStack()
+
+    @property
+    def progress(self) -> str:
+        """How far the loop came, as text."""
+        return f"{self._done} of {self._warmup + self._timed + self._profiled} steps"
+
+    @property
+    def _done(self) -> int:
+        return max(0, len(self.marks_s) - 1)
+
+    def log(self, loss: object, tokens: int | None) -> None:
+        if loss is not None:
+            self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+        if tokens is not None:
+            self._tokens[self._done] = self._tokens.get(self._done, 0) + int(tokens)
+
+    def mark(self) -> bool:
+        """End a step, if one runs, and begin the next; return whether that was the last."""
+        _wait_for_devices()
+        self.marks_s.append(time.perf_counter())
+        self._step.close()
+        unprofiled = self._warmup + self._timed
+        if self._done == unprofiled + self._profiled:
+            self._stop_profiler()
+            self.write(None)
+            return True
+        if self._done >= unprofiled:
+            self._enter_profiled_step()
+        return False
+
+    def write(self, fault: str | None) -> None:
+        """Write what was measured, whole or not at all."""
+        self.finished = True
+        times_s = [end - start for start, end in itertools.pairwise(self.marks_s)]
+        document = {
+            "rank": self._rank,
+            "warmup_times_s": times_s[: self._warmup],
+            "step_times_s": times_s[self._warmup : self._warmup + self._timed],
+            "losses": [float(loss) for loss in self._losses],
+            "tokens": list(self._tokens.values()),
+            "peak_memory_bytes": _peak_memory_bytes(),
+            "versions": _versions(),
+            "fault": fault,
+        }
+        folder = self._folder / "steps"
+        folder.mkdir(exist_ok=True)
+        partial = folder / f".rank{self._rank}.partial"
+        partial.write_text(json.dumps(document), encoding="utf-8")
+        partial.replace(folder / f"rank{self._rank}.json")
+
+    def _enter_profiled_step(self) -> None:
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            raise RuntimeError(
+                "only scripts that use torch are profiled; set [measure] profiled_steps = 0"
+            )
+        if self._profiler is None:
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_initialized():
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
+            self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+            self._profiler.start()
+        self._step.enter_context(torch.profiler.record_function(f"ProfilerStep#{self._done}"))
+
+    def _stop_profiler(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler.export_chrome_trace(str(self._folder / f"rank{self._rank}.json"))
+
+
+def _wait_for_devices() -> None:
+    """Return once the devices have done all that they were given."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    for name in ("cuda", "xpu") if torch is not None else ():
+        device = getattr(torch, name, None)
+        if device is not None and device.is_initialized():
+            device.synchronize()
+    if jax is not None:
+        jax.block_until_ready(jax.live_arrays())
+
+
+def _peak_memory_bytes() -> int:
+    """Return the most bytes of tensors on the GPU, or of this process where it uses none."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the frameworks that the script has imported, and of its Python."""
+    names = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron", "jax")
+    found = {
+        name: getattr(sys.modules[name], "__version__", "") for name in names if name in sys.modules
+    }
+    return {"python": ".".join(map(str, sys.version_info[:3]))} | {
+        name: str(version) for name, version in found.items() if version
+    }

@@ -5,6 +5,7 @@ and records how the launch was started and how it ended.
 """
 
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -367,12 +368,19 @@ def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome,
 
 
 def _place(job: Job, workdir: Path) -> Job:
-    """Make the folders of a job, and set the variables that name them."""
+    """Make the folders of a job, and set the variables that name them.
+
+    A variable that has a value already, such as PYTHONPATH, keeps it after the folder.
+    """
     folders = {variable: workdir.absolute() / name for variable, name in job.folders.items()}
     for folder in folders.values():
-        folder.mkdir()
-    variables = {variable: str(folder) for variable, folder in folders.items()}
-    return replace(job, environment={**job.environment, **variables})
+        folder.mkdir(exist_ok=folder == workdir.absolute())
+    given = job.environment
+    variables = {
+        variable: os.pathsep.join([str(folder), *filter(None, [given.get(variable)])])
+        for variable, folder in folders.items()
+    }
+    return replace(job, environment={**given, **variables})
 
 
 def settled_steps_s(measurement: Measurement) -> tuple[float, ...]:

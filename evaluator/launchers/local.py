@@ -228,12 +228,15 @@ class LocalLauncher:
         return self._supervisor
 
     def _launch(self, job: Job, workdir: Path, rendezvous: Path) -> dict[str, object]:
+        ours = self._connected().environment
+        both = [given["PYTHONPATH"] for given in (job.environment, ours) if "PYTHONPATH" in given]
+        paths = {"PYTHONPATH": os.pathsep.join(both)} if both else {}
         return {
             "argv": job.argv,
             "folder": str(workdir.absolute()),
             "rendezvous": str(rendezvous),
             "world_size": job.world_size,
-            "environment": {**self._connected().environment, **job.environment},
+            "environment": {**ours, **job.environment, **paths},
             "timeout_s": job.timeout_s,
             "hang_after_s": job.hang_after_s,
             "disk_bytes": self._disk_bytes,

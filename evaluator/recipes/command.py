@@ -7,33 +7,27 @@ traces, and are marked as such. Nothing is taken from another trial.
 """
 
 import hashlib
-import math
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from evaluator.estimate.step_time import estimate_script
 from evaluator.job import Job, JobResult, Reading
-from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
-from evaluator.traces.errors import TraceError
-from evaluator.traces.readers.files import read_bytes
+from evaluator.recipes.script_output import TRACE_DIR, read_script
 from records.errors import StudyError, shown
 from records.expression import Expression, facts, parse
 from records.files import open_regular
 from records.scrub import expanded
 from records.study import Command, Constraint, SearchSpace, Study, Value
-from records.trial import Config, Failed, FailureKind, Measurement, Stage
+from records.trial import Config, Failed
 
 if TYPE_CHECKING:
-    from evaluator.traces.model import RankTrace, TraceSet
+    pass
 
 
 def locate(command: Command, folder: Path) -> Command:
@@ -89,97 +83,6 @@ def _digest(path: Path) -> str:
         ) from error
 
 
-CLOCK_SKEW_NS = 1_000_000_000
-"""How much the clocks of two nodes may differ."""
-
-_SINCE_EPOCH_NS = 10**18
-"""Later than this, in 2001, a time is since the Unix epoch; earlier, on another clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFolder:
-    """A folder that was empty at the launch, `launched_ns` after the Unix epoch."""
-
-    path: Path
-    launched_ns: int
-
-    def traces(self, patterns: Sequence[str], rank_count: int, *, besides: str) -> "TraceSet | str":
-        """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses.
-
-        A file of the name `besides` is not a trace.
-        """
-        from evaluator.traces.readers.read import read_traces
-
-        paths = self._found(patterns, besides)
-        if not paths:
-            wanted = " or ".join(patterns)
-            return (
-                f"the script ended with status 0 but left no trace: no {wanted} in TRACE_DIR; "
-                f"write a trace of each rank there, or {besides} with the step times and set "
-                "[measure] profiled_steps = 0; see docs/recipes.md"
-            )
-        for path in paths:
-            self.refuse_foreign(path)
-        traces = read_traces(paths, only_rank=0 if rank_count == 1 else None)
-        for trace in traces.ranks:
-            self._refuse_old(trace)
-        return _missing_traces(traces, rank_count) or traces
-
-    def refuse_foreign(self, path: Path) -> None:
-        """Raise `TraceError` for a file that this trial has not written here itself."""
-        if stat.S_ISLNK(self.path.lstat().st_mode):
-            raise TraceError(path, "TRACE_DIR was replaced by a link")
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode) or self.path.resolve() not in path.resolve().parents:
-            raise TraceError(path, "is a link; a trial's files must be its own")
-        if not stat.S_ISREG(found.st_mode):
-            raise TraceError(path, "is not a regular file")
-        if found.st_nlink > 1:
-            raise TraceError(path, "is also linked from elsewhere; a trial's files must be its own")
-        if found.st_mtime_ns < self.launched_ns:
-            raise TraceError(path, "was written before this trial was launched")
-
-    def _found(self, patterns: Sequence[str], besides: str) -> list[Path]:
-        found = {path for pattern in patterns for path in self.path.glob(pattern)}
-        return sorted(path for path in found if path.name != besides and not path.is_dir())
-
-    def _refuse_old(self, trace: "RankTrace") -> None:
-        """Raise for a copy of an older trace: a copy's date is new, its clock is not."""
-        starts_ns = [
-            int(column[0]) for column in (trace.spans.start_ns, trace.steps.start_ns) if column.size
-        ]
-        if starts_ns and _SINCE_EPOCH_NS < min(starts_ns) < self.launched_ns - CLOCK_SKEW_NS:
-            early_s = (self.launched_ns - min(starts_ns)) / 1e9
-            raise TraceError(
-                self.path,
-                f"the trace of rank {trace.rank} begins {early_s:.1f} s before the launch: "
-                "it is of an older trial",
-            )
-
-
-def _missing_traces(traces: "TraceSet", rank_count: int) -> str | None:
-    """Return what a set of traces lacks, as text."""
-    if traces.world_size is not None and traces.world_size != rank_count:
-        return (
-            f"the traces are of a job of {traces.world_size} ranks, but [command] rank_count "
-            f"gives {rank_count}"
-        )
-    present = [trace.rank for trace in traces.ranks]
-    missing = [rank for rank in range(rank_count) if rank not in present]
-    if missing:
-        there = f"there are traces of rank {_list_ranks(present)}"
-        return f"rank {_list_ranks(missing)} left no trace in TRACE_DIR; {there}"
-    if len(present) > rank_count:
-        there = f"there are traces of rank {_list_ranks(present)}"
-        return f"{there} in TRACE_DIR, but [command] rank_count gives {rank_count}"
-    return None
-
-
-def _list_ranks(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-
-
-TRACE_DIR = "TRACE_DIR"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _FALSE_WORDS = ("false", "0", "no", "off", "none")
 
@@ -367,114 +270,10 @@ def _texts(space: SearchSpace) -> Iterator[str]:
     yield from (value for value in space.defaults.values() if isinstance(value, str))
 
 
-REPORT = "steps.json"
-
-
-class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a script says of its steps: seconds shaped (ranks, steps), bytes per rank."""
-
-    tokens_per_step: int | None = None
-    step_times_s: list[list[float]] | None = None
-    losses: list[float] = []
-    peak_memory_bytes: list[int] = []
-
-
-def read_script(
-    study: Study, command: Command, job: Job, result: JobResult, launched_ns: int
-) -> Reading | Failed:
-    """Read a finished script's folder; raises `TraceError` for a trace that is refused."""
-    folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
-    try:
-        report = _report(folder)
-        fault = _fault(report, study, job)
-    except (TraceError, msgspec.MsgspecError) as error:
-        fault = f"{REPORT}: {str(error).removeprefix(f'{folder.path / REPORT}: ')}"
-    if fault is not None:
-        return no_samples(fault)
-    if report.tokens_per_step not in {None, study.workload.tokens_per_step}:
-        return unequal_work(
-            f"processed {report.tokens_per_step} tokens per step, the study asks for "
-            f"{study.workload.tokens_per_step}; trials must do the same work: reach the global "
-            "batch by gradient accumulation, and constrain the batch size by "
-            "global_batch % (batch_size * world_size) == 0"
-        )
-    traces = None
-    if study.measure.profiled_steps or report.step_times_s is None:
-        found = folder.traces(command.trace_files, job.world_size, besides=REPORT)
-        if isinstance(found, str):
-            return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
-        traces = found
-    return _reading(study, job, result, report, traces)
-
-
-def _report(folder: TraceFolder) -> StepsReport:
-    path = folder.path / REPORT
-    if not path.exists() and not path.is_symlink():
-        return StepsReport()
-    folder.refuse_foreign(path)
-    return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=StepsReport)
-
-
-def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
-    """What is wrong with a report in itself, if anything is."""
-    peaks, ranks = report.peak_memory_bytes, report.step_times_s
-    if peaks and (len(peaks) != job.world_size or min(peaks) < 0):
-        return (
-            f"{REPORT}: peak_memory_bytes must have one number for each of {job.world_size} ranks"
-        )
-    if ranks is None:
-        return None
-    asked = study.measure.timed_steps
-    if len(ranks) != job.world_size:
-        return (
-            f"{REPORT}: step_times_s has {len(ranks)} lists; this configuration takes "
-            f"{job.world_size} ranks, and each has its own list"
-        )
-    if len({len(steps) for steps in ranks}) > 1:
-        return f"{REPORT}: step_times_s has lists of different lengths"
-    if len(ranks[0]) < asked:
-        return f"{REPORT}: step_times_s has {len(ranks[0])} steps, {asked} were asked for"
-    if not all(math.isfinite(step_s) and step_s > 0 for steps in ranks for step_s in steps):
-        return f"{REPORT}: step_times_s holds a time that is not above 0"
-    return None
-
-
-def _reading(
-    study: Study, job: Job, result: JobResult, report: StepsReport, traces: "TraceSet | None"
-) -> Reading | Failed:
-    timed = report.step_times_s if report.step_times_s is not None else _windows_s(traces)
-    if not timed:
-        return no_samples(
-            f"no step was timed: TRACE_DIR/{REPORT} gives no step_times_s, and no ProfilerStep "
-            "mark is in the traces of all ranks"
-        )
-    return Reading(
-        measurement=Measurement(
-            step_times_s=tuple(tuple(steps) for steps in timed),
-            warmup_times_s=((),) * job.world_size,
-            losses=tuple(report.losses),
-            tokens_per_step=study.workload.tokens_per_step,
-            peak_memory_bytes=tuple(report.peak_memory_bytes),
-            wall_s=result.wall_s,
-            device=study.environment.device,
-            torch_version=None,
-            profiled=report.step_times_s is None,
-            tokens_verified=report.tokens_per_step is not None,
-        ),
-        traces=traces,
-    )
-
-
-def _windows_s(traces: "TraceSet | None") -> list[list[float]]:
-    """Lengths of the steps that all ranks profiled; empty when there are none, or one has none."""
-    if traces is None or not traces.common_steps.size:
-        return []
-    steps = [trace.steps.among(traces.common_steps) for trace in traces.ranks]
-    windows_s = [[float(ns) / 1e9 for ns in rank.end_ns - rank.start_ns] for rank in steps]
-    return windows_s if all(min(rank) > 0 for rank in windows_s) else []
-
-
 TRACE_FOLDER = "trace"
+_LIBRARY = Path(__file__).parents[2] / "cclsearch.py"
+"""What a script imports as `cclsearch`: one file that needs nothing else."""
+
 DEGREES = ("dp", "dp_replicate", "dp_shard", "tp", "pp", "cp")
 RANKS_RULE = "rank_count"
 
@@ -534,8 +333,8 @@ class CommandRecipe:
         return Job(
             argv=arguments(study, command, config, rank_count),
             world_size=rank_count,
-            files={},
-            folders={TRACE_DIR: TRACE_FOLDER},
+            files={_LIBRARY.name: _LIBRARY.read_text(encoding="utf-8")},
+            folders={TRACE_DIR: TRACE_FOLDER, "PYTHONPATH": "."},
             timeout_s=study.measure.timeout_s,
             maps_freely=study.environment.device != "cpu",
             threads_per_rank=study.launch.threads_per_rank,

@@ -16,7 +16,7 @@ from search.views.machine import machine_line, machine_of
 
 COMMENT_CHARS = 300
 _HOME = re.compile(r"(?<![^:=])~(?=[/:]|$)")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_FILE = re.compile(r"\.|[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACES = ("VISIBLE_DEVICES", "LD_LIBRARY_PATH", "LD_PRELOAD")
 """What was so on the machine of the record and need not be here."""
@@ -48,8 +48,8 @@ def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None
         'mkdir "$folder"',
         'cd "$folder"',
         *_writing(files),
-        *_folders(launched),
         *_environment(launched, machine),
+        *_folders(launched),
         *_command(launched),
     )
     return ("\n".join(lines) + "\n").encode("utf-8", "replace").decode()
@@ -123,8 +123,10 @@ def _writing(files: Mapping[str, str]) -> Iterator[str]:
 
 def _folders(launched: LaunchRecord) -> Iterator[str]:
     for variable, name in launched.folders.items():
-        yield f"mkdir {shlex.quote(name)}"
-        yield f'export {variable}="$PWD"/{shlex.quote(name)}'
+        if name != ".":
+            yield f"mkdir {shlex.quote(name)}"
+        folder = '"$PWD"' if name == "." else f'"$PWD"/{shlex.quote(name)}'
+        yield f"export {variable}={folder}${{{variable}:+:${variable}}}"
 
 
 def _environment(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.recipes.command import TraceFolder
+from evaluator.recipes.script_output import TraceFolder
 from evaluator.traces.errors import TraceError
 from records.trial import Config, FailureKind, Measured
 
@@ -113,8 +113,9 @@ def test_what_another_trial_left_is_out_of_reach(tried):
 
     assert failed.failure.message == (
         "the script ended with status 0 but left no trace: no *.json or *.json.gz in TRACE_DIR; "
-        "write a trace of each rank there, or steps.json with the step times and set "
-        "[measure] profiled_steps = 0; see docs/recipes.md"
+        "write `for batch in cclsearch.steps(batches)` in its training loop; or write a trace of "
+        "each rank there; or steps.json with the step times, and set [measure] "
+        "profiled_steps = 0; see docs/recipes.md"
     )
     assert (failed.folder / "listing").read_text() == ""
     assert (failed.folder / "place").read_text().strip() == str(failed.folder)

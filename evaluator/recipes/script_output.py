@@ -1,0 +1,280 @@
+"""What a script leaves in TRACE_DIR: traces, and the steps that it reports."""
+
+import math
+import stat
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from evaluator.job import Job, JobResult, Reading
+from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
+from evaluator.traces.errors import TraceError
+from evaluator.traces.readers.files import read_bytes
+from records.study import Command, Study
+from records.trial import Failed, FailureKind, Measurement, Stage
+
+if TYPE_CHECKING:
+    from evaluator.traces.model import RankTrace, TraceSet
+
+_Report = TypeVar("_Report")
+
+TRACE_DIR = "TRACE_DIR"
+REPORT = "steps.json"
+RANK_REPORTS = "steps"
+"""The folder of what `cclsearch.steps()` writes: `rank{r}.json` of each rank."""
+
+
+CLOCK_SKEW_NS = 1_000_000_000
+"""How much the clocks of two nodes may differ."""
+
+_SINCE_EPOCH_NS = 10**18
+"""Later than this, in 2001, a time is since the Unix epoch; earlier, on another clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFolder:
+    """A folder that was empty at the launch, `launched_ns` after the Unix epoch."""
+
+    path: Path
+    launched_ns: int
+
+    def traces(self, patterns: Sequence[str], rank_count: int, *, besides: str) -> "TraceSet | str":
+        """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses.
+
+        A file of the name `besides` is not a trace.
+        """
+        from evaluator.traces.readers.read import read_traces
+
+        paths = self._found(patterns, besides)
+        if not paths:
+            wanted = " or ".join(patterns)
+            return (
+                f"the script ended with status 0 but left no trace: no {wanted} in TRACE_DIR; "
+                "write `for batch in cclsearch.steps(batches)` in its training loop; or write a "
+                f"trace of each rank there; or {besides} with the step times, and set [measure] "
+                "profiled_steps = 0; see docs/recipes.md"
+            )
+        for path in paths:
+            self.refuse_foreign(path)
+        traces = read_traces(paths, only_rank=0 if rank_count == 1 else None)
+        for trace in traces.ranks:
+            self._refuse_old(trace)
+        return _missing_traces(traces, rank_count) or traces
+
+    def refuse_foreign(self, path: Path) -> None:
+        """Raise `TraceError` for a file that this trial has not written here itself."""
+        if stat.S_ISLNK(self.path.lstat().st_mode):
+            raise TraceError(path, "TRACE_DIR was replaced by a link")
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode) or self.path.resolve() not in path.resolve().parents:
+            raise TraceError(path, "is a link; a trial's files must be its own")
+        if not stat.S_ISREG(found.st_mode):
+            raise TraceError(path, "is not a regular file")
+        if found.st_nlink > 1:
+            raise TraceError(path, "is also linked from elsewhere; a trial's files must be its own")
+        if found.st_mtime_ns < self.launched_ns:
+            raise TraceError(path, "was written before this trial was launched")
+
+    def _found(self, patterns: Sequence[str], besides: str) -> list[Path]:
+        found = {path for pattern in patterns for path in self.path.glob(pattern)}
+        reports = {self.path / besides, *self.path.glob(f"{RANK_REPORTS}/*")}
+        return sorted(path for path in found - reports if not path.is_dir())
+
+    def _refuse_old(self, trace: "RankTrace") -> None:
+        """Raise for a copy of an older trace: a copy's date is new, its clock is not."""
+        starts_ns = [
+            int(column[0]) for column in (trace.spans.start_ns, trace.steps.start_ns) if column.size
+        ]
+        if starts_ns and _SINCE_EPOCH_NS < min(starts_ns) < self.launched_ns - CLOCK_SKEW_NS:
+            early_s = (self.launched_ns - min(starts_ns)) / 1e9
+            raise TraceError(
+                self.path,
+                f"the trace of rank {trace.rank} begins {early_s:.1f} s before the launch: "
+                "it is of an older trial",
+            )
+
+
+def _missing_traces(traces: "TraceSet", rank_count: int) -> str | None:
+    """Return what a set of traces lacks, as text."""
+    if traces.world_size is not None and traces.world_size != rank_count:
+        return (
+            f"the traces are of a job of {traces.world_size} ranks, but [command] rank_count "
+            f"gives {rank_count}"
+        )
+    present = [trace.rank for trace in traces.ranks]
+    missing = [rank for rank in range(rank_count) if rank not in present]
+    if missing:
+        there = f"there are traces of rank {_list_ranks(present)}"
+        return f"rank {_list_ranks(missing)} left no trace in TRACE_DIR; {there}"
+    if len(present) > rank_count:
+        there = f"there are traces of rank {_list_ranks(present)}"
+        return f"{there} in TRACE_DIR, but [command] rank_count gives {rank_count}"
+    return None
+
+
+def _list_ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a script says of its steps: seconds shaped (ranks, steps), bytes per rank."""
+
+    tokens_per_step: int | None = None
+    step_times_s: list[list[float]] | None = None
+    losses: list[float] = []
+    peak_memory_bytes: list[int] = []
+    warmup_times_s: list[list[float]] | None = None
+    torch_version: str | None = None
+
+
+class RankSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `cclsearch.steps()` says of one rank: seconds and tokens by step."""
+
+    rank: int
+    warmup_times_s: list[float]
+    step_times_s: list[float]
+    losses: list[float]
+    tokens: list[int]
+    peak_memory_bytes: int
+    versions: dict[str, str]
+    fault: str | None
+
+
+def read_script(
+    study: Study, command: Command, job: Job, result: JobResult, launched_ns: int
+) -> Reading | Failed:
+    """Read a finished script's folder; raises `TraceError` for a trace that is refused."""
+    folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
+    try:
+        report = _report(folder, job.world_size)
+    except TraceError as error:
+        report = str(error).removeprefix(f"{folder.path}/")
+    fault = report if isinstance(report, str) else _fault(report, study, job)
+    if isinstance(report, str) or fault is not None:
+        return no_samples(fault or "")
+    if report.tokens_per_step not in {None, study.workload.tokens_per_step}:
+        return unequal_work(
+            f"processed {report.tokens_per_step} tokens per step, the study asks for "
+            f"{study.workload.tokens_per_step}; trials must do the same work: reach the global "
+            "batch by gradient accumulation, and constrain the batch size by "
+            "global_batch % (batch_size * world_size) == 0"
+        )
+    traces = None
+    if study.measure.profiled_steps or report.step_times_s is None:
+        found = folder.traces(command.trace_files, job.world_size, besides=REPORT)
+        if isinstance(found, str):
+            return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
+        traces = found
+    return _reading(study, job, result, report, traces)
+
+
+def _report(folder: TraceFolder, rank_count: int) -> StepsReport | str:
+    """Read what the script reports of its steps; a text says why that cannot be used."""
+    if (folder.path / RANK_REPORTS).exists():
+        return _of_all_ranks(folder, rank_count)
+    path = folder.path / REPORT
+    if not path.exists() and not path.is_symlink():
+        return StepsReport()
+    return _decoded(folder, path, StepsReport)
+
+
+def _of_all_ranks(folder: TraceFolder, rank_count: int) -> StepsReport | str:
+    ranks: list[RankSteps] = []
+    for number in range(rank_count):
+        path = folder.path / RANK_REPORTS / f"rank{number}.json"
+        if not path.exists():
+            return (
+                f"rank {number} reported no steps, although others did: each of {rank_count} "
+                "ranks runs the loop over cclsearch.steps()"
+            )
+        rank = _decoded(folder, path, RankSteps)
+        if rank.fault is not None:
+            return f"rank {number}: {rank.fault}"
+        ranks.append(rank)
+    tokens = {sum(step) for step in zip(*(r.tokens for r in ranks if r.tokens), strict=False)}
+    if len(tokens) > 1:
+        return (
+            f"steps fed from {min(tokens)} to {max(tokens)} tokens, so their times do not "
+            "compare; feed the same number in each step"
+        )
+    losses = zip(*(rank.losses for rank in ranks if rank.losses), strict=False)
+    return StepsReport(
+        tokens_per_step=next(iter(tokens), None),
+        step_times_s=[rank.step_times_s for rank in ranks],
+        losses=[statistics.fmean(step) for step in losses],
+        peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
+        warmup_times_s=[rank.warmup_times_s for rank in ranks],
+        torch_version=ranks[0].versions.get("torch"),
+    )
+
+
+def _decoded(folder: TraceFolder, path: Path, kind: type[_Report]) -> _Report:
+    """Read one file of the script's; raises `TraceError` for one that is refused."""
+    folder.refuse_foreign(path)
+    try:
+        return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=kind)
+    except msgspec.MsgspecError as error:
+        raise TraceError(path, str(error)) from error
+
+
+def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
+    """What is wrong with a report in itself, if anything is."""
+    peaks, ranks = report.peak_memory_bytes, report.step_times_s
+    if peaks and (len(peaks) != job.world_size or min(peaks) < 0):
+        return (
+            f"{REPORT}: peak_memory_bytes must have one number for each of {job.world_size} ranks"
+        )
+    if ranks is None:
+        return None
+    asked = study.measure.timed_steps
+    if len(ranks) != job.world_size:
+        return (
+            f"{REPORT}: step_times_s has {len(ranks)} lists; this configuration takes "
+            f"{job.world_size} ranks, and each has its own list"
+        )
+    if len({len(steps) for steps in ranks}) > 1:
+        return f"{REPORT}: step_times_s has lists of different lengths"
+    if len(ranks[0]) < asked:
+        return f"{REPORT}: step_times_s has {len(ranks[0])} steps, {asked} were asked for"
+    if not all(math.isfinite(step_s) and step_s > 0 for steps in ranks for step_s in steps):
+        return f"{REPORT}: step_times_s holds a time that is not above 0"
+    return None
+
+
+def _reading(
+    study: Study, job: Job, result: JobResult, report: StepsReport, traces: "TraceSet | None"
+) -> Reading | Failed:
+    timed = report.step_times_s if report.step_times_s is not None else _windows_s(traces)
+    if not timed:
+        return no_samples(
+            f"no step was timed: TRACE_DIR/{REPORT} gives no step_times_s, and no ProfilerStep "
+            "mark is in the traces of all ranks"
+        )
+    return Reading(
+        measurement=Measurement(
+            step_times_s=tuple(tuple(steps) for steps in timed),
+            warmup_times_s=tuple(map(tuple, report.warmup_times_s or [[]] * job.world_size)),
+            losses=tuple(report.losses),
+            tokens_per_step=study.workload.tokens_per_step,
+            peak_memory_bytes=tuple(report.peak_memory_bytes),
+            wall_s=result.wall_s,
+            device=study.environment.device,
+            torch_version=report.torch_version,
+            profiled=report.step_times_s is None,
+            tokens_verified=report.tokens_per_step is not None,
+        ),
+        traces=traces,
+    )
+
+
+def _windows_s(traces: "TraceSet | None") -> list[list[float]]:
+    """Lengths of the steps that all ranks profiled; empty when there are none, or one has none."""
+    if traces is None or not traces.common_steps.size:
+        return []
+    steps = [trace.steps.among(traces.common_steps) for trace in traces.ranks]
+    windows_s = [[float(ns) / 1e9 for ns in rank.end_ns - rank.start_ns] for rank in steps]
+    return windows_s if all(min(rank) > 0 for rank in windows_s) else []

@@ -1,0 +1,121 @@
+"""`cclsearch.steps()` in a script: what it does in a trial, and that it does nothing outside."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+Run = Callable[..., tuple[str, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a script with this one file on its path; returns its output and what ranks wrote."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "cclsearch.py").write_bytes((ROOT / "cclsearch.py").read_bytes())
+    traces = tmp_path / "traces"
+    traces.mkdir()
+
+    def call(script: str, *, steps: tuple[int, int, int] | None = (1, 3, 0), **variables: str):
+        environment = {"PYTHONPATH": str(library), **variables}
+        if steps is not None:
+            names = ("WARMUP_STEPS", "TIMED_STEPS", "PROFILED_STEPS")
+            environment |= {"TRACE_DIR": str(traces)} | dict(
+                zip(names, map(str, steps), strict=True)
+            )
+        ended = subprocess.run(
+            [sys.executable, "-S", "-c", "import cclsearch\n" + script],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        written = [json.loads(path.read_text()) for path in sorted(traces.glob("steps/*.json"))]
+        return ended.stdout, written
+
+    return call
+
+
+def test_outside_a_trial_the_loop_is_over_the_items_themselves(run: Run) -> None:
+    script = (
+        "print([x for x in cclsearch.steps('abc')], cclsearch.in_trial())\ncclsearch.log(loss=1)"
+    )
+    assert run(script, steps=None) == ("['a', 'b', 'c'] False\n", [])
+
+
+def test_outside_a_trial_steps_are_counted_without_end(run: Run) -> None:
+    script = "import itertools\nprint(list(itertools.islice(cclsearch.steps(), 4)))"
+    assert run(script, steps=None)[0] == "[0, 1, 2, 3]\n"
+
+
+def test_a_trial_warms_up_times_and_ends_the_loop(run: Run) -> None:
+    output, (rank,) = run("print([x for x in cclsearch.steps(range(9))])", steps=(2, 3, 0))
+    assert output == "[0, 1, 2, 3, 4]\n"
+    assert (len(rank["warmup_times_s"]), len(rank["step_times_s"])) == (2, 3)
+    assert rank["fault"] is None
+
+
+def test_items_start_over_where_they_are_too_few(run: Run) -> None:
+    assert run("print(*cclsearch.steps('ab'))", steps=(2, 3, 0))[0] == "a b a b a\n"
+
+
+def test_a_step_lasts_from_the_fetch_of_its_item_to_that_of_the_next(run: Run) -> None:
+    script = """
+import time
+def items():
+    for n in range(9):
+        time.sleep(0.02)
+        yield n
+for _ in cclsearch.steps(items()):
+    time.sleep(0.03)
+"""
+    _, (rank,) = run(script)
+    assert all(step_s >= 0.05 for step_s in rank["step_times_s"])
+
+
+def test_what_is_logged_is_reported_by_step(run: Run) -> None:
+    script = """
+for n in cclsearch.steps():
+    cclsearch.log(loss=n / 2, tokens=7)
+    cclsearch.log(tokens=1)
+"""
+    _, (rank,) = run(script, steps=(1, 2, 0))
+    assert (rank["losses"], rank["tokens"]) == ([0.0, 0.5, 1.0], [8, 8, 8])
+
+
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
+def test_each_rank_writes_its_own_file(run: Run, variable: str) -> None:
+    for rank in "03":
+        _, written = run("for _ in cclsearch.steps(): pass", **{variable: rank})
+    assert [rank["rank"] for rank in written] == [0, 3]
+
+
+def test_a_loop_that_is_left_early_says_after_how_many_steps(run: Run) -> None:
+    script = "for n in cclsearch.steps():\n if n == 2: break"
+    _, (rank,) = run(script, steps=(1, 5, 0))
+    assert rank["fault"] == "the loop over cclsearch.steps() ended after 2 of 6 steps"
+
+
+def test_items_that_cannot_start_over_end_with_the_number_of_steps(run: Run) -> None:
+    _, (rank,) = run("for _ in cclsearch.steps(iter('ab')): pass", steps=(1, 5, 0))
+    assert rank["fault"] == "the loop over cclsearch.steps() ended after 2 of 6 steps"
+
+
+def test_a_second_loop_after_the_measurement_has_no_steps(run: Run) -> None:
+    script = "for epoch in range(3): print(len(list(cclsearch.steps('ab'))))"
+    assert run(script)[0] == "4\n0\n0\n"
+
+
+def test_a_script_without_torch_is_told_to_leave_out_profiled_steps(run: Run) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        run("for _ in cclsearch.steps(): pass", steps=(1, 2, 1))
+    assert "set [measure] profiled_steps = 0" in caught.value.stderr

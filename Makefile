@@ -34,6 +34,7 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks
 
 layers: $(VENV)/.installed-dev
 	$(BIN)/lint-imports

@@ -78,9 +78,9 @@ def check_appended(root: Path, told: Sequence[str]) -> None:
         must(tuple(replace(each, exchange=None) for each in trials) == whole, "trials are torn")
         pending = store.pending(STUDY)
         must([each.ordinal for each in pending] in ([], [len(trials)]), "pending trials are torn")
-        for each in (*trials, *pending):
-            if each.exchange is not None:
-                must(store.exchange(each.exchange) == EXCHANGE, "an exchange is torn")
+        for exchange in (each.exchange for kind in (trials, pending) for each in kind):
+            if exchange is not None:
+                must(store.exchange(exchange) == EXCHANGE, "an exchange is torn")
     series = [repeat.series - 1 for repeat in repeats]
     must(len(set(series)) * 2 == len(series), "repeats are torn or there twice")
     for words in told:

@@ -153,7 +153,7 @@ def told_of(outcome: Outcome) -> dict[str, object]:
         "status": outcome.status,
         "step_times_s": [round(step, 6) for step in steps],
         "mean_step_s": round(sum(steps) / len(steps), 6),
-        "wall_s": round(taken.wall_s, 3),
+        "wall_s": round(taken.wall_s or 0.0, 3),
         "conditions": conditions_row(taken.conditions) if taken.conditions else None,
     }
     return told | ({"turn_steps": taken.turn_steps} if taken.turn_steps else {})

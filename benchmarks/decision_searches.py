@@ -22,11 +22,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from evaluator.objective import scoring_of
 from evaluator.timing.decision import Verdict
 from records.machine import Conditions
+from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Study
 from records.trial import (
     Config,
@@ -41,6 +42,7 @@ from records.trial import (
 from search.loop.budget import extend_budget, launches_used, stop_reason
 from search.loop.finding import Finding, find
 from search.loop.races import ConfirmationPlan, RepeatRunner
+from search.loop.trial import TrialRunner
 from tests.support import records as testing
 
 STUDY_ID = "simulated"
@@ -246,7 +248,7 @@ def search(truth: Truth, machine: Machine) -> Ended:
     store = Memory(study=study)
     finding = _run(study, configs, store, machine)
     if first < len(configs):
-        study = extend_budget(STUDY_ID, len(configs) - first, store)
+        study = extend_budget(STUDY_ID, len(configs) - first, cast(Store, store))
         finding = _run(study, configs, store, machine)
     launches = launches_used(store.history(STUDY_ID), store.launches)
     best = min(range(len(configs)), key=lambda n: machine.times_s[n])
@@ -263,7 +265,7 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
         launch_once=machine.launch_once,
         fits=lambda *_: False,
     )
-    plan = ConfirmationPlan(RepeatRunner(trial_runner, study, scoring))
+    plan = ConfirmationPlan(RepeatRunner(cast(TrialRunner, trial_runner), study, scoring))
     settled = plan.settled_count
     while True:
         history = plan.settle(settled).history

@@ -142,7 +142,7 @@ def environment_of(requirements: Sequence[str], name: str) -> Path:
     if not (folder / "complete").exists():
         print(f"installing {' '.join(requirements)} into {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = [python, "-m", "pip", "install", "--quiet", *requirements]
+        pip = [str(python), "-m", "pip", "install", "--quiet", *requirements]
         subprocess.run(pip, check=True, stdout=sys.stderr)
         (folder / "complete").touch()
     return python

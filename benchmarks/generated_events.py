@@ -123,8 +123,9 @@ class Writer:
         outer = self._recorded(self._next_external())
         yield self._span("cpu_op", work.outer, PROCESS, thread, start, end, outer)
         external = self._next_external()
-        says = message is not None and self._style.groups_told
-        arguments = self._recorded(f"{external}, {message.arguments}" if says else external)
+        if message is not None and self._style.groups_told:
+            external = f"{external}, {message.arguments}"
+        arguments = self._recorded(external)
         inner = start + 1_400, end - 800
         yield self._span("cpu_op", work.inner, PROCESS, thread, *inner, arguments)
         if message:

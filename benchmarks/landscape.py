@@ -108,7 +108,7 @@ def row(number: int, config: Config, outcome: Outcome) -> dict[str, object]:
         return about | {
             "step_times_s": [round(step, 6) for step in outcome.measurement.slowest_rank_s],
             "peak_memory_bytes": max(outcome.measurement.peak_memory_bytes),
-            "wall_s": round(outcome.measurement.wall_s, 3),
+            "wall_s": round(outcome.measurement.wall_s or 0.0, 3),
         }
     return about | {"kind": outcome.kind, "message": outcome.message}
 

@@ -42,7 +42,6 @@ from records.machine import Conditions
 from records.study import Study
 from records.trial import Config, Failed, Measurement
 from search.study.study_file import builtin_study
-from search.views.machine import disturbed_words
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "first_collective"
@@ -203,6 +202,14 @@ def trial_row(costs: Sequence[Cost]) -> TrialRow:
     )
 
 
+def disturbances(conditions: Sequence[Conditions]) -> str | None:
+    """How many of these launches something else on the machine disturbed, and why the last one."""
+    causes = [each.disturbances[0] for each in conditions if each.disturbances]
+    if not causes:
+        return None
+    return f"{len(causes)} of {len(conditions)} launches, the last because {causes[-1]}"
+
+
 def print_text(result: Result) -> None:
     print(f"{'ranks':>5} {'warm s':>24} {'cold s':>24}  cold/warm")
     for start in result.starts:
@@ -239,7 +246,7 @@ def main() -> None:
         trials={str(config): trial_row(costs) for config, costs in trials}
         | {"all": trial_row(everything)},
         warm_process_s=first.first_collective_s - again_s,
-        disturbed=disturbed_words([cost.conditions for cost in everything]),
+        disturbed=disturbances([cost.conditions for cost in everything]),
     )
     if options.json:
         print(json.dumps(asdict(result), indent=1))

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from evaluator.machine import local_environment
 from policies.contract import decide, seed_policy
@@ -44,7 +45,7 @@ def main() -> None:
     print(f"{options.out}: {len(landscape.entries)} configurations")
 
 
-def measured_study(config: Path | None, header: Mapping[str, object]) -> Study:
+def measured_study(config: Path | None, header: Mapping[str, Any]) -> Study:
     """The study as it was on the machine that was measured."""
     machine = str(header["machine"])
     world_size = header["world_size"]
@@ -65,9 +66,9 @@ def measured_study(config: Path | None, header: Mapping[str, object]) -> Study:
 
 
 def landscape_of(
-    study: Study, header: Mapping[str, object], rows: Iterable[Mapping[str, object]]
+    study: Study, header: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
 ) -> Landscape:
-    launches: dict[Config, list[Mapping[str, object]]] = defaultdict(list)
+    launches: dict[Config, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         launches[Config(row["config"])].append(row)
     counts = [len(each) for each in launches.values()]
@@ -97,7 +98,7 @@ def seed_of(study: Study) -> Config:
     return decided
 
 
-def entry(config: Config, launches: list[Mapping[str, object]]) -> Entry:
+def entry(config: Config, launches: list[Mapping[str, Any]]) -> Entry:
     samples = [statistics.median(row["step_times_s"]) for row in launches if "kind" not in row]
     failed = [row for row in launches if "kind" in row]
     most_failed = len(failed) > len(samples)
@@ -108,7 +109,7 @@ def entry(config: Config, launches: list[Mapping[str, object]]) -> Entry:
     )
 
 
-def fault(row: Mapping[str, object]) -> Fault:
+def fault(row: Mapping[str, Any]) -> Fault:
     return Fault(kind=FailureKind(row["kind"]), message=str(row["message"]))
 
 

@@ -260,19 +260,19 @@ class Took:
 def compared(quiet: Sequence[Turn], loaded: Sequence[Turn], margin: float) -> Comparisons:
     """What the decision core says of launches with readers against those without."""
     rule = DecisionRule(look_often=False, margin=margin)
-    sides = [
+    a, b = (
         Replicates(
             values=tuple(turn.launch.value for turn in turns),
             rounds={str(number): turn for number, turn in enumerate(turns)},
         )
         for turns in (quiet, loaded)
-    ]
+    )
     return Comparisons(
         a=ComparisonSide(name="without readers"),
         b=ComparisonSide(name="with readers"),
         quantity="step_time",
         unit="s",
-        lines=(judge_replicates("step_time", *sides, rule),),
+        lines=(judge_replicates("step_time", a, b, rule),),
         rule=rule,
     )
 

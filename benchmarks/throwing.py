@@ -65,7 +65,7 @@ def _chain() -> None:
 THROWING: dict[str, Callable[[], object]] = {
     "ValueError": lambda: int("x"),
     "TypeError": lambda: len(3),  # type: ignore[arg-type] # it is what goes wrong
-    "KeyError": lambda: {}["x"],
+    "KeyError": lambda: dict[str, int]()["x"],
     "IndexError": lambda: [][1],
     "AttributeError": lambda: None.shape,  # type: ignore[attr-defined] # it is what goes wrong
     "ZeroDivisionError": lambda: 1 // 0,
